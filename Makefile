@@ -1,0 +1,68 @@
+# GNU make 3.81, which macOS ships, and a plain /bin/sh are enough for everything here.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-done
+
+# Interpreters to try, in this order; `make setup PYTHON=python3.12` names one.
+PYTHON ?= python3 python3.14 python3.13 python3.12 python3.11
+# More arguments for demo, test and bench: `make test ARGS="-k restart"`.
+ARGS ?=
+
+# True for an interpreter that requirements.lock has wheels for and that can make an environment.
+USABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
+PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+.PHONY: help setup demo test check bench test-peers lock clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+
+setup: $(STAMP) ## Make .venv and install what requirements.lock names (once)
+
+# The stamp is made last, so a set-up that failed or was interrupted is tried again.
+$(STAMP): requirements.lock pyproject.toml
+	@rm -f $@
+	@if $(BIN)/python -c '$(USABLE)' 2>/dev/null && $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+		exit 0; \
+	fi; \
+	for candidate in $(PYTHON); do \
+		if "$$candidate" -c '$(USABLE)' 2>/dev/null; then \
+			echo "Making $(VENV) with $$("$$candidate" --version)"; \
+			exec "$$candidate" -m venv --clear $(VENV); \
+		fi; \
+	done; \
+	echo "Set-up needs Python 3.11 to 3.14 with its venv module; tried: $(PYTHON)." >&2; \
+	echo "Install one (Debian and Ubuntu: python3 and python3-venv; macOS: brew install python@3.13)," >&2; \
+	echo "or name one: make setup PYTHON=/path/to/python3.13" >&2; \
+	exit 1
+	@echo "Installing requirements.lock into $(VENV): a minute or two on first use"
+	@$(PIP_INSTALL) --only-binary :all: --require-hashes -r requirements.lock
+	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup ## Show restores from memory, from SSD and after a restart on a small model
+	$(BIN)/omlx-cache demo $(ARGS)
+
+test: setup ## Run the tests
+	$(BIN)/python -m pytest $(ARGS)
+
+check: setup ## Lint, check formatting, check types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup ## Print benchmark ratios, each measured against its bound in one run
+	$(BIN)/python -m bench $(ARGS)
+
+test-peers: setup ## Compare with other projects' packages, each in its own environment
+	@if [ -f tests/peers/run.sh ]; then bash tests/peers/run.sh; else echo "No peers to test yet."; fi
+
+lock: ## Resolve requirements.lock anew (needs uv)
+	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
+		--fork-strategy fewest --generate-hashes --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command "make lock" --quiet --output-file requirements.lock
+
+clean: ## Remove everything the other targets made, .venv too
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

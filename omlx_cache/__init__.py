@@ -1,0 +1,48 @@
+"""Prefix caching for MLX models: what a scheduler embeds.
+
+A name is imported when it is first used, so that a program that needs none of MLX (the command
+line) does not wait for it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from omlx_cache.prefix import PrefixCache
+    from omlx_cache.session import Session
+    from omlx_cache.settings import CacheSettings, ConfigError
+    from omlx_cache.store import BlockStore
+    from omlx_cache_storage.stats import Stats
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BlockStore",
+    "CacheSettings",
+    "ConfigError",
+    "PrefixCache",
+    "Session",
+    "Stats",
+    "__version__",
+]
+
+_MODULES = {
+    "BlockStore": "omlx_cache.store",
+    "CacheSettings": "omlx_cache.settings",
+    "ConfigError": "omlx_cache.settings",
+    "PrefixCache": "omlx_cache.prefix",
+    "Session": "omlx_cache.session",
+    "Stats": "omlx_cache_storage.stats",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

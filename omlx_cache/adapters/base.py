@@ -1,0 +1,117 @@
+"""What the cache needs to know of one class of live cache: the adapter protocol.
+
+A live cache is cut and rebuilt by the same two facts: which named arrays it has, and which
+tokens their buffers hold in which order (`TokenRange`s, index 0 first).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+from omlx_cache.mlxio import Array
+
+Kind = Literal["paged", "window", "state"]
+
+
+class TokenRange(NamedTuple):
+    """The tokens [start, stop) of a sequence."""
+
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+Ranges = tuple[TokenRange, ...]
+Phase = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """How a layer group ages. `window` and `keep` are tokens, 0 unless kind is `window`."""
+
+    kind: Kind
+    window: int = 0
+    keep: int = 0
+
+    @property
+    def name(self) -> str:
+        """The group's name in page ids and file names."""
+        if self.kind == "window":
+            return f"window{self.window}" + (f"k{self.keep}" if self.keep else "")
+        return self.kind
+
+    def needs(self, position: int) -> Ranges:
+        """Return the tokens that a restore to `position` needs, in temporal order."""
+        if self.kind == "state" or position == 0:
+            return ()
+        if self.kind == "paged":
+            return (TokenRange(0, position),)
+        start = position - (self.window - self.keep)
+        if start <= self.keep:
+            return (TokenRange(0, position),)
+        recent = TokenRange(start, position)
+        return (TokenRange(0, self.keep), recent) if self.keep else (recent,)
+
+
+PAGED = GroupSpec("paged")
+STATE = GroupSpec("state")
+
+
+class UnsupportedCache(Exception):
+    """A cache whose state this project cannot read or set; the text names the class."""
+
+
+class Adapter(Protocol):
+    """Reads and rebuilds one cache class. Stateless; calls happen on the model's thread.
+
+    None of the methods evaluates or changes a live cache. They raise UnsupportedCache for a
+    cache that is of the class but in a shape that cannot be kept (a batch, say).
+    """
+
+    def group(self, cache: Any) -> GroupSpec:
+        """Return how the cache ages."""
+        ...
+
+    def config(self, cache: Any) -> dict[str, int]:
+        """Return the parameters that make two caches of the class incompatible."""
+        ...
+
+    def position(self, cache: Any) -> int | None:
+        """Return how many tokens the cache has seen, or None when the class does not say."""
+        ...
+
+    def arrays(self, cache: Any) -> dict[str, Array]:
+        """Return the live arrays by field name; empty when the cache is empty.
+
+        In paged and window groups the token axis is `mlxio.TOKEN_AXIS`.
+        """
+        ...
+
+    def held(self, cache: Any) -> Ranges:
+        """Return the tokens in the buffers, in buffer order from index 0; () for state."""
+        ...
+
+    def phase(self, cache: Any) -> Phase:
+        """Return what `held` depends on beyond the position; {} for temporal order."""
+        ...
+
+    def wanted(self, cache: Any, position: int, phase: Phase) -> Ranges:
+        """Return what `held` should be after a restore to `position`."""
+        ...
+
+    def grows(self, cache: Any) -> int | None:
+        """Return the step by which buffers may be over-allocated, None when they are tight."""
+        ...
+
+    def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
+        """Turn a fresh cache into one at `position` that owns `arrays`, laid out as `wanted`."""
+        ...
+
+
+def one_sequence(arrays: Mapping[str, Array]) -> None:
+    """Raise UnsupportedCache unless every array has batch size 1."""
+    for name, array in arrays.items():
+        if array.ndim == 0 or array.shape[0] != 1:
+            raise UnsupportedCache(f"{name} has shape {tuple(array.shape)}; extract one sequence")

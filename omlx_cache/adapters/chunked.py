@@ -1,0 +1,30 @@
+"""ChunkedKVCache: the tokens since `start_position`, trimmed at the front before an update."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from omlx_cache.adapters.base import GroupSpec, Phase, Ranges, TokenRange
+from omlx_cache.adapters.kv import KVCacheAdapter
+from omlx_cache.mlxio import Array
+
+
+class ChunkedKVCacheAdapter(KVCacheAdapter):
+    """mlx-lm's ChunkedKVCache (Llama 4): index 0 of the buffer is token `start_position`."""
+
+    def group(self, cache: Any) -> GroupSpec:
+        return GroupSpec("window", int(cache.chunk_size))
+
+    def config(self, cache: Any) -> dict[str, int]:
+        return {"chunk_size": int(cache.chunk_size)}
+
+    def held(self, cache: Any) -> Ranges:
+        start, stop = int(cache.start_position), int(cache.offset)
+        return (TokenRange(start, stop),) if stop > start else ()
+
+    def wanted(self, cache: Any, position: int, phase: Phase) -> Ranges:
+        start = max(0, position - int(cache.chunk_size))
+        return (TokenRange(start, position),) if position else ()
+
+    def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
+        super().rebuild(cache, arrays, position, phase)
+        cache.start_position = max(0, position - int(cache.chunk_size))

@@ -1,0 +1,48 @@
+"""Private cache classes whose whole state is a handful of attributes: kept as snapshots."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from omlx_cache.adapters.base import STATE, GroupSpec, Phase, Ranges, one_sequence
+from omlx_cache.mlxio import Array
+
+
+@dataclass(frozen=True, slots=True)
+class FieldsAdapter:
+    """A class with array attributes (or None), an `offset`, and integer parameters."""
+
+    fields: tuple[str, ...]
+    parameters: tuple[str, ...] = ()
+
+    def group(self, cache: Any) -> GroupSpec:
+        return STATE
+
+    def config(self, cache: Any) -> dict[str, int]:
+        return {name: int(getattr(cache, name)) for name in self.parameters}
+
+    def position(self, cache: Any) -> int | None:
+        return int(cache.offset)
+
+    def arrays(self, cache: Any) -> dict[str, Array]:
+        values = {name: getattr(cache, name) for name in self.fields}
+        arrays = {name: value for name, value in values.items() if value is not None}
+        one_sequence(arrays)
+        return arrays
+
+    def held(self, cache: Any) -> Ranges:
+        return ()
+
+    def phase(self, cache: Any) -> Phase:
+        return {}
+
+    def wanted(self, cache: Any, position: int, phase: Phase) -> Ranges:
+        return ()
+
+    def grows(self, cache: Any) -> int | None:
+        return None
+
+    def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
+        for name in self.fields:
+            setattr(cache, name, arrays.get(name))
+        cache.offset = position

@@ -1,0 +1,33 @@
+"""QuantizedKVCache: packed keys and values with their scales and biases, kept as they are."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from omlx_cache.adapters.base import Phase, one_sequence
+from omlx_cache.adapters.kv import KVCacheAdapter
+from omlx_cache.mlxio import Array
+
+_PARTS = ("packed", "scales", "biases")
+
+
+class QuantizedKVCacheAdapter(KVCacheAdapter):
+    """mlx-lm's QuantizedKVCache: the same bits go in and out, never a dense detour."""
+
+    def config(self, cache: Any) -> dict[str, int]:
+        return {"group_size": int(cache.group_size), "bits": int(cache.bits)}
+
+    def arrays(self, cache: Any) -> dict[str, Array]:
+        if cache.keys is None:
+            return {}
+        arrays = {
+            f"{side}.{part}": array
+            for side in ("keys", "values")
+            for part, array in zip(_PARTS, getattr(cache, side), strict=True)
+        }
+        one_sequence(arrays)
+        return arrays
+
+    def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
+        cache.keys = tuple(arrays[f"keys.{part}"] for part in _PARTS)
+        cache.values = tuple(arrays[f"values.{part}"] for part in _PARTS)
+        cache.offset = position

@@ -1,0 +1,67 @@
+"""Which adapter reads which cache class: by the class's full name, so nothing is imported.
+
+A subclass is not covered by its base's entry: it may hold state that the base's adapter
+would not see.
+"""
+
+from typing import Any
+
+from omlx_cache.adapters.arrays import ArraysCacheAdapter
+from omlx_cache.adapters.base import Adapter, UnsupportedCache
+from omlx_cache.adapters.chunked import ChunkedKVCacheAdapter
+from omlx_cache.adapters.concatenate import ConcatenateKVCacheAdapter
+from omlx_cache.adapters.fields import FieldsAdapter
+from omlx_cache.adapters.kv import KVCacheAdapter
+from omlx_cache.adapters.quantized import QuantizedKVCacheAdapter
+from omlx_cache.adapters.rotating import RotatingKVCacheAdapter
+
+_UPSTREAM = "mlx_lm.models.cache"
+
+_ADAPTERS: dict[str, Adapter] = {
+    f"{_UPSTREAM}.KVCache": KVCacheAdapter(),
+    f"{_UPSTREAM}.ConcatenateKVCache": ConcatenateKVCacheAdapter(),
+    f"{_UPSTREAM}.QuantizedKVCache": QuantizedKVCacheAdapter(),
+    f"{_UPSTREAM}.RotatingKVCache": RotatingKVCacheAdapter(),
+    f"{_UPSTREAM}.ChunkedKVCache": ChunkedKVCacheAdapter(),
+    f"{_UPSTREAM}.ArraysCache": ArraysCacheAdapter(),
+    "mlx_lm.models.deepseek_v41.LayerCache": FieldsAdapter(
+        fields=("window", "compress_kv", "index_k", "pending_kv", "pending_gate"),
+        parameters=("window_size",),
+    ),
+}
+_LISTS = {f"{_UPSTREAM}.CacheList"}
+_ALIASES: dict[str, str] = {}
+
+
+def class_name(cache: Any) -> str:
+    """Return the name under which a cache's class is registered."""
+    return f"{type(cache).__module__}.{type(cache).__qualname__}"
+
+
+def register(name: str, adapter: Adapter, *, same_as: str | None = None) -> None:
+    """Add a class: `name` is `module.QualName`. With `same_as`, a drop-in subclass shares the
+    pages of the class of that name. Raises ValueError when the name is taken."""
+    if name in _ADAPTERS or name in _LISTS:
+        raise ValueError(f"{name} is registered already")
+    _ADAPTERS[name] = adapter
+    if same_as is not None:
+        _ALIASES[name] = same_as
+
+
+def adapter_for(cache: Any) -> Adapter:
+    """Return the adapter of a cache; raises UnsupportedCache that names the class."""
+    try:
+        return _ADAPTERS[class_name(cache)]
+    except KeyError:
+        raise UnsupportedCache(class_name(cache)) from None
+
+
+def layout_name(cache: Any) -> str:
+    """Return the class name that goes into a layout: drop-in subclasses share one."""
+    name = class_name(cache)
+    return _ALIASES.get(name, name)
+
+
+def children(cache: Any) -> tuple[Any, ...] | None:
+    """Return a CacheList's caches, or None for a leaf."""
+    return tuple(cache.caches) if class_name(cache) in _LISTS else None

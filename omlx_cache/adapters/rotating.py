@@ -1,0 +1,91 @@
+"""RotatingKVCache: the last `max_size` tokens and the first `keep`, in a ring once it is full.
+
+Three buffer orders occur. Before anything is lost: all tokens. After a multi-token update: the
+sinks, then the recent tokens in temporal order. After single-token updates: a ring, whose next
+slot `_idx` depends on when decoding began, so it is carried as the phase: attention sums in
+buffer order, and another order gives other last bits.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from omlx_cache.adapters.base import (
+    GroupSpec,
+    Phase,
+    Ranges,
+    TokenRange,
+    UnsupportedCache,
+    one_sequence,
+)
+from omlx_cache.mlxio import TOKEN_AXIS, Array
+
+
+class RotatingKVCacheAdapter:
+    """mlx-lm's RotatingKVCache, and drop-in subclasses with its fields."""
+
+    def group(self, cache: Any) -> GroupSpec:
+        return GroupSpec("window", int(cache.max_size), int(cache.keep))
+
+    def config(self, cache: Any) -> dict[str, int]:
+        return {"max_size": int(cache.max_size), "keep": int(cache.keep)}
+
+    def position(self, cache: Any) -> int | None:
+        return int(cache.offset)
+
+    def arrays(self, cache: Any) -> dict[str, Array]:
+        if cache.keys is None:
+            return {}
+        arrays = {"keys": cache.keys, "values": cache.values}
+        one_sequence(arrays)
+        return arrays
+
+    def held(self, cache: Any) -> Ranges:
+        if cache.keys is None:
+            return ()
+        offset, index = int(cache.offset), int(cache._idx)
+        length = int(cache.keys.shape[TOKEN_AXIS])
+        if offset <= length:
+            if index != offset and index != length:
+                raise UnsupportedCache(f"RotatingKVCache with offset {offset} and index {index}")
+            return (TokenRange(0, offset),) if offset else ()
+        if index == length:
+            return _temporal(offset, length, int(cache.keep))
+        if length != cache.max_size or not cache.keep <= index < length:
+            raise UnsupportedCache(f"RotatingKVCache of length {length} with index {index}")
+        return _ring(offset, length, int(cache.keep), index)
+
+    def phase(self, cache: Any) -> Phase:
+        if cache.keys is None or cache.offset <= cache.keys.shape[TOKEN_AXIS]:
+            return {}
+        index = int(cache._idx)
+        return {} if index == cache.keys.shape[TOKEN_AXIS] else {"index": index}
+
+    def wanted(self, cache: Any, position: int, phase: Phase) -> Ranges:
+        size, keep = int(cache.max_size), int(cache.keep)
+        if position <= size:
+            return (TokenRange(0, position),) if position else ()
+        if "index" in phase and keep <= phase["index"] < size:
+            return _ring(position, size, keep, phase["index"])
+        return _temporal(position, size, keep)
+
+    def grows(self, cache: Any) -> int | None:
+        return None
+
+    def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
+        cache.keys, cache.values = arrays["keys"], arrays["values"]
+        cache.offset = position
+        full = position > cache.max_size
+        length = int(cache.keys.shape[TOKEN_AXIS])
+        cache._idx = phase.get("index", length) if full else position
+
+
+def _temporal(offset: int, length: int, keep: int) -> Ranges:
+    recent = TokenRange(offset - (length - keep), offset)
+    return (TokenRange(0, keep), recent) if keep else (recent,)
+
+
+def _ring(offset: int, size: int, keep: int, index: int) -> Ranges:
+    oldest = offset - (size - keep)
+    newest = offset - (index - keep)
+    parts = (TokenRange(0, keep), TokenRange(newest, offset), TokenRange(oldest, newest))
+    return tuple(part for part in parts if len(part))

@@ -1,0 +1,219 @@
+"""What a finished sequence leaves behind: which pages are cut, in which order, from what."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from omlx_cache import reasons
+from omlx_cache.adapters.base import GroupSpec, TokenRange
+from omlx_cache.capture import page_meta, phases_of, snapshot_page
+from omlx_cache.cut import Cutter, TensorCut, cut_tokens, earliest_held, read_source
+from omlx_cache.layout import Layout
+from omlx_cache.mlxio import Array
+from omlx_cache.namespace import Namespace
+from omlx_cache.results import CommitResult
+from omlx_cache.staging import Staging
+from omlx_cache.store import BlockStore
+from omlx_cache_storage.keys import KeyChain
+from omlx_cache_storage.page import Page, PageId
+
+
+class Committer:
+    """Cuts and stores the pages of one sequence, root first, within the hot tier's budget.
+
+    A page that is in the hot tier already is not cut again; one that is on the disk only is taken
+    into memory (it was just used), and not written again.
+    """
+
+    def __init__(
+        self,
+        store: BlockStore,
+        namespace: Namespace,
+        chain: KeyChain,
+        layout: Layout,
+        staging: Staging,
+    ) -> None:
+        self._store = store
+        self._namespace = namespace
+        self._chain = chain
+        self._layout = layout
+        self._staging = staging
+        self._keep: set[PageId] = set()
+        self._skipped: Counter[str] = Counter()
+        self._pages = 0
+        self._nbytes = 0
+        self._promoted = 0
+
+    def run(self, prompt_length: int, fed: int) -> CommitResult:
+        """Store what the live cache and the staged captures hold, and return what it was."""
+        live = self._layout.position()
+        end = min(len(self._chain), live if live is not None else max(fed, len(self._chain)))
+        exact = live is None or live == end
+        if not exact:
+            self._skipped[reasons.POSITION] += 1
+        if end == 0:
+            return self._result(0)
+        snapshots = self._staging.take_snapshots()
+        has_state = any(group.kind == "state" for group in self._layout.groups)
+        ends = self._ends(end, prompt_length, [p.meta.position for p in snapshots], has_state)
+        self._keep = {
+            PageId(self._chain.key(e), group.name) for group in self._layout.groups for e in ends
+        }
+        self._store.touch(self._ordered(ends))
+        for group in self._layout.groups:
+            if group.kind == "paged":
+                self._store_paged(group, ends)
+            elif group.kind == "window":
+                self._store_window(group, ends, end if exact else -1)
+            else:
+                self._store_states(group, snapshots, end if exact else -1)
+        self._finish(ends, end)
+        return self._result(end)
+
+    def _ends(
+        self, end: int, prompt_length: int, snapshots: Sequence[int], has_state: bool
+    ) -> list[int]:
+        """Return where pages end: at every boundary, at each restore point and at the end."""
+        size = self._chain.block_size
+        ends = {*range(size, end + 1, size), end, *snapshots}
+        if not has_state and 0 < prompt_length <= end:
+            ends.add(prompt_length)
+        return sorted(e for e in ends if e <= end)
+
+    def _store_paged(self, group: GroupSpec, ends: Sequence[int]) -> None:
+        source = read_source(self._layout.of(group))
+        cutter: Cutter | None = None
+        for end in ends:
+            page = PageId(self._chain.key(end), group.name)
+            if self._store.hot.info(page) is not None:
+                continue
+            span = TokenRange(self._chain.block_start(end), end)
+            cuts = cut_tokens([source], span)
+            if not cuts:
+                self._skipped[reasons.NOT_HELD] += 1
+                continue
+            meta = page_meta(
+                self._namespace, self._chain, group, end, len(span), cuts, codec="dense"
+            )
+            if not self._store.admit(meta.nbytes, self._keep):
+                self._skipped[reasons.NO_ROOM] += 1
+                break
+            cutter = cutter or Cutter([source])
+            self._put(Page(meta, self._cut(cutter, cuts, meta.nbytes)))
+
+    def _store_window(self, group: GroupSpec, ends: Sequence[int], live_end: int) -> None:
+        segments = self._staging.segments(group.name)
+        live = read_source(self._layout.of(group))
+        sources = [segment.source for segment in segments] + [live]
+        extra = phases_of(self._layout, group)
+        cutter: Cutter | None = None
+        for end in self._window_ends(group, ends):
+            page = PageId(self._chain.key(end), group.name)
+            block = TokenRange(0 if end == group.keep else self._chain.block_start(end), end)
+            start = earliest_held(sources, block)
+            if end == group.keep and start > 0:
+                self._skipped[reasons.NOT_HELD] += 1
+                continue
+            info = self._store.find(page)
+            in_hot = self._store.hot.info(page)
+            if in_hot is not None and in_hot.held >= end - start:
+                continue
+            if start == end or (info is not None and info.held > end - start):
+                self._skipped[reasons.NOT_HELD] += info is None
+                continue
+            span = TokenRange(start, end)
+            cuts = cut_tokens(sources, span)
+            if not cuts:
+                continue
+            meta = page_meta(
+                self._namespace,
+                self._chain,
+                group,
+                end,
+                len(span),
+                cuts,
+                codec="dense",
+                extra=extra if end == live_end else "",
+            )
+            if not self._store.admit(meta.nbytes, self._keep):
+                self._skipped[reasons.NO_ROOM] += 1
+                continue
+            cutter = cutter or Cutter(sources)
+            self._put(Page(meta, self._cut(cutter, cuts, meta.nbytes)))
+
+    def _window_ends(self, group: GroupSpec, ends: Sequence[int]) -> list[int]:
+        """Return the ends, and the sinks' own page; the end of the sequence first."""
+        wanted = set(ends)
+        if 0 < group.keep < ends[-1]:
+            wanted.add(group.keep)
+        return sorted(wanted, reverse=True)
+
+    def _store_states(self, group: GroupSpec, snapshots: Sequence[Page], live_end: int) -> None:
+        for page in snapshots:
+            if self._store.hot.info(page.meta.id) is None:
+                self._admit_state(page)
+        if live_end > 0:
+            page_id = PageId(self._chain.key(live_end), group.name)
+            if self._store.hot.info(page_id) is None:
+                final = snapshot_page(self._layout, self._namespace, self._chain, group, live_end)
+                if final is not None:
+                    self._admit_state(final)
+
+    def _admit_state(self, page: Page) -> None:
+        if self._store.admit(page.meta.nbytes, self._keep):
+            self._put(page)
+        else:
+            self._skipped[reasons.NO_ROOM] += 1
+
+    def _cut(self, cutter: Cutter, cuts: Sequence[TensorCut], nbytes: int) -> Array:
+        try:
+            return cutter.payload(cuts)
+        except BaseException:
+            self._store.hot.release(nbytes)
+            raise
+
+    def _put(self, page: Page) -> None:
+        if self._store.put(page):
+            self._pages += 1
+            self._nbytes += page.meta.nbytes
+        else:
+            self._promoted += 1
+
+    def _finish(self, ends: Sequence[int], end: int) -> None:
+        """Order the chain for eviction: what a restore to the end needs last, tails of completed
+        blocks and windows that moved on first."""
+        needed: list[tuple[int, PageId]] = []
+        idle: list[tuple[int, PageId]] = []
+        for group in self._layout.groups:
+            spans = group.needs(end)
+            for e in self._window_ends(group, ends) if group.kind == "window" else ends:
+                page = PageId(self._chain.key(e), group.name)
+                start = self._chain.block_start(e)
+                used = group.kind != "window" or any(
+                    span.start < e and span.stop > start for span in spans
+                )
+                (needed if used else idle).append((e, page))
+        self._store.touch([page for _e, page in sorted(needed, key=lambda item: item[0])])
+        self._store.demote([page for _e, page in sorted(idle, key=lambda item: -item[0])])
+        self._store.demote(self._superseded(ends, end))
+
+    def _superseded(self, ends: Sequence[int], end: int) -> list[PageId]:
+        """Return tails of this chain whose block is complete now, snapshots' tails excepted."""
+        size = self._chain.block_size
+        found = []
+        for start in range(0, end - size + 1, size):
+            parent = self._chain.namespace if start == 0 else self._chain.key(start)
+            tails = self._store.tails(parent)
+            kept = {tail.position for tail in tails if tail.group == "state"}
+            for position, group in tails:
+                if start < position < start + size and position not in kept:
+                    found.append(PageId(self._chain.key(position), group))
+        return found
+
+    def _ordered(self, ends: Sequence[int]) -> list[PageId]:
+        return [
+            PageId(self._chain.key(e), group.name) for e in ends for group in self._layout.groups
+        ]
+
+    def _result(self, end: int) -> CommitResult:
+        skipped = {reason: count for reason, count in self._skipped.items() if count}
+        return CommitResult(end, self._pages, self._nbytes, self._promoted, skipped)

@@ -1,0 +1,10 @@
+"""The control socket of a store: its server, its frames, and where its sockets lie.
+
+Imports neither MLX nor pydantic; the command line's client uses the same frames and paths.
+"""
+
+from omlx_cache.control.connection import Timeouts
+from omlx_cache.control.errors import ControlError
+from omlx_cache.control.server import ControlServer, Handler, start_control
+
+__all__ = ["ControlError", "ControlServer", "Handler", "Timeouts", "start_control"]

@@ -1,0 +1,140 @@
+"""The runtime directory and the names of control sockets in it. Imports nothing heavy."""
+
+import os
+import re
+import stat
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from omlx_cache.control.errors import ControlError
+from omlx_cache.settings.errors import ConfigError
+from omlx_cache.settings.places import RUNTIME_DIR_VARIABLE
+
+MAX_PATH_BYTES = 103
+"""macOS has 104 bytes for a socket's path, the closing zero included; Linux has four more."""
+
+_NAME = re.compile(r"(\d{1,10})-(\d{1,4})\.sock")
+_LONGEST_NAME = "4194304-99.sock"
+
+
+class SocketName(NamedTuple):
+    """Whose socket a file in the runtime directory is: process id and number in the process."""
+
+    pid: int
+    number: int
+    path: Path
+
+
+def check_length(path: Path) -> Path:
+    """Return `path`; raises ValueError when no socket can have it."""
+    size = len(os.fsencode(path))
+    if size > MAX_PATH_BYTES:
+        raise ValueError(f"a socket path has at most {MAX_PATH_BYTES} bytes, this one has {size}")
+    return path
+
+
+def socket_name(directory: Path, pid: int, number: int) -> Path:
+    """Return the path of a process's control socket."""
+    return directory / f"{pid}-{number}.sock"
+
+
+def candidates(environ: Mapping[str, str] = os.environ, system: str = sys.platform) -> list[Path]:
+    """Return where the runtime directory may be, best first. Touches no disk.
+
+    A store takes the first that it can use; a client looks into all of them, because a service
+    and a login shell often disagree on `XDG_RUNTIME_DIR`. Places too long for a socket are left
+    out, except one that was asked for by name. Raises ConfigError for an empty variable.
+    """
+    explicit = environ.get(RUNTIME_DIR_VARIABLE)
+    if explicit is not None:
+        if not explicit.strip():
+            raise ConfigError(f"{RUNTIME_DIR_VARIABLE}: got {explicit!r}; allowed: a directory")
+        return [Path(os.path.abspath(os.path.expanduser(explicit)))]
+    found = []
+    xdg = environ.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(xdg):
+        found.append(Path(xdg) / "omlx-cache")
+    temporary = environ.get("TMPDIR", "")
+    if system == "darwin" and os.path.isabs(temporary):
+        found.append(Path(temporary) / "omlx-cache")
+    found.append(Path("/tmp") / f"omlx-cache-{os.geteuid()}")
+    return [place for place in found if _fits(place)]
+
+
+def prepare(directory: Path) -> Path:
+    """Make a runtime directory with mode 0700 and return it; raises ControlError when unusable.
+
+    An existing one must be this user's and no link. A looser mode is tightened, but only where
+    nothing else than control sockets lies in it: it might be somebody's home.
+    """
+    if not _fits(directory):
+        raise ControlError(
+            "directory",
+            f"{directory} is too long a path for control sockets: a socket's path has at most "
+            f"{MAX_PATH_BYTES} bytes; set {RUNTIME_DIR_VARIABLE} to a shorter one",
+        )
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        info = directory.lstat()
+    except OSError as error:
+        raise ControlError("directory", f"{directory}: {error.strerror}") from error
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
+        raise ControlError("directory", f"{directory} is not a directory of this user's")
+    if info.st_mode & 0o077:
+        _tighten(directory)
+    return directory
+
+
+def first_usable(places: list[Path]) -> Path:
+    """Return the first directory that `prepare` accepts; raises ControlError with all refusals."""
+    refusals = []
+    for place in places:
+        try:
+            return prepare(place)
+        except ControlError as error:
+            refusals.append(str(error))
+    raise ControlError("directory", "no runtime directory: " + "; ".join(refusals))
+
+
+def sockets_in(directory: Path) -> list[SocketName]:
+    """Return the control sockets in a directory, by process id; none when it is unreadable.
+
+    Only this user's sockets in this user's directory count: others could be traps.
+    """
+    try:
+        if directory.lstat().st_uid != os.geteuid():
+            return []
+        entries = list(os.scandir(directory))
+    except OSError:
+        return []
+    named = ((entry, _NAME.fullmatch(entry.name)) for entry in entries)
+    return sorted(
+        SocketName(int(match[1]), int(match[2]), Path(entry.path))
+        for entry, match in named
+        if match is not None and _is_own_socket(entry)
+    )
+
+
+def _is_own_socket(entry: os.DirEntry[str]) -> bool:
+    try:
+        info = entry.stat(follow_symlinks=False)
+    except OSError:
+        return False
+    return stat.S_ISSOCK(info.st_mode) and info.st_uid == os.geteuid()
+
+
+def _fits(directory: Path) -> bool:
+    return len(os.fsencode(directory / _LONGEST_NAME)) <= MAX_PATH_BYTES
+
+
+def _tighten(directory: Path) -> None:
+    others = [name for name in os.listdir(directory) if not _NAME.fullmatch(name)]
+    if others:
+        raise ControlError(
+            "directory",
+            f"{directory} is open to other users and holds other files ({others[0]}): "
+            f"make it private (chmod 700), or set {RUNTIME_DIR_VARIABLE} to another one",
+        )
+    directory.chmod(0o700)

@@ -1,0 +1,230 @@
+"""The embedded store's control thread: answers the command line over a Unix socket."""
+
+import contextlib
+import logging
+import os
+import selectors
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal, Self
+
+from omlx_cache.control.connection import Connection, Timeouts
+from omlx_cache.control.errors import ControlError
+from omlx_cache.control.frames import Request, encode_error, encode_result
+from omlx_cache.control.listener import Listener, listen_at, listen_in, remove_own
+from omlx_cache.control.paths import candidates, first_usable
+from omlx_cache.control.peer import peer_uid
+
+Handler = Callable[[Mapping[str, object]], object]
+
+_LOG = logging.getLogger(__name__)
+_MAX_CONNECTIONS = 64
+_ACCEPT_PAUSE_SECONDS = 0.5
+_JOIN_SECONDS = 5.0
+
+
+class ControlServer:
+    """Serves `handlers` on a Unix socket from a daemon thread, from construction to `close`.
+
+    Handlers run on that thread, one at a time: they must be quick and lock briefly. Whatever a
+    client or a handler does, the thread survives and other clients are served. After a fork
+    the child holds nothing of it, and the parent's socket stays.
+
+    `_connections` and `_accept_after` belong to the control thread; `_closed` is guarded by
+    `_lock`; the rest never changes.
+    """
+
+    def __init__(
+        self,
+        path: Path | Listener,
+        handlers: Mapping[str, Handler],
+        *,
+        timeouts: Timeouts | None = None,
+        credentials: Callable[[socket.socket], int] = peer_uid,
+        max_connections: int = _MAX_CONNECTIONS,
+    ) -> None:
+        listener = listen_at(Path(path)) if not isinstance(path, Listener) else path
+        self.path = listener.identity.path
+        self._listener = listener
+        self._handlers = dict(handlers)
+        self._timeouts = timeouts or Timeouts()
+        self._credentials = credentials
+        self._max_connections = max_connections
+        self._connections: dict[socket.socket, Connection] = {}
+        self._accept_after = 0.0
+        self._lock = threading.Lock()
+        self._closed = False
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener.socket, selectors.EVENT_READ)
+        self._selector.register(self._wake_reader, selectors.EVENT_READ)
+        self._remove = weakref.finalize(self, remove_own, listener.identity)
+        _servers.add(self)
+        self._thread = threading.Thread(target=self._serve, name="omlx-cache-control", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread and remove the socket. Does nothing the second time, or after a fork."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._remove()
+        with contextlib.suppress(OSError):
+            self._wake_writer.send(b"x")
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_JOIN_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def abandon(self) -> None:
+        """Close this process's descriptors only: for the child of a fork, where no thread runs.
+
+        Nothing is unregistered, because the selector is shared with the parent.
+        """
+        self._lock = threading.Lock()
+        self._closed = True
+        self._remove.detach()
+        self._close_descriptors()
+
+    def _serve(self) -> None:
+        try:
+            while not self._closed:
+                self._step()
+        finally:
+            self._close_descriptors()
+
+    def _step(self) -> None:
+        for key, _ in self._selector.select(self._patience()):
+            if key.fileobj is self._listener.socket:
+                self._accept()
+            elif isinstance(key.data, Connection):
+                self._serve_one(key.data)
+        now = time.monotonic()
+        for connection in [c for c in self._connections.values() if c.deadline <= now]:
+            self._drop(connection)
+        if self._accept_after and now >= self._accept_after:
+            self._accept_after = 0.0
+            self._selector.register(self._listener.socket, selectors.EVENT_READ)
+
+    def _patience(self) -> float | None:
+        times = [c.deadline for c in self._connections.values()]
+        if self._accept_after:
+            times.append(self._accept_after)
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.socket.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            # Out of descriptors: the listener stays readable, so look away for a moment.
+            _LOG.warning("control socket: cannot accept: %s", error)
+            self._selector.unregister(self._listener.socket)
+            self._accept_after = time.monotonic() + _ACCEPT_PAUSE_SECONDS
+            return
+        if not self._welcome(sock):
+            sock.close()
+            return
+        if len(self._connections) >= self._max_connections:
+            self._drop(self._least_urgent())
+        connection = Connection(sock, self._answer, self._timeouts, time.monotonic())
+        self._connections[sock] = connection
+        self._selector.register(sock, selectors.EVENT_READ, connection)
+
+    def _welcome(self, sock: socket.socket) -> bool:
+        try:
+            uid = self._credentials(sock)
+        except OSError as error:
+            _LOG.warning("control socket: a client without credentials: %s", error)
+            return False
+        if uid != os.geteuid():
+            _LOG.warning("control socket: user %d was refused", uid)
+            return False
+        return True
+
+    def _least_urgent(self) -> Connection:
+        return min(self._connections.values(), key=lambda c: (not c.idle, c.deadline))
+
+    def _serve_one(self, connection: Connection) -> None:
+        try:
+            self._advance(connection)
+        except Exception:
+            # A fault here is this program's own; it costs one client, not the thread.
+            _LOG.exception("control socket: a client was dropped")
+            self._drop(connection)
+
+    def _advance(self, connection: Connection) -> None:
+        before = connection.state
+        if before == "writing":
+            connection.on_writable(time.monotonic())
+        else:
+            connection.on_readable(time.monotonic())
+        after = connection.state
+        if after == "closed":
+            self._drop(connection)
+        elif after != before:
+            event = selectors.EVENT_WRITE if after == "writing" else selectors.EVENT_READ
+            self._selector.modify(connection.socket, event, connection)
+
+    def _drop(self, connection: Connection) -> None:
+        # A closed socket has left an epoll set already; the selector's own map has not.
+        if self._connections.pop(connection.socket, None) is not None:
+            self._selector.unregister(connection.socket)
+        connection.close()
+
+    def _answer(self, request: Request) -> bytes:
+        handler = self._handlers.get(request.op)
+        try:
+            if handler is None:
+                raise ControlError("unknown_op", f"unknown operation {request.op!r}")
+            return encode_result(handler(request.args))
+        except ControlError as error:
+            return encode_error(error)
+        except BaseException as error:
+            # A handler's SystemExit must not end the thread either.
+            _LOG.exception("control socket: operation %s failed", request.op)
+            return encode_error(ControlError("failed", f"{type(error).__name__}: {error}"))
+
+    def _close_descriptors(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        self._selector.close()
+        self._listener.socket.close()
+        self._wake_reader.close()
+        self._wake_writer.close()
+
+
+def start_control(
+    setting: Literal["auto", "off"] | Path, handlers: Mapping[str, Handler]
+) -> ControlServer | None:
+    """Start the server that the `socket` setting asks for; None for `off`.
+
+    Raises ControlError when no runtime directory is usable or the path is taken.
+    """
+    if setting == "off":
+        return None
+    if setting == "auto":
+        return ControlServer(listen_in(first_usable(candidates())), handlers)
+    return ControlServer(Path(setting), handlers)
+
+
+_servers: "weakref.WeakSet[ControlServer]" = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for server in list(_servers):
+        server.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

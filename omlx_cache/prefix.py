@@ -1,0 +1,199 @@
+"""PrefixCache: one model's view of a store."""
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mlx_lm.models.cache import make_prompt_cache
+
+from omlx_cache.adapters.base import UnsupportedCache
+from omlx_cache.fingerprint import adapter_identity, fingerprint_model
+from omlx_cache.layout import layout_of
+from omlx_cache.lookup import RestorePoint, find_restore_point
+from omlx_cache.mlxio import allocate_payload
+from omlx_cache.namespace import Namespace, make_namespace
+from omlx_cache.policy import SnapshotPolicy, StridePolicy
+from omlx_cache.prefetch import Prefetch
+from omlx_cache.restoring import unsupported
+from omlx_cache.results import Lookup, PageLocation
+from omlx_cache.session import DEFAULT_NEW_TOKENS, Session
+from omlx_cache.store import BlockStore
+from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens
+
+KNOWN_BOUNDARIES = 65_536
+
+
+class PrefixCache:
+    """Sessions, look-ups and prefetches for one model; evaluates samples of its weights once.
+
+    `model_id` names the model for people and is part of its identity, as is `adapter` (a directory
+    is fingerprinted). `make_cache` replaces mlx-lm's `make_prompt_cache(model)`. The weights must
+    not change while the object lives: make a new one after loading an adapter.
+
+    A model with a cache class that no adapter reads gets sessions that miss, and stores nothing:
+    `unsupported_reason` names the class.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        store: BlockStore,
+        *,
+        model_id: str | None = None,
+        adapter: str | os.PathLike[str] | None = None,
+        make_cache: Callable[[], list[Any]] | None = None,
+        policy: SnapshotPolicy | None = None,
+    ) -> None:
+        self.store = store
+        self.policy: SnapshotPolicy = policy or StridePolicy(store.settings.snapshot_stride)
+        self.unsupported_reason: str | None = None
+        self._make_cache = make_cache or (lambda: make_prompt_cache(model))
+        self._identity = {
+            "model": fingerprint_model(model),
+            "model_id": model_id or "",
+            "adapter": adapter_identity(adapter),
+        }
+        self._layout_signature = ""
+        self._has_paged = False
+        self._known: OrderedDict[BlockKey, None] = OrderedDict()
+        try:
+            layout = layout_of(self._make_cache())
+            self._layout_signature = layout.signature
+            self._has_paged = any(group.kind == "paged" for group in layout.groups)
+        except UnsupportedCache as error:
+            self.unsupported_reason = unsupported(error)
+        store.add_label(model_id or f"{type(model).__module__}.{type(model).__qualname__}")
+
+    def fresh_cache(self) -> list[Any]:
+        """Return a new, empty prompt cache of the model."""
+        return list(self._make_cache())
+
+    def session(
+        self,
+        tokens: Sequence[int],
+        *,
+        salt: str | bytes | None = None,
+        extra: Mapping[str, str] | None = None,
+        max_new_tokens: int = DEFAULT_NEW_TOKENS,
+    ) -> Session:
+        """Restore what is cached of a prompt and return the session; never raises for a miss.
+
+        Blocks on the disk for pages that are not in memory (see `prefetch`). Restored buffers
+        have room for the prompt and `max_new_tokens` more. `salt` and `extra` separate tenants.
+        """
+        return Session(self, tokens, self._namespace(salt, extra), max_new_tokens=max_new_tokens)
+
+    def lookup(
+        self,
+        tokens: Sequence[int],
+        *,
+        salt: str | bytes | None = None,
+        extra: Mapping[str, str] | None = None,
+    ) -> Lookup:
+        """Return where a prefix lies, page by page. Reads no payload, moves nothing.
+
+        Raises ValueError for tokens that are not integers.
+        """
+        found = self._find(tokens, salt, extra)
+        if found is None:
+            return Lookup(0, 0, self.unsupported_reason, ())
+        point, _ = found
+        pages = tuple(
+            PageLocation(
+                use.page.key.hex(),
+                group.name,
+                use.info.position - use.info.held,
+                use.info.position,
+                use.info.nbytes,
+                use.info.tier,
+            )
+            for group, uses in point.uses.items()
+            for use in uses
+        )
+        return Lookup(point.position, point.matched, point.reason, pages)
+
+    def prefetch(
+        self,
+        tokens: Sequence[int],
+        *,
+        salt: str | bytes | None = None,
+        extra: Mapping[str, str] | None = None,
+    ) -> Prefetch:
+        """Begin to read a prefix's cold pages into the hot tier, while the request is queued."""
+        found = self._find(tokens, salt, extra)
+        uses = [] if found is None else [u for uses in found[0].uses.values() for u in uses]
+        uses.sort(key=lambda use: use.info.position)
+        cold = [use.page for use in uses if use.info.tier == "cold"]
+        return self.store.prefetch(cold, allocate_payload)
+
+    def clear(
+        self, *, salt: str | bytes | None = None, extra: Mapping[str, str] | None = None
+    ) -> int:
+        """Delete what is cached for this model under a salt; return the number of pages."""
+        namespace = self._namespace(salt, extra)
+        self._known.clear()
+        return 0 if namespace is None else self.store.clear(namespace.digest)
+
+    def known_boundaries(self, chain: KeyChain) -> frozenset[int]:
+        """Return boundaries of a chain that earlier commits passed, for layouts without pages.
+
+        Layouts with a paged group need no memory of their own: the pages are it.
+        """
+        if self._has_paged:
+            return frozenset()
+        size = chain.block_size
+        return frozenset(
+            end for end in range(size, len(chain) + 1, size) if chain.key(end) in self._known
+        )
+
+    def remember(self, chain: KeyChain, position: int) -> None:
+        """Note the boundaries that a commit passed; bounded, the oldest are forgotten."""
+        if self._has_paged:
+            return
+        for end in range(chain.block_size, position + 1, chain.block_size):
+            self._known[chain.key(end)] = None
+            self._known.move_to_end(chain.key(end))
+        while len(self._known) > KNOWN_BOUNDARIES:
+            self._known.popitem(last=False)
+
+    def _find(
+        self,
+        tokens: Sequence[int],
+        salt: str | bytes | None,
+        extra: Mapping[str, str] | None,
+    ) -> tuple[RestorePoint, KeyChain] | None:
+        namespace = self._namespace(salt, extra)
+        if namespace is None:
+            return None
+        settings = self.store.settings
+        chain = KeyChain(
+            namespace.digest, as_tokens(tokens), settings.block_size, settings.key_hash
+        )
+        groups = layout_of(self.fresh_cache()).groups
+        point = find_restore_point(
+            chain,
+            groups,
+            self.store,
+            limit=max(0, len(chain) - 1),
+            known=self.known_boundaries(chain),
+        )
+        return point, chain
+
+    def _namespace(
+        self, salt: str | bytes | None, extra: Mapping[str, str] | None
+    ) -> Namespace | None:
+        if self.unsupported_reason is not None:
+            return None
+        settings = self.store.settings
+        namespace = make_namespace(
+            **self._identity,
+            layout=self._layout_signature,
+            block_size=settings.block_size,
+            key_hash=settings.key_hash,
+            codec=settings.codec,
+            salt=salt,
+            extra=extra or {},
+        )
+        self.store.register(namespace)
+        return namespace

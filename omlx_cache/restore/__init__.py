@@ -1,0 +1,1 @@
+"""Restore: a plan of what goes where, and the executors that carry it out."""

@@ -1,0 +1,135 @@
+"""What goes where in a restore: decided first, executed after by whichever executor suits."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from omlx_cache.adapters.base import Phase, Ranges, TokenRange
+from omlx_cache.layout import Leaf
+from omlx_cache.lookup import PageUse, RestorePoint
+from omlx_cache.mlxio import TOKEN_AXIS
+from omlx_cache_storage.errors import ForeignPage
+from omlx_cache_storage.page import PageId, PageMeta, TensorSpec
+
+
+class Copy(NamedTuple):
+    """Tokens [lo, hi) of a page's tensor go to index `to` of a target; hi is -1 for a snapshot."""
+
+    tensor: str
+    lo: int
+    hi: int
+    to: int
+
+
+@dataclass(slots=True)
+class PageRead:
+    """One page, what is expected in it, and the copies out of it."""
+
+    use: PageUse
+    expected: tuple[TensorSpec, ...]
+    copies: list[Copy] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class LeafPlan:
+    """One leaf to rebuild: its tensors' full shapes, and the ring phase."""
+
+    leaf: Leaf
+    fields: Mapping[str, str]
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole restore. `targets` are the tensors to fill, capacity included."""
+
+    position: int
+    targets: Mapping[str, TensorSpec]
+    reads: Sequence[PageRead]
+    leaves: Sequence[LeafPlan]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(spec.nbytes for spec in self.targets.values())
+
+
+def make_plan(
+    leaves: Sequence[Leaf],
+    point: RestorePoint,
+    metas: Mapping[PageId, PageMeta],
+    phases: Mapping[str, Phase],
+    capacity: int,
+) -> Plan:
+    """Return the plan to restore `point` into fresh leaves; pure.
+
+    `metas` has the last page of each group at least; `capacity` is the token count that growing
+    buffers should hold without being copied. Raises ForeignPage when pages cannot be joined.
+    """
+    targets: dict[str, TensorSpec] = {}
+    reads: list[PageRead] = []
+    plans: list[LeafPlan] = []
+    for group, uses in point.uses.items():
+        model = metas[uses[-1].page]
+        wanted: dict[str, Ranges] = {}
+        for leaf in (leaf for leaf in leaves if leaf.group == group):
+            phase = phases.get(leaf.path, {})
+            ranges = leaf.adapter.wanted(leaf.cache, point.position, phase)
+            specs = _specs_of(leaf, model)
+            for spec in specs.values():
+                wanted[spec.name] = ranges
+                targets[spec.name] = _target(spec, leaf, ranges, capacity)
+            plans.append(LeafPlan(leaf, {f: spec.name for f, spec in specs.items()}, phase))
+        if unknown := [t.name for t in model.tensors if t.name not in wanted]:
+            raise ForeignPage(f"a page of group {group.name} has tensors {unknown[:3]} of no leaf")
+        reads += [_read(use, model, wanted) for use in uses]
+    return Plan(point.position, targets, reads, plans)
+
+
+def _specs_of(leaf: Leaf, model: PageMeta) -> dict[str, TensorSpec]:
+    prefix = f"{leaf.path}."
+    return {
+        spec.name.removeprefix(prefix): spec
+        for spec in model.tensors
+        if spec.name.startswith(prefix)
+    }
+
+
+def _target(spec: TensorSpec, leaf: Leaf, ranges: Ranges, capacity: int) -> TensorSpec:
+    if leaf.group.kind == "state":
+        return spec
+    tokens = sum(len(r) for r in ranges)
+    step = leaf.adapter.grows(leaf.cache)
+    if step is not None:
+        room = max(capacity if leaf.group.kind == "paged" else tokens + 1, tokens + 1)
+        tokens = -(-room // step) * step
+    return _with_tokens(spec, tokens)
+
+
+def _with_tokens(spec: TensorSpec, tokens: int) -> TensorSpec:
+    shape = list(spec.shape)
+    shape[TOKEN_AXIS] = tokens
+    return TensorSpec(spec.name, spec.dtype, tuple(shape))
+
+
+def _read(use: PageUse, model: PageMeta, wanted: Mapping[str, Ranges]) -> PageRead:
+    held = use.info.held
+    if held == 0:
+        read = PageRead(use, model.tensors)
+        read.copies += [Copy(spec.name, 0, -1, 0) for spec in model.tensors]
+        return read
+    read = PageRead(use, tuple(_with_tokens(spec, held) for spec in model.tensors))
+    first = use.info.position - held
+    for spec in model.tensors:
+        base = 0
+        for tokens in wanted[spec.name]:
+            part = _overlap(tokens, first, use.info.position)
+            if len(part):
+                to = base + part.start - tokens.start
+                read.copies.append(Copy(spec.name, part.start - first, part.stop - first, to))
+            base += len(tokens)
+    return read
+
+
+def _overlap(tokens: TokenRange, start: int, stop: int) -> TokenRange:
+    lo = max(tokens.start, start)
+    return TokenRange(lo, max(lo, min(tokens.stop, stop)))

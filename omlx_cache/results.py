@@ -1,0 +1,41 @@
+"""What look-ups and commits return: frozen values, no live objects."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class PageLocation(NamedTuple):
+    """One page of a restorable prefix: the tokens it covers and the tier that has it."""
+
+    key: str
+    group: str
+    start: int
+    stop: int
+    nbytes: int
+    tier: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Where a prefix lies. `cached_tokens` can be restored; `matched_tokens` are known."""
+
+    cached_tokens: int
+    matched_tokens: int
+    miss_reason: str | None
+    pages: tuple[PageLocation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What a commit handed to the tiers: `pages` new ones of `nbytes` together.
+
+    `tokens` is the position up to which the sequence was considered; `promoted_pages` were on the
+    disk and are in memory again; `skipped` counts pages that were not stored, by reason.
+    """
+
+    tokens: int
+    pages: int
+    nbytes: int
+    promoted_pages: int
+    skipped: Mapping[str, int]

@@ -1,0 +1,339 @@
+"""Session: one request's hold on the cache, from look-up to commit."""
+
+import logging
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from omlx_cache import reasons
+from omlx_cache.adapters.base import GroupSpec, TokenRange, UnsupportedCache
+from omlx_cache.capture import copy_tokens, snapshot_page
+from omlx_cache.commit import Committer
+from omlx_cache.layout import Layout, layout_of
+from omlx_cache.mlxio import evaluate
+from omlx_cache.namespace import Namespace
+from omlx_cache.restoring import restore, unsupported
+from omlx_cache.results import CommitResult
+from omlx_cache.staging import Segment, Staging
+from omlx_cache_storage.keys import KeyChain, as_tokens
+
+if TYPE_CHECKING:
+    from omlx_cache.prefix import PrefixCache
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_NEW_TOKENS = 256
+
+
+class Session:
+    """Restores on construction; captures during prefill and decode; stores on `commit`.
+
+    Use it as a context manager, on the thread that runs the model; only `abort` may come from
+    another. No method raises for what the cache, the disk or an unsupported model does: that is
+    a miss, or a skipped page, with a reason. Leaving without commit frees all it captured.
+
+    Attributes: `cached_tokens` (int, at most len(tokens) - 1), `miss_reason` (None, or why no more
+    was restored), `prompt_cache` (the list for `model(..., cache=...)`).
+    """
+
+    def __init__(
+        self,
+        cache: "PrefixCache",
+        tokens: Sequence[int],
+        namespace: Namespace | None,
+        *,
+        max_new_tokens: int = DEFAULT_NEW_TOKENS,
+    ) -> None:
+        self._cache = cache
+        self._store = cache.store
+        self._namespace = namespace
+        self._counters = cache.store.counters
+        self._staging = Staging(self._counters, cache.store.settings.snapshot_bytes)
+        self._finished = False
+        self.cached_tokens = 0
+        self.cached_cold_tokens = 0
+        self.miss_reason: str | None = None
+        self.prompt_cache: list[Any] = cache.fresh_cache()
+        self._layout: Layout | None = None
+        self._chain: KeyChain | None = None
+        self._prompt_tokens = list(tokens) if not hasattr(tokens, "tolist") else tokens.tolist()
+        self._prompt_length = len(self._prompt_tokens)
+        self._stops: list[int] = []
+        self._captured: dict[GroupSpec, int] = {}
+        self._fed = 0
+        self._counters.add(sessions=1, live_sessions=1, asked_tokens=self._prompt_length)
+        self._finalizer = weakref.finalize(self, _finish, self._staging, self._counters)
+        try:
+            self._begin(max_new_tokens)
+        except Exception as error:
+            self._give_up(error)
+        if self.miss_reason is not None:
+            self._counters.miss(reasons.word(self.miss_reason))
+
+    def _begin(self, max_new_tokens: int) -> None:
+        namespace = self._namespace
+        try:
+            array = as_tokens(self._prompt_tokens)
+        except (ValueError, TypeError, OverflowError) as error:
+            self.miss_reason = f"{reasons.BAD_TOKENS}:{error}"
+            return
+        if namespace is None:
+            self.miss_reason = self._cache.unsupported_reason
+            return
+        settings = self._store.settings
+        self._layout = layout_of(self.prompt_cache)
+        self._chain = KeyChain(namespace.digest, array, settings.block_size, settings.key_hash)
+        if self._prompt_length < 2:
+            self.miss_reason = reasons.TOO_SHORT
+            return
+        began = time.perf_counter()
+        known = self._cache.known_boundaries(self._chain)
+        restored = restore(
+            self._store,
+            self._layout,
+            self._chain,
+            limit=self._prompt_length - 1,
+            capacity=self._prompt_length + max(0, max_new_tokens),
+            known=known,
+        )
+        point = restored.point
+        self.cached_tokens = self._fed = point.position
+        self.cached_cold_tokens = restored.cold_tokens
+        self.miss_reason = point.reason
+        self._captured = dict.fromkeys(self._layout.groups, point.position)
+        if any(group.kind == "state" for group in self._layout.groups):
+            self._stops = self._cache.policy.positions(
+                start=point.position,
+                stop=self._prompt_length,
+                block_size=settings.block_size,
+                branch=point.wanted_state,
+            )
+        chain_pages = sorted(
+            (use for uses in point.uses.values() for use in uses), key=lambda u: u.info.position
+        )
+        self._store.touch([use.page for use in chain_pages])
+        self._count_restore(point.position, restored.cold_tokens, time.perf_counter() - began)
+
+    def _count_restore(self, tokens: int, cold: int, seconds: float) -> None:
+        self._counters.add(
+            restored_tokens=tokens,
+            restored_cold_tokens=cold,
+            restored_hot_tokens=tokens - cold,
+        )
+        self._counters.add_seconds("restore", seconds)
+        rate = self._counters.prefill_rate()
+        if tokens and rate:
+            self._counters.add_seconds("saved", tokens / rate - seconds)
+
+    def _give_up(self, error: Exception) -> None:
+        """Turn an unexpected error into a miss with a fresh cache."""
+        if isinstance(error, UnsupportedCache):
+            self.miss_reason = unsupported(error)
+        else:
+            _log.exception("restore failed, the request is computed in full")
+            self.miss_reason = f"{reasons.ERROR}:{type(error).__name__}"
+        self.cached_tokens = self.cached_cold_tokens = self._fed = 0
+        self._layout = None
+        self.prompt_cache = self._cache.fresh_cache()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.abort()
+
+    @property
+    def tokens(self) -> list[int]:
+        """The prompt and what was appended."""
+        return list(self._prompt_tokens)
+
+    @property
+    def remaining_tokens(self) -> list[int]:
+        """The prompt's tokens that were not restored."""
+        return self._prompt_tokens[self.cached_tokens : self._prompt_length]
+
+    def next_stop(self, step: int = 2048) -> int:
+        """Return how many tokens the next prefill chunk should have, 0 when the prompt is done.
+
+        For a scheduler with a loop of its own: feed so many, then call `checkpoint`.
+        """
+        if self._fed >= self._prompt_length:
+            return 0
+        stop = min(self._fed + max(1, step), self._prompt_length)
+        return min([s for s in self._stops if self._fed < s < stop], default=stop) - self._fed
+
+    def prefill_chunks(self, step: int = 2048) -> Iterator[list[int]]:
+        """Yield the prompt's remaining tokens in chunks of at most `step`.
+
+        Chunks end where the layer groups need a snapshot or a window captured; that is done, and
+        MLX evaluated for it, when the loop asks for the next chunk.
+        """
+        while count := self.next_stop(step):
+            began = time.perf_counter()
+            chunk = self._prompt_tokens[self._fed : self._fed + count]
+            yield chunk
+            self.checkpoint(self._fed + count)
+            self._counters.add(prefilled_tokens=count)
+            self._counters.add_seconds("prefill", time.perf_counter() - began)
+
+    def checkpoint(
+        self, position: int | None = None, prompt_cache: Sequence[Any] | None = None
+    ) -> None:
+        """Capture what would not last: window tokens, and recurrent state at a wanted position.
+
+        Call it when `position` tokens (default: as the cache says, else as `append` counted) have
+        been fed. Evaluates the arrays it copies. Skips, counted, when the cache is elsewhere.
+        """
+        layout = self._live_layout(prompt_cache)
+        if layout is None or self._chain is None:
+            self._fed = position if position is not None else self._fed
+            return
+        try:
+            actual = layout.position()
+            fed = actual if position is None else position
+            if fed is None:
+                fed = len(self._chain)
+            if actual is not None and actual != fed:
+                self._counters.skip(reasons.POSITION)
+                fed = actual
+            self._fed = fed
+            self._capture(layout, min(fed, len(self._chain)), exact=fed <= len(self._chain))
+        except UnsupportedCache as error:
+            self._counters.skip(reasons.word(unsupported(error)))
+        except Exception:
+            _log.exception("checkpoint failed, the positions are skipped")
+            self._counters.skip(reasons.ERROR)
+
+    def _capture(self, layout: Layout, position: int, *, exact: bool) -> None:
+        for group in layout.groups:
+            if group.kind == "window":
+                self._capture_window(layout, group, position)
+            elif group.kind == "state" and exact and position in self._stops:
+                self._capture_state(layout, group, position)
+
+    def _capture_window(self, layout: Layout, group: GroupSpec, position: int) -> None:
+        last = self._captured.get(group, 0)
+        if position < last:
+            self._staging.forget_after(position)
+            last = position
+        if position > last:
+            span, source = copy_tokens(layout, group, TokenRange(last, position))
+            if len(span) and not self._staging.add_segment(
+                group.name, Segment(span.start, span.stop, source)
+            ):
+                self._counters.skip(reasons.SNAPSHOT_BUDGET)
+        self._captured[group] = position
+
+    def _capture_state(self, layout: Layout, group: GroupSpec, position: int) -> None:
+        if self._staging.has_snapshot(position) or self._namespace is None or self._chain is None:
+            return
+        page = snapshot_page(layout, self._namespace, self._chain, group, position)
+        if page is not None and not self._staging.add_snapshot(page):
+            self._counters.skip(reasons.SNAPSHOT_BUDGET)
+
+    def append(self, token: int) -> None:
+        """Record one token that was generated and fed to the model."""
+        self.extend([token])
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Record tokens that were generated and fed to the model.
+
+        Now and then it captures window tokens before the ring overwrites them, which evaluates MLX.
+        """
+        if self._chain is None or self._finished:
+            return
+        try:
+            self._chain.extend(as_tokens(tokens))
+        except (ValueError, TypeError, OverflowError):
+            self._counters.skip(reasons.BAD_TOKENS)
+            self._chain = None
+            return
+        self._prompt_tokens = self._prompt_tokens + list(tokens)
+        if self._layout is not None and self._windows_due():
+            self.checkpoint()
+
+    def _windows_due(self) -> bool:
+        """True when a window would lose tokens within the next block."""
+        if self._layout is None or self._chain is None:
+            return False
+        block = self._store.settings.block_size
+        for group in self._layout.groups:
+            if group.kind == "window":
+                stride = max(1, min(block, group.window - group.keep))
+                if len(self._chain) - self._captured.get(group, 0) >= stride:
+                    return True
+        return False
+
+    def commit(
+        self, prompt_cache: Sequence[Any] | None = None, *, release: bool = False
+    ) -> CommitResult:
+        """Hand the new blocks to the tiers and return what was stored.
+
+        Copies on this thread and returns; the disk is written behind its back. `prompt_cache` is
+        one extracted from a batch; with `release` it is consumed, as is the session's own. A
+        second commit, or one after `abort`, stores nothing.
+        """
+        began = time.perf_counter()
+        result = CommitResult(0, 0, 0, 0, {reasons.CLOSED: 1})
+        if not self._finished and not self._staging.closed:
+            result = self._commit(prompt_cache)
+            self._counters.add(commits=1, rejected_pages=sum(result.skipped.values()))
+            for reason, pages in result.skipped.items():
+                self._counters.skip(reason, pages)
+        if release:
+            if isinstance(prompt_cache, list):
+                prompt_cache.clear()
+            self.prompt_cache = []
+        self._close()
+        self._counters.add_seconds("commit", time.perf_counter() - began)
+        return result
+
+    def _commit(self, prompt_cache: Sequence[Any] | None) -> CommitResult:
+        layout = self._live_layout(prompt_cache)
+        if self._chain is None or self._namespace is None:
+            return CommitResult(0, 0, 0, 0, {reasons.word(self.miss_reason or reasons.ERROR): 1})
+        if layout is None:
+            return CommitResult(0, 0, 0, 0, {reasons.LAYOUT_CHANGED: 1})
+        try:
+            committer = Committer(self._store, self._namespace, self._chain, layout, self._staging)
+            result = committer.run(self._prompt_length, self._fed)
+            self._cache.remember(self._chain, result.tokens)
+            return result
+        except UnsupportedCache as error:
+            return CommitResult(0, 0, 0, 0, {reasons.word(unsupported(error)): 1})
+        except Exception:
+            _log.exception("commit failed, nothing more is stored")
+            return CommitResult(0, 0, 0, 0, {reasons.ERROR: 1})
+
+    def _live_layout(self, prompt_cache: Sequence[Any] | None) -> Layout | None:
+        """Return the layout of the live cache, None when it is not the session's kind."""
+        if self._layout is None or prompt_cache is None:
+            return self._layout
+        try:
+            layout = layout_of(prompt_cache)
+        except UnsupportedCache as error:
+            self._counters.skip(reasons.word(unsupported(error)))
+            return None
+        if layout.signature != self._layout.signature:
+            self._counters.skip(reasons.LAYOUT_CHANGED)
+            return None
+        return layout
+
+    def abort(self) -> None:
+        """Free all that the session captured; safe from any thread, any number of times."""
+        self._close()
+
+    def _close(self) -> None:
+        self._finished = True
+        self._finalizer()
+
+    def evaluate(self) -> None:
+        """Evaluate the live cache now; for loops that leave arrays lazy."""
+        if self._layout is not None:
+            evaluate([a for leaf in self._layout.leaves for a in leaf.arrays().values()])
+
+
+def _finish(staging: Staging, counters: Any) -> None:
+    staging.release()
+    counters.add(live_sessions=-1)

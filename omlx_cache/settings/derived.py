@@ -1,0 +1,102 @@
+"""Defaults derived from the machine: pure functions of a `Machine` and the values before them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omlx_cache.settings.machine import DiskSpace, Machine
+from omlx_cache.settings.sizes import format_size
+
+GIB = 2**30
+MEMORY_SHARE = 8
+FREE_DISK_SHARE = 4
+COLD_CAP = 128 * GIB
+QUEUE_CAP = GIB
+MIN_FREE_CAP = 10 * GIB
+_NO_COLD_TIER = "hot_cache_only: there is no cold tier"
+
+
+class Derived(NamedTuple):
+    """A derived value, and in words how it came about on this machine."""
+
+    value: int | Path
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one default is derived: for the reference in words, and as a function."""
+
+    summary: str
+    derive: Callable[[Mapping[str, Any]], Derived]
+
+
+def cold_share(free: int, used: int = 0) -> int:
+    """Return the cold budget for a disk with `free` bytes of which the cache has `used`."""
+    return min((free + used) // FREE_DISK_SHARE, COLD_CAP)
+
+
+def _cold_dir(values: Mapping[str, Any]) -> Derived:
+    machine: Machine = values["machine"]
+    return Derived(machine.default_cold_dir, f"the place for caches on {machine.system}")
+
+
+def _hot_bytes(values: Mapping[str, Any]) -> Derived:
+    machine: Machine = values["machine"]
+    memory = machine.memory_bytes
+    how = f"1/{MEMORY_SHARE} of {format_size(memory)}, {machine.memory_name}"
+    return Derived(memory // MEMORY_SHARE, how)
+
+
+def _cold_bytes(values: Mapping[str, Any]) -> Derived:
+    if values["hot_cache_only"]:
+        return Derived(0, _NO_COLD_TIER)
+    free = _disk(values).free
+    how = f"1/{FREE_DISK_SHARE} of {format_size(free)} free, at most {format_size(COLD_CAP)}"
+    return Derived(cold_share(free), how)
+
+
+def _min_free_bytes(values: Mapping[str, Any]) -> Derived:
+    if values["hot_cache_only"]:
+        return Derived(0, _NO_COLD_TIER)
+    total = _disk(values).total
+    how = f"5 % of a disk of {format_size(total)}, at most {format_size(MIN_FREE_CAP)}"
+    return Derived(min(total // 20, MIN_FREE_CAP), how)
+
+
+def _queue_bytes(values: Mapping[str, Any]) -> Derived:
+    if values["hot_cache_only"]:
+        return Derived(0, _NO_COLD_TIER)
+    how = f"1/4 of hot_bytes, at most {format_size(QUEUE_CAP)}"
+    return Derived(min(values["hot_bytes"] // 4, QUEUE_CAP), how)
+
+
+def _snapshot_bytes(values: Mapping[str, Any]) -> Derived:
+    return Derived(values["hot_bytes"] // 4, "1/4 of hot_bytes")
+
+
+def _disk(values: Mapping[str, Any]) -> DiskSpace:
+    machine: Machine = values["machine"]
+    return machine.disk(values["cold_dir"])
+
+
+RULES = {
+    "cold_dir": Rule(
+        "`~/Library/Caches/omlx-cache` on macOS; on Linux `$XDG_CACHE_HOME/omlx-cache`, "
+        "or `~/.cache/omlx-cache`",
+        _cold_dir,
+    ),
+    "hot_bytes": Rule(
+        "one eighth of physical memory, or of the control group's limit where that is lower",
+        _hot_bytes,
+    ),
+    "cold_bytes": Rule(
+        "a quarter of what is free on the cold directory's disk (what the cache holds already "
+        "counts as free), at most 128 GiB",
+        _cold_bytes,
+    ),
+    "min_free_bytes": Rule("5 % of the cold directory's disk, at most 10 GiB", _min_free_bytes),
+    "queue_bytes": Rule("a quarter of `hot_bytes`, at most 1 GiB", _queue_bytes),
+    "snapshot_bytes": Rule("a quarter of `hot_bytes`", _snapshot_bytes),
+}

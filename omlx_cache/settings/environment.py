@@ -1,0 +1,43 @@
+"""Which names exist, as variables and as keywords; misspelt ones are refused, not ignored."""
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+from omlx_cache.settings.errors import ConfigError
+from omlx_cache.settings.places import PREFIX, RUNTIME_DIR_VARIABLE
+
+OTHER_VARIABLES = {
+    RUNTIME_DIR_VARIABLE: "The directory of the control sockets: made with mode 0700, and refused "
+    "when it is another user's. By default `$XDG_RUNTIME_DIR/omlx-cache`, on macOS "
+    "`$TMPDIR/omlx-cache`, else `/tmp/omlx-cache-<uid>`.",
+}
+
+
+def variable(name: str) -> str:
+    """Return the environment variable of a setting."""
+    return PREFIX + name.upper()
+
+
+def refuse_unknown(
+    settings: Iterable[str], arguments: Iterable[str], environ: Mapping[str, str]
+) -> None:
+    """Raise ConfigError for every keyword and every `OMLX_CACHE_*` variable that nothing reads.
+
+    Variables are case-sensitive: `omlx_cache_block_size` is refused too, since nothing reads it.
+    """
+    names = list(settings)
+    variables = [*map(variable, names), *OTHER_VARIABLES]
+    unknown = [_refusal("setting", name, names) for name in arguments if name not in names]
+    unknown += [
+        _refusal("variable", name, variables)
+        for name in sorted(environ)
+        if name.upper().startswith(PREFIX) and name not in variables
+    ]
+    if unknown:
+        raise ConfigError("\n".join(unknown))
+
+
+def _refusal(kind: str, name: str, known: list[str]) -> str:
+    by_upper = {candidate.upper(): candidate for candidate in known}
+    near = get_close_matches(name.upper(), by_upper, n=1, cutoff=0.0)
+    return f"{name}: unknown {kind}; the nearest is {by_upper[near[0]]}"

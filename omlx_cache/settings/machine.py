@@ -1,0 +1,135 @@
+"""What this machine offers: the only settings module that asks the operating system."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from omlx_cache.settings.places import default_cold_dir
+
+_UNKNOWN_MEMORY = 8 * 2**30
+_ROOT = Path("/")
+
+
+class DiskSpace(NamedTuple):
+    """One file system's size and what an unprivileged user may still take, in bytes."""
+
+    total: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The values that defaults are derived from; tests make their own.
+
+    `limit_bytes` is the control group's memory limit, None without one. `disk` answers for the
+    file system that holds, or will hold, a path.
+    """
+
+    system: str
+    physical_bytes: int
+    limit_bytes: int | None
+    home: Path
+    default_cold_dir: Path
+    disk: Callable[[Path], DiskSpace] = field(compare=False)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory that this process may count on."""
+        if self.limit_bytes is None:
+            return self.physical_bytes
+        return min(self.physical_bytes, self.limit_bytes)
+
+    @property
+    def memory_name(self) -> str:
+        limited = self.limit_bytes is not None and self.limit_bytes < self.physical_bytes
+        return "the control group's memory limit" if limited else "physical memory"
+
+
+class Disks:
+    """Answers for a path's file system; asks once for each path, so that answers agree."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, DiskSpace] = {}
+
+    def __call__(self, path: Path) -> DiskSpace:
+        if path not in self._seen:
+            self._seen[path] = disk_space(path)
+        return self._seen[path]
+
+
+def probe(environ: Mapping[str, str] = os.environ) -> Machine:
+    """Return this machine. A path's disk is read once and then remembered."""
+    system = "Darwin" if sys.platform == "darwin" else "Linux"
+    home = Path.home()
+    return Machine(
+        system=system,
+        physical_bytes=physical_memory(),
+        limit_bytes=cgroup_limit() if system == "Linux" else None,
+        home=home,
+        default_cold_dir=default_cold_dir(system, environ, home),
+        disk=Disks(),
+    )
+
+
+def physical_memory() -> int:
+    """Return the installed memory in bytes, or a cautious 8 GiB where the system does not say."""
+    try:
+        pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return _UNKNOWN_MEMORY
+    return pages * size if pages > 0 and size > 0 else _UNKNOWN_MEMORY
+
+
+def disk_space(path: Path) -> DiskSpace:
+    """Return the space of the file system that holds `path` or its nearest readable ancestor.
+
+    Creates nothing. A directory that cannot be examined says what its parent says.
+    """
+    for place in (path, *path.parents):
+        try:
+            info = os.statvfs(place)
+        except OSError:
+            continue
+        return DiskSpace(info.f_blocks * info.f_frsize, info.f_bavail * info.f_frsize)
+    return DiskSpace(0, 0)
+
+
+def cgroup_limit(root: Path = _ROOT) -> int | None:
+    """Return the smallest memory limit of this process's control groups, None without any.
+
+    Reads version 2 (`memory.max`) and version 1 (`memory.limit_in_bytes`), from the process's
+    own group up to the mount, since each ancestor limits as well.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    limits = [limit for line in lines for limit in _limits_of(line, root / "sys/fs/cgroup")]
+    return min(limits, default=None)
+
+
+def _limits_of(line: str, mount: Path) -> list[int]:
+    number, _, rest = line.partition(":")
+    controllers, _, group = rest.partition(":")
+    if number == "0" and not controllers:
+        base, name = mount, "memory.max"
+    elif "memory" in controllers.split(","):
+        base, name = mount / "memory", "memory.limit_in_bytes"
+    else:
+        return []
+    relative = Path(group.lstrip("/"))
+    # Inside a container the listed path may be the host's; the mount itself is then the group.
+    places = {base, base / relative, *(base / parent for parent in relative.parents)}
+    return [limit for place in places if (limit := _read_limit(place / name)) is not None]
+
+
+def _read_limit(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    # Version 1 writes "no limit" as a number near 2^63, version 2 as the word "max".
+    return int(text) if text.isdigit() and int(text) < 2**60 else None

@@ -1,0 +1,220 @@
+"""`CacheSettings`: every setting, read from `OMLX_CACHE_*` variables and keyword arguments."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PrivateAttr, SkipValidation, ValidationError
+from pydantic import ValidationInfo as Info
+from pydantic_core import PydanticCustomError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from omlx_cache.codecs.names import CodecName
+from omlx_cache.control.paths import check_length
+from omlx_cache.settings.derived import RULES, cold_share
+from omlx_cache.settings.environment import refuse_unknown, variable
+from omlx_cache.settings.explain import CONSEQUENCE, Allowed, config_error
+from omlx_cache.settings.machine import Machine, probe
+from omlx_cache.settings.origin import SettingSource, render
+from omlx_cache.settings.places import AUTO, PREFIX, expand, is_auto
+from omlx_cache.settings.sizes import SIZE_FORMS, format_size, parse_size
+
+
+def _derive(info: Info) -> Any:
+    try:
+        return RULES[str(info.field_name)].derive(info.data).value
+    except KeyError:
+        # A value that this one is derived from has been refused; that refusal is what counts.
+        raise PydanticCustomError(CONSEQUENCE, "derived from a refused value") from None
+
+
+def _size(value: object, info: Info) -> Any:
+    return _derive(info) if is_auto(value) else parse_size(value)
+
+
+def _directory(value: Any, info: Info) -> Any:
+    return _derive(info) if is_auto(value) else expand(value, info.data["machine"].home)
+
+
+def _socket(value: Any, info: Info) -> Any:
+    word = value.strip().lower() if isinstance(value, str) else None
+    if word in (AUTO, "off"):
+        return word
+    return check_length(expand(value, info.data["machine"].home))
+
+
+def _lower(value: object) -> object:
+    return value.strip().lower() if isinstance(value, str) else value
+
+
+Size = Annotated[int, BeforeValidator(_size), Allowed(f"{SIZE_FORMS}, or auto")]
+Directory = Annotated[Path, BeforeValidator(_directory), Allowed("a directory, or auto")]
+ColdCodec = Literal[CodecName, "zstd"]
+
+_DERIVED: Any = AUTO
+
+
+class CacheSettings(BaseSettings):
+    """What a store is granted and how it behaves. Immutable once made; makes no directory.
+
+    Every field is a keyword argument and an `OMLX_CACHE_*` variable; the argument wins. Raises
+    ConfigError, a ValueError, for a bad value and for a name that does not exist.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        use_attribute_docstrings=True,
+    )
+
+    machine: SkipValidation[Machine] = Field(default_factory=probe, exclude=True, repr=False)
+    """What defaults are derived from: this machine, unless a test says otherwise."""
+
+    block_size: int = Field(256, ge=16, le=4096)
+    """Tokens in a block. Smaller blocks share more of two prompts; larger ones cost less
+    bookkeeping. Part of every key: a cache made with another size is not found."""
+
+    hot_bytes: Size = Field(_DERIVED)
+    """Budget of the hot tier: live arrays in this process, pages waiting for the writer
+    included."""
+
+    hot_cache_only: bool = False
+    """Keep everything in memory: no directory is made, no writer runs, an evicted page is
+    discarded. Settings of the cold tier are then ignored."""
+
+    cold_dir: Directory = Field(_DERIVED)
+    """Where the cold tier keeps its files. Made with mode 0700 when a store opens it."""
+
+    cold_bytes: Size = Field(_DERIVED)
+    """Budget of the cold tier in bytes on disk, temporary files included."""
+
+    min_free_bytes: Size = Field(_DERIVED)
+    """Free space that the cold tier leaves on its disk, whatever `cold_bytes` says."""
+
+    write_policy: Annotated[Literal["through", "back", "second_touch"], BeforeValidator(_lower)] = (
+        "through"
+    )
+    """When a page goes to disk: `through` at commit, `back` when the hot tier evicts it,
+    `second_touch` when it is wanted again."""
+
+    queue_bytes: Size = Field(_DERIVED)
+    """Bytes that may wait for the writer."""
+
+    queue_full: Annotated[Literal["drop", "wait"], BeforeValidator(_lower)] = "drop"
+    """What happens to a page that does not fit into the queue: `drop` counts it and leaves it to
+    the hot tier, `wait` lets commit wait for the disk."""
+
+    durability: Annotated[Literal["none", "fsync", "full"], BeforeValidator(_lower)] = "fsync"
+    """What precedes a file's publication: nothing, `fsync`, or `full`, which on macOS asks the
+    drive to empty its own cache too (F_FULLFSYNC) and elsewhere means `fsync`."""
+
+    codec: Annotated[CodecName, BeforeValidator(_lower)] = "dense"
+    """How pages are encoded in both tiers. Part of every namespace."""
+
+    cold_codec: Annotated[ColdCodec, BeforeValidator(_lower)] = "dense"
+    """How pages are encoded on disk only, on top of `codec`."""
+
+    min_quantize_tokens: int = Field(256, ge=0)
+    """Sequences shorter than this many tokens stay dense whatever `codec` says."""
+
+    key_hash: Annotated[Literal["sha256", "xxh3"], BeforeValidator(_lower)] = "sha256"
+    """Hash of the block keys. `xxh3` is faster but not collision-resistant: for a machine where
+    every prompt comes from one person."""
+
+    snapshot_bytes: Size = Field(_DERIVED)
+    """Budget of the live snapshots of recurrent state that open sessions hold, for the process."""
+
+    snapshot_stride: int = Field(2048, ge=1)
+    """Tokens between regular snapshots of recurrent state, rounded to blocks by the policy."""
+
+    socket: Annotated[
+        Literal["auto", "off"] | Path,
+        BeforeValidator(_socket),
+        Allowed("auto, off, or a path of at most 103 bytes"),
+    ] = "auto"
+    """The control socket that the command line talks to: `auto` picks a name in the runtime
+    directory, `off` opens none."""
+
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(_lower)
+    ] = "warning"
+    """The least severe messages that the command line shows; a library's logging is left to the
+    application."""
+
+    _given: dict[str, tuple[str, Any]] = PrivateAttr(default_factory=dict)
+
+    def __init__(self, **arguments: Any) -> None:
+        names = setting_names()
+        refuse_unknown(names, [name for name in arguments if name != "machine"], os.environ)
+        given = _collect(names, arguments, os.environ)
+        try:
+            super().__init__(**arguments)
+        except ValidationError as error:
+            fields = type(self).model_fields
+            raise config_error(error, fields, lambda name: given.get(name, (name, AUTO))) from None
+        self._given = given
+
+    def sources(self) -> dict[str, SettingSource]:
+        """Return every setting with its value and where it came from, in field order."""
+        return {name: self._source(name) for name in setting_names()}
+
+    def notes(self) -> list[str]:
+        """Return what a person should know of these values: ignored and suspicious ones."""
+        found = []
+        if self.hot_cache_only:
+            found = [
+                f"{self._given[name][0]} is ignored: hot_cache_only keeps everything in memory"
+                for name in ("cold_dir", "cold_bytes", "min_free_bytes", "queue_bytes")
+                if self._source(name).kind in ("environment", "argument")
+            ]
+        memory = self.machine.memory_bytes
+        if self.hot_bytes > memory * 3 // 4:
+            found.append(
+                f"hot_bytes leaves little of the {format_size(memory)} "
+                f"of {self.machine.memory_name} to the model"
+            )
+        return found
+
+    def cold_budget(self, used_bytes: int) -> int:
+        """Return the cold budget of a directory that already holds `used_bytes`.
+
+        A derived budget is a share of free disk; counting the cache's own files as free keeps
+        it from shrinking at every restart. A budget that was set is returned as it is.
+        """
+        if self.hot_cache_only or self._source("cold_bytes").kind != "derived":
+            return self.cold_bytes
+        return cold_share(self.machine.disk(self.cold_dir).free, used_bytes)
+
+    def _source(self, name: str) -> SettingSource:
+        value = getattr(self, name)
+        rendered = render(name, value)
+        shown, raw = self._given.get(name, (name, AUTO))
+        if name in RULES and is_auto(raw):
+            how = RULES[name].derive(self.__dict__).how
+            return SettingSource(name, value, rendered, "derived", how)
+        if name not in self._given:
+            return SettingSource(name, value, rendered, "default")
+        if shown == name:
+            return SettingSource(name, value, rendered, "argument")
+        return SettingSource(name, value, rendered, "environment", shown)
+
+
+def setting_names() -> list[str]:
+    """Return the names of all settings, in the order of the reference."""
+    return [name for name in CacheSettings.model_fields if name != "machine"]
+
+
+def _collect(
+    names: list[str], arguments: Mapping[str, Any], environ: Mapping[str, str]
+) -> dict[str, tuple[str, Any]]:
+    """Return, for each setting that was given, the name it came under and what came."""
+    from_environment = {
+        name: (variable(name), environ[variable(name)])
+        for name in names
+        if variable(name) in environ
+    }
+    from_arguments = {name: (name, arguments[name]) for name in names if name in arguments}
+    return {**from_environment, **from_arguments}

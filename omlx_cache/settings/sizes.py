@@ -1,0 +1,58 @@
+"""Byte counts as people write them: `4GiB`, `512MB`, `1.5 GiB`, `1048576`."""
+
+import re
+from decimal import Decimal
+
+SIZE_FORMS = "a size such as 4GiB, 512MB or 1.5 GiB, or a whole number of bytes"
+_LARGEST = 2**63 - 1
+
+_UNITS = {
+    "": 1,
+    "B": 1,
+    **{f"{letter}B": 1000**power for power, letter in enumerate("KMGTP", 1)},
+    **{f"{letter}IB": 1024**power for power, letter in enumerate("KMGTP", 1)},
+}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
+
+
+def parse_size(value: object) -> int:
+    """Return a byte count; raises ValueError for anything that is not one, negatives included.
+
+    `GB` is 10^9 and `GiB` is 2^30. A bare `G` is refused, for it means both.
+    """
+    if isinstance(value, str):
+        return _checked(_parse_text(value.strip()))
+    if isinstance(value, float) and value.is_integer():
+        return _checked(int(value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _checked(value)
+    raise ValueError("not a size")
+
+
+def _parse_text(text: str) -> int:
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError("not a size")
+    number, unit = match.groups()
+    factor = _UNITS.get(unit.upper())
+    if factor is None:
+        raise ValueError(f"unknown unit {unit!r}")
+    if not unit and "." in number:
+        raise ValueError("a fraction needs a unit")
+    return int(Decimal(number) * factor)
+
+
+def _checked(count: int) -> int:
+    if not 0 <= count <= _LARGEST:
+        raise ValueError(f"outside 0..{_LARGEST}")
+    return count
+
+
+def format_size(count: int) -> str:
+    """Return a byte count for people, in binary units with at most two decimals."""
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if abs(size) < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.2f}".rstrip("0").rstrip(".") + f" {unit}"

@@ -1,0 +1,302 @@
+"""BlockStore: the tiers, the writer and the control socket that all models of a process share."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Self
+
+from omlx_cache.control import ControlError, ControlServer, start_control
+from omlx_cache.namespace import Namespace
+from omlx_cache.operations import handlers
+from omlx_cache.prefetch import Prefetch, start_prefetch
+from omlx_cache.settings import CacheSettings
+from omlx_cache_storage.cold import ColdTier
+from omlx_cache_storage.errors import PageUnreadable
+from omlx_cache_storage.fileio import FileSystem
+from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.index import Tail
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import Buffer, Page, PageId, PageInfo, PageMeta
+from omlx_cache_storage.reader import PageReader
+from omlx_cache_storage.stats import Counters, Stats
+from omlx_cache_storage.writer import Writer
+
+_log = logging.getLogger(__name__)
+
+READ_THREADS = 4
+CLOSE_SECONDS = 30.0
+PROGRESS_SECONDS = 60.0
+
+
+class BlockStore:
+    """Keeps pages for every model of the process, within the budgets of its settings.
+
+    Opens the cold directory and starts the writer and control threads; `close`, or leaving the
+    `with` block, writes what is pending and ends them. Any thread may call any method; only
+    `flush`, `close` and `reading` wait for a disk. Raises ConfigError for bad settings only: a
+    directory or socket that cannot be had is logged and shown in `stats`.
+
+    Mutable: `_namespaces` and `_labels` by `_lock`; `_closed` is written once. The tiers, the
+    writer and the counters guard themselves.
+    """
+
+    def __init__(
+        self,
+        settings: CacheSettings | None = None,
+        *,
+        name: str = "",
+        filesystem: FileSystem | None = None,
+    ) -> None:
+        self.settings = settings or CacheSettings()
+        self.name = name
+        self.counters = Counters()
+        self.started = time.monotonic()
+        self._lock = threading.Lock()
+        self._namespaces: dict[BlockKey, Namespace] = {}
+        self._labels: list[str] = []
+        self._closed = False
+        s = self.settings
+        self.hot = HotTier(
+            s.hot_bytes or s.queue_bytes,
+            keep_dirty=s.write_policy == "back" and not s.hot_cache_only,
+            retain=s.hot_bytes > 0,
+        )
+        self.cold: ColdTier | None = None
+        self.writer: Writer | None = None
+        if not s.hot_cache_only:
+            self.cold, self.writer = self._open_cold(filesystem or FileSystem())
+        self.read_pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="omlx-cache-read")
+        self._prefetch_pool = ThreadPoolExecutor(1, thread_name_prefix="omlx-cache-prefetch")
+        self._control = self._start_control()
+
+    def _open_cold(self, fs: FileSystem) -> tuple[ColdTier, Writer]:
+        s = self.settings
+        cold = ColdTier(
+            s.cold_dir,
+            s.cold_bytes,
+            min_free_bytes=s.min_free_bytes,
+            durability=s.durability,
+            fs=fs,
+        )
+        cold.open()
+        cold.limit_bytes = s.cold_budget(cold.usage().nbytes)
+        cold.settle()
+        queue = min(s.queue_bytes, self.hot.limit_bytes)
+        writer = Writer(self.hot, cold, queue, self.document)
+        writer.start()
+        return cold, writer
+
+    def _start_control(self) -> ControlServer | None:
+        try:
+            return start_control(self.settings.socket, handlers(self))
+        except (ControlError, OSError) as error:
+            _log.warning("no control socket: %s", error)
+            return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def register(self, namespace: Namespace) -> None:
+        """Remember what a namespace's digest was made from, for its document on the disk."""
+        with self._lock:
+            self._namespaces[namespace.digest] = namespace
+
+    def add_label(self, label: str) -> None:
+        """Name a model for people: `omlx-cache ps` shows it."""
+        with self._lock:
+            if label not in self._labels:
+                self._labels.append(label)
+
+    @property
+    def labels(self) -> list[str]:
+        with self._lock:
+            return list(self._labels)
+
+    def document(self, digest: BlockKey) -> dict[str, object]:
+        """Return a namespace's document, {} for one that this process never used."""
+        with self._lock:
+            namespace = self._namespaces.get(digest)
+            return {} if namespace is None else dict(namespace.document)
+
+    def find(self, page: PageId) -> PageInfo | None:
+        """Return where a page lies, the tier that holds more of it first; reads nothing."""
+        if self._closed:
+            return None
+        hot = self.hot.info(page)
+        cold = self.cold.info(page) if self.cold is not None else None
+        if hot is None or (cold is not None and cold.held > hot.held):
+            return cold
+        return hot
+
+    def tails(self, parent: BlockKey) -> set[Tail]:
+        """Return the pages that may end inside the block after a boundary."""
+        found = self.hot.tails(parent)
+        return found | self.cold.tails(parent) if self.cold is not None else found
+
+    def reading(self, page: PageId) -> AbstractContextManager[PageReader]:
+        """Open a cold page; raises PageError inside the `with` statement."""
+        if self.cold is None:
+            raise PageUnreadable("there is no cold tier")
+        return self.cold.reading(page)
+
+    def meta(self, page: PageId) -> PageMeta:
+        """Return a page's description, from memory or from its file's header; raises PageError."""
+        held = self.hot.get(page)
+        if held is not None:
+            return held.meta
+        with self.reading(page) as reader:
+            return reader.meta
+
+    def admit(self, nbytes: int, keep: Collection[PageId]) -> bool:
+        """Reserve hot bytes for a page about to be made; `put` or `hot.release` must follow.
+
+        Evicts others but those in `keep`. Waits for the writer only with `queue_full=wait`.
+        """
+        if self._closed:
+            return False
+        while True:
+            granted, dirty = self.hot.reserve(nbytes, keep)
+            if granted or self.writer is None:
+                return granted
+            for page in dirty:
+                self._offer(page, wait=False)
+            if self.settings.queue_full != "wait" or nbytes > self.hot.limit_bytes:
+                return False
+            if not self.writer.wait_for_progress(PROGRESS_SECONDS):
+                return False
+
+    def put(self, page: Page) -> bool:
+        """Take an admitted page; queue it for the disk as the write policy says.
+
+        False when the disk had it already, so that it only came back into memory.
+        """
+        on_disk = self._is_cold(page.meta)
+        self.hot.put(page, dirty=self.cold is not None and not on_disk)
+        if on_disk:
+            return False
+        self.counters.add(stored_pages=1, stored_bytes=page.meta.nbytes)
+        if self.cold is None:
+            return True
+        if self.settings.write_policy == "through":
+            self._offer(page.meta.id, wait=self.settings.queue_full == "wait")
+        elif self.settings.write_policy == "back":
+            for dirty in self.hot.dirty(beyond_bytes=self.hot.limit_bytes // 2):
+                self._offer(dirty, wait=False)
+        return True
+
+    def touch(self, chain: Sequence[PageId]) -> None:
+        """Mark the pages of a chain, root first, as used in both tiers."""
+        self.hot.touch(chain)
+        if self.cold is None:
+            return
+        self.cold.touch(chain)
+        if self.settings.write_policy != "back":
+            for page in chain:
+                if self.hot.is_dirty(page):
+                    self._offer(page, wait=False)
+
+    def demote(self, pages: Iterable[PageId]) -> None:
+        """Make pages the first to be evicted in both tiers."""
+        pages = list(pages)
+        self.hot.demote(pages)
+        if self.cold is not None:
+            self.cold.demote(pages)
+
+    def forget(self, page: PageId) -> None:
+        """Drop a page that proved useless from both tiers."""
+        self.hot.discard(page)
+        if self.cold is not None:
+            self.cold.discard([page])
+
+    def prefetch(self, pages: Sequence[PageId], allocate: Callable[[int], Buffer]) -> Prefetch:
+        """Begin to read cold pages into the hot tier, in order, on a thread of the store's own."""
+        return start_prefetch(self._prefetch_pool, self.hot, self.cold, pages, allocate)
+
+    def clear(self, namespace: BlockKey) -> int:
+        """Delete every page of a namespace and return how many there were; waits for the disk."""
+        doomed = {m.id for m, _tier in self.hot.metas() if m.namespace == namespace}
+        for page in doomed:
+            self.hot.discard(page)
+        if self.cold is None or self.writer is None:
+            return len(doomed)
+        self.writer.flush(CLOSE_SECONDS)
+        on_disk = {page for page, owner, _i, _p in self.cold.entries() if owner == namespace}
+        self.cold.discard(on_disk)
+        return len(doomed | on_disk)
+
+    def flush(self, timeout: float | None = CLOSE_SECONDS) -> bool:
+        """Block until nothing is pending: True means that all accepted pages are durable.
+
+        Pages that `second_touch` holds back are not pending. False after `timeout` seconds, or
+        when the disk refused a page.
+        """
+        if self.writer is None:
+            return True
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if self.settings.write_policy != "second_touch":
+            while left := self.hot.dirty():
+                accepted = [self._offer(page, wait=False) for page in left]
+                remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+                failed = self.writer.usage().failed_pages
+                if not self.writer.flush(remaining):
+                    return False
+                if self.writer.usage().failed_pages > failed or not any(accepted):
+                    return not self.hot.dirty()
+        remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+        return self.writer.flush(remaining)
+
+    def stats(self) -> Stats:
+        """Return one immutable picture of everything; takes each lock briefly."""
+        return Stats(
+            uptime_seconds=time.monotonic() - self.started,
+            hot=self.hot.usage(),
+            cold=None if self.cold is None else self.cold.usage(),
+            writer=None if self.writer is None else self.writer.usage(),
+            requests=self.counters.requests(),
+            snapshots=self.counters.snapshots(self.settings.snapshot_bytes),
+        )
+
+    def close(self, timeout: float = CLOSE_SECONDS) -> bool:
+        """Write what is pending, end the threads, remove the socket, free the hot tier.
+
+        Idempotent. False when `timeout` seconds were not enough to write everything.
+        """
+        with self._lock:
+            if self._closed:
+                return True
+            self._closed = True
+        clean = self.flush(timeout)
+        if self._control is not None:
+            self._control.close()
+        if self.writer is not None:
+            clean = self.writer.stop(timeout if clean else 1.0) and clean
+        self._prefetch_pool.shutdown(wait=True, cancel_futures=True)
+        self.read_pool.shutdown(wait=True, cancel_futures=True)
+        for meta, _tier in self.hot.metas():
+            self.hot.discard(meta.id)
+        return clean
+
+    def identity(self) -> Mapping[str, object]:
+        """Return who this store is, for `omlx-cache ping`."""
+        return {"pid": os.getpid(), "name": self.name, "uptime_s": time.monotonic() - self.started}
+
+    def _is_cold(self, meta: PageMeta) -> bool:
+        stored = self.cold.info(meta.id) if self.cold is not None else None
+        return stored is not None and stored.held >= meta.held
+
+    def _offer(self, page: PageId, *, wait: bool) -> bool:
+        held = self.hot.get(page)
+        if held is None or self.writer is None:
+            return False
+        return self.writer.offer(page, held.meta.nbytes, wait=wait)

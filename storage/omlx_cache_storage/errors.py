@@ -1,0 +1,29 @@
+"""The errors that cross module borders; each says what was expected and what came."""
+
+
+class CacheError(Exception):
+    """Base of every error that this project raises on purpose."""
+
+
+class PageError(CacheError):
+    """A page cannot be used. `reason` is a short word for the miss counters."""
+
+    reason = "page"
+
+
+class CorruptPage(PageError):
+    """The bytes are not what was written: wrong length, checksum or header."""
+
+    reason = "corrupt"
+
+
+class ForeignPage(PageError):
+    """A sound page, but not the one that was asked for (key, group, shape, dtype or codec)."""
+
+    reason = "mismatch"
+
+
+class PageUnreadable(PageError):
+    """The disk refused: the file is gone, or reading it failed."""
+
+    reason = "unreadable"

@@ -1,0 +1,73 @@
+"""What a tier knows of its pages: by id, and which tails follow a block boundary."""
+
+from collections.abc import Iterator
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.names import parent_hint
+from omlx_cache_storage.page import PageId
+
+
+class Indexed(Protocol):
+    """What an index entry says of itself."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def held(self) -> int: ...
+    @property
+    def tail(self) -> bool: ...
+    @property
+    def hint(self) -> bytes: ...
+
+
+Entry = TypeVar("Entry", bound=Indexed)
+
+
+class Tail(NamedTuple):
+    """A page that ends inside a block: where, and in which group."""
+
+    position: int
+    group: str
+
+
+class PageIndex(Generic[Entry]):
+    """Entries by page id, and tails by their parent. Its owner's lock guards it."""
+
+    def __init__(self) -> None:
+        self._entries: dict[PageId, Entry] = {}
+        self._tails: dict[bytes, dict[PageId, Tail]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, page: PageId) -> bool:
+        return page in self._entries
+
+    def __iter__(self) -> Iterator[PageId]:
+        return iter(self._entries)
+
+    def get(self, page: PageId) -> Entry | None:
+        return self._entries.get(page)
+
+    def items(self) -> list[tuple[PageId, Entry]]:
+        return list(self._entries.items())
+
+    def put(self, page: PageId, entry: Entry) -> None:
+        self.pop(page)
+        self._entries[page] = entry
+        if entry.tail:
+            self._tails.setdefault(entry.hint, {})[page] = Tail(entry.position, page.group)
+
+    def pop(self, page: PageId) -> Entry | None:
+        entry = self._entries.pop(page, None)
+        if entry is not None and entry.tail:
+            siblings = self._tails[entry.hint]
+            del siblings[page]
+            if not siblings:
+                del self._tails[entry.hint]
+        return entry
+
+    def tails(self, parent: BlockKey) -> set[Tail]:
+        """Return the tails that may follow a boundary: a hint, to be checked by key."""
+        return set(self._tails.get(parent_hint(parent), {}).values())

@@ -1,0 +1,88 @@
+"""A page: one block of one layer group, one contiguous buffer and what it holds.
+
+The payload is byte for byte the data section of the page's file, so nothing is converted
+between the hot tier, a file and a socket.
+"""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
+
+from omlx_cache_storage.keys import BlockKey
+
+Buffer: TypeAlias = Any
+"""Any object with a contiguous buffer: bytes, an mx.array, a NumPy array. Python 3.11 has no
+type for the buffer protocol, and MLX's stubs do not declare it."""
+
+ITEM_BYTES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1,
+    "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
+    "U32": 4, "I32": 4, "F32": 4,
+    "U64": 8, "I64": 8, "F64": 8, "C64": 8,
+}  # fmt: skip
+
+
+class PageId(NamedTuple):
+    """Which page: the chain key of the tokens before its end, and its layer group."""
+
+    key: BlockKey
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor of a page: its name, safetensors dtype and shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class PageMeta:
+    """What a page holds. A page covers the tokens [position - held, position).
+
+    `held` is 0 for a snapshot of recurrent state at `position`. `tail` marks a position that
+    is not a block boundary. `extra` is a JSON text of the adapters' own (ring phases).
+    """
+
+    namespace: BlockKey
+    key: BlockKey
+    parent: BlockKey
+    group: str
+    position: int
+    held: int
+    tail: bool
+    codec: str
+    tensors: tuple[TensorSpec, ...]
+    extra: str = ""
+
+    @property
+    def id(self) -> PageId:
+        return PageId(self.key, self.group)
+
+    @property
+    def nbytes(self) -> int:
+        """Payload bytes."""
+        return sum(t.nbytes for t in self.tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page in memory. The payload is owned by the page and is never written to."""
+
+    meta: PageMeta
+    payload: Buffer
+
+
+class PageInfo(NamedTuple):
+    """What an index knows of a page without reading it."""
+
+    position: int
+    held: int
+    nbytes: int
+    tier: str

@@ -1,0 +1,42 @@
+"""Reading one page file into buffers that the caller owns, verified."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from omlx_cache_storage.catalog import read_header_at
+from omlx_cache_storage.errors import CorruptPage
+from omlx_cache_storage.fileio import FileSystem
+from omlx_cache_storage.format import PayloadDigest
+from omlx_cache_storage.page import Buffer
+
+
+class PageReader:
+    """An open page file whose header was checked; valid inside `ColdTier.reading`."""
+
+    def __init__(self, fs: FileSystem, fd: int, path: Path) -> None:
+        self._fs = fs
+        self._fd = fd
+        self._path = path
+        header = read_header_at(fd, fs)
+        self.meta = header.meta
+        self._checksum = header.checksum
+        self._offset = header.data_offset
+        size = fs.size(fd)
+        if size != self._offset + self.meta.nbytes:
+            raise CorruptPage(
+                f"{path.name} has {size} bytes, its header says {self._offset + self.meta.nbytes}"
+            )
+
+    def read_into(self, pieces: Sequence[Buffer]) -> None:
+        """Fill the pieces, payload order, with the whole payload and verify it.
+
+        Raises CorruptPage; the pieces' content is then undefined. Blocks on the disk.
+        """
+        came = self._fs.read_into(self._fd, self._offset, pieces)
+        if came != self.meta.nbytes:
+            raise CorruptPage(f"{self._path.name}: {came} of {self.meta.nbytes} payload bytes")
+        digest = PayloadDigest()
+        for piece in pieces:
+            digest.update(piece)
+        if digest.text() != self._checksum:
+            raise CorruptPage(f"{self._path.name}: the payload does not match its checksum")

@@ -1,0 +1,162 @@
+"""One immutable picture of a store, and the counters it is taken from.
+
+Units are in the names: `_bytes`, `_tokens`, `_pages`, `_seconds`; everything counts from the
+store's start, except what is held now.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+
+from omlx_cache_storage.cold import ColdUsage
+from omlx_cache_storage.hot import HotUsage
+from omlx_cache_storage.writer import WriterUsage
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStats:
+    """Sessions and what they restored. `hit_ratio` is restored over asked tokens."""
+
+    sessions: int
+    live_sessions: int
+    commits: int
+    asked_tokens: int
+    restored_tokens: int
+    restored_hot_tokens: int
+    restored_cold_tokens: int
+    restore_seconds: float
+    commit_seconds: float
+    prefilled_tokens: int
+    prefill_seconds: float
+    saved_seconds: float
+    stored_pages: int
+    stored_bytes: int
+    rejected_pages: int
+    misses: Mapping[str, int]
+    skips: Mapping[str, int]
+
+    @property
+    def hit_ratio(self) -> float:
+        return self.restored_tokens / self.asked_tokens if self.asked_tokens else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotStats:
+    """State captured by open sessions and not yet handed over."""
+
+    live: int
+    live_bytes: int
+    peak_bytes: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """A store at one moment. The disk tiers are None in hot_cache_only mode."""
+
+    uptime_seconds: float
+    hot: HotUsage
+    cold: ColdUsage | None
+    writer: WriterUsage | None
+    requests: RequestStats
+    snapshots: SnapshotStats
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain dicts and numbers, for JSON and the control socket."""
+        document: dict[str, object] = {
+            "uptime_seconds": self.uptime_seconds,
+            "hot": asdict(self.hot),
+            "cold": None if self.cold is None else asdict(self.cold),
+            "writer": None if self.writer is None else asdict(self.writer),
+            "snapshots": asdict(self.snapshots),
+        }
+        requests = {
+            name: getattr(self.requests, name) for name in RequestStats.__dataclass_fields__
+        }
+        requests["misses"] = dict(self.requests.misses)
+        requests["skips"] = dict(self.requests.skips)
+        document["requests"] = {**requests, "hit_ratio": self.requests.hit_ratio}
+        return document
+
+
+@dataclass
+class Counters:
+    """Thread-safe sums: `_lock` guards every other field."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _sums: Counter[str] = field(default_factory=Counter)
+    _seconds: dict[str, float] = field(default_factory=dict)
+    _misses: Counter[str] = field(default_factory=Counter)
+    _skips: Counter[str] = field(default_factory=Counter)
+    _snapshots: int = 0
+    _snapshot_bytes: int = 0
+    _snapshot_peak: int = 0
+
+    def add(self, **amounts: int) -> None:
+        """Add to the sums named as `RequestStats` names them."""
+        with self._lock:
+            self._sums.update(amounts)
+
+    def add_seconds(self, name: str, seconds: float) -> None:
+        with self._lock:
+            self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+
+    def miss(self, reason: str) -> None:
+        with self._lock:
+            self._misses[reason] += 1
+
+    def skip(self, reason: str, pages: int = 1) -> None:
+        with self._lock:
+            self._skips[reason] += pages
+
+    def take_snapshot(self, nbytes: int, limit_bytes: int) -> bool:
+        """Count a live snapshot; False, and nothing counted, when it would exceed the limit."""
+        with self._lock:
+            if self._snapshot_bytes + nbytes > limit_bytes:
+                return False
+            self._snapshots += 1
+            self._snapshot_bytes += nbytes
+            self._snapshot_peak = max(self._snapshot_peak, self._snapshot_bytes)
+            return True
+
+    def drop_snapshot(self, nbytes: int) -> None:
+        with self._lock:
+            self._snapshots -= 1
+            self._snapshot_bytes -= nbytes
+
+    def prefill_rate(self) -> float:
+        """Return the tokens a second that prefills took so far; 0.0 before the first."""
+        with self._lock:
+            seconds = self._seconds.get("prefill", 0.0)
+            return self._sums["prefilled_tokens"] / seconds if seconds else 0.0
+
+    def requests(self) -> RequestStats:
+        with self._lock:
+            sums, seconds = self._sums, self._seconds
+            return RequestStats(
+                sessions=sums["sessions"],
+                live_sessions=sums["live_sessions"],
+                commits=sums["commits"],
+                asked_tokens=sums["asked_tokens"],
+                restored_tokens=sums["restored_tokens"],
+                restored_hot_tokens=sums["restored_hot_tokens"],
+                restored_cold_tokens=sums["restored_cold_tokens"],
+                restore_seconds=seconds.get("restore", 0.0),
+                commit_seconds=seconds.get("commit", 0.0),
+                prefilled_tokens=sums["prefilled_tokens"],
+                prefill_seconds=seconds.get("prefill", 0.0),
+                saved_seconds=seconds.get("saved", 0.0),
+                stored_pages=sums["stored_pages"],
+                stored_bytes=sums["stored_bytes"],
+                rejected_pages=sums["rejected_pages"],
+                misses=MappingProxyType(dict(self._misses)),
+                skips=MappingProxyType(dict(self._skips)),
+            )
+
+    def snapshots(self, limit_bytes: int) -> SnapshotStats:
+        with self._lock:
+            return SnapshotStats(
+                self._snapshots, self._snapshot_bytes, self._snapshot_peak, limit_bytes
+            )
