@@ -8,7 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from omlx_cache.prefetch import Prefetch
     from omlx_cache.prefix import PrefixCache
+    from omlx_cache.results import CommitResult, Lookup, PageLocation
     from omlx_cache.session import Session
     from omlx_cache.settings import CacheSettings, ConfigError
     from omlx_cache.store import BlockStore
@@ -19,7 +21,11 @@ __version__ = "0.1.0"
 __all__ = [
     "BlockStore",
     "CacheSettings",
+    "CommitResult",
     "ConfigError",
+    "Lookup",
+    "PageLocation",
+    "Prefetch",
     "PrefixCache",
     "Session",
     "Stats",
@@ -29,7 +35,11 @@ __all__ = [
 _MODULES = {
     "BlockStore": "omlx_cache.store",
     "CacheSettings": "omlx_cache.settings",
+    "CommitResult": "omlx_cache.results",
     "ConfigError": "omlx_cache.settings",
+    "Lookup": "omlx_cache.results",
+    "PageLocation": "omlx_cache.results",
+    "Prefetch": "omlx_cache.prefetch",
     "PrefixCache": "omlx_cache.prefix",
     "Session": "omlx_cache.session",
     "Stats": "omlx_cache_storage.stats",

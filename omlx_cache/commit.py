@@ -1,20 +1,21 @@
 """What a finished sequence leaves behind: which pages are cut, in which order, from what."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, TokenRange
 from omlx_cache.capture import page_meta, phases_of, snapshot_page
+from omlx_cache.codecs import Codec
 from omlx_cache.cut import Cutter, TensorCut, cut_tokens, earliest_held, read_source
+from omlx_cache.encoding import codec_text, encode_page, encoded_nbytes, live_tags
 from omlx_cache.layout import Layout
-from omlx_cache.mlxio import Array
 from omlx_cache.namespace import Namespace
 from omlx_cache.results import CommitResult
 from omlx_cache.staging import Staging
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.keys import KeyChain
-from omlx_cache_storage.page import Page, PageId
+from omlx_cache_storage.page import Page, PageId, PageMeta
 
 
 class Committer:
@@ -31,12 +32,15 @@ class Committer:
         chain: KeyChain,
         layout: Layout,
         staging: Staging,
+        codecs: Mapping[str, Codec],
     ) -> None:
         self._store = store
         self._namespace = namespace
         self._chain = chain
         self._layout = layout
         self._staging = staging
+        self._codecs = codecs
+        self._tags = codec_text(live_tags(layout.leaves))
         self._keep: set[PageId] = set()
         self._skipped: Counter[str] = Counter()
         self._pages = 0
@@ -91,14 +95,10 @@ class Committer:
             if not cuts:
                 self._skipped[reasons.NOT_HELD] += 1
                 continue
-            meta = page_meta(
-                self._namespace, self._chain, group, end, len(span), cuts, codec="dense"
-            )
-            if not self._store.admit(meta.nbytes, self._keep):
-                self._skipped[reasons.NO_ROOM] += 1
-                break
+            meta = self._meta(group, end, len(span), cuts)
             cutter = cutter or Cutter([source])
-            self._put(Page(meta, self._cut(cutter, cuts, meta.nbytes)))
+            if not self._add(meta, cutter, cuts):
+                break
 
     def _store_window(self, group: GroupSpec, ends: Sequence[int], live_end: int) -> None:
         segments = self._staging.segments(group.name)
@@ -124,21 +124,9 @@ class Committer:
             cuts = cut_tokens(sources, span)
             if not cuts:
                 continue
-            meta = page_meta(
-                self._namespace,
-                self._chain,
-                group,
-                end,
-                len(span),
-                cuts,
-                codec="dense",
-                extra=extra if end == live_end else "",
-            )
-            if not self._store.admit(meta.nbytes, self._keep):
-                self._skipped[reasons.NO_ROOM] += 1
-                continue
+            meta = self._meta(group, end, len(span), cuts, extra if end == live_end else "")
             cutter = cutter or Cutter(sources)
-            self._put(Page(meta, self._cut(cutter, cuts, meta.nbytes)))
+            self._add(meta, cutter, cuts)
 
     def _window_ends(self, group: GroupSpec, ends: Sequence[int]) -> list[int]:
         """Return the ends, and the sinks' own page; the end of the sequence first."""
@@ -164,12 +152,34 @@ class Committer:
         else:
             self._skipped[reasons.NO_ROOM] += 1
 
-    def _cut(self, cutter: Cutter, cuts: Sequence[TensorCut], nbytes: int) -> Array:
+    def _meta(
+        self, group: GroupSpec, end: int, held: int, cuts: list[TensorCut], extra: str = ""
+    ) -> PageMeta:
+        return page_meta(
+            self._namespace, self._chain, group, end, held, cuts, codec=self._tags, extra=extra
+        )
+
+    def _add(self, meta: PageMeta, cutter: Cutter, cuts: Sequence[TensorCut]) -> bool:
+        """Cut, encode and store one page within the budget; False, counted, without room.
+
+        The dense page lives no longer than its encoding.
+        """
+        nbytes = encoded_nbytes(meta, self._codecs)
+        if not self._store.admit(nbytes, self._keep):
+            self._skipped[reasons.NO_ROOM] += 1
+            return False
         try:
-            return cutter.payload(cuts)
+            page = encode_page(Page(meta, cutter.payload(cuts)), self._codecs)
         except BaseException:
             self._store.hot.release(nbytes)
             raise
+        if page.meta.nbytes != nbytes:
+            self._store.hot.release(nbytes)
+            if not self._store.admit(page.meta.nbytes, self._keep):
+                self._skipped[reasons.NO_ROOM] += 1
+                return False
+        self._put(page)
+        return True
 
     def _put(self, page: Page) -> None:
         if self._store.put(page):

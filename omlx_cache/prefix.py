@@ -5,11 +5,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 
 from omlx_cache.adapters.base import UnsupportedCache
+from omlx_cache.codecs import Codec, CodecPolicy
+from omlx_cache.encoding import codecs_of
 from omlx_cache.fingerprint import adapter_identity, fingerprint_model
-from omlx_cache.layout import layout_of
+from omlx_cache.layout import Layout, layout_of
 from omlx_cache.lookup import RestorePoint, find_restore_point
 from omlx_cache.mlxio import allocate_payload
 from omlx_cache.namespace import Namespace, make_namespace
@@ -54,6 +56,9 @@ class PrefixCache:
             "model_id": model_id or "",
             "adapter": adapter_identity(adapter),
         }
+        self._codec_policy = CodecPolicy(
+            store.settings.codec, min_quantize_tokens=store.settings.min_quantize_tokens
+        )
         self._layout_signature = ""
         self._has_paged = False
         self._known: OrderedDict[BlockKey, None] = OrderedDict()
@@ -65,9 +70,21 @@ class PrefixCache:
             self.unsupported_reason = unsupported(error)
         store.add_label(model_id or f"{type(model).__module__}.{type(model).__qualname__}")
 
-    def fresh_cache(self) -> list[Any]:
-        """Return a new, empty prompt cache of the model."""
-        return list(self._make_cache())
+    def fresh_cache(self, kv_bits: int | None = None, kv_group_size: int = 64) -> list[Any]:
+        """Return a new, empty prompt cache of the model, its KVCaches quantised when asked."""
+        caches = list(self._make_cache())
+        if kv_bits is None:
+            return caches
+        return [
+            QuantizedKVCache(kv_group_size, kv_bits) if type(cache) is KVCache else cache
+            for cache in caches
+        ]
+
+    def codecs(self, layout: Layout, tokens: int) -> dict[str, Codec]:
+        """Return the codec of each tensor of a sequence of that length; {} for all dense."""
+        if not self._codec_policy.encodes(tokens):
+            return {}
+        return codecs_of(layout, self._codec_policy)
 
     def session(
         self,
@@ -76,13 +93,23 @@ class PrefixCache:
         salt: str | bytes | None = None,
         extra: Mapping[str, str] | None = None,
         max_new_tokens: int = DEFAULT_NEW_TOKENS,
+        kv_bits: int | None = None,
+        kv_group_size: int = 64,
     ) -> Session:
         """Restore what is cached of a prompt and return the session; never raises for a miss.
 
         Blocks on the disk for pages that are not in memory (see `prefetch`). Restored buffers
         have room for the prompt and `max_new_tokens` more. `salt` and `extra` separate tenants.
+        With `kv_bits` the session's KVCaches are QuantizedKVCaches, kept packed; it shares pages
+        with other sessions of these bits, and with dense ones of a store with that codec.
         """
-        return Session(self, tokens, self._namespace(salt, extra), max_new_tokens=max_new_tokens)
+        return Session(
+            self,
+            tokens,
+            self._namespace(salt, extra, _codec_name(kv_bits, kv_group_size)),
+            fresh=lambda: self.fresh_cache(kv_bits, kv_group_size),
+            max_new_tokens=max_new_tokens,
+        )
 
     def lookup(
         self,
@@ -181,7 +208,7 @@ class PrefixCache:
         return point, chain
 
     def _namespace(
-        self, salt: str | bytes | None, extra: Mapping[str, str] | None
+        self, salt: str | bytes | None, extra: Mapping[str, str] | None, codec: str | None = None
     ) -> Namespace | None:
         if self.unsupported_reason is not None:
             return None
@@ -191,9 +218,16 @@ class PrefixCache:
             layout=self._layout_signature,
             block_size=settings.block_size,
             key_hash=settings.key_hash,
-            codec=settings.codec,
+            codec=codec or settings.codec,
             salt=salt,
             extra=extra or {},
         )
         self.store.register(namespace)
         return namespace
+
+
+def _codec_name(kv_bits: int | None, kv_group_size: int) -> str | None:
+    """Return the codec that packed live caches stand for, in the words of the `codec` setting."""
+    if kv_bits is None:
+        return None
+    return f"affine{kv_bits}" + ("" if kv_group_size == 64 else f"g{kv_group_size}")

@@ -3,7 +3,7 @@
 import logging
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from omlx_cache import reasons
@@ -43,9 +43,11 @@ class Session:
         tokens: Sequence[int],
         namespace: Namespace | None,
         *,
+        fresh: Callable[[], list[Any]],
         max_new_tokens: int = DEFAULT_NEW_TOKENS,
     ) -> None:
         self._cache = cache
+        self._fresh = fresh
         self._store = cache.store
         self._namespace = namespace
         self._counters = cache.store.counters
@@ -54,7 +56,7 @@ class Session:
         self.cached_tokens = 0
         self.cached_cold_tokens = 0
         self.miss_reason: str | None = None
-        self.prompt_cache: list[Any] = cache.fresh_cache()
+        self.prompt_cache: list[Any] = fresh()
         self._layout: Layout | None = None
         self._chain: KeyChain | None = None
         self._prompt_tokens = list(tokens) if not hasattr(tokens, "tolist") else tokens.tolist()
@@ -135,7 +137,7 @@ class Session:
             self.miss_reason = f"{reasons.ERROR}:{type(error).__name__}"
         self.cached_tokens = self.cached_cold_tokens = self._fed = 0
         self._layout = None
-        self.prompt_cache = self._cache.fresh_cache()
+        self.prompt_cache = self._fresh()
 
     def __enter__(self) -> Self:
         return self
@@ -296,7 +298,14 @@ class Session:
         if layout is None:
             return CommitResult(0, 0, 0, 0, {reasons.LAYOUT_CHANGED: 1})
         try:
-            committer = Committer(self._store, self._namespace, self._chain, layout, self._staging)
+            committer = Committer(
+                self._store,
+                self._namespace,
+                self._chain,
+                layout,
+                self._staging,
+                self._cache.codecs(layout, len(self._chain)),
+            )
             result = committer.run(self._prompt_length, self._fed)
             self._cache.remember(self._chain, result.tokens)
             return result

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from omlx_cache.adapters.base import STATE, GroupSpec, Phase, Ranges, one_sequence
+from omlx_cache.adapters.base import STATE, GroupSpec, Packed, Phase, Ranges, one_sequence
 from omlx_cache.mlxio import Array
 
 
@@ -38,6 +38,9 @@ class ArraysCacheAdapter:
         return ()
 
     def grows(self, cache: Any) -> int | None:
+        return None
+
+    def packing(self, cache: Any) -> tuple[Packed, Packed] | None:
         return None
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:

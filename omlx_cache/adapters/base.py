@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
+from omlx_cache.codecs import Codec
 from omlx_cache.mlxio import Array
 
 Kind = Literal["paged", "window", "state"]
@@ -59,6 +60,14 @@ PAGED = GroupSpec("paged")
 STATE = GroupSpec("state")
 
 
+class Packed(NamedTuple):
+    """How a leaf's keys or values are packed in memory: the codec, and the dense form behind it."""
+
+    codec: Codec
+    dtype: str
+    dim: int
+
+
 class UnsupportedCache(Exception):
     """A cache whose state this project cannot read or set; the text names the class."""
 
@@ -103,6 +112,10 @@ class Adapter(Protocol):
 
     def grows(self, cache: Any) -> int | None:
         """Return the step by which buffers may be over-allocated, None when they are tight."""
+        ...
+
+    def packing(self, cache: Any) -> tuple[Packed, Packed] | None:
+        """Return how keys and values are packed, None for a cache of plain arrays."""
         ...
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:

@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from omlx_cache.adapters.base import PAGED, GroupSpec, Phase, Ranges, TokenRange, one_sequence
+from omlx_cache.adapters.base import (
+    PAGED,
+    GroupSpec,
+    Packed,
+    Phase,
+    Ranges,
+    TokenRange,
+    one_sequence,
+)
 from omlx_cache.mlxio import Array
 
 
@@ -37,6 +45,9 @@ class KVCacheAdapter:
 
     def grows(self, cache: Any) -> int | None:
         return int(cache.step)
+
+    def packing(self, cache: Any) -> tuple[Packed, Packed] | None:
+        return None
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
         cache.keys, cache.values = arrays["keys"], arrays["values"]

@@ -1,11 +1,12 @@
 """QuantizedKVCache: packed keys and values with their scales and biases, kept as they are."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omlx_cache.adapters.base import Phase, one_sequence
+from omlx_cache.adapters.base import Packed, Phase, one_sequence
 from omlx_cache.adapters.kv import KVCacheAdapter
-from omlx_cache.mlxio import Array
+from omlx_cache.codecs import AffineCodec
+from omlx_cache.mlxio import Array, dtype_name
 
 _PARTS = ("packed", "scales", "biases")
 
@@ -27,7 +28,18 @@ class QuantizedKVCacheAdapter(KVCacheAdapter):
         one_sequence(arrays)
         return arrays
 
+    def packing(self, cache: Any) -> tuple[Packed, Packed] | None:
+        codec = AffineCodec(int(cache.bits), int(cache.group_size))
+        if cache.keys is None:
+            return Packed(codec, "", 0), Packed(codec, "", 0)
+        return _packed(codec, cache.keys), _packed(codec, cache.values)
+
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
         cache.keys = tuple(arrays[f"keys.{part}"] for part in _PARTS)
         cache.values = tuple(arrays[f"values.{part}"] for part in _PARTS)
         cache.offset = position
+
+
+def _packed(codec: AffineCodec, arrays: Sequence[Array]) -> Packed:
+    packed, scales, _biases = arrays
+    return Packed(codec, dtype_name(scales), packed.shape[-1] * 32 // codec.bits)

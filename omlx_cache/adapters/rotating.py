@@ -11,6 +11,7 @@ from typing import Any
 
 from omlx_cache.adapters.base import (
     GroupSpec,
+    Packed,
     Phase,
     Ranges,
     TokenRange,
@@ -69,6 +70,9 @@ class RotatingKVCacheAdapter:
         return _temporal(position, size, keep)
 
     def grows(self, cache: Any) -> int | None:
+        return None
+
+    def packing(self, cache: Any) -> tuple[Packed, Packed] | None:
         return None
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:

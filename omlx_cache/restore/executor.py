@@ -5,19 +5,34 @@ On the CPU back end every copy is a host copy. On a GPU the hot part is a few la
 concatenations, and only cold pages are written through host views.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor as ThreadPool
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 import numpy as np
 
-from omlx_cache.mlxio import Array, HostView, carrier, evaluate, host_view, payload_view, zeros
+from omlx_cache.encoding import DENSE, convert
+from omlx_cache.mlxio import (
+    Array,
+    HostView,
+    allocate_payload,
+    carrier,
+    evaluate,
+    host_view,
+    payload_view,
+    zeros,
+)
 from omlx_cache.restore.device import join_hot
 from omlx_cache.restore.plan import Copy, PageRead, Plan
 from omlx_cache_storage.errors import ForeignPage, PageError
 from omlx_cache_storage.page import Page, PageId, PageMeta, TensorSpec
 from omlx_cache_storage.reader import PageReader
+
+READ_AHEAD = 6
+"""Cold pages in flight: enough to keep a disk busy, few enough that encoded ones stay small."""
 
 
 class Pages(Protocol):
@@ -47,13 +62,13 @@ def execute(
 
     Blocks on the disk for pages that are not in `hot`. Raises PageFailed; nothing is left behind.
     """
-    hot_reads = [read for read in plan.reads if read.use.page in hot]
-    cold_reads = [read for read in plan.reads if read.use.page not in hot]
-    for read in hot_reads:
-        check_page(read, hot[read.use.page].meta)
-    made: dict[str, Array] = {}
-    if on_device:
-        made = join_hot(plan, [(read, hot[read.use.page]) for read in hot_reads])
+    direct: list[tuple[PageRead, Page]] = []
+    encoded: list[tuple[PageRead, Page]] = []
+    for read in plan.reads:
+        page = hot.get(read.use.page)
+        if page is not None:
+            (direct if is_direct(read, page.meta) else encoded).append((read, page))
+    made = join_hot(plan, direct) if on_device else {}
     fresh = {
         name: zeros(spec.shape, spec.dtype)
         for name, spec in plan.targets.items()
@@ -62,29 +77,65 @@ def execute(
     evaluate(list(fresh.values()))
     arrays = {**made, **fresh}
     views = {name: host_view(array) for name, array in arrays.items() if array.size}
-    for read in hot_reads:
-        payload = payload_view(hot[read.use.page].payload)
+    for read, page in direct:
+        payload = payload_view(page.payload)
         _scatter(read, payload, {n: v for n, v in views.items() if n in fresh})
-    _read_all(cold_reads, pages, views, pool)
+    for read, page in encoded:
+        _decode(read, page, plan, views)
+    _read_all([r for r in plan.reads if r.use.page not in hot], pages, plan, views, pool)
     return {name: arrays[name] for name in plan.targets}
 
 
-def check_page(read: PageRead, meta: PageMeta) -> None:
-    """Raise PageFailed unless a page has exactly the tensors that the plan expects."""
-    if meta.tensors != read.expected:
+def is_direct(read: PageRead, meta: PageMeta) -> bool:
+    """True when a page's tensors are what its targets want; False when a codec stands between.
+
+    Raises PageFailed for a page without codec that has other tensors than expected.
+    """
+    if meta.tensors == read.expected:
+        return True
+    if meta.codec == DENSE and {t.name for t in meta.tensors} == {t.name for t in read.expected}:
         raise PageFailed(
             read.use.page, ForeignPage("the page's tensors differ from those it should join")
         )
+    return False
+
+
+def _decode(read: PageRead, page: Page, plan: Plan, views: Mapping[str, HostView]) -> None:
+    """Bring one encoded page into the targets: it peaks at that page's dense size."""
+    try:
+        arrays = convert(page, read.expected, plan.codecs)
+    except ForeignPage as error:
+        raise PageFailed(read.use.page, error) from error
+    sources = {name: host_view(array) for name, array in arrays.items() if array.size}
+    for copy in read.copies:
+        target, source = views.get(copy.tensor), sources.get(copy.tensor)
+        if target is None or source is None:
+            continue
+        _copy(copy, source, target)
 
 
 def _read_all(
-    reads: Sequence[PageRead], pages: Pages, views: Mapping[str, HostView], pool: ThreadPool
+    reads: Sequence[PageRead],
+    pages: Pages,
+    plan: Plan,
+    views: Mapping[str, HostView],
+    pool: ThreadPool,
 ) -> None:
-    futures = [(read, pool.submit(_read_cold, read, pages, views)) for read in reads]
+    """Read cold pages, a few at a time; the first failure wins, after all reads have ended."""
+    waiting: deque[tuple[PageRead, Future[Page | None]]] = deque()
     failed: PageFailed | None = None
-    for read, future in futures:
+    left = deque(reads)
+    while left or waiting:
+        while left and len(waiting) < READ_AHEAD and failed is None:
+            read = left.popleft()
+            waiting.append((read, pool.submit(_read_cold, read, pages, views)))
+        if not waiting:
+            break
+        read, future = waiting.popleft()
         try:
-            future.result()
+            page = future.result()
+            if page is not None and failed is None:
+                _decode(read, page, plan, views)
         except PageError as error:
             failed = failed or PageFailed(read.use.page, error)
         except PageFailed as error:
@@ -93,16 +144,21 @@ def _read_all(
         raise failed
 
 
-def _read_cold(read: PageRead, pages: Pages, views: Mapping[str, HostView]) -> None:
+def _read_cold(read: PageRead, pages: Pages, views: Mapping[str, HostView]) -> Page | None:
+    """Read a page into its targets; one that must be decoded first is returned instead."""
     with pages.reading(read.use.page) as reader:
-        check_page(read, reader.meta)
+        if not is_direct(read, reader.meta):
+            encoded = allocate_payload(reader.meta.nbytes)
+            reader.read_into([encoded])
+            return Page(reader.meta, encoded)
         segments = _segments(read, views)
         if segments is not None:
             reader.read_into(segments)
-            return
+            return None
         payload = np.empty(reader.meta.nbytes, dtype=np.uint8)
         reader.read_into([payload])
     _scatter(read, payload, views)
+    return None
 
 
 def _segments(read: PageRead, views: Mapping[str, HostView]) -> list[HostView] | None:
@@ -144,7 +200,11 @@ def _scatter(read: PageRead, payload: HostView, views: Mapping[str, HostView]) -
         if target is None or spec.nbytes == 0:
             continue
         source = payload[start : start + spec.nbytes].view(carrier(spec.dtype)).reshape(spec.shape)
-        if copy.hi < 0:
-            target[...] = source
-        else:
-            target[:, :, copy.to : copy.to + copy.hi - copy.lo] = source[:, :, copy.lo : copy.hi]
+        _copy(copy, source, target)
+
+
+def _copy(copy: Copy, source: HostView, target: HostView) -> None:
+    if copy.hi < 0:
+        target[...] = source
+    else:
+        target[:, :, copy.to : copy.to + copy.hi - copy.lo] = source[:, :, copy.lo : copy.hi]

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from omlx_cache.adapters.base import Phase, Ranges, TokenRange
+from omlx_cache.codecs import Codec
+from omlx_cache.encoding import wanted_specs
 from omlx_cache.layout import Leaf
 from omlx_cache.lookup import PageUse, RestorePoint
 from omlx_cache.mlxio import TOKEN_AXIS
@@ -41,12 +43,14 @@ class LeafPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole restore. `targets` are the tensors to fill, capacity included."""
+    """A whole restore. `targets` are the tensors to fill, capacity included; `codecs` are those
+    of leaves that want their tensors packed, by dense tensor name."""
 
     position: int
     targets: Mapping[str, TensorSpec]
     reads: Sequence[PageRead]
     leaves: Sequence[LeafPlan]
+    codecs: Mapping[str, Codec]
 
     @property
     def nbytes(self) -> int:
@@ -68,30 +72,47 @@ def make_plan(
     targets: dict[str, TensorSpec] = {}
     reads: list[PageRead] = []
     plans: list[LeafPlan] = []
+    codecs: dict[str, Codec] = {}
     for group, uses in point.uses.items():
         model = metas[uses[-1].page]
+        members = [leaf for leaf in leaves if leaf.group == group]
+        _refuse_strangers(model, members)
         wanted: dict[str, Ranges] = {}
-        for leaf in (leaf for leaf in leaves if leaf.group == group):
+        specs: dict[str, TensorSpec] = {}
+        for leaf in members:
             phase = phases.get(leaf.path, {})
             ranges = leaf.adapter.wanted(leaf.cache, point.position, phase)
-            specs = _specs_of(leaf, model)
-            for spec in specs.values():
+            fields = wanted_specs(leaf, model)
+            for spec in fields.values():
                 wanted[spec.name] = ranges
+                specs[spec.name] = spec
                 targets[spec.name] = _target(spec, leaf, ranges, capacity)
-            plans.append(LeafPlan(leaf, {f: spec.name for f, spec in specs.items()}, phase))
-        if unknown := [t.name for t in model.tensors if t.name not in wanted]:
-            raise ForeignPage(f"a page of group {group.name} has tensors {unknown[:3]} of no leaf")
-        reads += [_read(use, model, wanted) for use in uses]
-    return Plan(point.position, targets, reads, plans)
+            codecs |= _codecs_of(leaf)
+            plans.append(LeafPlan(leaf, {f: spec.name for f, spec in fields.items()}, phase))
+        ordered = _in_order_of(model, specs)
+        reads += [_read(use, ordered, wanted) for use in uses]
+    return Plan(point.position, targets, reads, plans, codecs)
 
 
-def _specs_of(leaf: Leaf, model: PageMeta) -> dict[str, TensorSpec]:
-    prefix = f"{leaf.path}."
-    return {
-        spec.name.removeprefix(prefix): spec
-        for spec in model.tensors
-        if spec.name.startswith(prefix)
-    }
+def _refuse_strangers(model: PageMeta, members: Sequence[Leaf]) -> None:
+    prefixes = tuple(f"{leaf.path}." for leaf in members)
+    strangers = [spec.name for spec in model.tensors if not spec.name.startswith(prefixes)]
+    if strangers:
+        raise ForeignPage(f"a page of group {model.group} has {strangers[:3]} of no leaf")
+
+
+def _codecs_of(leaf: Leaf) -> dict[str, Codec]:
+    packing = leaf.adapter.packing(leaf.cache)
+    if packing is None:
+        return {}
+    return {f"{leaf.path}.keys": packing[0].codec, f"{leaf.path}.values": packing[1].codec}
+
+
+def _in_order_of(model: PageMeta, specs: Mapping[str, TensorSpec]) -> list[TensorSpec]:
+    """Return the wanted tensors in file order, those that must be converted last."""
+    first = [specs[spec.name] for spec in model.tensors if spec.name in specs]
+    names = {spec.name for spec in first}
+    return first + [spec for name, spec in specs.items() if name not in names]
 
 
 def _target(spec: TensorSpec, leaf: Leaf, ranges: Ranges, capacity: int) -> TensorSpec:
@@ -111,15 +132,15 @@ def _with_tokens(spec: TensorSpec, tokens: int) -> TensorSpec:
     return TensorSpec(spec.name, spec.dtype, tuple(shape))
 
 
-def _read(use: PageUse, model: PageMeta, wanted: Mapping[str, Ranges]) -> PageRead:
+def _read(use: PageUse, specs: Sequence[TensorSpec], wanted: Mapping[str, Ranges]) -> PageRead:
     held = use.info.held
     if held == 0:
-        read = PageRead(use, model.tensors)
-        read.copies += [Copy(spec.name, 0, -1, 0) for spec in model.tensors]
+        read = PageRead(use, tuple(specs))
+        read.copies += [Copy(spec.name, 0, -1, 0) for spec in specs]
         return read
-    read = PageRead(use, tuple(_with_tokens(spec, held) for spec in model.tensors))
+    read = PageRead(use, tuple(_with_tokens(spec, held) for spec in specs))
     first = use.info.position - held
-    for spec in model.tensors:
+    for spec in specs:
         base = 0
         for tokens in wanted[spec.name]:
             part = _overlap(tokens, first, use.info.position)

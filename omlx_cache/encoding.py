@@ -1,0 +1,262 @@
+"""Codecs on pages: dense tensors become named parts, and parts become what a leaf wants.
+
+A page says for every encoded tensor which codec made it, from which dtype and how many channels
+(`PageMeta.codec`, a JSON text; "dense" when nothing is encoded). Nothing is ever inferred from
+shapes. What cannot be joined exactly raises ForeignPage: a miss.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import mlx.core as mx
+
+from omlx_cache.codecs import Codec, CodecPolicy, LayerShape, codec_for, parse_identity
+from omlx_cache.cut import Cutter, Source, cut_whole
+from omlx_cache.layout import Layout, Leaf
+from omlx_cache.mlxio import Array, dtype_name, dtype_of, evaluate
+from omlx_cache_storage.errors import ForeignPage
+from omlx_cache_storage.page import Page, PageMeta, TensorSpec
+
+DENSE = "dense"
+_SIDES = ("keys", "values")
+_FLOATS = (mx.float16, mx.bfloat16, mx.float32)
+
+
+class Tag(NamedTuple):
+    """How one tensor was encoded, and what it was before."""
+
+    codec: str
+    dtype: str
+    dim: int
+
+
+Tags = Mapping[str, Tag]
+
+
+def tags_of(meta: PageMeta) -> dict[str, Tag]:
+    """Return a page's tags by dense tensor name; raises ForeignPage for a text it cannot read."""
+    if meta.codec == DENSE:
+        return {}
+    try:
+        return {name: Tag(*fields) for name, fields in json.loads(meta.codec).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ForeignPage(f"the codec {meta.codec[:80]!r} cannot be read") from error
+
+
+def codec_text(tags: Tags) -> str:
+    """Return what `tags_of` reads back."""
+    return json.dumps(tags, sort_keys=True, separators=(",", ":")) if tags else DENSE
+
+
+def codecs_of(layout: Layout, policy: CodecPolicy) -> dict[str, Codec]:
+    """Return the codec of each live tensor that the policy encodes; evaluates nothing.
+
+    Only leaves with plain keys and values are encoded: quantised caches are stored as they are.
+    """
+    leaves = [(leaf, leaf.arrays()) for leaf in layout.leaves]
+    plain = [(leaf, arrays) for leaf, arrays in leaves if _is_plain(arrays)]
+    plan = policy.plan(
+        [
+            LayerShape(
+                leaf.group.kind,
+                arrays["keys"].shape[-1],
+                arrays["values"].shape[-1],
+                arrays["keys"].dtype,
+            )
+            for leaf, arrays in plain
+        ]
+    )
+    found: dict[str, Codec] = {}
+    for (leaf, _arrays), codecs in zip(plain, plan, strict=True):
+        for side, codec in (("keys", codecs.keys), ("values", codecs.values)):
+            if codec.identity.name != DENSE:
+                found[f"{leaf.path}.{side}"] = codec
+    return found
+
+
+def _is_plain(arrays: Mapping[str, Array]) -> bool:
+    return set(arrays) == set(_SIDES) and all(
+        array.ndim == 4 and array.dtype in _FLOATS for array in arrays.values()
+    )
+
+
+def live_tags(leaves: Sequence[Leaf]) -> dict[str, Tag]:
+    """Return the tags of leaves whose live arrays are packed already."""
+    tags = {}
+    for leaf in leaves:
+        packing = leaf.adapter.packing(leaf.cache)
+        if packing is not None and leaf.arrays():
+            for side, packed in zip(_SIDES, packing, strict=True):
+                tags[f"{leaf.path}.{side}"] = Tag(
+                    str(packed.codec.identity), packed.dtype, packed.dim
+                )
+    return tags
+
+
+def encoded_nbytes(meta: PageMeta, codecs: Mapping[str, Codec]) -> int:
+    """Return the payload bytes that `encode_page` would give; computes nothing."""
+    total = 0
+    for spec in meta.tensors:
+        codec = codecs.get(spec.name)
+        parts = [] if codec is None else part_specs(spec, codec)
+        total += sum(part.nbytes for part in parts) if codec is not None else spec.nbytes
+    return total
+
+
+def part_specs(spec: TensorSpec, codec: Codec) -> list[TensorSpec]:
+    """Return the parts that a codec makes of a dense tensor."""
+    parts = codec.parts_spec(spec.shape, dtype_of(spec.dtype))
+    return [
+        TensorSpec(f"{spec.name}.{name}", _name_of(part.dtype), tuple(part.shape))
+        for name, part in parts.items()
+    ]
+
+
+def _name_of(dtype: mx.Dtype) -> str:
+    return dtype_name(mx.zeros((), dtype=dtype))
+
+
+def encode_page(page: Page, codecs: Mapping[str, Codec]) -> Page:
+    """Return the page with the tensors named in `codecs` encoded; owned and evaluated.
+
+    The same page comes back when there is nothing to encode or a value is out of a codec's range.
+    """
+    dense = page_arrays(page)
+    chosen = {name: codecs[name] for name in dense if name in codecs}
+    if not chosen:
+        return page
+    arrays: dict[str, Array] = {}
+    checks: list[Array] = []
+    tags: dict[str, Tag] = dict(tags_of(page.meta))
+    for name, array in dense.items():
+        codec = chosen.get(name)
+        if codec is None:
+            arrays[name] = array
+            continue
+        parts = codec.encode(array)
+        checks.append(codec.encodable(array, parts))
+        arrays |= {f"{name}.{part}": value for part, value in parts.items()}
+        tags[name] = Tag(str(codec.identity), dtype_name(array), array.shape[-1])
+    evaluate([*arrays.values(), *checks])
+    if not all(check.item() for check in checks):
+        return page
+    source = Source(arrays, {})
+    cuts = cut_whole(source)
+    m = page.meta
+    meta = PageMeta(
+        m.namespace, m.key, m.parent, m.group, m.position, m.held, m.tail,
+        codec_text(tags), tuple(cut.spec for cut in cuts), m.extra,
+    )  # fmt: skip
+    return Page(meta, Cutter([source]).payload(cuts))
+
+
+def page_arrays(page: Page) -> dict[str, Array]:
+    """Return lazy views of a page's tensors; they pin its payload."""
+    arrays: dict[str, Array] = {}
+    offset = 0
+    for spec in page.meta.tensors:
+        end = offset + spec.nbytes
+        if spec.nbytes == 0:
+            arrays[spec.name] = mx.zeros(spec.shape, dtype=dtype_of(spec.dtype))
+        else:
+            arrays[spec.name] = (
+                page.payload[offset:end].view(dtype_of(spec.dtype)).reshape(spec.shape)
+            )
+        offset = end
+    return arrays
+
+
+def wanted_specs(leaf: Leaf, meta: PageMeta) -> dict[str, TensorSpec]:
+    """Return, by field, the tensors that a leaf wants of a page, in the page's token count.
+
+    Raises ForeignPage when the page holds another packing than the leaf can take.
+    """
+    prefix = f"{leaf.path}."
+    own = [spec for spec in meta.tensors if spec.name.startswith(prefix)]
+    tags = {name: tag for name, tag in tags_of(meta).items() if name.startswith(prefix)}
+    packing = leaf.adapter.packing(leaf.cache)
+    if packing is None:
+        specs = [_dense_spec(name, tag, own) for name, tag in tags.items()]
+        specs += [spec for spec in own if not _is_part(spec.name, tags)]
+    else:
+        specs = []
+        for side, packed in zip(_SIDES, packing, strict=True):
+            specs += _packed_specs(f"{prefix}{side}", packed.codec, own, tags)
+    return {spec.name.removeprefix(prefix): spec for spec in specs}
+
+
+def _is_part(name: str, tags: Tags) -> bool:
+    return name.rpartition(".")[0] in tags
+
+
+def _dense_spec(name: str, tag: Tag, own: Sequence[TensorSpec]) -> TensorSpec:
+    part = next((spec for spec in own if spec.name.startswith(f"{name}.")), None)
+    if part is None:
+        raise ForeignPage(f"{name} is said to be encoded and has no parts")
+    return TensorSpec(name, tag.dtype, (*part.shape[:3], tag.dim))
+
+
+def _packed_specs(
+    name: str, codec: Codec, own: Sequence[TensorSpec], tags: Tags
+) -> list[TensorSpec]:
+    if name in tags:
+        if tags[name].codec != str(codec.identity):
+            raise ForeignPage(f"{name} is packed as {tags[name].codec}, not {codec.identity}")
+        return [spec for spec in own if spec.name.startswith(f"{name}.")]
+    dense = next((spec for spec in own if spec.name == name), None)
+    if dense is None:
+        return []
+    if not codec.supports(dense.shape[-1], dtype_of(dense.dtype)):
+        raise ForeignPage(f"{name} cannot be packed as {codec.identity}")
+    return part_specs(dense, codec)
+
+
+def convert(
+    page: Page, expected: Sequence[TensorSpec], codecs: Mapping[str, Codec]
+) -> dict[str, Array]:
+    """Return a page's tensors in the form that is expected, evaluated; raises ForeignPage.
+
+    Parts are decoded for a dense target; a dense tensor is packed with `codecs` (by dense name)
+    for a packed one. Packed tensors never take a dense detour.
+    """
+    arrays = page_arrays(page)
+    tags = tags_of(page.meta)
+    made: dict[str, Array] = {}
+    for spec in expected:
+        if spec.name not in made:
+            made |= _converted(spec, arrays, tags, codecs)
+    for spec in expected:
+        array = made[spec.name]
+        if tuple(array.shape) != spec.shape or dtype_name(array) != spec.dtype:
+            raise ForeignPage(
+                f"{spec.name} is {dtype_name(array)} {tuple(array.shape)}, "
+                f"{spec.dtype} {spec.shape} was expected"
+            )
+    evaluate(list(made.values()))
+    return made
+
+
+def _converted(
+    spec: TensorSpec, arrays: Mapping[str, Array], tags: Tags, codecs: Mapping[str, Codec]
+) -> dict[str, Array]:
+    base = spec.name.rpartition(".")[0]
+    if spec.name in arrays and (base not in codecs or _same(tags.get(base), codecs[base])):
+        return {spec.name: arrays[spec.name]}
+    if spec.name in tags:
+        tag = tags[spec.name]
+        prefix = f"{spec.name}."
+        parts = {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+        try:
+            dense = codec_for(parse_identity(tag.codec)).decode(parts, dtype_of(tag.dtype))
+        except (ValueError, KeyError) as error:
+            raise ForeignPage(f"{spec.name} cannot be decoded: {error}") from error
+        return {spec.name: dense}
+    if base in arrays and base in codecs:
+        parts = codecs[base].encode(arrays[base])
+        return {f"{base}.{part}": array for part, array in parts.items()}
+    raise ForeignPage(f"the page has no {spec.name} and nothing to make it from")
+
+
+def _same(tag: Tag | None, codec: Codec) -> bool:
+    return tag is not None and tag.codec == str(codec.identity)
