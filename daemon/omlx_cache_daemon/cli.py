@@ -1,0 +1,101 @@
+"""`omlx-cache`: parses the command line and runs one command.
+
+Only the chosen command's module is imported, and none may import MLX before it needs it:
+`omlx-cache ping` answers in a few tens of milliseconds.
+"""
+
+import argparse
+import os
+import pkgutil
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Protocol, TypeAlias, cast
+
+from omlx_cache import __version__
+from omlx_cache.settings.errors import ConfigError
+from omlx_cache_daemon import commands
+from omlx_cache_daemon.errors import (
+    BAD_CONFIGURATION,
+    BROKEN_PIPE,
+    FAILURE,
+    INTERRUPTED,
+    CommandError,
+)
+from omlx_cache_storage.errors import CacheError
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+class Command(Protocol):
+    """A module of `omlx_cache_daemon.commands`; its file is named for the command."""
+
+    def add_parser(self, subparsers: Subparsers) -> object: ...
+
+    def run(self, args: argparse.Namespace) -> int: ...
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code; a wrong command line raises SystemExit(2)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    return _guarded(lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str]) -> int:
+    loaded = {name: _load(name) for name in _wanted(arguments)}
+    parser = argparse.ArgumentParser(
+        prog="omlx-cache",
+        description="Keeps the prefixes of prompts, and shows what it keeps.",
+        epilog="Exit codes: 0 done, 1 failure, 2 usage, 69 no store answers, 78 bad configuration.",
+    )
+    parser.add_argument("--version", action="version", version=f"omlx-cache {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in loaded.values():
+        command.add_parser(subparsers)
+    args = parser.parse_args(arguments)
+    return loaded[args.command].run(args)
+
+
+def command_names() -> list[str]:
+    """Return the commands that are installed."""
+    modules = pkgutil.iter_modules(commands.__path__)
+    return [m.name.replace("_", "-") for m in modules if not m.name.startswith("_")]
+
+
+def _wanted(arguments: Sequence[str]) -> list[str]:
+    """Return the one command that was named, or all of them for the overview."""
+    names = command_names()
+    named = next((word for word in arguments if not word.startswith("-")), None)
+    return [named] if named in names else names
+
+
+def _load(name: str) -> Command:
+    module = import_module(f"{commands.__name__}.{name.replace('-', '_')}")
+    return cast(Command, module)
+
+
+def _guarded(command: Callable[[], int]) -> int:
+    """Turn every foreseen end into an exit code and a line on standard error."""
+    try:
+        try:
+            return command()
+        finally:
+            # Here, where a reader that has gone is foreseen; --help leaves by SystemExit.
+            sys.stdout.flush()
+    except ConfigError as error:
+        return _complain(error, BAD_CONFIGURATION)
+    except CommandError as error:
+        return _complain(error, error.exit_code)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone. Python would flush once more at exit, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except (CacheError, OSError) as error:
+        return _complain(error, FAILURE)
+
+
+def _complain(error: Exception, code: int) -> int:
+    sys.stderr.write(f"omlx-cache: {error}\n")
+    return code

@@ -1,0 +1,36 @@
+"""`omlx-cache demo`: a prompt with and without the cache, on a small model or the user's own."""
+
+import argparse
+from pathlib import Path
+
+from omlx_cache_daemon.options import add_format_option, positive_count
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser(
+        "demo",
+        help="show what is restored from memory, from SSD and after a restart",
+        description="Prefills a prompt without the cache, then restores it from the hot tier, "
+        "in a new process from SSD, and in part for a prompt that shares half of it. Exits with "
+        "1 when a restored run gives other tokens.",
+    )
+    parser.add_argument("--model", metavar="PATH_OR_ID", help="an mlx-lm model (default: small)")
+    parser.add_argument("--prompt-file", type=Path, metavar="FILE", help="the prompt's text")
+    parser.add_argument("--tokens", type=positive_count, metavar="N", help="length of the prompt")
+    parser.add_argument(
+        "--new-tokens",
+        type=positive_count,
+        default=32,
+        metavar="N",
+        help="tokens to generate and compare (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--cold-dir", type=Path, metavar="DIR", help="keep the cold tier here (default: temporary)"
+    )
+    add_format_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from omlx_cache.demo import main
+
+    return int(main(args))

@@ -1,0 +1,62 @@
+"""`omlx-cache ps`: the stores that run on this machine."""
+
+import argparse
+import sys
+
+from omlx_cache.control.errors import ControlError
+from omlx_cache.settings.sizes import format_size
+from omlx_cache_daemon.errors import OK, NobodyThere
+from omlx_cache_daemon.options import add_format_option
+from omlx_cache_daemon.render import print_json, quantity, table, text, uses_styles
+from omlx_cache_daemon.replies import Map, as_map
+from omlx_cache_daemon.stores import RunningStore, add_store_options, chosen
+
+_HEADERS = ("PID", "UP", "MODELS", "HOT", "COLD", "PENDING", "SESSIONS")
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser("ps", help="list the running stores")
+    add_store_options(parser)
+    add_format_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    found = [_ask(store, args.timeout) for store in chosen(args)]
+    if args.format == "json":
+        print_json(found)
+    else:
+        rows = [_row(info) for info in found]
+        sys.stdout.write(table(_HEADERS, rows, bold=uses_styles(sys.stdout)))
+    return OK
+
+
+def _ask(store: RunningStore, timeout: float) -> Map:
+    try:
+        reply = as_map(store.client(timeout).call("ps"))
+    except (NobodyThere, ControlError) as error:
+        # One stuck store must not hide the others.
+        reply = {"error": str(error)}
+    return {"pid": store.pid, **reply, "socket": str(store.path)}
+
+
+def _row(info: Map) -> tuple[object, ...]:
+    if "error" in info:
+        return (info["pid"], None, f"does not answer: {info['error']}", None, None, None, None)
+    return (
+        info.get("pid"),
+        quantity("uptime_s", info.get("uptime_s")),
+        text(info.get("models")) or "-",
+        _tier(info.get("hot")),
+        _tier(info.get("cold")),
+        _tier(info.get("pending")),
+        info.get("sessions"),
+    )
+
+
+def _tier(value: object) -> str:
+    if not isinstance(value, dict):
+        return "-"
+    used, limit = value.get("bytes"), value.get("limit_bytes")
+    if not isinstance(used, int):
+        return "-"
+    return format_size(used) + (f" / {format_size(limit)}" if isinstance(limit, int) else "")

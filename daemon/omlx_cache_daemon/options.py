@@ -1,0 +1,35 @@
+"""Command-line options that several commands share."""
+
+import argparse
+import math
+
+
+def positive_seconds(text: str) -> float:
+    """Return a positive, finite number of seconds; argparse reports anything else."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return seconds
+
+
+def positive_count(text: str) -> int:
+    """Return a whole number of at least one; argparse reports anything else."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def hex_prefix(text: str) -> str:
+    """Return the beginning of a digest in lower case; argparse reports anything else."""
+    lowered = text.lower()
+    if not lowered or set(lowered) - set("0123456789abcdef") or len(lowered) > 64:
+        raise argparse.ArgumentTypeError(f"{text!r} is not the beginning of a hexadecimal key")
+    return lowered
+
+
+def add_format_option(parser: argparse.ArgumentParser) -> None:
+    """Add --format text|json."""
+    parser.add_argument("--format", choices=("text", "json"), default="text")

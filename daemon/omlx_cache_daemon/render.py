@@ -1,0 +1,99 @@
+"""Plain text and JSON for people and programs. Values are data: control characters are shown."""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TextIO
+
+from omlx_cache.settings.sizes import format_size
+
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+
+
+def is_interactive(stream: TextIO) -> bool:
+    """Tell whether a stream is a terminal that understands cursor movements."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def uses_styles(stream: TextIO) -> bool:
+    """Tell whether bold text is welcome; a non-empty NO_COLOR says no."""
+    return is_interactive(stream) and not os.environ.get("NO_COLOR")
+
+
+def print_json(value: object) -> None:
+    """Print one JSON document on standard output and nothing else."""
+    sys.stdout.write(json.dumps(value, default=_plain, indent=2) + "\n")
+
+
+def print_json_line(value: object) -> None:
+    """Print one JSON document on a line of its own."""
+    sys.stdout.write(json.dumps(value, default=_plain) + "\n")
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, bold: bool = False) -> str:
+    """Return columns under headers; a column of numbers and sizes is aligned to the right."""
+    cells = [[text(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
+    right = [bool(cells) and all(_is_numeric(row[i]) for row in cells) for i in range(len(headers))]
+    lines = [_line(row, widths, right) for row in [headers, *cells]]
+    if bold:
+        lines[0] = f"{_BOLD}{lines[0]}{_PLAIN}"
+    return "\n".join(lines) + "\n"
+
+
+def facts(pairs: Iterable[tuple[str, object]], indent: str = "") -> str:
+    """Return `name  value` lines with the values under each other."""
+    shown = [(text(name), text(value)) for name, value in pairs]
+    width = max((len(name) for name, _ in shown), default=0)
+    return "".join(f"{indent}{name:<{width}}  {value}\n" for name, value in shown)
+
+
+def quantity(name: str, value: object) -> str:
+    """Return a value for people, in the unit that its name ends with (bytes, _s, _seconds)."""
+    if value is None or isinstance(value, bool | str) or not isinstance(value, int | float):
+        return text(value)
+    if name.endswith("bytes"):
+        return format_size(int(value))
+    if name.endswith(("_s", "_seconds")):
+        return duration(float(value))
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration for people: `0.25 s`, `42 s`, `3 min`, `5.1 h`, `12 d`."""
+    if seconds < 10:
+        return f"{seconds:.3g} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 172_800:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86_400:.0f} d"
+
+
+def text(value: object) -> str:
+    """Return one line of printable text for any value that a store sends."""
+    if value is None:
+        return "-"
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping):
+        return ", ".join(f"{text(key)} {text(item)}" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(text, value))
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(value))
+
+
+def _is_numeric(cell: str) -> bool:
+    return cell == "-" or cell[:1].isdigit()
+
+
+def _line(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    cells = zip(row, widths, right, strict=True)
+    return "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in cells).rstrip()
+
+
+def _plain(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,19 @@
+"""Checks the shape of a store's reply, which may come from another version of this program."""
+
+from omlx_cache_daemon.errors import CommandError
+
+Map = dict[str, object]
+
+
+def as_map(reply: object) -> Map:
+    """Return a reply that must be a map; raises CommandError for anything else."""
+    if not isinstance(reply, dict):
+        raise CommandError(f"the store sent {type(reply).__name__} where a map was expected")
+    return reply
+
+
+def as_maps(reply: object) -> list[Map]:
+    """Return a reply that must be a list of maps; raises CommandError for anything else."""
+    if not isinstance(reply, list):
+        raise CommandError(f"the store sent {type(reply).__name__} where a list was expected")
+    return [as_map(item) for item in reply]

@@ -1,0 +1,94 @@
+"""Finds the stores that run on this machine, and the one that a command means."""
+
+import argparse
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from os import environ as _environ
+from pathlib import Path
+
+from omlx_cache.control.errors import ControlError
+from omlx_cache.control.paths import candidates, sockets_in
+from omlx_cache.settings.places import SOCKET_VARIABLE, expand, is_auto
+from omlx_cache_daemon.client import DEFAULT_TIMEOUT, Client, is_listening
+from omlx_cache_daemon.errors import NobodyThere, UsageError
+from omlx_cache_daemon.options import positive_seconds
+
+_INTRODUCTION_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningStore:
+    """A socket on which somebody listens; the process id when the socket's name has it."""
+
+    path: Path
+    pid: int | None
+
+    def client(self, timeout: float = DEFAULT_TIMEOUT) -> Client:
+        return Client(self.path, timeout)
+
+
+def add_store_options(parser: argparse.ArgumentParser) -> None:
+    """Add --pid, --socket and --timeout."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--pid", type=int, help="the store in this process")
+    which.add_argument("--socket", type=Path, metavar="PATH", help="the store at this socket")
+    parser.add_argument(
+        "--timeout",
+        type=positive_seconds,
+        default=DEFAULT_TIMEOUT,
+        metavar="SECONDS",
+        help="how long to wait for an answer (default: %(default)g)",
+    )
+
+
+def running(environ: Mapping[str, str] = _environ) -> list[RunningStore]:
+    """Return the stores that accept connections, in the order of their process ids."""
+    return [store for store in _known(environ) if is_listening(store.path)]
+
+
+def chosen(args: argparse.Namespace) -> list[RunningStore]:
+    """Return the running stores that --pid and --socket leave; raises NobodyThere for none."""
+    if args.socket is not None:
+        if not is_listening(args.socket):
+            raise NobodyThere(f"{args.socket}: no store listens there")
+        return [RunningStore(args.socket, None)]
+    stores = [store for store in running() if args.pid in (None, store.pid)]
+    if not stores:
+        whose = "no store is running" if args.pid is None else f"process {args.pid} has no store"
+        places = ", ".join(map(str, candidates()))
+        raise NobodyThere(f"{whose} (looked in {places})")
+    return stores
+
+
+def the_one(args: argparse.Namespace) -> Client:
+    """Return a client of the store that the command line means; raises UsageError for several."""
+    stores = chosen(args)
+    if len(stores) > 1:
+        lines = "\n".join(f"  {_introduce(store)}" for store in stores)
+        raise UsageError(f"{len(stores)} stores are running; choose one:\n{lines}")
+    return stores[0].client(args.timeout)
+
+
+def _known(environ: Mapping[str, str]) -> Iterator[RunningStore]:
+    seen = set()
+    for directory in candidates(environ):
+        for name in sockets_in(directory):
+            seen.add(name.path)
+            yield RunningStore(name.path, name.pid)
+    setting = environ.get(SOCKET_VARIABLE, "auto")
+    if not is_auto(setting) and setting.strip().lower() != "off" and setting.strip():
+        path = expand(setting, Path.home())
+        if path not in seen:
+            yield RunningStore(path, None)
+
+
+def _introduce(store: RunningStore) -> str:
+    pid, name = store.pid, ""
+    try:
+        reply = store.client(_INTRODUCTION_SECONDS).call("ping")
+    except (NobodyThere, ControlError):
+        name = "does not answer"
+    else:
+        if isinstance(reply, dict):
+            pid, name = reply.get("pid", pid), str(reply.get("name", ""))
+    return f"--pid {pid}  --socket {store.path}  {name}".rstrip()

@@ -1,0 +1,107 @@
+"""Stores in processes of their own, and the command line in another."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+_SCRIPT = Path(__file__).with_name("store_process.py")
+
+
+@pytest.fixture
+def runtime_dir() -> Iterator[Path]:
+    """A private directory whose path leaves room for a socket's name; pytest's own do not."""
+    path = Path(tempfile.mkdtemp(prefix="oc-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def environment(runtime_dir: Path, tmp_path: Path) -> dict[str, str]:
+    """The variables of a command line that sees this test's stores and cold directory only."""
+    hidden = ("OMLX_", "PYTHONUNBUFFERED")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    return {
+        **kept,
+        "OMLX_CACHE_RUNTIME_DIR": str(runtime_dir),
+        "OMLX_CACHE_COLD_DIR": str(tmp_path / "cold"),
+        "NO_COLOR": "",
+        # As the installed program finds its packages when nothing is installed.
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture
+def cli(environment: dict[str, str]) -> Cli:
+    """Runs `omlx-cache` with arguments; keywords add variables."""
+
+    def run(*arguments: str, **variables: str) -> Result:
+        ended = subprocess.run(
+            [sys.executable, "-m", "omlx_cache_daemon", *arguments],
+            env={**environment, **variables},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        return Result(ended.returncode, ended.stdout, ended.stderr)
+
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A process with a control socket."""
+
+    process: "subprocess.Popen[str]"
+    path: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(30)
+
+
+@pytest.fixture
+def start_store(environment: dict[str, str]) -> Iterator[Callable[..., Store]]:
+    """Starts a store process and waits until it listens; `socket=` chooses the path."""
+    started: list[Store] = []
+
+    def start(name: str = "tiny", socket: str = "auto") -> Store:
+        process = subprocess.Popen(
+            [sys.executable, str(_SCRIPT), name, socket],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        store = Store(process, Path(process.stdout.readline().strip()))
+        started.append(store)
+        return store
+
+    yield start
+    for store in started:
+        store.process.send_signal(signal.SIGCONT)
+        store.process.communicate(timeout=30)

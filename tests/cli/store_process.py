@@ -1,0 +1,74 @@
+"""A process with the real control server and answers of the shape that a store gives."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from omlx_cache.control import ControlError, start_control
+
+KEY = "ab" * 32
+NAMESPACE = "cd" * 32
+
+
+def _ls(args: Mapping[str, object]) -> object:
+    if "namespace" not in args:
+        return [
+            {
+                "namespace": NAMESPACE,
+                "label": f"{sys.argv[1]}\x1b[31m",
+                "pages": 2,
+                "bytes": 3 * 2**20,
+                "tokens": 512,
+                "groups": ["paged"],
+                "tiers": {"hot": 2, "cold": 1},
+            }
+        ]
+    if not NAMESPACE.startswith(str(args["namespace"])):
+        raise ControlError("not_found", f"no namespace begins with {args['namespace']}")
+    page = {"group": "paged", "tokens": 256, "bytes": 2**20, "tiers": ["hot", "cold"], "age_s": 3.5}
+    pages = [{"key": KEY, "position": 256, **page}, {"key": KEY[::-1], "position": 512, **page}]
+    limit = args["limit"]
+    assert isinstance(limit, int)
+    return pages[:limit]
+
+
+def _inspect(args: Mapping[str, object]) -> object:
+    if not KEY.startswith(str(args["key_prefix"])):
+        return []
+    tensor = {"name": "0.keys", "dtype": "BF16", "shape": [1, 2, 256, 64]}
+    return [{"key": KEY, "bytes": 2**20, "checksum": "12ab", "tensors": [tensor]}]
+
+
+HANDLERS = {
+    "ping": lambda args: {
+        "pid": os.getpid(),
+        "version": "0.1.0",
+        "uptime_s": 12.5,
+        "name": sys.argv[1],
+    },
+    "stats": lambda args: {
+        "hits": 7,
+        "hot": {"used_bytes": 2**20, "by": {"model": 2}},
+        "rate": 0.5,
+    },
+    "ps": lambda args: {
+        "pid": os.getpid(),
+        "uptime_s": 12.5,
+        "models": [sys.argv[1]],
+        "hot": {"bytes": 2**20, "limit_bytes": 2**30, "pages": 3},
+        "cold": {"bytes": 2**21, "limit_bytes": 2**31, "pages": 5},
+        "pending": {"bytes": 0, "limit_bytes": 2**28},
+        "sessions": 1,
+    },
+    "ls": _ls,
+    "inspect": _inspect,
+}
+
+if __name__ == "__main__":
+    chosen = sys.argv[2]
+    server = start_control("auto" if chosen == "auto" else Path(chosen), HANDLERS)
+    assert server is not None
+    with server:
+        print(server.path, flush=True)
+        sys.stdin.read()

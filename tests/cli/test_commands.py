@@ -1,0 +1,186 @@
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omlx_cache.settings.model import setting_names
+
+StartStore = Callable[..., Any]
+Cli = Callable[..., Any]
+
+
+def test_ping_names_the_store(cli: Cli, start_store: StartStore) -> None:
+    store = start_store("qwen")
+    result = cli("ping")
+    assert (result.code, result.err) == (0, "")
+    assert f"qwen in process {store.pid}, omlx-cache 0.1.0" in result.out
+
+
+def test_json_output_is_one_document_and_nothing_else(cli: Cli, start_store: StartStore) -> None:
+    store = start_store()
+    assert json.loads(cli("ping", "--format", "json").out)["pid"] == store.pid
+    assert json.loads(cli("stats", "--format", "json").out)["hot"]["used_bytes"] == 2**20
+    assert json.loads(cli("ps", "--format", "json").out)[0]["socket"] == str(store.path)
+    assert json.loads(cli("ls", "--format", "json").out)[0]["tokens"] == 512
+    assert json.loads(cli("ls", "cd", "--format", "json").out)[1]["position"] == 512
+    assert json.loads(cli("inspect", "ab", "--format", "json").out)[0]["checksum"] == "12ab"
+
+
+def test_stats_are_shown_with_units(cli: Cli, start_store: StartStore) -> None:
+    start_store()
+    assert cli("stats").out == "hits  7\nrate  0.5\n\nhot\n  used_bytes  1 MiB\n  by.model    2\n"
+
+
+def test_ps_lists_every_store(cli: Cli, start_store: StartStore) -> None:
+    first, second = start_store("one"), start_store("two")
+    lines = cli("ps").out.splitlines()
+    assert lines[0].split() == ["PID", "UP", "MODELS", "HOT", "COLD", "PENDING", "SESSIONS"]
+    assert {line.split()[0] for line in lines[1:]} == {str(first.pid), str(second.pid)}
+    assert "1 MiB / 1 GiB" in lines[1]
+
+
+def test_a_stuck_store_does_not_hide_the_others(cli: Cli, start_store: StartStore) -> None:
+    stuck, well = start_store("stuck"), start_store("well")
+    os.kill(stuck.pid, signal.SIGSTOP)
+    result = cli("ps", "--timeout", "0.2")
+    assert result.code == 0
+    rows = {line.split()[0]: line for line in result.out.splitlines()[1:]}
+    assert "does not answer" in rows[str(stuck.pid)]
+    assert "1 MiB / 1 GiB" in rows[str(well.pid)]
+
+
+def test_ls_shows_namespaces_then_pages(cli: Cli, start_store: StartStore) -> None:
+    start_store("llama")
+    namespaces = cli("ls").out.splitlines()
+    assert "llama" in namespaces[1]
+    assert "hot 2, cold 1" in namespaces[1]
+    pages = cli("ls", "CDCD", "--limit", "1")
+    assert len(pages.out.splitlines()) == 2
+    assert "only the first 1" in pages.err
+
+
+def test_text_of_a_store_cannot_control_the_terminal(cli: Cli, start_store: StartStore) -> None:
+    start_store()
+    assert "\x1b" not in cli("ls").out
+
+
+def test_inspect_shows_tensors(cli: Cli, start_store: StartStore) -> None:
+    start_store()
+    result = cli("inspect", "abab")
+    assert result.code == 0
+    assert "0.keys" in result.out
+    assert "1 x 2 x 256 x 64" in result.out
+
+
+def test_a_refusal_of_the_store_is_a_failure(cli: Cli, start_store: StartStore) -> None:
+    start_store()
+    refused, nothing = cli("ls", "ffff"), cli("inspect", "ffff")
+    assert (refused.code, refused.out) == (1, "")
+    assert "no namespace begins with ffff" in refused.err
+    assert (nothing.code, nothing.out) == (1, "")
+
+
+@pytest.mark.parametrize("command", [("ping",), ("stats",), ("ps",)])
+def test_nobody_there_is_69(cli: Cli, runtime_dir: Path, command: tuple[str, ...]) -> None:
+    for arguments in (command, (*command, "--pid", "1"), (*command, "--socket", "/nowhere")):
+        result = cli(*arguments)
+        assert (result.code, result.out) == (69, "")
+        assert "omlx-cache: " in result.err
+    assert str(runtime_dir) in cli(*command).err
+
+
+def test_a_killed_store_is_nobody(cli: Cli, start_store: StartStore) -> None:
+    store = start_store()
+    store.kill()
+    assert store.path.exists()
+    assert cli("ping").code == 69
+
+
+def test_several_stores_are_listed_and_a_choice_is_asked_for(
+    cli: Cli, start_store: StartStore
+) -> None:
+    first, second = start_store("one"), start_store("two")
+    result = cli("stats")
+    assert result.code == 2
+    assert f"--pid {first.pid}  --socket {first.path}  one" in result.err
+    assert f"--pid {second.pid}  --socket {second.path}  two" in result.err
+    assert (
+        json.loads(cli("ping", "--pid", str(second.pid), "--format", "json").out)["name"] == "two"
+    )
+    chosen = cli("ping", "--socket", str(first.path), "--format", "json")
+    assert json.loads(chosen.out)["name"] == "one"
+
+
+def test_a_store_at_a_configured_path_is_found(
+    cli: Cli, start_store: StartStore, runtime_dir: Path
+) -> None:
+    path = str(runtime_dir / "mine.sock")
+    start_store("mine", path)
+    assert cli("ping").code == 69
+    assert cli("ping", OMLX_CACHE_SOCKET=path).code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("nonsense",),
+        ("ping", "--pid", "x"),
+        ("ping", "--pid", "1", "--socket", "/x"),
+        ("stats", "--watch", "0"),
+        ("stats", "--watch", "nan"),
+        ("stats", "--format", "xml"),
+        ("inspect",),
+        ("inspect", "xyz"),
+        ("ls", "--limit", "0"),
+    ],
+)
+def test_a_wrong_command_line_is_2(cli: Cli, arguments: tuple[str, ...]) -> None:
+    result = cli(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert "usage: omlx-cache" in result.err
+
+
+def test_help_lists_the_commands(cli: Cli) -> None:
+    result = cli("--help")
+    assert result.code == 0
+    for name in ("config", "demo", "inspect", "ls", "ping", "ps", "stats"):
+        assert f"\n    {name} " in result.out
+    assert cli("--version").out == "omlx-cache 0.1.0\n"
+
+
+def test_config_shows_each_value_and_its_origin(cli: Cli) -> None:
+    result = cli("config", OMLX_CACHE_BLOCK_SIZE="64", OMLX_CACHE_HOT_CACHE_ONLY="1")
+    assert result.code == 0
+    shown = {line.split()[0]: line for line in result.out.splitlines() if line}
+    assert shown["block_size"].split() == [
+        *("block_size", "64", "environment", "OMLX_CACHE_BLOCK_SIZE")
+    ]
+    assert set(setting_names()) < set(shown)
+    assert "Note: OMLX_CACHE_COLD_DIR is ignored" in result.out
+
+
+def test_config_as_json_has_machine_values(cli: Cli, runtime_dir: Path) -> None:
+    document = json.loads(cli("config", "--format", "json", OMLX_CACHE_HOT_BYTES="1GiB").out)
+    assert document["settings"]["hot_bytes"]["value"] == 2**30
+    assert document["settings"]["queue_bytes"]["kind"] == "derived"
+    assert document["runtime_dirs"] == [str(runtime_dir)]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("OMLX_CACHE_BLOCK_SIZE", "7", "OMLX_CACHE_BLOCK_SIZE: got '7'; allowed: a whole number"),
+        ("OMLX_CACHE_HOTBYTES", "1", "the nearest is OMLX_CACHE_HOT_BYTES"),
+        ("OMLX_CACHE_RUNTIME_DIR", "", "OMLX_CACHE_RUNTIME_DIR: got ''"),
+    ],
+)
+def test_bad_configuration_is_78(cli: Cli, variable: str, value: str, said: str) -> None:
+    result = cli("config", **{variable: value})
+    assert (result.code, result.out) == (78, "")
+    assert said in result.err
+    assert "Traceback" not in result.err

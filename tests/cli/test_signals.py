@@ -1,0 +1,145 @@
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import IO, Any
+
+import pytest
+
+StartStore = Callable[..., Any]
+_CLI = [sys.executable, "-m", "omlx_cache_daemon"]
+
+
+def _watch(environment: dict[str, str], *arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [*_CLI, "stats", "--watch", "0.05", *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _out(process: "subprocess.Popen[str]") -> IO[str]:
+    assert process.stdout is not None
+    return process.stdout
+
+
+def test_watch_repeats_until_it_is_interrupted(
+    environment: dict[str, str], start_store: StartStore
+) -> None:
+    start_store()
+    process = _watch(environment, "--format", "json")
+    first, second = _out(process).readline(), _out(process).readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert first == second
+    assert first.startswith('{"hits": 7')
+    assert (process.returncode, err) == (0, "")
+
+
+def test_watch_ends_with_69_when_the_store_goes(
+    environment: dict[str, str], start_store: StartStore
+) -> None:
+    store = start_store()
+    process = _watch(environment)
+    assert _out(process).readline() == "hits  7\n"
+    store.kill()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 69
+    assert "the store has gone" in err
+    assert "Traceback" not in err
+
+
+def test_a_reader_that_leaves_ends_the_command_quietly(
+    environment: dict[str, str], start_store: StartStore
+) -> None:
+    start_store()
+    process = _watch(environment)
+    _out(process).readline()
+    _out(process).close()
+    assert process.stderr is not None
+    err = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(30) == 141
+    assert err == ""
+
+
+@pytest.mark.parametrize("arguments", [("ps",), ("config",), ("--help",)], ids=" ".join)
+def test_a_reader_that_never_came_is_no_traceback(
+    environment: dict[str, str], start_store: StartStore, arguments: tuple[str, ...]
+) -> None:
+    start_store()
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        [*_CLI, *arguments], env=environment, stdout=writer, stderr=subprocess.PIPE, timeout=60
+    )
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+def test_an_interrupt_while_waiting_for_a_store_is_quiet(
+    environment: dict[str, str], start_store: StartStore
+) -> None:
+    store = start_store()
+    os.kill(store.pid, signal.SIGSTOP)
+    # Two lines of Python tell the test that the command is at work before it is interrupted.
+    code = (
+        "import sys, omlx_cache_daemon.client as c\n"
+        "from omlx_cache_daemon.cli import main\n"
+        "call = c.Client.call\n"
+        "def announced(self, op, **args):\n"
+        "    print('asking', flush=True)\n"
+        "    return call(self, op, **args)\n"
+        "c.Client.call = announced\n"
+        "sys.exit(main(['ping']))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert _out(process).readline() == "asking\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "")
+
+
+def test_watch_redraws_a_terminal(environment: dict[str, str], start_store: StartStore) -> None:
+    start_store()
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*_CLI, "stats", "--watch", "0.05"],
+        env={**environment, "TERM": "xterm"},
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+    )
+    os.close(theirs)
+    shown = b""
+    while shown.count(b"hits") < 2:
+        shown += os.read(ours, 4096)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    os.close(ours)
+    assert process.returncode == 0
+    assert shown.startswith(b"\x1b[2J\x1b[H")
+    assert b"\x1b[J\x1b[H" in shown
+
+
+def test_a_terminal_gets_bold_headers_unless_no_color_is_set(
+    environment: dict[str, str], start_store: StartStore
+) -> None:
+    start_store()
+    for no_color, bold in (("", True), ("1", False)):
+        ours, theirs = pty.openpty()
+        variables = {**environment, "TERM": "xterm", "NO_COLOR": no_color}
+        subprocess.run([*_CLI, "ps"], env=variables, stdout=theirs, check=True, timeout=30)
+        os.close(theirs)
+        shown = os.read(ours, 4096)
+        os.close(ours)
+        assert (b"\x1b[1m" in shown) is bold

@@ -1,0 +1,107 @@
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omlx_cache_daemon import commands
+from omlx_cache_daemon.cli import command_names, main
+
+StartStore = Callable[..., Any]
+
+_RUN = """
+import sys
+from omlx_cache_daemon.cli import main
+try:
+    code = main(sys.argv[1:])
+except SystemExit as end:
+    code = end.code
+print("\\nLOADED", *sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
+sys.exit(code)
+"""
+_HEAVY = {"mlx", "mlx_lm", "transformers", "torch"}
+_UNNEEDED = {"pydantic", "pydantic_settings", "numpy", "rich", "asyncio"}
+
+
+def _loaded(environment: dict[str, str], *arguments: str) -> tuple[int, set[str]]:
+    ended = subprocess.run(
+        [sys.executable, "-c", _RUN, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return ended.returncode, set(ended.stderr.rpartition("LOADED")[2].split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("ping",), ("stats",), ("ps",), ("ls",), ("ls", "cd"), ("inspect", "ab")],
+    ids=" ".join,
+)
+def test_asking_a_store_imports_nothing_heavy(
+    environment: dict[str, str], start_store: StartStore, arguments: tuple[str, ...]
+) -> None:
+    start_store()
+    code, modules = _loaded(environment, *arguments)
+    assert code == 0
+    assert "omlx_cache_daemon" in modules
+    assert modules & (_HEAVY | _UNNEEDED) == set()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("config",), ("--help",), ("demo", "--help"), ("ls",)], ids=" ".join
+)
+def test_no_command_imports_mlx_before_it_needs_it(
+    environment: dict[str, str], arguments: tuple[str, ...]
+) -> None:
+    _, modules = _loaded(environment, *arguments)
+    assert "omlx_cache_daemon" in modules
+    assert modules & _HEAVY == set()
+
+
+def test_the_library_imports_nothing_until_a_name_is_used() -> None:
+    code = (
+        "import sys, omlx_cache, omlx_cache.settings, omlx_cache.control\n"
+        "assert {'BlockStore', 'CacheSettings', 'PrefixCache'} <= set(dir(omlx_cache))\n"
+        "assert not {'mlx', 'pydantic', 'numpy'} & set(sys.modules), 'too much'\n"
+        "omlx_cache.CacheSettings\n"
+        "assert 'pydantic' in sys.modules and 'mlx' not in sys.modules\n"
+        "try:\n    omlx_cache.Nonsense\nexcept AttributeError as error:\n    print(error)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "'omlx_cache' has no attribute 'Nonsense'" in ended.stdout
+
+
+def test_every_public_name_can_be_imported() -> None:
+    code = (
+        "import omlx_cache\n"
+        "print(*[n for n in omlx_cache.__all__ if getattr(omlx_cache, n) is None])\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stdout == "\n"
+
+
+def test_a_command_is_a_module_in_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "say_hello.py").write_text(
+        "def add_parser(subparsers):\n"
+        "    subparsers.add_parser('say-hello', help='greet').add_argument('name')\n"
+        "def run(args):\n"
+        "    print('hello', args.name)\n"
+        "    return 3\n"
+    )
+    assert "say-hello" not in command_names()
+    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
+    assert main(["say-hello", "you"]) == 3
+    assert capsys.readouterr().out == "hello you\n"
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "greet" in capsys.readouterr().out

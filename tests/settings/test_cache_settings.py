@@ -1,0 +1,190 @@
+import pickle
+from pathlib import Path
+
+import pytest
+
+from omlx_cache.settings import CacheSettings, ConfigError, Machine
+
+
+def test_an_argument_wins_over_the_environment_and_the_environment_over_the_default(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMLX_CACHE_BLOCK_SIZE", "64")
+    monkeypatch.setenv("OMLX_CACHE_WRITE_POLICY", "Back")
+    settings = CacheSettings(machine=machine, block_size=128)
+    assert (settings.block_size, settings.write_policy) == (128, "back")
+    assert settings.durability == "fsync"
+
+
+def test_every_setting_is_a_variable(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {
+        "block_size": ("32", 32),
+        "hot_bytes": ("1.5 GiB", 3 * 2**29),
+        "hot_cache_only": ("yes", True),
+        "cold_dir": ("/srv/kv", Path("/srv/kv")),
+        "cold_bytes": ("512MB", 512_000_000),
+        "min_free_bytes": ("0", 0),
+        "write_policy": ("second_touch", "second_touch"),
+        "queue_bytes": ("64MiB", 2**26),
+        "queue_full": ("wait", "wait"),
+        "durability": ("full", "full"),
+        "codec": ("dense", "dense"),
+        "cold_codec": ("dense", "dense"),
+        "min_quantize_tokens": ("0", 0),
+        "key_hash": ("xxh3", "xxh3"),
+        "snapshot_bytes": ("1KB", 1000),
+        "snapshot_stride": ("512", 512),
+        "socket": ("/run/x.sock", Path("/run/x.sock")),
+        "log_level": ("DEBUG", "debug"),
+    }
+    for name, (text, _) in values.items():
+        monkeypatch.setenv(f"OMLX_CACHE_{name.upper()}", text)
+    settings = CacheSettings(machine=machine)
+    assert {name: getattr(settings, name) for name in settings.sources()} == {
+        name: value for name, (_, value) in values.items()
+    }
+    assert {source.kind for source in settings.sources().values()} == {"environment"}
+
+
+def test_sources_say_where_each_value_came_from(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMLX_CACHE_COLD_BYTES", "2GiB")
+    sources = CacheSettings(machine=machine, key_hash="xxh3").sources()
+    assert sources["key_hash"].origin == "argument"
+    assert sources["cold_bytes"].origin == "environment OMLX_CACHE_COLD_BYTES"
+    assert sources["cold_bytes"].rendered == "2 GiB"
+    assert sources["durability"].origin == "default"
+    assert sources["hot_bytes"].origin == "derived (1/8 of 32 GiB, physical memory)"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("block_size", 15, "a whole number from 16 to 4096"),
+        ("block_size", 4097, "a whole number from 16 to 4096"),
+        ("block_size", "many", "a whole number from 16 to 4096"),
+        ("hot_bytes", "4G", "4GiB"),
+        ("hot_bytes", "-1", "4GiB"),
+        ("cold_bytes", "lots", "auto"),
+        ("hot_cache_only", "perhaps", "true or false"),
+        ("cold_dir", "", "a directory"),
+        ("write_policy", "sometimes", "through, back or second_touch"),
+        ("queue_full", "burn", "drop or wait"),
+        ("durability", "ssd", "none, fsync or full"),
+        ("codec", "jpeg", "dense"),
+        ("min_quantize_tokens", "-1", "a whole number, 0 or more"),
+        ("key_hash", "md5", "sha256 or xxh3"),
+        ("snapshot_stride", 0, "a whole number, 1 or more"),
+        ("socket", "/" + "x" * 103, "at most 103 bytes"),
+        ("log_level", "loud", "debug, info, warning, error or critical"),
+    ],
+)
+@pytest.mark.parametrize("form", ["argument", "variable"])
+def test_a_bad_value_names_the_setting_what_came_and_what_is_allowed(
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+    name: str,
+    value: object,
+    allowed: str,
+) -> None:
+    arguments: dict[str, object] = {}
+    if form == "argument":
+        arguments[name] = value
+        beginning = f"{name}: got {value!r}"
+    else:
+        monkeypatch.setenv(f"OMLX_CACHE_{name.upper()}", str(value))
+        beginning = f"OMLX_CACHE_{name.upper()}: got {str(value)!r}"
+    with pytest.raises(ConfigError) as caught:
+        CacheSettings(machine=machine, **arguments)
+    text = str(caught.value)
+    assert text.startswith(beginning)
+    assert allowed in text.partition("allowed: ")[2]
+    assert "\n" not in text, "values derived from a refused one are not reported"
+    assert isinstance(caught.value, ValueError)
+
+
+def test_all_bad_values_are_reported_together(machine: Machine) -> None:
+    with pytest.raises(ConfigError) as caught:
+        CacheSettings(machine=machine, block_size=1, key_hash="md5")
+    assert [line.partition(":")[0] for line in str(caught.value).splitlines()] == [
+        "block_size",
+        "key_hash",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "nearest"),
+    [
+        ("OMLX_CACHE_HOTBYTES", "OMLX_CACHE_HOT_BYTES"),
+        ("OMLX_CACHE_BLOCKSIZE", "OMLX_CACHE_BLOCK_SIZE"),
+        ("omlx_cache_cold_dir", "OMLX_CACHE_COLD_DIR"),
+        ("OMLX_CACHE_RUN_DIR", "OMLX_CACHE_RUNTIME_DIR"),
+        ("OMLX_CACHE_MACHINE", "OMLX_CACHE_"),
+    ],
+)
+def test_an_unknown_variable_is_refused_with_the_nearest_name(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, misspelt: str, nearest: str
+) -> None:
+    monkeypatch.setenv(misspelt, "1")
+    with pytest.raises(ConfigError, match=f"^{misspelt}: unknown variable.* {nearest}"):
+        CacheSettings(machine=machine)
+
+
+def test_an_unknown_keyword_is_refused_with_the_nearest_name(machine: Machine) -> None:
+    with pytest.raises(ConfigError, match=r"^hot_byte: unknown setting; .* hot_bytes$"):
+        CacheSettings(machine=machine, hot_byte=1)
+
+
+def test_variables_of_the_command_line_are_known(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMLX_CACHE_RUNTIME_DIR", "/run/here")
+    CacheSettings(machine=machine)
+
+
+def test_settings_are_frozen(machine: Machine) -> None:
+    settings = CacheSettings(machine=machine)
+    with pytest.raises(ValueError, match="frozen"):
+        settings.block_size = 64  # type: ignore[misc]
+
+
+def test_no_directory_is_made(machine: Machine, tmp_path: Path) -> None:
+    CacheSettings(machine=machine, cold_dir=tmp_path / "cold")
+    CacheSettings(machine=machine)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_is_absolute_and_knows_home(machine: Machine, tmp_path: Path) -> None:
+    assert CacheSettings(machine=machine, cold_dir="~/kv").cold_dir == tmp_path / "kv"
+    assert CacheSettings(machine=machine, cold_dir="kv").cold_dir == Path.cwd() / "kv"
+
+
+def test_cold_settings_are_allowed_and_noted_when_everything_stays_in_memory(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMLX_CACHE_COLD_BYTES", "1GiB")
+    settings = CacheSettings(machine=machine, hot_cache_only=True, cold_dir="/srv/kv")
+    assert [note.partition(" ")[0] for note in settings.notes()] == [
+        "cold_dir",
+        "OMLX_CACHE_COLD_BYTES",
+    ]
+    assert CacheSettings(machine=machine, cold_dir="/srv/kv", cold_bytes=1).notes() == []
+
+
+def test_a_hot_tier_that_leaves_the_model_no_memory_is_noted(machine: Machine) -> None:
+    assert "hot_bytes" in CacheSettings(machine=machine, hot_bytes="30GiB").notes()[0]
+
+
+def test_settings_travel_to_another_process() -> None:
+    settings = CacheSettings(block_size=64, hot_bytes="1GiB")
+    copy = pickle.loads(pickle.dumps(settings))
+    assert copy == settings
+    assert copy.sources() == settings.sources()
+
+
+def test_the_machine_is_not_part_of_what_is_shown(machine: Machine) -> None:
+    settings = CacheSettings(machine=machine)
+    assert "machine" not in settings.model_dump()
+    assert "machine=" not in repr(settings)

@@ -1,0 +1,48 @@
+import os
+from pathlib import Path
+
+from omlx_cache.settings.machine import cgroup_limit, disk_space, physical_memory, probe
+
+
+def _write(root: Path, path: str, text: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(text)
+
+
+def test_the_lowest_limit_of_a_version_2_group_and_its_ancestors_counts(tmp_path: Path) -> None:
+    _write(tmp_path, "proc/self/cgroup", "0::/a/b\n")
+    _write(tmp_path, "sys/fs/cgroup/a/b/memory.max", "max\n")
+    _write(tmp_path, "sys/fs/cgroup/a/memory.max", "1000000\n")
+    _write(tmp_path, "sys/fs/cgroup/other/memory.max", "5\n")
+    assert cgroup_limit(tmp_path) == 1000000
+
+
+def test_a_container_sees_its_limit_at_the_mount(tmp_path: Path) -> None:
+    _write(tmp_path, "proc/self/cgroup", "0::/of/the/host\n")
+    _write(tmp_path, "sys/fs/cgroup/memory.max", "2000000\n")
+    assert cgroup_limit(tmp_path) == 2000000
+
+
+def test_version_1_counts_and_its_no_limit_does_not(tmp_path: Path) -> None:
+    _write(tmp_path, "proc/self/cgroup", "4:memory:/job\n3:cpu,cpuacct:/\n0::/\n")
+    _write(tmp_path, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")
+    assert cgroup_limit(tmp_path) is None
+    _write(tmp_path, "sys/fs/cgroup/memory/job/memory.limit_in_bytes", "3000000\n")
+    assert cgroup_limit(tmp_path) == 3000000
+
+
+def test_without_control_groups_there_is_no_limit(tmp_path: Path) -> None:
+    assert cgroup_limit(tmp_path) is None
+
+
+def test_a_directory_that_does_not_exist_has_its_ancestor_s_disk(tmp_path: Path) -> None:
+    space = disk_space(tmp_path / "not" / "yet")
+    assert space.total == disk_space(tmp_path).total > space.free > 0
+    assert not (tmp_path / "not").exists()
+
+
+def test_this_machine_has_memory_and_a_home() -> None:
+    machine = probe({})
+    assert machine.physical_bytes == physical_memory() > 2**28
+    assert 0 < machine.memory_bytes <= machine.physical_bytes
+    assert machine.home == Path(os.path.expanduser("~"))

@@ -1,0 +1,46 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omlx_cache.settings.sizes import format_size, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("4GiB", 4 * 2**30),
+        ("512MB", 512 * 10**6),
+        ("1.5 GiB", 3 * 2**29),
+        (" 1048576 ", 1048576),
+        ("2tib", 2**41),
+        ("7 b", 7),
+        ("0", 0),
+        ("0.1KB", 100),
+        (4e9, 4 * 10**9),
+        (17, 17),
+    ],
+)
+def test_a_size_is_parsed_exactly(text: object, count: int) -> None:
+    assert parse_size(text) == count
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("4G", "-1", "GiB", "", "1.5", "1e9", "4 Gi B", "four", "٤GiB", "9PiBs", "99999999PiB"),
+        *(-1, True, None, 1.5, float("nan"), float("inf"), b"4GiB", [4]),
+    ],
+)
+def test_anything_else_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"size|unit|outside"):
+        parse_size(value)
+
+
+def test_sizes_are_shown_in_binary_units() -> None:
+    shown = [format_size(n) for n in (0, 1023, 1024, 3 * 2**29, 10**9, 2**63)]
+    assert shown == ["0 B", "1023 B", "1 KiB", "1.5 GiB", "953.67 MiB", "8192 PiB"]
+
+
+@given(st.integers(0, 2**40).map(lambda n: n * 2**20))
+def test_a_shown_size_can_be_set_again(count: int) -> None:
+    assert parse_size(format_size(count)) == pytest.approx(count, rel=0.01)
