@@ -1,14 +1,14 @@
 """What a finished sequence leaves behind: which pages are cut, in which order, from what."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, TokenRange
 from omlx_cache.capture import page_meta, phases_of, snapshot_page
-from omlx_cache.codecs import Codec
+from omlx_cache.codecs import CodecPolicy
 from omlx_cache.cut import Cutter, TensorCut, cut_tokens, earliest_held, read_source
-from omlx_cache.encoding import codec_text, encode_page, encoded_nbytes, live_tags
+from omlx_cache.encoding import codec_text, codecs_for, encode_page, encoded_nbytes, live_tags
 from omlx_cache.layout import Layout
 from omlx_cache.namespace import Namespace
 from omlx_cache.results import CommitResult
@@ -32,20 +32,21 @@ class Committer:
         chain: KeyChain,
         layout: Layout,
         staging: Staging,
-        codecs: Mapping[str, Codec],
+        policy: CodecPolicy,
     ) -> None:
         self._store = store
         self._namespace = namespace
         self._chain = chain
         self._layout = layout
         self._staging = staging
-        self._codecs = codecs
+        self._policy = policy
         self._tags = codec_text(live_tags(layout.leaves))
         self._keep: set[PageId] = set()
         self._skipped: Counter[str] = Counter()
         self._pages = 0
         self._nbytes = 0
         self._promoted = 0
+        self._new: dict[PageId, int] = {}
 
     def run(self, prompt_length: int, fed: int) -> CommitResult:
         """Store what the live cache and the staged captures hold, and return what it was."""
@@ -62,7 +63,7 @@ class Committer:
         self._keep = {
             PageId(self._chain.key(e), group.name) for group in self._layout.groups for e in ends
         }
-        self._store.touch(self._ordered(ends))
+        self._store.touch(self._needed(ends, end))
         for group in self._layout.groups:
             if group.kind == "paged":
                 self._store_paged(group, ends)
@@ -85,6 +86,7 @@ class Committer:
 
     def _store_paged(self, group: GroupSpec, ends: Sequence[int]) -> None:
         source = read_source(self._layout.of(group))
+        extra = phases_of(self._layout, group)
         cutter: Cutter | None = None
         for end in ends:
             page = PageId(self._chain.key(end), group.name)
@@ -95,7 +97,7 @@ class Committer:
             if not cuts:
                 self._skipped[reasons.NOT_HELD] += 1
                 continue
-            meta = self._meta(group, end, len(span), cuts)
+            meta = self._meta(group, end, len(span), cuts, extra)
             cutter = cutter or Cutter([source])
             if not self._add(meta, cutter, cuts):
                 break
@@ -162,14 +164,18 @@ class Committer:
     def _add(self, meta: PageMeta, cutter: Cutter, cuts: Sequence[TensorCut]) -> bool:
         """Cut, encode and store one page within the budget; False, counted, without room.
 
-        The dense page lives no longer than its encoding.
+        The dense page lives no longer than its encoding. What is stored encoded already is not
+        encoded again, as that could give other bits.
         """
-        nbytes = encoded_nbytes(meta, self._codecs)
+        codecs = codecs_for(meta, self._policy) if self._policy.encodes(len(self._chain)) else {}
+        if codecs and self._store.find(meta.id) is not None:
+            return True
+        nbytes = encoded_nbytes(meta, codecs)
         if not self._store.admit(nbytes, self._keep):
             self._skipped[reasons.NO_ROOM] += 1
             return False
         try:
-            page = encode_page(Page(meta, cutter.payload(cuts)), self._codecs)
+            page = encode_page(Page(meta, cutter.payload(cuts)), codecs)
         except BaseException:
             self._store.hot.release(nbytes)
             raise
@@ -183,28 +189,33 @@ class Committer:
 
     def _put(self, page: Page) -> None:
         if self._store.put(page):
+            self._new[page.meta.id] = page.meta.position
             self._pages += 1
             self._nbytes += page.meta.nbytes
         else:
             self._promoted += 1
 
     def _finish(self, ends: Sequence[int], end: int) -> None:
-        """Order the chain for eviction: what a restore to the end needs last, tails of completed
-        blocks and windows that moved on first."""
-        needed: list[tuple[int, PageId]] = []
-        idle: list[tuple[int, PageId]] = []
+        """Order the chain for eviction: what a restore to the end needs last; first of all tails
+        of completed blocks, and new window pages that the window has left behind."""
+        needed = self._needed(ends, end)
+        idle = sorted(self._new.keys() - set(needed), key=lambda page: -self._new[page])
+        self._store.arrange(needed)
+        self._store.demote([page for page in idle if page.group.startswith("window")])
+        self._store.demote(self._superseded(ends, end))
+
+    def _needed(self, ends: Sequence[int], end: int) -> list[PageId]:
+        """Return the pages that a restore to the end uses, root first."""
+        found: list[tuple[int, PageId]] = []
         for group in self._layout.groups:
             spans = group.needs(end)
-            for e in self._window_ends(group, ends) if group.kind == "window" else ends:
-                page = PageId(self._chain.key(e), group.name)
+            own = self._window_ends(group, ends) if group.kind == "window" else ends
+            for e in own:
                 start = self._chain.block_start(e)
-                used = group.kind != "window" or any(
-                    span.start < e and span.stop > start for span in spans
-                )
-                (needed if used else idle).append((e, page))
-        self._store.touch([page for _e, page in sorted(needed, key=lambda item: item[0])])
-        self._store.demote([page for _e, page in sorted(idle, key=lambda item: -item[0])])
-        self._store.demote(self._superseded(ends, end))
+                overlaps = any(span.start < e and span.stop > start for span in spans)
+                if overlaps or (group.kind == "state" and e == end):
+                    found.append((e, PageId(self._chain.key(e), group.name)))
+        return [page for _e, page in sorted(found, key=lambda item: item[0])]
 
     def _superseded(self, ends: Sequence[int], end: int) -> list[PageId]:
         """Return tails of this chain whose block is complete now, snapshots' tails excepted."""
@@ -218,11 +229,6 @@ class Committer:
                 if start < position < start + size and position not in kept:
                     found.append(PageId(self._chain.key(position), group))
         return found
-
-    def _ordered(self, ends: Sequence[int]) -> list[PageId]:
-        return [
-            PageId(self._chain.key(e), group.name) for e in ends for group in self._layout.groups
-        ]
 
     def _result(self, end: int) -> CommitResult:
         skipped = {reason: count for reason, count in self._skipped.items() if count}

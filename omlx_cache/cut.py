@@ -6,7 +6,6 @@ from itertools import groupby
 from typing import NamedTuple
 
 import mlx.core as mx
-import numpy as np
 
 from omlx_cache.adapters.base import Ranges, TokenRange
 from omlx_cache.layout import Leaf
@@ -23,7 +22,7 @@ from omlx_cache.mlxio import (
     writable_view,
     zeros,
 )
-from omlx_cache_storage.page import TensorSpec
+from omlx_cache_storage.page import ITEM_BYTES, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,17 +144,21 @@ def _pieces_at(held: Sequence[Ranges], start: int, stop: int) -> Iterator[Piece]
             base += len(tokens)
 
 
-def _in_file_order(cuts: Iterable[TensorCut]) -> list[TensorCut]:
+def file_order(specs: Iterable[TensorSpec]) -> list[TensorSpec]:
     """Order tensors so that equal shapes lie side by side, wide items first (for alignment)."""
-    listed = list(cuts)
+    listed = list(specs)
     first: dict[tuple[str, tuple[int, ...]], int] = {}
-    for index, cut in enumerate(listed):
-        first.setdefault((cut.spec.dtype, cut.spec.shape), index)
-    width = {cut.spec.name: np.dtype(carrier(cut.spec.dtype)).itemsize for cut in listed}
+    for index, spec in enumerate(listed):
+        first.setdefault((spec.dtype, spec.shape), index)
     return sorted(
         listed,
-        key=lambda c: (-width[c.spec.name], first[(c.spec.dtype, c.spec.shape)]),
+        key=lambda s: (-ITEM_BYTES[s.dtype], first[s.dtype, s.shape]),
     )
+
+
+def _in_file_order(cuts: Iterable[TensorCut]) -> list[TensorCut]:
+    by_name = {cut.spec.name: cut for cut in cuts}
+    return [by_name[spec.name] for spec in file_order(cut.spec for cut in by_name.values())]
 
 
 _NOTHING = mx.zeros((0,), dtype=mx.uint8)

@@ -7,20 +7,24 @@ shapes. What cannot be joined exactly raises ForeignPage: a miss.
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 import mlx.core as mx
 
+from omlx_cache.adapters.base import PAGED
 from omlx_cache.codecs import Codec, CodecPolicy, LayerShape, codec_for, parse_identity
+from omlx_cache.codecs.policy import LayerKind
 from omlx_cache.cut import Cutter, Source, cut_whole
-from omlx_cache.layout import Layout, Leaf
+from omlx_cache.layout import Leaf
 from omlx_cache.mlxio import Array, dtype_name, dtype_of, evaluate
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import Page, PageMeta, TensorSpec
 
 DENSE = "dense"
 _SIDES = ("keys", "values")
-_FLOATS = (mx.float16, mx.bfloat16, mx.float32)
+_FLOATS = ("F16", "BF16", "F32")
 
 
 class Tag(NamedTuple):
@@ -49,36 +53,52 @@ def codec_text(tags: Tags) -> str:
     return json.dumps(tags, sort_keys=True, separators=(",", ":")) if tags else DENSE
 
 
-def codecs_of(layout: Layout, policy: CodecPolicy) -> dict[str, Codec]:
-    """Return the codec of each live tensor that the policy encodes; evaluates nothing.
+def codecs_for(meta: PageMeta, policy: CodecPolicy) -> Mapping[str, Codec]:
+    """Return the codec of each dense tensor of a page that the policy encodes; cheap, pure.
 
-    Only leaves with plain keys and values are encoded: quantised caches are stored as they are.
+    Only leaves with plain keys and values are encoded: what is packed already stays as it is.
     """
-    leaves = [(leaf, leaf.arrays()) for leaf in layout.leaves]
-    plain = [(leaf, arrays) for leaf, arrays in leaves if _is_plain(arrays)]
+    kind: LayerKind = (
+        "paged" if meta.group == PAGED.name else "state" if meta.held == 0 else "window"
+    )
+    shapes = tuple(
+        (spec.name, spec.dtype, len(spec.shape), spec.shape[-1:]) for spec in meta.tensors
+    )
+    return _codecs(shapes, kind, policy)
+
+
+@lru_cache(maxsize=256)
+def _codecs(
+    shapes: tuple[tuple[str, str, int, tuple[int, ...]], ...], kind: LayerKind, policy: CodecPolicy
+) -> Mapping[str, Codec]:
+    known = {name: (dtype, ndim, last) for name, dtype, ndim, last in shapes}
+    paths = [
+        name.removesuffix(".keys")
+        for name, (dtype, ndim, _last) in known.items()
+        if name.endswith(".keys") and ndim == 4 and dtype in _FLOATS
+    ]
+    paths = sorted((p for p in paths if f"{p}.values" in known), key=_leaf_order)
     plan = policy.plan(
         [
             LayerShape(
-                leaf.group.kind,
-                arrays["keys"].shape[-1],
-                arrays["values"].shape[-1],
-                arrays["keys"].dtype,
+                kind,
+                known[f"{path}.keys"][2][0],
+                known[f"{path}.values"][2][0],
+                dtype_of(known[f"{path}.keys"][0]),
             )
-            for leaf, arrays in plain
+            for path in paths
         ]
     )
     found: dict[str, Codec] = {}
-    for (leaf, _arrays), codecs in zip(plain, plan, strict=True):
+    for path, codecs in zip(paths, plan, strict=True):
         for side, codec in (("keys", codecs.keys), ("values", codecs.values)):
             if codec.identity.name != DENSE:
-                found[f"{leaf.path}.{side}"] = codec
-    return found
+                found[f"{path}.{side}"] = codec
+    return MappingProxyType(found)
 
 
-def _is_plain(arrays: Mapping[str, Array]) -> bool:
-    return set(arrays) == set(_SIDES) and all(
-        array.ndim == 4 and array.dtype in _FLOATS for array in arrays.values()
-    )
+def _leaf_order(path: str) -> list[int]:
+    return [int(part) for part in path.split(".")]
 
 
 def live_tags(leaves: Sequence[Leaf]) -> dict[str, Tag]:
@@ -86,11 +106,10 @@ def live_tags(leaves: Sequence[Leaf]) -> dict[str, Tag]:
     tags = {}
     for leaf in leaves:
         packing = leaf.adapter.packing(leaf.cache)
-        if packing is not None and leaf.arrays():
-            for side, packed in zip(_SIDES, packing, strict=True):
-                tags[f"{leaf.path}.{side}"] = Tag(
-                    str(packed.codec.identity), packed.dtype, packed.dim
-                )
+        if packing is not None:
+            for side, form in packing.forms.items():
+                identity = str(packing.codec(side, form.dim).identity)
+                tags[f"{leaf.path}.{side}"] = Tag(identity, form.dtype, form.dim)
     return tags
 
 
@@ -175,15 +194,32 @@ def wanted_specs(leaf: Leaf, meta: PageMeta) -> dict[str, TensorSpec]:
     prefix = f"{leaf.path}."
     own = [spec for spec in meta.tensors if spec.name.startswith(prefix)]
     tags = {name: tag for name, tag in tags_of(meta).items() if name.startswith(prefix)}
-    packing = leaf.adapter.packing(leaf.cache)
-    if packing is None:
+    codecs = packing_codecs(leaf, meta)
+    if leaf.adapter.packing(leaf.cache) is None:
         specs = [_dense_spec(name, tag, own) for name, tag in tags.items()]
         specs += [spec for spec in own if not _is_part(spec.name, tags)]
     else:
         specs = []
-        for side, packed in zip(_SIDES, packing, strict=True):
-            specs += _packed_specs(f"{prefix}{side}", packed.codec, own, tags)
+        for name, codec in codecs.items():
+            specs += _packed_specs(name, codec, own, tags)
     return {spec.name.removeprefix(prefix): spec for spec in specs}
+
+
+def packing_codecs(leaf: Leaf, meta: PageMeta) -> dict[str, Codec]:
+    """Return the codecs in which a leaf keeps a page's tensors, by dense name; {} if plain."""
+    packing = leaf.adapter.packing(leaf.cache)
+    if packing is None:
+        return {}
+    tags = tags_of(meta)
+    dims = {spec.name: spec.shape[-1] for spec in meta.tensors}
+    dims |= {name: tag.dim for name, tag in tags.items()}
+    sides = {side: f"{leaf.path}.{side}" for side in _SIDES}
+    try:
+        return {
+            name: packing.codec(side, dims[name]) for side, name in sides.items() if name in dims
+        }
+    except ValueError as error:
+        raise ForeignPage(str(error)) from error
 
 
 def _is_part(name: str, tags: Tags) -> bool:
@@ -192,8 +228,8 @@ def _is_part(name: str, tags: Tags) -> bool:
 
 def _dense_spec(name: str, tag: Tag, own: Sequence[TensorSpec]) -> TensorSpec:
     part = next((spec for spec in own if spec.name.startswith(f"{name}.")), None)
-    if part is None:
-        raise ForeignPage(f"{name} is said to be encoded and has no parts")
+    if part is None or tag.dtype not in _FLOATS:
+        raise ForeignPage(f"{name} is encoded as {tag.codec} and cannot be decoded")
     return TensorSpec(name, tag.dtype, (*part.shape[:3], tag.dim))
 
 

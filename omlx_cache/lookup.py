@@ -86,7 +86,8 @@ class _Chain:
     def _covering(
         self, found: dict[int, PageUse], start: int, stop: int, boundary: int
     ) -> PageUse | None:
-        for end in (stop, boundary, *range(stop + 1, min(boundary, self.limit + 2))):
+        inside = sorted(end for end in found if stop < end < boundary)
+        for end in (stop, boundary, *inside):
             use = found.get(end)
             if use is not None and end - use.info.held <= start:
                 return use

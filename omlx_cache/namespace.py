@@ -53,7 +53,11 @@ def make_namespace(
 def _salt_digest(salt: str | bytes | None) -> str:
     if salt is None:
         return ""
-    kind, raw = ("text", salt.encode()) if isinstance(salt, str) else ("bytes", bytes(salt))
+    # A lone surrogate, as JSON may bring one from a client, is a salt like any other.
+    if isinstance(salt, str):
+        kind, raw = "text", salt.encode("utf-8", "surrogatepass")
+    else:
+        kind, raw = "bytes", bytes(salt)
     return f"{kind}:{hashlib.sha256(raw).hexdigest()}"
 
 

@@ -1,12 +1,18 @@
 """What the control socket answers: each operation reads the store and returns plain values."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from omlx_cache.control import ControlError
 from omlx_cache_storage.catalog import describe
 from omlx_cache_storage.errors import PageError
-from omlx_cache_storage.page import PageMeta
+from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey
+from omlx_cache_storage.page import PageId, PageMeta
+from omlx_cache_storage.recency import age_seconds
 
 if TYPE_CHECKING:
     from omlx_cache.store import BlockStore
@@ -15,17 +21,19 @@ Handler = Callable[[Mapping[str, object]], object]
 DEFAULT_LIMIT = 1000
 
 
-class _Row(NamedTuple):
-    """One page of either tier, merged by id."""
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One page of either tier, or of both."""
 
-    namespace: str
-    key: str
-    group: str
+    namespace: BlockKey
+    page: PageId
     position: int
     tokens: int
     nbytes: int
-    tiers: list[str]
-    path: str
+    tiers: tuple[str, ...]
+    used_ns: int
+    path: Path | None = None
+    meta: PageMeta | None = None
 
 
 def handlers(store: "BlockStore") -> dict[str, Handler]:
@@ -74,128 +82,117 @@ def _ps(store: "BlockStore") -> dict[str, object]:
     }
 
 
-def _rows(store: "BlockStore") -> Iterator[_Row]:
-    merged: dict[tuple[str, str], _Row] = {}
-    for meta, tier in store.hot.metas():
-        merged[meta.key.hex(), meta.group] = _Row(
-            meta.namespace.hex(),
-            meta.key.hex(),
-            meta.group,
+def _rows(store: "BlockStore") -> list[_Row]:
+    """Return every page once, in the order of namespaces and tokens."""
+    merged: dict[PageId, _Row] = {}
+    for meta, tier, used_ns in store.hot.entries():
+        merged[meta.id] = _Row(
+            meta.namespace,
+            meta.id,
             meta.position,
             meta.held,
             meta.nbytes,
-            [tier],
-            "",
+            (tier,),
+            used_ns,
+            meta=meta,
         )
-    for page, namespace, info, path in store.cold.entries() if store.cold is not None else []:
-        key = (page.key.hex(), page.group)
-        known = merged.get(key)
-        tiers = (known.tiers if known is not None else []) + ["cold"]
-        merged[key] = _Row(
-            namespace.hex(),
-            key[0],
-            page.group,
-            info.position,
-            info.held,
-            info.nbytes,
-            tiers,
-            str(path),
+    for entry in store.cold.entries() if store.cold is not None else []:
+        known = merged.get(entry.page)
+        row = _Row(
+            entry.namespace,
+            entry.page,
+            entry.info.position,
+            entry.info.held,
+            entry.info.nbytes,
+            ("cold",),
+            entry.used_ns,
+            path=entry.path,
         )
-    return iter(sorted(merged.values(), key=lambda r: (r.namespace, r.position, r.group, r.key)))
+        if known is not None:
+            used_ns = max(known.used_ns, row.used_ns)
+            row = replace(row, tiers=(*known.tiers, "cold"), used_ns=used_ns, meta=known.meta)
+        merged[entry.page] = row
+    return sorted(merged.values(), key=lambda r: (r.namespace, r.position, r.page.group, r.page))
 
 
 def _ls(store: "BlockStore", args: Mapping[str, object]) -> list[dict[str, object]]:
-    prefix = args.get("namespace")
-    limit = _limit(args)
-    if isinstance(prefix, str) and prefix:
-        now = time.time()
-        rows = [row for row in _rows(store) if row.namespace.startswith(prefix)]
-        return [_page_row(row, now) for row in rows[:limit]]
-    found: dict[str, dict[str, object]] = {}
+    prefix, limit = args.get("namespace"), _limit(args)
+    found: defaultdict[BlockKey, list[_Row]] = defaultdict(list)
     for row in _rows(store):
-        entry = found.setdefault(
-            row.namespace,
-            {
-                "namespace": row.namespace,
-                "label": _label(store, row.namespace),
-                "pages": 0,
-                "bytes": 0,
-                "tokens": 0,
-                "groups": [],
-                "tiers": [],
-            },
-        )
-        _count(entry, row)
-    return list(found.values())[:limit]
+        found[row.namespace].append(row)
+    if not isinstance(prefix, str) or not prefix:
+        return [_namespace(store, name, rows) for name, rows in list(found.items())[:limit]]
+    matches = [name for name in found if name.hex().startswith(prefix.lower())]
+    if len(matches) != 1:
+        what = "no namespace begins" if not matches else f"{len(matches)} namespaces begin"
+        raise ControlError("not_found" if not matches else "ambiguous", f"{what} with {prefix}")
+    return [_page(row) for row in found[matches[0]][:limit]]
 
 
-def _count(entry: dict[str, object], row: _Row) -> None:
-    entry["pages"] = int(str(entry["pages"])) + 1
-    entry["bytes"] = int(str(entry["bytes"])) + row.nbytes
-    entry["tokens"] = max(int(str(entry["tokens"])), row.position)
-    for name, values in (("groups", [row.group]), ("tiers", row.tiers)):
-        known = entry[name]
-        assert isinstance(known, list)
-        known += [value for value in values if value not in known]
-
-
-def _label(store: "BlockStore", namespace: str) -> str:
-    from omlx_cache_storage.keys import BlockKey
-
-    document = store.document(BlockKey(bytes.fromhex(namespace)))
-    return str(document.get("model_id") or str(document.get("model", ""))[:12])
-
-
-def _page_row(row: _Row, now: float) -> dict[str, object]:
+def _namespace(store: "BlockStore", name: BlockKey, rows: Sequence[_Row]) -> dict[str, object]:
+    tokens: defaultdict[str, int] = defaultdict(int)
+    for row in rows:
+        tokens[row.page.group] += row.tokens
+    document = store.document(name)
     return {
-        "key": row.key,
-        "group": row.group,
+        "namespace": name.hex(),
+        "label": str(document.get("model_id") or str(document.get("model", ""))[:12]),
+        "pages": len(rows),
+        "bytes": sum(row.nbytes for row in rows),
+        # Layer groups cover the same tokens, so the best stocked one counts, not their sum.
+        "tokens": max(tokens.values()),
+        "groups": sorted(tokens),
+        "tiers": sorted({tier for row in rows for tier in row.tiers}),
+    }
+
+
+def _page(row: _Row) -> dict[str, object]:
+    """Return a page's row; `age_s` is None for one that is superseded and leaves first."""
+    return {
+        "key": row.page.key.hex(),
+        "group": row.page.group,
         "position": row.position,
         "tokens": row.tokens,
         "bytes": row.nbytes,
-        "tiers": row.tiers,
-        "namespace": row.namespace,
-        "path": row.path,
-        "age_s": None,
+        "tiers": list(row.tiers),
+        "namespace": row.namespace.hex(),
+        "path": "" if row.path is None else str(row.path),
+        "age_s": age_seconds(row.used_ns, time.time_ns()),
     }
 
 
 def _inspect(store: "BlockStore", args: Mapping[str, object]) -> list[dict[str, object]]:
     prefix = args.get("key_prefix")
     if not isinstance(prefix, str) or not prefix:
-        raise ValueError("key_prefix must be a non-empty text of hex digits")
-    metas = {(m.key.hex(), m.group): m for m, _tier in store.hot.metas()}
-    rows = [row for row in _rows(store) if row.key.startswith(prefix.lower())]
-    return [_detail(row, metas.get((row.key, row.group))) for row in rows[: _limit(args)]]
+        raise ControlError("bad_request", "key_prefix must be a non-empty text of hex digits")
+    rows = [row for row in _rows(store) if row.page.key.hex().startswith(prefix.lower())]
+    return [_details(row) for row in rows[: _limit(args)]]
 
 
-def _detail(row: _Row, meta: PageMeta | None) -> dict[str, object]:
-    detail = _page_row(row, time.time())
-    if row.path:
+def _details(row: _Row) -> dict[str, object]:
+    """Return what a page's file says of itself, else what the hot tier knows."""
+    details = _page(row)
+    if row.path is not None:
         try:
-            from pathlib import Path
-
-            return {**detail, **describe(Path(row.path)), "tiers": row.tiers}
+            return details | describe(row.path)
         except PageError as error:
-            detail["error"] = str(error)
-    if meta is not None:
-        detail |= {
-            "parent": meta.parent.hex(),
-            "codec": meta.codec,
+            details["error"] = f"{error.reason}: {error}"
+    if row.meta is not None:
+        details |= {
+            "parent": row.meta.parent.hex(),
+            "codec": row.meta.codec,
             "checksum": None,
             "tensors": [
-                {"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in meta.tensors
+                {"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in row.meta.tensors
             ],
         }
-    return detail
+    return details
 
 
 def _clear(store: "BlockStore", args: Mapping[str, object]) -> dict[str, object]:
-    from omlx_cache_storage.keys import BlockKey
-
     namespace = args.get("namespace")
-    if not isinstance(namespace, str) or len(namespace) != 64:
-        raise ValueError("namespace must be 64 hex digits")
+    if not isinstance(namespace, str) or len(namespace) != 2 * NAMESPACE_BYTES:
+        raise ControlError("bad_request", f"namespace must be {2 * NAMESPACE_BYTES} hex digits")
     return {"pages": store.clear(BlockKey(bytes.fromhex(namespace)))}
 
 

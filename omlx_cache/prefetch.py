@@ -1,5 +1,6 @@
 """Reading cold pages into the hot tier ahead of their use, on a thread of the store's own."""
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,6 +10,8 @@ from omlx_cache_storage.cold import ColdTier
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.page import Buffer, Page, PageId
+
+_log = logging.getLogger(__name__)
 
 
 class Prefetch:
@@ -43,7 +46,8 @@ def start_prefetch(
     pages: Sequence[PageId],
     allocate: Callable[[int], Buffer],
 ) -> Prefetch:
-    """Begin to read pages in order; stops early when the hot tier has no room for one."""
+    """Begin to read pages in order, passing over those that the hot tier has and evicting none of
+    them; stops early when there is no room for one."""
     cancelled = threading.Event()
     future: Future[int]
     if cold is None or not pages:
@@ -74,8 +78,7 @@ def _read(
             continue
         try:
             with cold.reading(page) as reader:
-                granted, _dirty = hot.reserve(reader.meta.nbytes, keep)
-                if not granted:
+                if not hot.reserve(reader.meta.nbytes, keep).granted:
                     break
                 try:
                     payload = allocate(reader.meta.nbytes)
@@ -83,9 +86,11 @@ def _read(
                 except BaseException:
                     hot.release(reader.meta.nbytes)
                     raise
-                hot.put(Page(reader.meta, payload), dirty=False)
-                done += 1
+                done += hot.put(Page(reader.meta, payload), dirty=False)
         except PageError:
+            break
+        except Exception:
+            _log.exception("prefetch stopped")
             break
     hot.touch(pages)
     return done

@@ -1,5 +1,6 @@
 """PrefixCache: one model's view of a store."""
 
+import copy
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -8,10 +9,9 @@ from typing import Any
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 
 from omlx_cache.adapters.base import UnsupportedCache
-from omlx_cache.codecs import Codec, CodecPolicy
-from omlx_cache.encoding import codecs_of
+from omlx_cache.codecs import CodecPolicy
 from omlx_cache.fingerprint import adapter_identity, fingerprint_model
-from omlx_cache.layout import Layout, layout_of
+from omlx_cache.layout import layout_of
 from omlx_cache.lookup import RestorePoint, find_restore_point
 from omlx_cache.mlxio import allocate_payload
 from omlx_cache.namespace import Namespace, make_namespace
@@ -19,7 +19,9 @@ from omlx_cache.policy import SnapshotPolicy, StridePolicy
 from omlx_cache.prefetch import Prefetch
 from omlx_cache.restoring import unsupported
 from omlx_cache.results import Lookup, PageLocation
+from omlx_cache.sequences import SequenceView
 from omlx_cache.session import DEFAULT_NEW_TOKENS, Session
+from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens
 
@@ -49,26 +51,29 @@ class PrefixCache:
     ) -> None:
         self.store = store
         self.policy: SnapshotPolicy = policy or StridePolicy(store.settings.snapshot_stride)
-        self.unsupported_reason: str | None = None
-        self._make_cache = make_cache or (lambda: make_prompt_cache(model))
         self._identity = {
             "model": fingerprint_model(model),
             "model_id": model_id or "",
             "adapter": adapter_identity(adapter),
         }
-        self._codec_policy = CodecPolicy(
+        self.codec_policy = CodecPolicy(
             store.settings.codec, min_quantize_tokens=store.settings.min_quantize_tokens
         )
+        self._use(make_cache or (lambda: make_prompt_cache(model)))
+        store.add_label(model_id or f"{type(model).__module__}.{type(model).__qualname__}")
+
+    def _use(self, make_cache: Callable[[], list[Any]]) -> None:
+        self.unsupported_reason: str | None = None
+        self._make_cache = make_cache
         self._layout_signature = ""
         self._has_paged = False
         self._known: OrderedDict[BlockKey, None] = OrderedDict()
         try:
-            layout = layout_of(self._make_cache())
+            layout = layout_of(make_cache())
             self._layout_signature = layout.signature
             self._has_paged = any(group.kind == "paged" for group in layout.groups)
         except UnsupportedCache as error:
             self.unsupported_reason = unsupported(error)
-        store.add_label(model_id or f"{type(model).__module__}.{type(model).__qualname__}")
 
     def fresh_cache(self, kv_bits: int | None = None, kv_group_size: int = 64) -> list[Any]:
         """Return a new, empty prompt cache of the model, its KVCaches quantised when asked."""
@@ -76,15 +81,9 @@ class PrefixCache:
         if kv_bits is None:
             return caches
         return [
-            QuantizedKVCache(kv_group_size, kv_bits) if type(cache) is KVCache else cache
+            QuantizedKVCache(kv_group_size, kv_bits) if isinstance(cache, KVCache) else cache
             for cache in caches
         ]
-
-    def codecs(self, layout: Layout, tokens: int) -> dict[str, Codec]:
-        """Return the codec of each tensor of a sequence of that length; {} for all dense."""
-        if not self._codec_policy.encodes(tokens):
-            return {}
-        return codecs_of(layout, self._codec_policy)
 
     def session(
         self,
@@ -110,6 +109,30 @@ class PrefixCache:
             fresh=lambda: self.fresh_cache(kv_bits, kv_group_size),
             max_new_tokens=max_new_tokens,
         )
+
+    def sequences(
+        self,
+        *,
+        salt: str | bytes | None = None,
+        extra: Mapping[str, str] | None = None,
+        kv_bits: int | None = None,
+        kv_group_size: int = 64,
+    ) -> SequenceView:
+        """Return what restores and stores whole sequences, for servers without sessions."""
+        return SequenceView(
+            self,
+            self._namespace(salt, extra, _codec_name(kv_bits, kv_group_size)),
+            lambda: self.fresh_cache(kv_bits, kv_group_size),
+        )
+
+    def with_caches(self, make_cache: Callable[[], list[Any]]) -> "PrefixCache":
+        """Return a cache of the same model whose prompt caches are made otherwise.
+
+        For a run with `max_kv_size`, say: the weights are not read again.
+        """
+        other = copy.copy(self)
+        other._use(make_cache)
+        return other
 
     def lookup(
         self,
@@ -151,8 +174,7 @@ class PrefixCache:
         found = self._find(tokens, salt, extra)
         uses = [] if found is None else [u for uses in found[0].uses.values() for u in uses]
         uses.sort(key=lambda use: use.info.position)
-        cold = [use.page for use in uses if use.info.tier == "cold"]
-        return self.store.prefetch(cold, allocate_payload)
+        return self.store.prefetch([use.page for use in uses], allocate_payload)
 
     def clear(
         self, *, salt: str | bytes | None = None, extra: Mapping[str, str] | None = None
@@ -218,7 +240,7 @@ class PrefixCache:
             layout=self._layout_signature,
             block_size=settings.block_size,
             key_hash=settings.key_hash,
-            codec=codec or settings.codec,
+            codec=codec or _stored_codec(settings),
             salt=salt,
             extra=extra or {},
         )
@@ -231,3 +253,10 @@ def _codec_name(kv_bits: int | None, kv_group_size: int) -> str | None:
     if kv_bits is None:
         return None
     return f"affine{kv_bits}" + ("" if kv_group_size == 64 else f"g{kv_group_size}")
+
+
+def _stored_codec(settings: CacheSettings) -> str:
+    """Return the codecs that pages of a store may have gone through; lossless ones do not count."""
+    if settings.cold_codec in ("dense", "zstd"):
+        return settings.codec
+    return f"{settings.codec}, cold {settings.cold_codec}"

@@ -99,7 +99,7 @@ def _plan(
     for group, uses in point.uses.items():
         last = uses[-1]
         metas[last.page] = _meta(store, last.page, hot)
-        if group.kind == "window" and last.info.position == point.position:
+        if group.kind != "window" or last.info.position == point.position:
             phases |= _phases(metas[last.page])
     try:
         return make_plan(layout.leaves, point, metas, phases, capacity)

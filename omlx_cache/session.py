@@ -155,6 +155,21 @@ class Session:
         """The prompt's tokens that were not restored."""
         return self._prompt_tokens[self.cached_tokens : self._prompt_length]
 
+    @property
+    def captures(self) -> bool:
+        """True when `checkpoint` has something to do: the model has windows or recurrent state."""
+        return self._layout is not None and any(g.kind != "paged" for g in self._layout.groups)
+
+    def take_cache(self) -> list[Any]:
+        """Give the prompt cache away and let go of it, for a batch that copies it.
+
+        From then on `checkpoint` and `commit` need the `prompt_cache` extracted from the batch.
+        """
+        taken, self.prompt_cache = self.prompt_cache, []
+        if self._layout is not None:
+            self._layout = layout_of(self._fresh())
+        return taken
+
     def next_stop(self, step: int = 2048) -> int:
         """Return how many tokens the next prefill chunk should have, 0 when the prompt is done.
 
@@ -252,7 +267,7 @@ class Session:
             self._chain = None
             return
         self._prompt_tokens = self._prompt_tokens + list(tokens)
-        if self._layout is not None and self._windows_due():
+        if self._layout is not None and not self._layout.is_empty() and self._windows_due():
             self.checkpoint()
 
     def _windows_due(self) -> bool:
@@ -304,7 +319,7 @@ class Session:
                 self._chain,
                 layout,
                 self._staging,
-                self._cache.codecs(layout, len(self._chain)),
+                self._cache.codec_policy,
             )
             result = committer.run(self._prompt_length, self._fed)
             self._cache.remember(self._chain, result.tokens)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Self
 
+from omlx_cache.cold_codec import cold_encoder
 from omlx_cache.control import ControlError, ControlServer, start_control
 from omlx_cache.namespace import Namespace
 from omlx_cache.operations import handlers
@@ -22,6 +23,7 @@ from omlx_cache_storage.index import Tail
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, Page, PageId, PageInfo, PageMeta
 from omlx_cache_storage.reader import PageReader
+from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import Counters, Stats
 from omlx_cache_storage.writer import Writer
 
@@ -59,11 +61,13 @@ class BlockStore:
         self._namespaces: dict[BlockKey, Namespace] = {}
         self._labels: list[str] = []
         self._closed = False
+        self._clock = Clock()
         s = self.settings
         self.hot = HotTier(
             s.hot_bytes or s.queue_bytes,
             keep_dirty=s.write_policy == "back" and not s.hot_cache_only,
             retain=s.hot_bytes > 0,
+            clock=self._clock,
         )
         self.cold: ColdTier | None = None
         self.writer: Writer | None = None
@@ -81,10 +85,10 @@ class BlockStore:
             min_free_bytes=s.min_free_bytes,
             durability=s.durability,
             fs=fs,
+            clock=self._clock,
+            encode=cold_encoder(s.cold_codec, s.min_quantize_tokens),
         )
-        cold.open()
-        cold.limit_bytes = s.cold_budget(cold.usage().nbytes)
-        cold.settle()
+        cold.open(s.cold_budget)
         queue = min(s.queue_bytes, self.hot.limit_bytes)
         writer = Writer(self.hot, cold, queue, self.document)
         writer.start()
@@ -161,7 +165,8 @@ class BlockStore:
     def admit(self, nbytes: int, keep: Collection[PageId]) -> bool:
         """Reserve hot bytes for a page about to be made; `put` or `hot.release` must follow.
 
-        Evicts others but those in `keep`. Waits for the writer only with `queue_full=wait`.
+        Evicts others but those in `keep`. Waits for the writer only with `queue_full=wait`. While
+        the disk refuses writes, pages that only memory has are evicted like others.
         """
         if self._closed:
             return False
@@ -171,6 +176,8 @@ class BlockStore:
                 return granted
             for page in dirty:
                 self._offer(page, wait=False)
+            if dirty and self.cold is not None and self.cold.refuses_writes:
+                return self.hot.reserve(nbytes, keep, give_up_dirty=True).granted
             if self.settings.queue_full != "wait" or nbytes > self.hot.limit_bytes:
                 return False
             if not self.writer.wait_for_progress(PROGRESS_SECONDS):
@@ -179,11 +186,12 @@ class BlockStore:
     def put(self, page: Page) -> bool:
         """Take an admitted page; queue it for the disk as the write policy says.
 
-        False when the disk had it already, so that it only came back into memory.
+        False when the disk had it already, so that it only came back into memory, or when
+        another thread was faster.
         """
         on_disk = self._is_cold(page.meta)
-        self.hot.put(page, dirty=self.cold is not None and not on_disk)
-        if on_disk:
+        taken = self.hot.put(page, dirty=self.cold is not None and not on_disk)
+        if on_disk or not taken:
             return False
         self.counters.add(stored_pages=1, stored_bytes=page.meta.nbytes)
         if self.cold is None:
@@ -195,12 +203,23 @@ class BlockStore:
                 self._offer(dirty, wait=False)
         return True
 
+    def keep(self, page: Page) -> None:
+        """Take a page that was read from the disk into the hot tier, if there is room."""
+        if self.hot.info(page.meta.id) is None and self.admit(page.meta.nbytes, ()):
+            self.hot.put(page, dirty=False)
+
+    def arrange(self, chain: Sequence[PageId]) -> None:
+        """Put the pages of a chain at the end of both tiers' eviction order, the root last."""
+        stamp = self._clock.now()
+        self.hot.touch(chain, stamp)
+        if self.cold is not None:
+            self.cold.touch(chain, stamp)
+
     def touch(self, chain: Sequence[PageId]) -> None:
-        """Mark the pages of a chain, root first, as used in both tiers."""
-        self.hot.touch(chain)
+        """Mark the pages of a chain as used again: `arrange`, and what the write policy does."""
+        self.arrange(chain)
         if self.cold is None:
             return
-        self.cold.touch(chain)
         if self.settings.write_policy != "back":
             for page in chain:
                 if self.hot.is_dirty(page):
@@ -209,9 +228,25 @@ class BlockStore:
     def demote(self, pages: Iterable[PageId]) -> None:
         """Make pages the first to be evicted in both tiers."""
         pages = list(pages)
-        self.hot.demote(pages)
+        stamp = self._clock.superseded()
+        self.hot.demote(pages, stamp)
         if self.cold is not None:
-            self.cold.demote(pages)
+            self.cold.demote(pages, stamp)
+
+    def shrink_hot(self, nbytes: int) -> bool:
+        """Evict from memory until it holds at most `nbytes`; False when pages are in use.
+
+        Then it evicts what it can: half of the excess, a quarter, and so on.
+        """
+        excess = self.hot.usage().nbytes - nbytes
+        wanted = excess
+        while wanted > 0:
+            room = self.hot.limit_bytes - self.hot.usage().nbytes + wanted
+            if self.hot.reserve(room).granted:
+                self.hot.release(room)
+                return wanted == excess
+            wanted //= 2
+        return excess <= 0
 
     def forget(self, page: PageId) -> None:
         """Drop a page that proved useless from both tiers."""
@@ -225,36 +260,54 @@ class BlockStore:
 
     def clear(self, namespace: BlockKey) -> int:
         """Delete every page of a namespace and return how many there were; waits for the disk."""
-        doomed = {m.id for m, _tier in self.hot.metas() if m.namespace == namespace}
+        doomed = {e.meta.id for e in self.hot.entries() if e.meta.namespace == namespace}
         for page in doomed:
             self.hot.discard(page)
         if self.cold is None or self.writer is None:
             return len(doomed)
+        # What is being written now would appear after the deletion.
         self.writer.flush(CLOSE_SECONDS)
-        on_disk = {page for page, owner, _i, _p in self.cold.entries() if owner == namespace}
+        on_disk = {e.page for e in self.cold.entries() if e.namespace == namespace}
         self.cold.discard(on_disk)
         return len(doomed | on_disk)
 
     def flush(self, timeout: float | None = CLOSE_SECONDS) -> bool:
         """Block until nothing is pending: True means that all accepted pages are durable.
 
-        Pages that `second_touch` holds back are not pending. False after `timeout` seconds, or
-        when the disk refused a page.
+        Pages that `second_touch` holds back are not pending, nor is one larger than the queue.
+        False after `timeout` seconds, or when the disk refused a page.
         """
         if self.writer is None:
             return True
         deadline = None if timeout is None else time.monotonic() + timeout
-        if self.settings.write_policy != "second_touch":
-            while left := self.hot.dirty():
-                accepted = [self._offer(page, wait=False) for page in left]
-                remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
-                failed = self.writer.usage().failed_pages
-                if not self.writer.flush(remaining):
-                    return False
-                if self.writer.usage().failed_pages > failed or not any(accepted):
-                    return not self.hot.dirty()
-        remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
-        return self.writer.flush(remaining)
+        retried = False
+        while True:
+            failed = self.writer.usage().failed_pages
+            remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not self.writer.flush(remaining):
+                return False
+            refused = self.writer.usage().failed_pages > failed
+            left = self._unwritten()
+            if not left or (refused and retried):
+                return not left and not refused
+            retried = True
+            if not self._offer_some(left):
+                return False
+
+    def _unwritten(self) -> list[PageId]:
+        """Return the pages that a flush must offer again: dropped or refused ones that fit."""
+        if self.writer is None or self.settings.write_policy == "second_touch":
+            return []
+        limit = self.writer.limit_bytes
+        infos = [(page, self.hot.info(page)) for page in self.hot.dirty()]
+        return [page for page, info in infos if info is not None and info.nbytes <= limit]
+
+    def _offer_some(self, pages: Sequence[PageId]) -> bool:
+        """Queue pages until the queue is full; False when it took none."""
+        for count, page in enumerate(pages):
+            if not self._offer(page, wait=False):
+                return count > 0
+        return True
 
     def stats(self) -> Stats:
         """Return one immutable picture of everything; takes each lock briefly."""
@@ -283,8 +336,8 @@ class BlockStore:
             clean = self.writer.stop(timeout if clean else 1.0) and clean
         self._prefetch_pool.shutdown(wait=True, cancel_futures=True)
         self.read_pool.shutdown(wait=True, cancel_futures=True)
-        for meta, _tier in self.hot.metas():
-            self.hot.discard(meta.id)
+        for entry in self.hot.entries():
+            self.hot.discard(entry.meta.id)
         return clean
 
     def identity(self) -> Mapping[str, object]:

@@ -4,7 +4,7 @@ A live cache is cut and rebuilt by the same two facts: which named arrays it has
 tokens their buffers hold in which order (`TokenRange`s, index 0 first).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -60,12 +60,23 @@ PAGED = GroupSpec("paged")
 STATE = GroupSpec("state")
 
 
-class Packed(NamedTuple):
-    """How a leaf's keys or values are packed in memory: the codec, and the dense form behind it."""
+class DenseForm(NamedTuple):
+    """What a packed tensor is when it is decoded; an empty dtype when nobody can say."""
 
-    codec: Codec
     dtype: str
     dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """A leaf whose keys and values are packed in memory.
+
+    `codec` gives the codec of a side (`keys`, `values`) for its channels; `forms` has the sides
+    that hold something now.
+    """
+
+    codec: Callable[[str, int], Codec]
+    forms: Mapping[str, DenseForm]
 
 
 class UnsupportedCache(Exception):
@@ -103,7 +114,8 @@ class Adapter(Protocol):
         ...
 
     def phase(self, cache: Any) -> Phase:
-        """Return what `held` depends on beyond the position; {} for temporal order."""
+        """Return what `held` and `rebuild` need beyond the position (a ring's index, the channels
+        of packed words); {} for plain arrays in temporal order. Stored with the page."""
         ...
 
     def wanted(self, cache: Any, position: int, phase: Phase) -> Ranges:
@@ -114,7 +126,7 @@ class Adapter(Protocol):
         """Return the step by which buffers may be over-allocated, None when they are tight."""
         ...
 
-    def packing(self, cache: Any) -> tuple[Packed, Packed] | None:
+    def packing(self, cache: Any) -> Packing | None:
         """Return how keys and values are packed, None for a cache of plain arrays."""
         ...
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from omlx_cache.adapters.base import STATE, GroupSpec, Packed, Phase, Ranges, one_sequence
+from omlx_cache.adapters.base import STATE, GroupSpec, Packing, Phase, Ranges, one_sequence
 from omlx_cache.mlxio import Array
 
 
@@ -42,7 +42,7 @@ class FieldsAdapter:
     def grows(self, cache: Any) -> int | None:
         return None
 
-    def packing(self, cache: Any) -> tuple[Packed, Packed] | None:
+    def packing(self, cache: Any) -> Packing | None:
         return None
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:

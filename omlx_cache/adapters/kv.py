@@ -6,7 +6,7 @@ from typing import Any
 from omlx_cache.adapters.base import (
     PAGED,
     GroupSpec,
-    Packed,
+    Packing,
     Phase,
     Ranges,
     TokenRange,
@@ -46,7 +46,7 @@ class KVCacheAdapter:
     def grows(self, cache: Any) -> int | None:
         return int(cache.step)
 
-    def packing(self, cache: Any) -> tuple[Packed, Packed] | None:
+    def packing(self, cache: Any) -> Packing | None:
         return None
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:

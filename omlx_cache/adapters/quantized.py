@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omlx_cache.adapters.base import Packed, Phase, one_sequence
+from omlx_cache.adapters.base import DenseForm, Packing, Phase, one_sequence
 from omlx_cache.adapters.kv import KVCacheAdapter
 from omlx_cache.codecs import AffineCodec
 from omlx_cache.mlxio import Array, dtype_name
@@ -28,11 +28,12 @@ class QuantizedKVCacheAdapter(KVCacheAdapter):
         one_sequence(arrays)
         return arrays
 
-    def packing(self, cache: Any) -> tuple[Packed, Packed] | None:
+    def packing(self, cache: Any) -> Packing | None:
         codec = AffineCodec(int(cache.bits), int(cache.group_size))
         if cache.keys is None:
-            return Packed(codec, "", 0), Packed(codec, "", 0)
-        return _packed(codec, cache.keys), _packed(codec, cache.values)
+            return Packing(lambda side, dim: codec, {})
+        forms = {"keys": _form(codec, cache.keys), "values": _form(codec, cache.values)}
+        return Packing(lambda side, dim: codec, forms)
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
         cache.keys = tuple(arrays[f"keys.{part}"] for part in _PARTS)
@@ -40,6 +41,6 @@ class QuantizedKVCacheAdapter(KVCacheAdapter):
         cache.offset = position
 
 
-def _packed(codec: AffineCodec, arrays: Sequence[Array]) -> Packed:
+def _form(codec: AffineCodec, arrays: Sequence[Array]) -> DenseForm:
     packed, scales, _biases = arrays
-    return Packed(codec, dtype_name(scales), packed.shape[-1] * 32 // codec.bits)
+    return DenseForm(dtype_name(scales), packed.shape[-1] * 32 // codec.bits)

@@ -14,6 +14,7 @@ from omlx_cache.adapters.fields import FieldsAdapter
 from omlx_cache.adapters.kv import KVCacheAdapter
 from omlx_cache.adapters.quantized import QuantizedKVCacheAdapter
 from omlx_cache.adapters.rotating import RotatingKVCacheAdapter
+from omlx_cache.adapters.turbo import TurboQuantKVCacheAdapter
 
 _UPSTREAM = "mlx_lm.models.cache"
 
@@ -24,13 +25,22 @@ _ADAPTERS: dict[str, Adapter] = {
     f"{_UPSTREAM}.RotatingKVCache": RotatingKVCacheAdapter(),
     f"{_UPSTREAM}.ChunkedKVCache": ChunkedKVCacheAdapter(),
     f"{_UPSTREAM}.ArraysCache": ArraysCacheAdapter(),
+    "mlx_vlm.turboquant.TurboQuantKVCache": TurboQuantKVCacheAdapter(),
     "mlx_lm.models.deepseek_v41.LayerCache": FieldsAdapter(
         fields=("window", "compress_kv", "index_k", "pending_kv", "pending_gate"),
         parameters=("window_size",),
     ),
 }
 _LISTS = {f"{_UPSTREAM}.CacheList"}
-_ALIASES: dict[str, str] = {}
+_ALIASES = {
+    f"omlx_cache.kv.{module}.{name}": f"{_UPSTREAM}.{name}"
+    for module, name in (
+        ("kv_cache", "KVCache"),
+        ("quantized", "QuantizedKVCache"),
+        ("rotating", "RotatingKVCache"),
+    )
+}
+_ADAPTERS |= {drop_in: _ADAPTERS[name] for drop_in, name in _ALIASES.items()}
 
 
 def class_name(cache: Any) -> str:

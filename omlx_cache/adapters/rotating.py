@@ -11,7 +11,7 @@ from typing import Any
 
 from omlx_cache.adapters.base import (
     GroupSpec,
-    Packed,
+    Packing,
     Phase,
     Ranges,
     TokenRange,
@@ -72,7 +72,7 @@ class RotatingKVCacheAdapter:
     def grows(self, cache: Any) -> int | None:
         return None
 
-    def packing(self, cache: Any) -> tuple[Packed, Packed] | None:
+    def packing(self, cache: Any) -> Packing | None:
         return None
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:

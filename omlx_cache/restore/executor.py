@@ -39,6 +39,7 @@ class Pages(Protocol):
     """Where an executor gets pages from."""
 
     def reading(self, page: PageId) -> AbstractContextManager[PageReader]: ...
+    def keep(self, page: Page) -> None: ...
 
 
 class PageFailed(Exception):
@@ -93,7 +94,9 @@ def is_direct(read: PageRead, meta: PageMeta) -> bool:
     """
     if meta.tensors == read.expected:
         return True
-    if meta.codec == DENSE and {t.name for t in meta.tensors} == {t.name for t in read.expected}:
+    names = {spec.name for spec in read.expected}
+    ours = {spec for spec in meta.tensors if spec.name in names}
+    if meta.codec == DENSE and ours - set(read.expected):
         raise PageFailed(
             read.use.page, ForeignPage("the page's tensors differ from those it should join")
         )
@@ -136,6 +139,7 @@ def _read_all(
             page = future.result()
             if page is not None and failed is None:
                 _decode(read, page, plan, views)
+                pages.keep(page)
         except PageError as error:
             failed = failed or PageFailed(read.use.page, error)
         except PageFailed as error:

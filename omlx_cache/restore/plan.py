@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from omlx_cache.adapters.base import Phase, Ranges, TokenRange
 from omlx_cache.codecs import Codec
-from omlx_cache.encoding import wanted_specs
+from omlx_cache.cut import file_order
+from omlx_cache.encoding import packing_codecs, wanted_specs
 from omlx_cache.layout import Leaf
 from omlx_cache.lookup import PageUse, RestorePoint
 from omlx_cache.mlxio import TOKEN_AXIS
@@ -87,9 +88,9 @@ def make_plan(
                 wanted[spec.name] = ranges
                 specs[spec.name] = spec
                 targets[spec.name] = _target(spec, leaf, ranges, capacity)
-            codecs |= _codecs_of(leaf)
+            codecs |= packing_codecs(leaf, model)
             plans.append(LeafPlan(leaf, {f: spec.name for f, spec in fields.items()}, phase))
-        ordered = _in_order_of(model, specs)
+        ordered = file_order(specs.values())
         reads += [_read(use, ordered, wanted) for use in uses]
     return Plan(point.position, targets, reads, plans, codecs)
 
@@ -99,20 +100,6 @@ def _refuse_strangers(model: PageMeta, members: Sequence[Leaf]) -> None:
     strangers = [spec.name for spec in model.tensors if not spec.name.startswith(prefixes)]
     if strangers:
         raise ForeignPage(f"a page of group {model.group} has {strangers[:3]} of no leaf")
-
-
-def _codecs_of(leaf: Leaf) -> dict[str, Codec]:
-    packing = leaf.adapter.packing(leaf.cache)
-    if packing is None:
-        return {}
-    return {f"{leaf.path}.keys": packing[0].codec, f"{leaf.path}.values": packing[1].codec}
-
-
-def _in_order_of(model: PageMeta, specs: Mapping[str, TensorSpec]) -> list[TensorSpec]:
-    """Return the wanted tensors in file order, those that must be converted last."""
-    first = [specs[spec.name] for spec in model.tensors if spec.name in specs]
-    names = {spec.name for spec in first}
-    return first + [spec for name, spec in specs.items() if name not in names]
 
 
 def _target(spec: TensorSpec, leaf: Leaf, ranges: Ranges, capacity: int) -> TensorSpec:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,19 @@ from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.fileio import FileSystem
 from omlx_cache_storage.format import ALIGNMENT, Header, decode_header, header_length
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.names import NAMESPACE_FILE, TEMPORARY_PREFIX, PageName, parse_name
+from omlx_cache_storage.names import (
+    NAMESPACE_FILE,
+    TEMPORARY_PREFIX,
+    PageName,
+    parse_name,
+    shard_of,
+)
 
 _DIGEST_HEX = 64
 
 
 class Found(NamedTuple):
-    """A directory entry of interest: a page (`name`), or a temporary file (`name` is None)."""
+    """A file of interest: a page (`name`), or a temporary file (`name` is None)."""
 
     namespace: BlockKey
     name: PageName | None
@@ -58,24 +65,38 @@ def namespace_directories(cold_dir: Path, fs: FileSystem) -> Iterator[tuple[Bloc
                 digest = BlockKey(bytes.fromhex(entry.name))
             except ValueError:
                 continue
-            yield digest, Path(entry.path)
+            if digest.hex() == entry.name:
+                yield digest, Path(entry.path)
 
 
 def walk(cold_dir: Path, fs: FileSystem) -> Iterator[Found]:
     """Yield every page and temporary file. Opens none; one stat a file."""
     for digest, directory in namespace_directories(cold_dir, fs):
-        for shard in fs.scan(directory):
-            if len(shard.name) != 2 or not shard.is_dir(follow_symlinks=False):
-                continue
-            for entry in fs.scan(Path(shard.path)):
-                name = parse_name(entry.name)
-                if name is None and not entry.name.startswith(TEMPORARY_PREFIX):
-                    continue
-                try:
-                    info = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                yield Found(digest, name, Path(entry.path), info.st_blocks * 512, info.st_mtime_ns)
+        for entry in fs.scan(directory):
+            if entry.name.startswith(TEMPORARY_PREFIX):
+                yield from _found(digest, None, entry)
+            elif len(entry.name) == 2 and entry.is_dir(follow_symlinks=False):
+                yield from _walk_shard(digest, entry, fs)
+
+
+def _walk_shard(digest: BlockKey, shard: "os.DirEntry[str]", fs: FileSystem) -> Iterator[Found]:
+    for entry in fs.scan(Path(shard.path)):
+        if entry.name.startswith(TEMPORARY_PREFIX):
+            yield from _found(digest, None, entry)
+            continue
+        name = parse_name(entry.name)
+        if name is not None and shard_of(name.id.key) == shard.name:
+            yield from _found(digest, name, entry)
+
+
+def _found(digest: BlockKey, name: PageName | None, entry: "os.DirEntry[str]") -> Iterator[Found]:
+    """Yield an entry if it is a regular file that still exists."""
+    try:
+        info = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if stat.S_ISREG(info.st_mode):
+        yield Found(digest, name, Path(entry.path), info.st_blocks * 512, info.st_mtime_ns)
 
 
 def scan(cold_dir: Path) -> Iterator[CatalogEntry]:
@@ -135,6 +156,10 @@ def describe(path: Path) -> dict[str, object]:
     """Return what a page file says of itself, for people; raises PageError."""
     header = read_header(path)
     meta = header.meta
+    try:
+        size = os.stat(path).st_size
+    except OSError as error:
+        raise PageUnreadable(f"{path.name}: {error}") from error
     return {
         "key": meta.key.hex(),
         "parent": meta.parent.hex(),
@@ -144,7 +169,7 @@ def describe(path: Path) -> dict[str, object]:
         "tokens": meta.held,
         "tail": meta.tail,
         "codec": meta.codec,
-        "bytes": os.stat(path).st_size,
+        "bytes": size,
         "checksum": header.checksum,
         "data_offset": header.data_offset,
         "tensors": [

@@ -1,74 +1,34 @@
 """The cold tier: one immutable safetensors file per page, under a budget of physical bytes."""
 
 import contextlib
-import itertools
-import json
-import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-from omlx_cache_storage.catalog import Found, namespace_directories, walk
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable
 from omlx_cache_storage.fileio import Durability, FileSystem
+from omlx_cache_storage.files import PageFiles
 from omlx_cache_storage.format import encode_header, payload_checksum
 from omlx_cache_storage.index import PageIndex, Tail
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.names import (
-    NAMESPACE_FILE,
-    TEMPORARY_PREFIX,
-    PageName,
-    format_name,
-    name_of,
-    parent_hint,
-    shard_of,
-)
-from omlx_cache_storage.page import Page, PageId, PageInfo
+from omlx_cache_storage.names import name_of
+from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
 from omlx_cache_storage.reader import PageReader
-from omlx_cache_storage.recency import ChainRecency
+from omlx_cache_storage.recency import ChainRecency, Clock
+from omlx_cache_storage.records import ColdEntry, ColdUsage, Doomed, StoredPage
 
-SMALL_FILE_BYTES = 4096
 FILE_SLACK_BYTES = 64 * 1024
-DEMOTED_NS = 1_000_000_000
-"""The modification time of a superseded page: after a restart too it is the first to leave."""
-
-
-class _Stored(NamedTuple):
-    """A page file: its namespace, name parts and physical bytes."""
-
-    namespace: BlockKey
-    hint: bytes
-    position: int
-    held: int
-    tail: bool
-    nbytes: int
-
-    def name(self, page: PageId) -> PageName:
-        return PageName(page, self.hint, self.position, self.held, self.tail)
-
-
-@dataclass(frozen=True, slots=True)
-class ColdUsage:
-    """Physical bytes and pages at one moment, and what went wrong so far."""
-
-    pages: int
-    nbytes: int
-    peak_bytes: int
-    limit_bytes: int
-    evicted_pages: int
-    corrupt_pages: int
-    state: str
+"""More than a write takes beside header and payload: blocks, and directories that it makes."""
 
 
 class ColdTier:
     """Holds page files; physical bytes, temporary files and directories included, stay under
     `limit_bytes`.
 
-    Mutable: every field below `_lock`, which guards them; no I/O under it. Any thread may read;
-    `write` and `settle` belong to one writer thread.
+    Mutable: every field below `_lock`, which guards them; no I/O under it. `_naming` keeps a
+    deletion and a publication of one name apart. Any thread may read and discard; `open`,
+    `write` and `settle` belong to one thread at a time.
     """
 
     def __init__(
@@ -79,84 +39,77 @@ class ColdTier:
         min_free_bytes: int = 0,
         durability: Durability = "none",
         fs: FileSystem | None = None,
+        clock: Clock | None = None,
+        encode: Callable[[Page], Page] | None = None,
     ) -> None:
         self.directory = directory
         self.limit_bytes = limit_bytes
         self._min_free = min_free_bytes
-        self._durability: Durability = durability
+        self._encode = encode
         self._fs = fs or FileSystem()
-        self._sequence = itertools.count()
+        self._files = PageFiles(directory, self._fs, durability)
+        self._clock = clock or Clock()
+        self._naming = threading.Lock()
         self._lock = threading.Lock()
-        self._index: PageIndex[_Stored] = PageIndex()
+        self._index: PageIndex[StoredPage] = PageIndex()
         self._order = ChainRecency()
-        self._made: set[Path] = set()
-        self._times: dict[PageId, int] = {}
+        self._unrecorded: set[PageId] = set()
+        self._stuck: dict[Path, Doomed] = {}
+        self._lost: list[PageId] = []
         self._bytes = 0
-        self._overhead = 0
         self._peak = 0
         self._evicted = 0
         self._corrupt = 0
-        self._state = "ok"
+        self._write_trouble = ""
+        self._read_trouble = ""
 
-    def open(self) -> None:
-        """Make the directory, delete leftovers of dead writers, and index what is there.
+    def open(self, budget: Callable[[int], int] | None = None) -> None:
+        """Make the directory, delete leftovers of dead writers, index what is there, and evict
+        down to the budget, which `budget` may derive from the bytes found.
 
-        A disk that refuses leaves an empty tier whose state says why; nothing raises.
+        A disk that refuses leaves an empty tier whose state says why, and is asked again by
+        `write` and `settle`; nothing raises.
         """
+        with contextlib.suppress(OSError):
+            self._load()
+        if budget is not None:
+            self.limit_bytes = budget(self.usage().nbytes)
+        self._shrink()
+        with self._lock:
+            self._peak = self._bytes + self._files.overhead_bytes
+
+    def _load(self) -> None:
+        """Index the directory if it is not the one that was indexed; raises OSError."""
         try:
-            self._fs.make_directory(self.directory)
-            pages, temporaries = self._inventory()
+            if self._files.is_ours():
+                return
+            stored = self._files.inventory()
         except OSError as error:
-            self._state = f"unavailable: {error.strerror or error}"
-            return
-        for found in temporaries:
-            if _writer_is_gone(found.path.name):
-                with contextlib.suppress(OSError):
-                    self._fs.remove(found.path)
-        pages.sort(key=lambda f: (f[0].mtime_ns, -f[1].position))
-        for found, name in pages:
-            stored = _Stored(
-                found.namespace, name.parent_hint, name.position, name.held, name.tail, found.nbytes
-            )
-            self._adopt(name.id, stored)
-        self.settle()
+            with self._lock:
+                self._write_trouble = f"unavailable: {error.strerror or error}"
+            raise
+        now = time.time_ns()
+        with self._lock:
+            before = set(self._index)
+            self._index, self._order, self._bytes = PageIndex(), ChainRecency(), 0
+            self._stuck.clear()
+            for page, mtime_ns in stored:
+                self._adopt(page, min(mtime_ns, now))
+            self._lost += before - set(self._index)
+            self._unrecorded &= set(self._index)
+            self._write_trouble = ""
 
-    def _inventory(self) -> tuple[list[tuple[Found, PageName]], list[Found]]:
-        self._note(self.directory)
-        pages: list[tuple[Found, PageName]] = []
-        temporaries: list[Found] = []
-        for found in walk(self.directory, self._fs):
-            self._note(found.path.parent)
-            if found.name is None:
-                temporaries.append(found)
-            else:
-                pages.append((found, found.name))
-        for _digest, directory in namespace_directories(self.directory, self._fs):
-            self._note(directory)
-            self._note(directory / NAMESPACE_FILE)
-        return pages, temporaries
-
-    def _note(self, path: Path) -> None:
-        """Count a directory or document once; each takes one file-system block."""
-        if path not in self._made:
-            self._made.add(path)
-            self._overhead += SMALL_FILE_BYTES
-
-    def _adopt(self, page: PageId, stored: _Stored) -> None:
-        old = self._index.get(page)
-        if old is not None:
-            self._bytes -= old.nbytes
-        self._index.put(page, stored)
-        self._order.add(page)
-        self._bytes += stored.nbytes
-        self._peak = max(self._peak, self._bytes + self._overhead)
+    def _adopt(self, stored: StoredPage, stamp_ns: int) -> None:
+        """Index a page that is not in the index."""
+        self._index.put(stored.name.id, stored)
+        self._order.add(stored.name.id, stored.position, stamp_ns)
+        self._bytes += stored.cost
+        self._peak = max(self._peak, self._bytes + self._files.overhead_bytes)
 
     def info(self, page: PageId) -> PageInfo | None:
         with self._lock:
             stored = self._index.get(page)
-            if stored is None:
-                return None
-            return PageInfo(stored.position, stored.held, stored.nbytes, "cold")
+            return None if stored is None else stored.info
 
     def __contains__(self, page: PageId) -> bool:
         with self._lock:
@@ -172,23 +125,24 @@ class ColdTier:
             stored = self._index.get(page)
         if stored is None:
             raise PageUnreadable("the page is no longer on the disk")
-        path = self._path(page, stored)
+        path = self._path(stored)
         try:
             fd = self._fs.open(path)
             try:
                 reader = PageReader(self._fs, fd, path)
-                if reader.meta.id != page or reader.meta.namespace != stored.namespace:
-                    raise ForeignPage(f"{path.name} holds another page than its name says")
+                self._check(reader.meta, stored, path)
                 yield reader
             finally:
                 self._fs.close(fd)
+            with self._lock:
+                self._read_trouble = ""
         except FileNotFoundError as error:
             with self._lock:
                 self._pop(page)
             raise PageUnreadable(f"{path.name} is gone") from error
         except OSError as error:
             with self._lock:
-                self._state = f"failing: {error.strerror or error}"
+                self._read_trouble = f"failing: {error.strerror or error}"
             raise PageUnreadable(f"{path.name}: {error}") from error
         except (CorruptPage, ForeignPage):
             with self._lock:
@@ -196,219 +150,245 @@ class ColdTier:
             self.discard([page])
             raise
 
+    @staticmethod
+    def _check(meta: PageMeta, stored: StoredPage, path: Path) -> None:
+        if meta.namespace != stored.namespace or name_of(meta) != stored.name:
+            raise ForeignPage(f"{path.name} holds another page than its name says")
+
     def write(self, page: Page, time_ns: int, document: Mapping[str, object]) -> bool:
         """Publish a page whole or not at all; False when there is no room for it.
 
-        Raises OSError when the disk refuses; nothing is left behind then. Writer thread only.
+        Raises OSError when the disk refuses, and ValueError for a payload of another size than
+        the page's tensors; nothing is left behind then. Writer thread only.
         """
-        meta = page.meta
-        stored = self.info(meta.id)
-        if stored is not None and stored.held >= meta.held:
+        self._load()
+        old = self.info(page.meta.id)
+        if old is not None and old.held >= page.meta.held:
             return True
+        if self._encode is not None:
+            page = self._encode(page)
+        meta = page.meta
+        size = memoryview(page.payload).nbytes
+        if size != meta.nbytes:
+            raise ValueError(f"a payload of {size} bytes for tensors of {meta.nbytes}")
         header = encode_header(meta, payload_checksum([page.payload]))
         expected = len(header) + meta.nbytes + FILE_SLACK_BYTES
         if not self._make_room(expected):
             return False
         try:
-            nbytes = self._write_file(page, header, time_ns, document)
-        except OSError as error:
+            self._publish(page, header, expected, time_ns, document)
+        except BaseException as error:
             with self._lock:
                 self._bytes -= expected
-                self._state = f"failing: {error.strerror or error}"
+                if isinstance(error, OSError):
+                    self._write_trouble = f"failing: {error.strerror or error}"
             raise
-        hint = parent_hint(meta.parent)
-        new = _Stored(meta.namespace, hint, meta.position, meta.held, meta.tail, nbytes)
-        with self._lock:
-            old = self._index.get(meta.id)
-            self._bytes -= expected
-            self._adopt(meta.id, new)
-            self._state = "ok"
-        if old is not None and old.held != meta.held:
-            self._unlink([self._path(meta.id, old)])
         return True
 
-    def _write_file(
-        self, page: Page, header: bytes, time_ns: int, document: Mapping[str, object]
-    ) -> int:
-        shard = self._shard(page.meta.namespace, page.meta.key)
-        self._prepare(shard, document)
-        temporary = self._temporary(shard)
+    def _publish(
+        self, page: Page, header: bytes, expected: int, time_ns: int, document: Mapping[str, object]
+    ) -> None:
+        """Write the file and index it; gives the bytes `expected` back at the end."""
+        name, namespace = name_of(page.meta), page.meta.namespace
+        path = self._files.path(namespace, name)
+        temporary, nbytes = self._files.stage(path, [header, page.payload], document)
+        with self._naming:
+            self._files.publish(temporary, path, time_ns)
+            with self._lock:
+                replaced = self._pop(name.id)
+                self._adopt(StoredPage(namespace, name, nbytes), time_ns)
+        if replaced is not None and replaced.path != path:
+            self._delete([replaced])
         try:
-            nbytes = self._fs.write(temporary, [header, page.payload], self._durability)
-            self._fs.set_times(temporary, time_ns)
-            self._fs.publish(temporary, shard / format_name(name_of(page.meta)), self._durability)
+            self._files.sync(path)
         except OSError:
-            with contextlib.suppress(OSError):
-                self._fs.remove(temporary)
+            self.discard([name.id])
             raise
-        return nbytes
-
-    def _temporary(self, directory: Path) -> Path:
-        return directory / f"{TEMPORARY_PREFIX}{os.getpid()}-{next(self._sequence)}"
-
-    def _prepare(self, shard: Path, document: Mapping[str, object]) -> None:
-        """Make the namespace's directory, its document and the shard, when they are missing."""
-        if shard in self._made and shard.is_dir():
-            return
-        directory = shard.parent
-        self._fs.make_directory(self.directory)
-        self._fs.make_directory(directory)
-        described = directory / NAMESPACE_FILE
-        if not described.exists():
-            text = json.dumps(document, indent=2, sort_keys=True) + "\n"
-            temporary = self._temporary(directory)
-            self._fs.write(temporary, [text.encode()], self._durability)
-            self._fs.publish(temporary, described, self._durability)
-        self._fs.make_directory(shard)
         with self._lock:
-            for path in (directory, described, shard):
-                self._note(path)
+            self._bytes -= expected
+            self._write_trouble = ""
 
     def _make_room(self, nbytes: int) -> bool:
         """Count `nbytes` as taken, evicting what must go; False, and nothing taken, otherwise."""
+        self._retry_stuck()
         try:
             short = self._min_free + nbytes - self._fs.free_bytes(self.directory)
         except OSError:
             short = 0
         with self._lock:
-            over = self._bytes + self._overhead + nbytes - self.limit_bytes
+            over = self._bytes + self._files.overhead_bytes + nbytes - self.limit_bytes
             victims = self._victims(max(over, short))
             if victims is None:
-                self._state = "full"
+                self._write_trouble = "full"
                 return False
-            self._evicted += len(victims)
-            paths = [self._pop(page) for page in victims]
+            doomed = self._evict(victims)
             self._bytes += nbytes
-            self._peak = max(self._peak, self._bytes + self._overhead)
-        self._unlink(paths)
+        self._delete(doomed)
+        with self._lock:
+            used = self._bytes + self._files.overhead_bytes
+            if used > self.limit_bytes:
+                # What was evicted could not be deleted, so its bytes are still there.
+                self._bytes -= nbytes
+                self._write_trouble = "full"
+                return False
+            self._peak = max(self._peak, used)
         return True
 
     def _victims(self, excess: int) -> list[PageId] | None:
         victims: list[PageId] = []
-        for page in self._order:
-            if excess <= 0:
-                break
+        if excess <= 0:
+            return victims
+
+        def take(page: PageId) -> bool:
+            nonlocal excess
             stored = self._index.get(page)
             if stored is not None:
                 victims.append(page)
-                excess -= stored.nbytes
+                excess -= stored.cost
+            return excess > 0
+
+        if excess <= self._bytes:
+            self._order.visit(take)
         return victims if excess <= 0 else None
 
-    def touch(self, chain: Sequence[PageId]) -> None:
-        """Mark the pages of a chain, root first, as used now. `settle` records it on the disk."""
-        now = time.time_ns()
-        with self._lock:
-            self._order.touch(chain)
-            for page in chain:
-                if page in self._index:
-                    self._times[page] = now
+    def _evict(self, pages: Iterable[PageId]) -> list[Doomed]:
+        doomed = [d for page in pages if (d := self._pop(page)) is not None]
+        self._evicted += len(doomed)
+        return doomed
 
-    def demote(self, pages: Iterable[PageId]) -> None:
-        """Make pages the first to be evicted, after a restart too."""
+    def touch(self, chain: Iterable[PageId], stamp_ns: int | None = None) -> None:
+        """Mark pages as used at a stamp of the clock, now by default.
+
+        The disk learns it from `settle`.
+        """
         with self._lock:
-            pages = [page for page in pages if page in self._index]
-            self._order.demote(pages)
-            self._times.update(dict.fromkeys(pages, DEMOTED_NS))
+            stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
+            self._unrecorded.update(self._order.touch(chain, stamp_ns))
+
+    def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
+        """Make pages the first to be evicted, the deepest of them first, after a restart too."""
+        self.touch(pages, self._clock.superseded() if stamp_ns is None else stamp_ns)
 
     def settle(self) -> None:
-        """Record recency on the disk and evict down to the budget. Writer thread only."""
+        """Record recency on the disk and evict down to the budget; notice a directory that was
+        removed or replaced. Writer thread only; raises nothing."""
+        try:
+            self._load()
+        except OSError:
+            return
         with self._lock:
-            times, self._times = self._times, {}
-            paths = [
-                (self._path(page, stored), time_ns)
-                for page, time_ns in times.items()
+            pages, self._unrecorded = self._unrecorded, set()
+            times = [
+                (self._path(stored), self._order.stamp(page))
+                for page in pages
                 if (stored := self._index.get(page)) is not None
             ]
-            victims = self._victims(self._bytes + self._overhead - self.limit_bytes)
-            doomed = [self._pop(p) for p in (list(self._order) if victims is None else victims)]
-            self._evicted += len(doomed)
-        for path, time_ns in paths:
+        for path, stamp_ns in times:
             with contextlib.suppress(OSError):
-                self._fs.set_times(path, time_ns)
-        self._unlink(doomed)
+                self._fs.set_times(path, stamp_ns)
+        self._shrink()
+
+    def _shrink(self) -> None:
+        self._retry_stuck()
+        with self._lock:
+            over = self._bytes + self._files.overhead_bytes - self.limit_bytes
+            victims = self._victims(over)
+            doomed = self._evict(self._order.ordered() if victims is None else victims)
+        self._delete(doomed)
+
+    def take_lost(self) -> list[PageId]:
+        """Return, once, the pages that went with a directory that was removed or replaced."""
+        with self._lock:
+            lost, self._lost = self._lost, []
+            return lost
 
     def discard(self, pages: Iterable[PageId]) -> int:
         """Delete pages; return how many there were."""
         with self._lock:
-            paths = [self._pop(page) for page in list(pages) if page in self._index]
-        self._unlink(paths)
-        return len(paths)
-
-    def clear(self, namespace: BlockKey) -> int:
-        """Delete a namespace's pages; return how many there were."""
-        with self._lock:
-            doomed = [p for p, stored in self._index.items() if stored.namespace == namespace]
-        return self.discard(doomed)
+            doomed = [d for page in pages if (d := self._pop(page)) is not None]
+        self._delete(doomed)
+        return len(doomed)
 
     def tails(self, parent: BlockKey) -> set[Tail]:
         with self._lock:
             return self._index.tails(parent)
 
-    def entries(self) -> list[tuple[PageId, BlockKey, PageInfo, Path]]:
-        """Return every page with its namespace and path, the first to be evicted first."""
+    def entries(self) -> list[ColdEntry]:
+        """Return every page, the first to be evicted first."""
         with self._lock:
             found = []
-            for page in self._order:
+            for page in self._order.ordered():
                 stored = self._index.get(page)
                 if stored is not None:
-                    info = PageInfo(stored.position, stored.held, stored.nbytes, "cold")
-                    found.append((page, stored.namespace, info, self._path(page, stored)))
+                    path, stamp = self._path(stored), self._order.stamp(page)
+                    found.append(ColdEntry(page, stored.namespace, stored.info, path, stamp))
             return found
 
     def usage(self) -> ColdUsage:
         with self._lock:
             return ColdUsage(
                 len(self._index),
-                self._bytes + self._overhead,
+                self._bytes + self._files.overhead_bytes,
                 self._peak,
                 self.limit_bytes,
                 self._evicted,
                 self._corrupt,
-                self._state,
+                self._write_trouble or self._read_trouble or "ok",
             )
+
+    @property
+    def refuses_writes(self) -> bool:
+        """True from a failed write until the next one that succeeds."""
+        with self._lock:
+            return bool(self._write_trouble)
 
     def check_integrity(self) -> None:
         """Assert that the byte count, the index and the order agree, when no write is running."""
         with self._lock:
             entries = dict(self._index.items())
-            assert self._bytes == sum(e.nbytes for e in entries.values())
-            assert set(self._order) == set(entries)
-            assert self._bytes + self._overhead <= self.limit_bytes
+            stuck = sum(doomed.cost for doomed in self._stuck.values())
+            assert self._bytes == stuck + sum(e.cost for e in entries.values())
+            assert set(self._order.ordered()) == set(entries)
+            assert self._bytes + self._files.overhead_bytes <= self.limit_bytes
 
-    def _pop(self, page: PageId) -> Path | None:
+    def _pop(self, page: PageId) -> Doomed | None:
         stored = self._index.pop(page)
         if stored is None:
             return None
         self._order.discard(page)
-        self._times.pop(page, None)
-        self._bytes -= stored.nbytes
-        return self._path(page, stored)
+        self._unrecorded.discard(page)
+        self._bytes -= stored.cost
+        return Doomed(page, self._path(stored), stored.cost)
 
-    def _unlink(self, paths: Iterable[Path | None]) -> None:
-        for path in paths:
-            if path is not None:
-                with contextlib.suppress(OSError):
-                    self._fs.remove(path)
+    def _path(self, stored: StoredPage) -> Path:
+        return self._files.path(stored.namespace, stored.name)
 
-    def _shard(self, namespace: BlockKey, key: BlockKey) -> Path:
-        return self.directory / namespace.hex() / shard_of(key)
+    def _delete(self, doomed: Iterable[Doomed]) -> None:
+        """Delete files. One that the disk will not delete keeps its bytes and is tried again."""
+        shards = set()
+        for file in doomed:
+            with self._naming:
+                if self._is_back(file):
+                    continue
+                try:
+                    self._fs.remove(file.path)
+                    shards.add(file.path.parent)
+                except OSError:
+                    with self._lock:
+                        self._bytes += file.cost
+                        self._stuck[file.path] = file
+        self._files.tidy(shards)
 
-    def _path(self, page: PageId, stored: _Stored) -> Path:
-        return self._shard(stored.namespace, page.key) / format_name(stored.name(page))
+    def _is_back(self, file: Doomed) -> bool:
+        """True when a page was published again under the name that was to be deleted."""
+        with self._lock:
+            stored = self._index.get(file.page)
+            return stored is not None and self._path(stored) == file.path
 
-
-def _writer_is_gone(temporary_name: str) -> bool:
-    """True when the process that a temporary file is named after is this one or does not run."""
-    try:
-        pid = int(temporary_name.removeprefix(TEMPORARY_PREFIX).split("-", 1)[0])
-    except ValueError:
-        return True
-    if pid == os.getpid():
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return False
+    def _retry_stuck(self) -> None:
+        with self._lock:
+            stuck = list(self._stuck.values())
+            self._stuck.clear()
+            self._bytes -= sum(file.cost for file in stuck)
+        if stuck:
+            self._delete(stuck)

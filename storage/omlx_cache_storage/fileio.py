@@ -14,6 +14,8 @@ from omlx_cache_storage.page import Buffer
 
 Durability = Literal["none", "fsync", "full"]
 IOV_LIMIT = 1024
+WRITE_LIMIT = 1 << 30
+"""macOS refuses to write 2 GiB or more at once."""
 _F_FULLFSYNC = 51
 """macOS's request to flush the drive's own cache as well; `fcntl` lacks the name elsewhere."""
 
@@ -25,15 +27,26 @@ class FileSystem:
         """Create a directory with mode 0700 and its parents; True when it is new."""
         if path.is_dir():
             return False
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.parent.is_dir():
+            self.make_directory(path.parent)
         try:
             path.mkdir(mode=0o700)
         except FileExistsError:
             return False
         return True
 
+    def remove_directory(self, path: Path) -> None:
+        """Delete an empty directory."""
+        path.rmdir()
+
+    def identity(self, path: Path) -> tuple[int, int]:
+        """Return what tells a directory from another one that took its name."""
+        info = os.stat(path)
+        return info.st_dev, info.st_ino
+
     def write(self, path: Path, pieces: Sequence[Buffer], durability: Durability) -> int:
-        """Write a new file of mode 0600 and return its physical bytes."""
+        """Write a new file of mode 0600 and return its physical bytes, or its size if larger:
+        some file systems count blocks only later."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         fd = os.open(path, flags, 0o600)
         try:
@@ -41,9 +54,10 @@ class FileSystem:
                 view = memoryview(piece)
                 view = view.cast("B") if view.nbytes else memoryview(b"")
                 while view:
-                    view = view[os.write(fd, view) :]
+                    view = view[os.write(fd, view[:WRITE_LIMIT]) :]
             self.sync(fd, durability)
-            return os.fstat(fd).st_blocks * 512
+            info = os.fstat(fd)
+            return max(info.st_blocks * 512, info.st_size)
         finally:
             os.close(fd)
 
@@ -56,15 +70,19 @@ class FileSystem:
         else:
             os.fsync(fd)
 
-    def publish(self, temporary: Path, final: Path, durability: Durability) -> None:
+    def publish(self, temporary: Path, final: Path) -> None:
         """Give a complete file its name, replacing what has it."""
         temporary.rename(final)
-        if durability != "none":
-            fd = os.open(final.parent, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+
+    def sync_directory(self, path: Path, durability: Durability) -> None:
+        """Make the names in a directory as durable as asked."""
+        if durability == "none":
+            return
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
     def open(self, path: Path) -> int:
         """Open for reading and return the descriptor."""

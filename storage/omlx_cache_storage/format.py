@@ -4,9 +4,10 @@
     8         JSON header, padded with spaces: data starts at a multiple of 16 KiB
     n*16384   payload: the tensors in header order, without gaps
 
-`__metadata__` holds strings only, as safetensors demands. `checksum` is the xxh3-128 of the
-payload; `header_checksum` is the xxh3-64 of everything else that the header says, so that a
-flipped bit in either is noticed.
+`__metadata__` holds strings only, as safetensors demands, and comes first. `checksum` is the
+xxh3-128 of the payload; `header_checksum`, its last entry, is the xxh3-64 of the JSON text
+`[metadata without header_checksum,tensors]`. There is one way to write a header, compact JSON in
+this order, and a reader accepts no other: a flipped bit anywhere is noticed.
 """
 
 import json
@@ -21,7 +22,11 @@ from omlx_cache_storage.page import ITEM_BYTES, Buffer, PageMeta, TensorSpec
 
 FORMAT_VERSION = 1
 ALIGNMENT = 16 * 1024
-MAX_HEADER_BYTES = 16 * 1024 * 1024
+MAX_HEADER_BYTES = 1024 * 1024
+"""Room for some 8,000 tensors; what a damaged or hostile length can make a reader allocate."""
+MAX_RANK = 8
+MAX_DIMENSION = 2**40
+METADATA = "__metadata__"
 LENGTH_BYTES = 8
 
 
@@ -55,7 +60,10 @@ def payload_checksum(pieces: Iterable[Buffer]) -> str:
 
 
 def encode_header(meta: PageMeta, checksum: str) -> bytes:
-    """Return the bytes that precede the payload; their length is a multiple of 16 KiB."""
+    """Return the bytes that precede the payload; their length is a multiple of 16 KiB.
+
+    Raises ValueError for tensor names that a file cannot have, and for too many tensors.
+    """
     tensors: dict[str, object] = {}
     offset = 0
     for spec in meta.tensors:
@@ -66,10 +74,17 @@ def encode_header(meta: PageMeta, checksum: str) -> bytes:
             "data_offsets": [offset, end],
         }
         offset = end
+    if len(tensors) != len(meta.tensors) or METADATA in tensors:
+        raise ValueError(f"tensor names must differ from each other and from {METADATA}")
     fields = _fields(meta, checksum)
-    fields["header_checksum"] = _header_checksum(fields, tensors)
-    text = json.dumps({"__metadata__": fields, **tensors}, separators=(",", ":")).encode()
+    entries = _compact(tensors)
+    summed = f"[{_compact(fields)},{entries}]".encode()
+    fields["header_checksum"] = xxhash.xxh3_64_hexdigest(summed)
+    rest = f",{entries[1:]}" if tensors else "}"
+    text = f'{{"{METADATA}":{_compact(fields)}{rest}'.encode()
     total = -(-(LENGTH_BYTES + len(text)) // ALIGNMENT) * ALIGNMENT
+    if total > MAX_HEADER_BYTES:
+        raise ValueError(f"a header of {total} bytes is over the limit of {MAX_HEADER_BYTES}")
     length = total - LENGTH_BYTES
     return length.to_bytes(LENGTH_BYTES, "little") + text.ljust(length)
 
@@ -83,7 +98,7 @@ def header_length(prefix: bytes) -> int:
         raise CorruptPage(f"a page file has at least 8 bytes, this one {len(prefix)}")
     total = int.from_bytes(prefix[:LENGTH_BYTES], "little") + LENGTH_BYTES
     if total % ALIGNMENT or not ALIGNMENT <= total <= MAX_HEADER_BYTES:
-        raise CorruptPage(f"a header ends at a multiple of 16 KiB up to 16 MiB, not at {total}")
+        raise CorruptPage(f"a header ends at a multiple of 16 KiB up to 1 MiB, not at {total}")
     return total
 
 
@@ -94,10 +109,7 @@ def decode_header(raw: bytes) -> Header:
         raise CorruptPage(f"the header should have {total} bytes, the file has {len(raw)}")
     try:
         document = json.loads(raw[LENGTH_BYTES:total])
-        fields = document.pop("__metadata__")
-        header_checksum = fields.pop("header_checksum")
-        if header_checksum != _header_checksum(fields, document):
-            raise CorruptPage("the header does not match its checksum")
+        fields = document.pop(METADATA)
         if fields["format"] != str(FORMAT_VERSION):
             raise CorruptPage(f"format {fields['format']!r} is not {FORMAT_VERSION}")
         meta = PageMeta(
@@ -112,28 +124,40 @@ def decode_header(raw: bytes) -> Header:
             tensors=_tensors(document),
             extra=fields["extra"],
         )
-        return Header(meta, fields["checksum"], total)
+        header = Header(meta, fields["checksum"], total)
+        if encode_header(meta, header.checksum) != raw[:total]:
+            raise CorruptPage("the header is not what its own entries and checksum say")
+        return header
     except CorruptPage:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptPage(f"the header cannot be read: {error!r}") from error
 
 
+def tensor_spec(name: object, dtype: object, shape: object) -> TensorSpec:
+    """Return the tensor that a file describes; raises CorruptPage for what no tensor can be."""
+    if not isinstance(name, str) or not isinstance(dtype, str) or dtype not in ITEM_BYTES:
+        raise CorruptPage(f"tensor {name!r:.80} has dtype {dtype!r:.80}")
+    if not isinstance(shape, list) or len(shape) > MAX_RANK or not all(map(_is_dimension, shape)):
+        raise CorruptPage(f"tensor {name!r:.80} has shape {shape!r:.80}")
+    return TensorSpec(name, dtype, tuple(shape))
+
+
 def _tensors(document: dict[str, dict[str, object]]) -> tuple[TensorSpec, ...]:
     specs = []
     offset = 0
     for name, entry in document.items():
-        dtype, shape, span = entry["dtype"], entry["shape"], entry["data_offsets"]
-        if dtype not in ITEM_BYTES or not isinstance(shape, list):
-            raise CorruptPage(f"tensor {name!r} has dtype {dtype!r} and shape {shape!r}")
-        if not all(type(n) is int and n >= 0 for n in shape):
-            raise CorruptPage(f"tensor {name!r} has shape {shape!r}")
-        spec = TensorSpec(name, str(dtype), tuple(shape))
+        span = entry["data_offsets"]
+        spec = tensor_spec(name, entry["dtype"], entry["shape"])
         if span != [offset, offset + spec.nbytes]:
             raise CorruptPage(f"tensor {name!r} lies at {span!r}, not at {offset}")
         offset += spec.nbytes
         specs.append(spec)
     return tuple(specs)
+
+
+def _is_dimension(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MAX_DIMENSION
 
 
 def _fields(meta: PageMeta, checksum: str) -> dict[str, str]:
@@ -152,6 +176,5 @@ def _fields(meta: PageMeta, checksum: str) -> dict[str, str]:
     }
 
 
-def _header_checksum(fields: dict[str, str], tensors: dict[str, object]) -> str:
-    canonical = json.dumps([fields, list(tensors.items())], separators=(",", ":"), sort_keys=True)
-    return xxhash.xxh3_64_hexdigest(canonical.encode())
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))

@@ -1,14 +1,15 @@
 """The hot tier: pages in memory, under a byte budget."""
 
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from omlx_cache_storage.index import PageIndex, Tail
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.names import parent_hint
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
-from omlx_cache_storage.recency import ChainRecency
+from omlx_cache_storage.recency import ChainRecency, Clock
 
 
 @dataclass(slots=True)
@@ -35,6 +36,25 @@ class _Held:
     def hint(self) -> bytes:
         return parent_hint(self.page.meta.parent)
 
+    @property
+    def tier(self) -> str:
+        return "pending" if self.pins else "hot"
+
+
+class HotEntry(NamedTuple):
+    """A page in a listing: `tier` is `hot` or `pending`, `used_ns` its recency stamp."""
+
+    meta: PageMeta
+    tier: str
+    used_ns: int
+
+
+class Grant(NamedTuple):
+    """Whether bytes were reserved, and the dirty pages that stood in the way."""
+
+    granted: bool
+    dirty: list[PageId]
+
 
 @dataclass(frozen=True, slots=True)
 class HotUsage:
@@ -52,13 +72,22 @@ class HotTier:
 
     Mutable: every field below `_lock`, which guards them; any thread may call. No I/O here.
     A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that the disk
-    lacks is not evicted either, but named for writing first.
+    lacks is not evicted either, but named for writing first. Without `retain` a page leaves as
+    soon as the disk has it.
     """
 
-    def __init__(self, limit_bytes: int, *, keep_dirty: bool = False, retain: bool = True) -> None:
+    def __init__(
+        self,
+        limit_bytes: int,
+        *,
+        keep_dirty: bool = False,
+        retain: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
         self.limit_bytes = limit_bytes
         self._keep_dirty = keep_dirty
         self._retain = retain
+        self._clock = clock or Clock()
         self._lock = threading.Lock()
         self._index: PageIndex[_Held] = PageIndex()
         self._order = ChainRecency()
@@ -68,39 +97,47 @@ class HotTier:
         self._peak = 0
         self._evicted = 0
 
-    def reserve(self, nbytes: int, keep: Collection[PageId] = ()) -> tuple[bool, list[PageId]]:
+    def reserve(
+        self, nbytes: int, keep: Collection[PageId] = (), *, give_up_dirty: bool = False
+    ) -> Grant:
         """Set bytes aside for a page about to be made, evicting others but those in `keep`.
 
-        Returns whether it worked, and the dirty pages that stood in the way.
+        `give_up_dirty` evicts pages that the disk lacks as well, whatever `keep_dirty` says.
         """
+        spare_dirty = self._keep_dirty and not give_up_dirty
         with self._lock:
-            victims, dirty = self._victims(nbytes, keep)
+            victims, dirty = self._victims(nbytes, keep, spare_dirty)
             if victims is None:
-                return False, dirty
+                return Grant(False, dirty)
             for page in victims:
                 self._drop(page)
                 self._evicted += 1
             self._reserved += nbytes
             self._peak = max(self._peak, self._bytes + self._reserved)
-            return True, dirty
+            return Grant(True, dirty)
 
     def release(self, nbytes: int) -> None:
         """Give a reservation back."""
         with self._lock:
             self._reserved -= nbytes
 
-    def put(self, page: Page, *, dirty: bool, pinned: bool = False) -> None:
-        """Take a page whose payload bytes were reserved; the reservation is consumed."""
-        nbytes = page.meta.nbytes
+    def put(self, page: Page, *, dirty: bool) -> bool:
+        """Take a page whose payload bytes were reserved; the reservation is consumed.
+
+        False, and the page is left out, when one that holds as many of its tokens is here.
+        """
+        meta = page.meta
         with self._lock:
-            self._reserved -= nbytes
-            old = self._index.get(page.meta.id)
-            pins = old.pins if old is not None else 0
-            self._drop(page.meta.id)
-            self._index.put(page.meta.id, _Held(page, dirty, pins + pinned))
-            self._order.add(page.meta.id)
-            self._bytes += nbytes
-            self._dirty_bytes += nbytes * dirty
+            self._reserved -= meta.nbytes
+            old = self._index.get(meta.id)
+            if old is not None and old.held >= meta.held:
+                return False
+            self._drop(meta.id)
+            self._index.put(meta.id, _Held(page, dirty, 0 if old is None else old.pins))
+            self._order.add(meta.id, meta.position, self._clock.now())
+            self._bytes += meta.nbytes
+            self._dirty_bytes += meta.nbytes * dirty
+            return True
 
     def get(self, page: PageId) -> Page | None:
         """Return the page; it stays valid for as long as the caller holds it."""
@@ -113,8 +150,12 @@ class HotTier:
             held = self._index.get(page)
             if held is None:
                 return None
-            tier = "pending" if held.pins else "hot"
-            return PageInfo(held.position, held.held, held.page.meta.nbytes, tier)
+            return PageInfo(held.position, held.held, held.page.meta.nbytes, held.tier)
+
+    def used_ns(self, page: PageId) -> int | None:
+        """Return a page's recency stamp, None for one that is not here."""
+        with self._lock:
+            return self._order.stamp(page) if page in self._order else None
 
     def pin(self, page: PageId) -> Page | None:
         """Keep a page in memory until `unpin`, and return it."""
@@ -125,18 +166,26 @@ class HotTier:
             held.pins += 1
             return held.page
 
-    def unpin(self, page: PageId, *, written: bool) -> None:
-        """Undo one `pin`; `written` says that the disk has the page now."""
+    def unpin(self, page: PageId, *, written: Page | None) -> None:
+        """Undo one `pin`; `written` is the version of the page that the disk has now."""
         with self._lock:
             held = self._index.get(page)
             if held is None:
                 return
             held.pins = max(0, held.pins - 1)
-            if written and held.dirty:
-                held.dirty = False
-                self._dirty_bytes -= held.page.meta.nbytes
-            if not self._retain and not held.pins:
+            if held.dirty and written is not None and written.meta.held >= held.held:
+                self._clean(held)
+            if not self._retain and not held.pins and not held.dirty:
                 self._drop(page)
+
+    def mark_dirty(self, pages: Iterable[PageId]) -> None:
+        """Note that the disk has lost pages: what is here of them must be written again."""
+        with self._lock:
+            for page in pages:
+                held = self._index.get(page)
+                if held is not None and not held.dirty:
+                    held.dirty = True
+                    self._dirty_bytes += held.page.meta.nbytes
 
     def is_dirty(self, page: PageId) -> bool:
         """True when the page is here, the disk lacks it, and no write is queued."""
@@ -150,23 +199,29 @@ class HotTier:
         named: list[PageId] = []
         with self._lock:
             left = self._dirty_bytes
-            for page in self._order:
-                if left <= beyond_bytes:
-                    break
+
+            def note(page: PageId) -> bool:
+                nonlocal left
                 held = self._index.get(page)
-                if held is not None and held.dirty:
+                if left > beyond_bytes and held is not None and held.dirty:
                     left -= held.page.meta.nbytes
                     if not held.pins:
                         named.append(page)
+                return left > beyond_bytes
+
+            if left > beyond_bytes:
+                self._order.visit(note)
         return named
 
-    def touch(self, chain: Sequence[PageId]) -> None:
+    def touch(self, chain: Iterable[PageId], stamp_ns: int | None = None) -> None:
+        """Mark pages as used at a stamp of the clock, now by default."""
         with self._lock:
-            self._order.touch(chain)
+            self._order.touch(chain, self._clock.now() if stamp_ns is None else stamp_ns)
 
-    def demote(self, pages: Iterable[PageId]) -> None:
+    def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
+        """Make pages the first to be evicted, the deepest of them first."""
         with self._lock:
-            self._order.demote(pages)
+            self._order.touch(pages, self._clock.superseded() if stamp_ns is None else stamp_ns)
 
     def discard(self, page: PageId) -> None:
         """Forget a page, pinned or not."""
@@ -177,14 +232,14 @@ class HotTier:
         with self._lock:
             return self._index.tails(parent)
 
-    def metas(self) -> list[tuple[PageMeta, str]]:
-        """Return what is held, each with `hot` or `pending`, the first to be evicted first."""
+    def entries(self) -> list[HotEntry]:
+        """Return what is held, the first to be evicted first."""
         with self._lock:
             found = []
-            for page in self._order:
+            for page in self._order.ordered():
                 held = self._index.get(page)
                 if held is not None:
-                    found.append((held.page.meta, "pending" if held.pins else "hot"))
+                    found.append(HotEntry(held.page.meta, held.tier, self._order.stamp(page)))
             return found
 
     def usage(self) -> HotUsage:
@@ -205,28 +260,39 @@ class HotTier:
             dirty = sum(e.page.meta.nbytes for e in entries.values() if e.dirty)
             assert self._bytes == held, (self._bytes, held)
             assert self._dirty_bytes == dirty, (self._dirty_bytes, dirty)
-            assert set(self._order) == set(entries)
+            assert self._reserved >= 0, self._reserved
+            assert set(self._order.ordered()) == set(entries)
             assert self._bytes + self._reserved <= self.limit_bytes
 
     def _victims(
-        self, nbytes: int, keep: Collection[PageId]
+        self, nbytes: int, keep: Collection[PageId], spare_dirty: bool
     ) -> tuple[list[PageId] | None, list[PageId]]:
         """Decide what must leave to make room; None when it cannot be made."""
         excess = self._bytes + self._reserved + nbytes - self.limit_bytes
         victims: list[PageId] = []
         dirty: list[PageId] = []
-        for page in self._order:
-            if excess <= 0:
-                break
+        if excess <= 0:
+            return victims, dirty
+
+        def consider(page: PageId) -> bool:
+            nonlocal excess
             held = self._index.get(page)
             if held is None or held.pins or page in keep:
-                continue
-            if held.dirty and self._keep_dirty:
+                return True
+            if held.dirty and spare_dirty:
                 dirty.append(page)
-                continue
+                return True
             victims.append(page)
             excess -= held.page.meta.nbytes
+            return excess > 0
+
+        if nbytes <= self.limit_bytes:
+            self._order.visit(consider)
         return (None if excess > 0 else victims), dirty
+
+    def _clean(self, held: _Held) -> None:
+        held.dirty = False
+        self._dirty_bytes -= held.page.meta.nbytes
 
     def _drop(self, page: PageId) -> None:
         held = self._index.pop(page)

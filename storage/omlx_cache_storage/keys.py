@@ -1,7 +1,7 @@
 """Block keys: a hash chain over blocks of tokens, rooted in a namespace digest.
 
-A key is the digest of (parent key, the tokens since the parent's position). The parent has a
-fixed length and every token takes eight bytes, so no two inputs encode alike.
+A key is the digest of (parent key, the tokens since the parent's position). Every token takes
+eight bytes and the parent's length is known, so no two inputs encode alike.
 """
 
 import hashlib
@@ -18,19 +18,47 @@ KeyHash = Literal["sha256", "xxh3"]
 Tokens = npt.NDArray[np.int64]
 
 _NAMESPACE_TAG = b"omlx-cache namespace v1\0"
-_HASHES: dict[str, Callable[[bytes], bytes]] = {
-    "sha256": lambda data: hashlib.sha256(data).digest(),
-    "xxh3": lambda data: xxhash.xxh3_128_digest(data),
-}
+NAMESPACE_BYTES = 32
+
+
+def _sha256(parent: bytes, tokens: bytes) -> bytes:
+    return hashlib.sha256(parent + tokens).digest()
+
+
+def _xxh3(parent: bytes, tokens: bytes) -> bytes:
+    # Parents have 32 bytes at the start of a chain and 16 after that: the length tells them apart.
+    return xxhash.xxh3_128_digest(bytes([len(parent)]) + parent + tokens)
+
+
+_HASHES: dict[str, Callable[[bytes, bytes], bytes]] = {"sha256": _sha256, "xxh3": _xxh3}
 
 
 def namespace_digest(document: Mapping[str, object]) -> BlockKey:
     """Return the SHA-256 of a JSON document, the same for every order of its fields.
 
-    Raises TypeError for values that JSON cannot express.
+    Raises TypeError for values that JSON cannot express, for keys that are not text, and for
+    tuples, and ValueError for NaN and infinities: JSON would write them like something else.
     """
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return BlockKey(hashlib.sha256(_NAMESPACE_TAG + text.encode()).digest())
+    _refuse_ambiguous(document)
+    text = json.dumps(
+        document, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
+    )
+    # Escapes would write a surrogate pair like the one character that it stands for.
+    raw = text.encode("utf-8", "surrogatepass")
+    return BlockKey(hashlib.sha256(_NAMESPACE_TAG + raw).digest())
+
+
+def _refuse_ambiguous(value: object) -> None:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"a namespace's keys are text, not {type(key).__name__}")
+            _refuse_ambiguous(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            _refuse_ambiguous(inner)
+    elif isinstance(value, tuple):
+        raise TypeError("a namespace has lists, not tuples")
 
 
 def as_tokens(tokens: Sequence[int] | npt.NDArray[np.integer]) -> Tokens:
@@ -63,36 +91,45 @@ class KeyChain:
         block_size: int,
         key_hash: KeyHash = "sha256",
     ) -> None:
+        if len(namespace) != NAMESPACE_BYTES or block_size < 1:
+            raise ValueError(f"a namespace of {len(namespace)} bytes, blocks of {block_size}")
         self.namespace = namespace
         self.block_size = block_size
         self._digest = _HASHES[key_hash]
-        self._tokens = tokens
+        self._buffer = tokens
+        self._length = len(tokens)
         self._boundaries: list[BlockKey] = [namespace]
 
     def __len__(self) -> int:
-        return len(self._tokens)
+        return self._length
 
     @property
     def tokens(self) -> Tokens:
-        return self._tokens
+        return self._buffer[: self._length]
 
     def extend(self, tokens: Tokens) -> None:
-        """Append tokens."""
-        self._tokens = np.concatenate([self._tokens, tokens])
+        """Append tokens, in time that does not grow with the sequence."""
+        length = self._length + len(tokens)
+        if length > len(self._buffer):
+            grown = np.empty(max(length, 2 * len(self._buffer), self.block_size), dtype="<i8")
+            grown[: self._length] = self.tokens
+            self._buffer = grown
+        self._buffer[self._length : length] = tokens
+        self._length = length
 
     def key(self, position: int) -> BlockKey:
         """Return the key of the prefix of `position` tokens, 1 <= position <= len(self)."""
-        if not 0 < position <= len(self._tokens):
-            raise ValueError(f"position {position} is outside 1..{len(self._tokens)}")
+        if not 0 < position <= self._length:
+            raise ValueError(f"position {position} is outside 1..{self._length}")
         blocks, rest = divmod(position, self.block_size)
         while len(self._boundaries) <= blocks:
             start = (len(self._boundaries) - 1) * self.block_size
-            chunk = self._tokens[start : start + self.block_size]
-            self._boundaries.append(BlockKey(self._digest(self._boundaries[-1] + chunk.tobytes())))
+            chunk = self._buffer[start : start + self.block_size].tobytes()
+            self._boundaries.append(BlockKey(self._digest(self._boundaries[-1], chunk)))
         if rest == 0:
             return self._boundaries[blocks]
-        chunk = self._tokens[position - rest : position]
-        return BlockKey(self._digest(self._boundaries[blocks] + chunk.tobytes()))
+        chunk = self._buffer[position - rest : position].tobytes()
+        return BlockKey(self._digest(self._boundaries[blocks], chunk))
 
     def parent(self, position: int) -> BlockKey:
         """Return the key that `key(position)` was chained to: that of the boundary before it."""

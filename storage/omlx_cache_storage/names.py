@@ -17,8 +17,8 @@ TEMPORARY_PREFIX = ".tmp-"
 NAMESPACE_FILE = "namespace.json"
 
 _NAME = re.compile(
-    r"((?:[0-9a-f]{32}){1,2})-([0-9a-f]{16})-(\d{1,15})-(\d{1,15})-([a-z0-9]{1,40})(-t)?"
-    + re.escape(SUFFIX)
+    r"((?:[0-9a-f]{32}){1,2})-([0-9a-f]{16})-(0|[1-9][0-9]{0,14})-(0|[1-9][0-9]{0,14})"
+    r"-([a-z0-9]{1,40})(-t)?" + re.escape(SUFFIX)
 )
 
 
@@ -47,7 +47,7 @@ def format_name(name: PageName) -> str:
 
 
 def parse_name(text: str) -> PageName | None:
-    """Return what a file name says, or None when it is no page's."""
+    """Return what a file name says, or None unless `format_name` would give exactly this name."""
     match = _NAME.fullmatch(text)
     if match is None:
         return None

@@ -8,6 +8,7 @@ from omlx_cache_storage.errors import CorruptPage
 from omlx_cache_storage.fileio import FileSystem
 from omlx_cache_storage.format import PayloadDigest
 from omlx_cache_storage.page import Buffer
+from omlx_cache_storage.wrapping import is_wrapped, unwrap_payload, unwrapped
 
 
 class PageReader:
@@ -18,23 +19,40 @@ class PageReader:
         self._fd = fd
         self._path = path
         header = read_header_at(fd, fs)
-        self.meta = header.meta
+        self._stored = header.meta
+        self.meta = unwrapped(header.meta)
         self._checksum = header.checksum
         self._offset = header.data_offset
         size = fs.size(fd)
-        if size != self._offset + self.meta.nbytes:
+        if size != self._offset + self._stored.nbytes:
             raise CorruptPage(
-                f"{path.name} has {size} bytes, its header says {self._offset + self.meta.nbytes}"
+                f"{path.name} has {size} bytes, its header says "
+                f"{self._offset + self._stored.nbytes}"
             )
 
     def read_into(self, pieces: Sequence[Buffer]) -> None:
         """Fill the pieces, payload order, with the whole payload and verify it.
 
-        Raises CorruptPage; the pieces' content is then undefined. Blocks on the disk.
+        Raises CorruptPage or ForeignPage; the pieces' content is then undefined. Blocks on the
+        disk. A wrapped page takes its own size in memory while it is unwrapped.
         """
+        if not is_wrapped(self._stored):
+            self._fill(pieces)
+            return
+        frame = bytearray(self._stored.nbytes)
+        self._fill([frame])
+        payload = memoryview(unwrap_payload(frame, self.meta.nbytes))
+        start = 0
+        for piece in pieces:
+            view = memoryview(piece)
+            if view.nbytes:
+                view.cast("B")[:] = payload[start : start + view.nbytes]
+            start += view.nbytes
+
+    def _fill(self, pieces: Sequence[Buffer]) -> None:
         came = self._fs.read_into(self._fd, self._offset, pieces)
-        if came != self.meta.nbytes:
-            raise CorruptPage(f"{self._path.name}: {came} of {self.meta.nbytes} payload bytes")
+        if came != self._stored.nbytes:
+            raise CorruptPage(f"{self._path.name}: {came} of {self._stored.nbytes} payload bytes")
         digest = PayloadDigest()
         for piece in pieces:
             digest.update(piece)

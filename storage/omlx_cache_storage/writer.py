@@ -5,11 +5,10 @@ A queued page stays pinned in the hot tier, so it is readable and its bytes are 
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from omlx_cache_storage.cold import ColdTier
 from omlx_cache_storage.hot import HotTier
@@ -20,12 +19,13 @@ _log = logging.getLogger(__name__)
 
 IDLE_SETTLE_SECONDS = 5.0
 Documents = Callable[[BlockKey], dict[str, object]]
+Outcome = Literal["written", "failed", "gone"]
+"""How a job ended; `gone`: the page was discarded while it was queued."""
 
 
 class _Job(NamedTuple):
     page: PageId
     nbytes: int
-    time_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,7 @@ class Writer:
     """Writes pages behind the caller's back; `offer` never waits for a disk unless told to.
 
     Mutable: every field below `_changed`, a condition that guards them; any thread may call.
+    `_refused` belongs to the writer's thread.
     """
 
     def __init__(self, hot: HotTier, cold: ColdTier, limit_bytes: int, documents: Documents):
@@ -57,6 +58,7 @@ class Writer:
         self._jobs: deque[_Job] = deque()
         self._bytes = 0
         self._busy = False
+        self._settling = False
         self._stopping = False
         self._settle_wanted = False
         self._peak = 0
@@ -64,6 +66,8 @@ class Writer:
         self._written_bytes = 0
         self._dropped = 0
         self._failed = 0
+        self._ended = 0
+        self._refused = False
         self._thread = threading.Thread(target=self._run, name="omlx-cache-writer", daemon=True)
 
     def start(self) -> None:
@@ -72,7 +76,8 @@ class Writer:
     def offer(self, page: PageId, nbytes: int, *, wait: bool = False) -> bool:
         """Queue a page that the hot tier holds; False, counted, when the queue is full.
 
-        With `wait` the caller blocks until there is room, unless the page could never fit.
+        With `wait` the caller blocks until there is room, unless the page could never fit. A page
+        that the hot tier does not hold is False as well, and not counted.
         """
         with self._changed:
             if wait and nbytes <= self.limit_bytes:
@@ -84,7 +89,7 @@ class Writer:
                 return False
             if self._hot.pin(page) is None:
                 return False
-            self._jobs.append(_Job(page, nbytes, time.time_ns()))
+            self._jobs.append(_Job(page, nbytes))
             self._bytes += nbytes
             self._peak = max(self._peak, self._bytes)
             self._changed.notify_all()
@@ -95,22 +100,27 @@ class Writer:
         with self._changed:
             if not self._jobs and not self._busy:
                 return False
-            before = self._written + self._failed
-            return self._changed.wait_for(
-                lambda: self._written + self._failed != before or self._stopping, timeout
-            )
+            before = self._ended
+            return self._changed.wait_for(lambda: self._ended != before or self._stopping, timeout)
 
     def flush(self, timeout: float | None) -> bool:
-        """Block until nothing is pending; False when `timeout` seconds were not enough."""
+        """Block until nothing is pending; False when `timeout` seconds were not enough, or when
+        the writer was stopped with work left."""
         with self._changed:
             self._settle_wanted = True
             self._changed.notify_all()
-            return self._changed.wait_for(
-                lambda: not self._jobs and not self._busy and not self._settle_wanted, timeout
-            )
+            self._changed.wait_for(lambda: self._idle() or self._stopping, timeout)
+            return self._idle() or (self._stopping and not self._jobs and not self._busy)
+
+    def _idle(self) -> bool:
+        return not (self._jobs or self._busy or self._settling or self._settle_wanted)
 
     def stop(self, timeout: float | None) -> bool:
-        """Write what is pending, within `timeout` seconds, and end the thread."""
+        """Write what is pending, within `timeout` seconds, and end the thread.
+
+        False when something was left; it is counted as dropped. A write that hangs in the disk
+        is left behind on its daemon thread.
+        """
         clean = self.flush(timeout)
         with self._changed:
             self._stopping = True
@@ -119,9 +129,9 @@ class Writer:
             self._dropped += len(abandoned)
             self._changed.notify_all()
         for job in abandoned:
-            self._hot.unpin(job.page, written=False)
+            self._hot.unpin(job.page, written=None)
         self._thread.join(timeout)
-        return clean
+        return clean and not abandoned
 
     def usage(self) -> WriterUsage:
         with self._changed:
@@ -146,34 +156,54 @@ class Writer:
                 if self._stopping:
                     return
                 job = self._jobs.popleft() if self._jobs else None
-                self._busy = job is not None
-            written = False
-            if job is None:
-                self._cold.settle()
-            else:
-                written = self._write(job)
-            with self._changed:
-                self._busy = False
                 if job is None:
-                    self._settle_wanted = False
+                    self._settling, self._settle_wanted = True, False
                 else:
-                    self._bytes -= job.nbytes
-                    self._written += written
-                    self._failed += not written
-                    self._written_bytes += job.nbytes * written
+                    self._busy = True
+            if job is None:
+                self._settle()
+            else:
+                self._count(job, self._write(job))
+            with self._changed:
+                self._busy = self._settling = False
                 self._changed.notify_all()
 
-    def _write(self, job: _Job) -> bool:
-        page = self._hot.get(job.page)
-        if page is None:
-            return False
+    def _settle(self) -> None:
         try:
-            written = self._cold.write(page, job.time_ns, self._documents(page.meta.namespace))
+            self._cold.settle()
+            self._hot.mark_dirty(self._cold.take_lost())
+        except Exception:
+            _log.exception("recency not recorded")
+
+    def _write(self, job: _Job) -> Outcome:
+        page = self._hot.get(job.page)
+        stamp = self._hot.used_ns(job.page)
+        if page is None or stamp is None:
+            return "gone"
+        written = False
+        try:
+            written = self._cold.write(page, stamp, self._documents(page.meta.namespace))
+            self._refused = False
         except OSError as error:
-            _log.warning("page not written, its hot copy stays: %s", error)
-            written = False
+            # Once, not for each of the thousands of pages that a full disk refuses.
+            level = logging.DEBUG if self._refused else logging.WARNING
+            _log.log(level, "page not written, its hot copy stays: %s", error)
+            self._refused = True
         except Exception:
             _log.exception("page not written, its hot copy stays")
-            written = False
-        self._hot.unpin(job.page, written=written)
-        return written
+        self._hot.mark_dirty(self._cold.take_lost())
+        # Whoever used the page meanwhile told the hot tier first, and the cold one in vain.
+        used = self._hot.used_ns(job.page)
+        if used is not None and used != stamp:
+            self._cold.touch([job.page], used)
+        self._hot.unpin(job.page, written=page if written else None)
+        return "written" if written else "failed"
+
+    def _count(self, job: _Job, outcome: Outcome) -> None:
+        with self._changed:
+            self._bytes -= job.nbytes
+            self._ended += 1
+            self._written += outcome == "written"
+            self._failed += outcome == "failed"
+            self._dropped += outcome == "gone"
+            self._written_bytes += job.nbytes if outcome == "written" else 0

@@ -1,0 +1,69 @@
+"""Codecs: how a page's keys and values are encoded. Public names are imported on first use.
+
+`names` is free of MLX, so settings and commands may import it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .affine import AffineCodec
+    from .codec import Codec, Parts, PartSpec, Support, join_parts, slice_parts
+    from .dense import DenseCodec
+    from .identity import CodecIdentity, parse_identity
+    from .names import CODEC_NAMES, CodecName, check_codec_name
+    from .policy import CodecPolicy, LayerCodecs, LayerShape
+    from .registry import choose_pair, codec_for
+    from .turbo import TurboCodec
+
+_HOME = {
+    "AffineCodec": "affine",
+    "Codec": "codec",
+    "PartSpec": "codec",
+    "Parts": "codec",
+    "Support": "codec",
+    "join_parts": "codec",
+    "slice_parts": "codec",
+    "DenseCodec": "dense",
+    "CodecIdentity": "identity",
+    "parse_identity": "identity",
+    "CODEC_NAMES": "names",
+    "CodecName": "names",
+    "check_codec_name": "names",
+    "CodecPolicy": "policy",
+    "LayerCodecs": "policy",
+    "LayerShape": "policy",
+    "choose_pair": "registry",
+    "codec_for": "registry",
+    "TurboCodec": "turbo",
+}
+
+__all__ = [
+    "CODEC_NAMES",
+    "AffineCodec",
+    "Codec",
+    "CodecIdentity",
+    "CodecName",
+    "CodecPolicy",
+    "DenseCodec",
+    "LayerCodecs",
+    "LayerShape",
+    "PartSpec",
+    "Parts",
+    "Support",
+    "TurboCodec",
+    "check_codec_name",
+    "choose_pair",
+    "codec_for",
+    "join_parts",
+    "parse_identity",
+    "slice_parts",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)

@@ -1,0 +1,86 @@
+"""Group-wise integer quantisation as MLX does it.
+
+Parts match the arrays of mlx-lm's `QuantizedKVCache`: `packed` (uint32), `scales`, `biases`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from .codec import (
+    FLOAT_DTYPES,
+    Parts,
+    PartSpec,
+    Support,
+    require,
+    require_parts,
+    spec_bytes_per_token,
+)
+from .identity import CodecIdentity, make_identity
+
+GROUP_SIZES = (64, 32)
+"""Preferred first. 128 saves 2 % more bytes and costs accuracy on outlier channels."""
+
+
+@dataclass(frozen=True, slots=True)
+class AffineCodec:
+    """`mx.quantize` in affine mode: each group keeps a scale and a bias of the input's dtype."""
+
+    bits: int
+    group_size: int
+
+    def __post_init__(self) -> None:
+        if self.bits not in (2, 3, 4, 5, 6, 8) or self.group_size not in (32, 64, 128):
+            raise ValueError(f"no affine codec of {self.bits} bits in groups of {self.group_size}")
+
+    @property
+    def identity(self) -> CodecIdentity:
+        return make_identity("affine", 1, {"bits": self.bits, "group": self.group_size})
+
+    def supports(self, dim: int, dtype: mx.Dtype) -> Support:
+        if dim == 0 or dim % self.group_size:
+            return Support(f"{dim} channels do not divide into groups of {self.group_size}")
+        return _supports_dtype(dtype)
+
+    def encode(self, x: mx.array) -> Parts:
+        require(self.supports(x.shape[-1], x.dtype))
+        packed, scales, biases = mx.quantize(x, group_size=self.group_size, bits=self.bits)
+        return {"packed": packed, "scales": scales, "biases": biases}
+
+    def encodable(self, x: mx.array, parts: Mapping[str, mx.array]) -> mx.array:
+        """False for an infinity or NaN, or a group whose range overflows the input's dtype.
+
+        The input is looked at too: a NaN leaves no trace in scales and biases.
+        """
+        spans = parts["scales"] * ((1 << self.bits) - 1)
+        return mx.all(mx.isfinite(x)) & mx.all(mx.isfinite(spans))
+
+    def decode(self, parts: Mapping[str, mx.array], dtype: mx.Dtype) -> mx.array:
+        require_parts(parts, ("packed", "scales", "biases"), self.identity)
+        dense = mx.dequantize(
+            parts["packed"],
+            parts["scales"],
+            parts["biases"],
+            group_size=self.group_size,
+            bits=self.bits,
+        )
+        return dense.astype(dtype)
+
+    def parts_spec(self, shape: tuple[int, ...], dtype: mx.Dtype) -> dict[str, PartSpec]:
+        *leading, dim = shape
+        require(self.supports(dim, dtype))
+        groups = PartSpec((*leading, dim // self.group_size), dtype)
+        packed = PartSpec((*leading, dim * self.bits // 32), mx.uint32)
+        return {"packed": packed, "scales": groups, "biases": groups}
+
+    def bytes_per_token(self, heads: int, dim: int, dtype: mx.Dtype) -> int:
+        return spec_bytes_per_token(self.parts_spec((1, heads, 1, dim), dtype))
+
+
+def _supports_dtype(dtype: mx.Dtype) -> Support:
+    if dtype not in FLOAT_DTYPES:
+        return Support(f"{dtype} is not a floating-point dtype that MLX quantises")
+    return Support()
