@@ -53,7 +53,7 @@ check: setup ## Lint, check formatting, check types
 	$(BIN)/mypy
 
 bench: setup ## Print benchmark ratios, each measured against its bound in one run
-	$(BIN)/python -m bench $(ARGS)
+	$(BIN)/python -m omlx_cache.bench $(ARGS)
 
 test-peers: setup ## Compare with other projects' packages, each in its own environment
 	@if [ -f tests/peers/run.sh ]; then bash tests/peers/run.sh; else echo "No peers to test yet."; fi

@@ -11,6 +11,7 @@ from omlx_cache.cut import Cutter, TensorCut, cut_tokens, earliest_held, read_so
 from omlx_cache.encoding import codec_text, codecs_for, encode_page, encoded_nbytes, live_tags
 from omlx_cache.layout import Layout
 from omlx_cache.namespace import Namespace
+from omlx_cache.progress import Extent
 from omlx_cache.results import CommitResult
 from omlx_cache.staging import Staging
 from omlx_cache.store import BlockStore
@@ -48,12 +49,10 @@ class Committer:
         self._promoted = 0
         self._new: dict[PageId, int] = {}
 
-    def run(self, prompt_length: int, fed: int) -> CommitResult:
+    def run(self, prompt_length: int, extent: Extent) -> CommitResult:
         """Store what the live cache and the staged captures hold, and return what it was."""
-        live = self._layout.position()
-        end = min(len(self._chain), live if live is not None else max(fed, len(self._chain)))
-        exact = live is None or live == end
-        if not exact:
+        end, exact = extent.end, extent.exact
+        if not exact or end != len(self._chain):
             self._skipped[reasons.POSITION] += 1
         if end == 0:
             return self._result(0)
@@ -68,9 +67,9 @@ class Committer:
             if group.kind == "paged":
                 self._store_paged(group, ends)
             elif group.kind == "window":
-                self._store_window(group, ends, end if exact else -1)
+                self._store_window(group, ends, extent)
             else:
-                self._store_states(group, snapshots, end if exact else -1)
+                self._store_states(group, snapshots, extent)
         self._finish(ends, end)
         return self._result(end)
 
@@ -102,11 +101,12 @@ class Committer:
             if not self._add(meta, cutter, cuts):
                 break
 
-    def _store_window(self, group: GroupSpec, ends: Sequence[int], live_end: int) -> None:
-        segments = self._staging.segments(group.name)
-        live = read_source(self._layout.of(group))
-        sources = [segment.source for segment in segments] + [live]
-        extra = phases_of(self._layout, group)
+    def _store_window(self, group: GroupSpec, ends: Sequence[int], extent: Extent) -> None:
+        sources = [segment.source for segment in self._staging.segments(group.name)]
+        extra = ""
+        if extent.overwritten <= group.window:
+            sources.append(read_source(self._layout.of(group)))
+            extra = phases_of(self._layout, group) if extent.exact else ""
         cutter: Cutter | None = None
         for end in self._window_ends(group, ends):
             page = PageId(self._chain.key(end), group.name)
@@ -126,7 +126,7 @@ class Committer:
             cuts = cut_tokens(sources, span)
             if not cuts:
                 continue
-            meta = self._meta(group, end, len(span), cuts, extra if end == live_end else "")
+            meta = self._meta(group, end, len(span), cuts, extra if end == extent.end else "")
             cutter = cutter or Cutter(sources)
             self._add(meta, cutter, cuts)
 
@@ -137,14 +137,14 @@ class Committer:
             wanted.add(group.keep)
         return sorted(wanted, reverse=True)
 
-    def _store_states(self, group: GroupSpec, snapshots: Sequence[Page], live_end: int) -> None:
+    def _store_states(self, group: GroupSpec, snapshots: Sequence[Page], extent: Extent) -> None:
         for page in snapshots:
             if self._store.hot.info(page.meta.id) is None:
                 self._admit_state(page)
-        if live_end > 0:
-            page_id = PageId(self._chain.key(live_end), group.name)
+        if extent.exact and not extent.overwritten:
+            page_id = PageId(self._chain.key(extent.end), group.name)
             if self._store.hot.info(page_id) is None:
-                final = snapshot_page(self._layout, self._namespace, self._chain, group, live_end)
+                final = snapshot_page(self._layout, self._namespace, self._chain, group, extent.end)
                 if final is not None:
                     self._admit_state(final)
 

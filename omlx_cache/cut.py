@@ -8,19 +8,18 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from omlx_cache.adapters.base import Ranges, TokenRange
+from omlx_cache.blank import blank_arrays, blank_bytes
 from omlx_cache.layout import Leaf
 from omlx_cache.mlxio import (
     TOKEN_AXIS,
     Array,
     HostView,
-    allocate_payload,
     carrier,
     dtype_name,
     evaluate,
     host_view,
     on_host,
     writable_view,
-    zeros,
 )
 from omlx_cache_storage.page import ITEM_BYTES, TensorSpec
 
@@ -196,14 +195,13 @@ class Cutter:
             array = mx.concatenate([tensor, tensor[:, :, :0]], axis=TOKEN_AXIS)
             mx.eval(array)
             return array
-        array = zeros(cut.spec.shape, cut.spec.dtype)
-        mx.eval(array)
+        array = blank_arrays({"": cut.spec})[""]
         if array.size:
             self._copy(cut, host_view(array).reshape(-1))
         return array
 
     def _host_payload(self, cuts: Sequence[TensorCut]) -> Array:
-        payload = allocate_payload(sum(cut.spec.nbytes for cut in cuts))
+        payload = blank_bytes(sum(cut.spec.nbytes for cut in cuts))
         target = writable_view(payload)
         offset = 0
         for cut in cuts:

@@ -261,7 +261,7 @@ def convert(
     made: dict[str, Array] = {}
     for spec in expected:
         if spec.name not in made:
-            made |= _converted(spec, arrays, tags, codecs)
+            made |= converted(spec, arrays, tags, codecs)
     for spec in expected:
         array = made[spec.name]
         if tuple(array.shape) != spec.shape or dtype_name(array) != spec.dtype:
@@ -273,9 +273,10 @@ def convert(
     return made
 
 
-def _converted(
+def converted(
     spec: TensorSpec, arrays: Mapping[str, Array], tags: Tags, codecs: Mapping[str, Codec]
 ) -> dict[str, Array]:
+    """Return a lazy tensor in the form of `spec` (and what was made with it), any token count."""
     base = spec.name.rpartition(".")[0]
     if spec.name in arrays and (base not in codecs or _same(tags.get(base), codecs[base])):
         return {spec.name: arrays[spec.name]}

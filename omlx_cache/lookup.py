@@ -58,12 +58,12 @@ class _Chain:
         if group.kind == "state":
             use = found.get(position)
             return None if use is None else (use,)
-        uses: list[PageUse] = []
+        uses: dict[PageUse, None] = {}
         for span in group.needs(position):
             cover = self._cover(found, span, position)
             if cover is None:
                 return None
-            uses += [use for use in cover if use not in uses]
+            uses.update(dict.fromkeys(cover))
         return tuple(uses)
 
     def _cover(

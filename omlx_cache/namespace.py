@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from omlx_cache_storage.format import FORMAT_VERSION
@@ -61,6 +62,7 @@ def _salt_digest(salt: str | bytes | None) -> str:
     return f"{kind}:{hashlib.sha256(raw).hexdigest()}"
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return version(package)

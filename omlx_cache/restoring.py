@@ -10,7 +10,8 @@ from omlx_cache.adapters.base import Phase
 from omlx_cache.layout import Layout
 from omlx_cache.lookup import PageUse, RestorePoint, find_restore_point
 from omlx_cache.mlxio import on_host
-from omlx_cache.restore.executor import PageFailed, execute
+from omlx_cache.restore.executor import execute
+from omlx_cache.restore.pages import PageFailed
 from omlx_cache.restore.plan import Plan, make_plan
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.errors import PageError

@@ -12,6 +12,7 @@ from omlx_cache.commit import Committer
 from omlx_cache.layout import Layout, layout_of
 from omlx_cache.lookup import RestorePoint, find_restore_point
 from omlx_cache.namespace import Namespace
+from omlx_cache.progress import extent_of
 from omlx_cache.restoring import restore, unsupported
 from omlx_cache.results import CommitResult
 from omlx_cache.staging import Staging
@@ -131,15 +132,16 @@ class SequenceView:
         counters = self._store.counters
         staging = Staging(counters, self._store.settings.snapshot_bytes)
         try:
+            layout = layout_of(prompt_cache)
             committer = Committer(
                 self._store,
                 self._namespace,
                 chain,
-                layout_of(prompt_cache),
+                layout,
                 staging,
                 self._cache.codec_policy,
             )
-            result = committer.run(prompt_length=0, fed=len(chain))
+            result = committer.run(0, extent_of(layout, len(chain)))
             self._cache.remember(chain, result.tokens)
             return result
         except UnsupportedCache as error:

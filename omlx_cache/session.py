@@ -13,6 +13,7 @@ from omlx_cache.commit import Committer
 from omlx_cache.layout import Layout, layout_of
 from omlx_cache.mlxio import evaluate
 from omlx_cache.namespace import Namespace
+from omlx_cache.progress import Progress, extent_of
 from omlx_cache.restoring import restore, unsupported
 from omlx_cache.results import CommitResult
 from omlx_cache.staging import Segment, Staging
@@ -59,11 +60,12 @@ class Session:
         self.prompt_cache: list[Any] = fresh()
         self._layout: Layout | None = None
         self._chain: KeyChain | None = None
-        self._prompt_tokens = list(tokens) if not hasattr(tokens, "tolist") else tokens.tolist()
+        self._prompt_tokens = _listed(tokens)
         self._prompt_length = len(self._prompt_tokens)
         self._stops: list[int] = []
         self._captured: dict[GroupSpec, int] = {}
-        self._fed = 0
+        self._fed = self._planned = 0
+        self._progress: Progress | None = None
         self._counters.add(sessions=1, live_sessions=1, asked_tokens=self._prompt_length)
         self._finalizer = weakref.finalize(self, _finish, self._staging, self._counters)
         try:
@@ -86,6 +88,7 @@ class Session:
         settings = self._store.settings
         self._layout = layout_of(self.prompt_cache)
         self._chain = KeyChain(namespace.digest, array, settings.block_size, settings.key_hash)
+        self._progress = Progress(self._layout, 0)
         if self._prompt_length < 2:
             self.miss_reason = reasons.TOO_SHORT
             return
@@ -100,10 +103,11 @@ class Session:
             known=known,
         )
         point = restored.point
-        self.cached_tokens = self._fed = point.position
+        self.cached_tokens = self._fed = self._planned = point.position
         self.cached_cold_tokens = restored.cold_tokens
         self.miss_reason = point.reason
         self._captured = dict.fromkeys(self._layout.groups, point.position)
+        self._progress = Progress(self._layout, point.position)
         if any(group.kind == "state" for group in self._layout.groups):
             self._stops = self._cache.policy.positions(
                 start=point.position,
@@ -135,8 +139,9 @@ class Session:
         else:
             _log.exception("restore failed, the request is computed in full")
             self.miss_reason = f"{reasons.ERROR}:{type(error).__name__}"
-        self.cached_tokens = self.cached_cold_tokens = self._fed = 0
+        self.cached_tokens = self.cached_cold_tokens = self._fed = self._planned = 0
         self._layout = None
+        self._progress = None
         self.prompt_cache = self._fresh()
 
     def __enter__(self) -> Self:
@@ -168,6 +173,7 @@ class Session:
         taken, self.prompt_cache = self.prompt_cache, []
         if self._layout is not None:
             self._layout = layout_of(self._fresh())
+            self._progress = None
         return taken
 
     def next_stop(self, step: int = 2048) -> int:
@@ -178,7 +184,8 @@ class Session:
         if self._fed >= self._prompt_length:
             return 0
         stop = min(self._fed + max(1, step), self._prompt_length)
-        return min([s for s in self._stops if self._fed < s < stop], default=stop) - self._fed
+        self._planned = min([s for s in self._stops if self._fed < s < stop], default=stop)
+        return self._planned - self._fed
 
     def prefill_chunks(self, step: int = 2048) -> Iterator[list[int]]:
         """Yield the prompt's remaining tokens in chunks of at most `step`.
@@ -188,9 +195,11 @@ class Session:
         """
         while count := self.next_stop(step):
             began = time.perf_counter()
-            chunk = self._prompt_tokens[self._fed : self._fed + count]
-            yield chunk
-            self.checkpoint(self._fed + count)
+            stop = self._fed + count
+            yield self._prompt_tokens[self._fed : stop]
+            self.checkpoint(stop)
+            # Whatever the cache says: a loop that feeds another cache must end too.
+            self._fed = stop
             self._counters.add(prefilled_tokens=count)
             self._counters.add_seconds("prefill", time.perf_counter() - began)
 
@@ -199,28 +208,37 @@ class Session:
     ) -> None:
         """Capture what would not last: window tokens, and recurrent state at a wanted position.
 
-        Call it when `position` tokens (default: as the cache says, else as `append` counted) have
-        been fed. Evaluates the arrays it copies. Skips, counted, when the cache is elsewhere.
+        Call it when `position` tokens (default: as the cache says, else what `next_stop` asked
+        for) have been fed. Evaluates the arrays it copies. Skips, counted, when the cache is
+        elsewhere.
         """
         layout = self._live_layout(prompt_cache)
-        if layout is None or self._chain is None:
+        if layout is None or self._chain is None or self._finished:
             self._fed = position if position is not None else self._fed
             return
         try:
-            actual = layout.position()
-            fed = actual if position is None else position
-            if fed is None:
-                fed = len(self._chain)
-            if actual is not None and actual != fed:
-                self._counters.skip(reasons.POSITION)
-                fed = actual
-            self._fed = fed
-            self._capture(layout, min(fed, len(self._chain)), exact=fed <= len(self._chain))
+            actual = self._where(layout, position)
+            self._fed = actual
+            self._capture(layout, min(actual, len(self._chain)), exact=actual <= len(self._chain))
         except UnsupportedCache as error:
             self._counters.skip(reasons.word(unsupported(error)))
         except Exception:
             _log.exception("checkpoint failed, the positions are skipped")
             self._counters.skip(reasons.ERROR)
+
+    def _where(self, layout: Layout, position: int | None) -> int:
+        """Return where the live cache is; counts it when that is not `position`."""
+        actual = layout.position()
+        if position is None:
+            position = self._planned if actual is None else actual
+            if position > self._prompt_length:
+                return position
+        if layout is self._layout and self._progress is not None:
+            actual = self._progress.reached(position)
+        if actual is None or actual == position:
+            return position
+        self._counters.skip(reasons.POSITION)
+        return actual
 
     def _capture(self, layout: Layout, position: int, *, exact: bool) -> None:
         for group in layout.groups:
@@ -260,13 +278,18 @@ class Session:
         """
         if self._chain is None or self._finished:
             return
+        listed = _listed(tokens)
         try:
-            self._chain.extend(as_tokens(tokens))
-        except (ValueError, TypeError, OverflowError):
+            self._chain.extend(as_tokens(listed))
+        except (ValueError, TypeError, OverflowError) as error:
             self._counters.skip(reasons.BAD_TOKENS)
+            self.miss_reason = f"{reasons.BAD_TOKENS}:{error}"
             self._chain = None
             return
-        self._prompt_tokens = self._prompt_tokens + list(tokens)
+        before = len(self._prompt_tokens)
+        self._prompt_tokens += listed
+        if self._progress is not None:
+            self._progress.recorded(before, len(self._prompt_tokens))
         if self._layout is not None and not self._layout.is_empty() and self._windows_due():
             self.checkpoint()
 
@@ -321,7 +344,10 @@ class Session:
                 self._staging,
                 self._cache.codec_policy,
             )
-            result = committer.run(self._prompt_length, self._fed)
+            recorded = len(self._chain)
+            own = self._progress if layout is self._layout else None
+            extent = extent_of(layout, recorded) if own is None else own.extent(recorded)
+            result = committer.run(self._prompt_length, extent)
             self._cache.remember(self._chain, result.tokens)
             return result
         except UnsupportedCache as error:
@@ -332,7 +358,7 @@ class Session:
 
     def _live_layout(self, prompt_cache: Sequence[Any] | None) -> Layout | None:
         """Return the layout of the live cache, None when it is not the session's kind."""
-        if self._layout is None or prompt_cache is None:
+        if self._layout is None or prompt_cache is None or prompt_cache is self.prompt_cache:
             return self._layout
         try:
             layout = layout_of(prompt_cache)
@@ -361,3 +387,12 @@ class Session:
 def _finish(staging: Staging, counters: Any) -> None:
     staging.release()
     counters.add(live_sessions=-1)
+
+
+def _listed(tokens: Any) -> list[Any]:
+    """Return tokens of any kind of sequence as a list; what is no sequence, as one bad token."""
+    plain = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+    try:
+        return list(plain)
+    except TypeError:
+        return [plain]

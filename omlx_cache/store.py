@@ -174,10 +174,11 @@ class BlockStore:
             granted, dirty = self.hot.reserve(nbytes, keep)
             if granted or self.writer is None:
                 return granted
+            if self.cold is not None and self.cold.refuses_writes:
+                if self.hot.reserve(nbytes, keep, give_up_dirty=True).granted:
+                    return True
             for page in dirty:
                 self._offer(page, wait=False)
-            if dirty and self.cold is not None and self.cold.refuses_writes:
-                return self.hot.reserve(nbytes, keep, give_up_dirty=True).granted
             if self.settings.queue_full != "wait" or nbytes > self.hot.limit_bytes:
                 return False
             if not self.writer.wait_for_progress(PROGRESS_SECONDS):

@@ -14,6 +14,7 @@ from omlx_cache.settings.places import COLD_DIR_VARIABLE, cold_dir_from_environm
 from omlx_cache_daemon.errors import CommandError, NobodyThere
 from omlx_cache_storage.catalog import CatalogEntry, NamespaceInfo, describe, namespaces, scan
 from omlx_cache_storage.errors import PageError
+from omlx_cache_storage.recency import age_seconds
 
 _COLD = ["cold"]
 
@@ -50,8 +51,8 @@ def list_pages(cold_dir: Path, prefix: str, limit: int) -> list[dict[str, object
         raise CommandError(f"{what} with {prefix} in {cold_dir}")
     entries = [entry for entry in _scan(cold_dir) if entry.namespace == matches[0]]
     entries.sort(key=lambda entry: (entry.position, entry.group, entry.key))
-    now = time.time()
-    return [_page(entry, now) for entry in entries[:limit]]
+    now_ns = time.time_ns()
+    return [_page(entry, now_ns) for entry in entries[:limit]]
 
 
 def inspect_pages(cold_dir: Path, prefix: str, limit: int) -> list[dict[str, object]]:
@@ -104,7 +105,7 @@ def label(document: Mapping[str, object]) -> str:
     return str(document.get("model_id") or str(document.get("model", ""))[:12])
 
 
-def _page(entry: CatalogEntry, now: float) -> dict[str, object]:
+def _page(entry: CatalogEntry, now_ns: int) -> dict[str, object]:
     return {
         "key": entry.key,
         "group": entry.group,
@@ -112,7 +113,7 @@ def _page(entry: CatalogEntry, now: float) -> dict[str, object]:
         "tokens": entry.held,
         "bytes": entry.nbytes,
         "tiers": _COLD,
-        "age_s": max(0.0, now - entry.mtime),
+        "age_s": age_seconds(int(entry.mtime * 1e9), now_ns),
     }
 
 

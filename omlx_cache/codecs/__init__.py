@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .identity import CodecIdentity, parse_identity
     from .names import CODEC_NAMES, CodecName, check_codec_name
     from .policy import CodecPolicy, LayerCodecs, LayerShape
-    from .registry import choose_pair, codec_for
+    from .registry import choose_pair, codec_for, warm_up
     from .turbo import TurboCodec
 
 _HOME = {
@@ -37,6 +37,7 @@ _HOME = {
     "LayerShape": "policy",
     "choose_pair": "registry",
     "codec_for": "registry",
+    "warm_up": "registry",
     "TurboCodec": "turbo",
 }
 
@@ -60,6 +61,7 @@ __all__ = [
     "join_parts",
     "parse_identity",
     "slice_parts",
+    "warm_up",
 ]
 
 

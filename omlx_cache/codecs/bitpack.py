@@ -7,11 +7,7 @@ Lazy MLX operations; the work is three shifts and masks for eight values whateve
 
 from __future__ import annotations
 
-from functools import cache
-
 import mlx.core as mx
-
-from .fusion import Chain, elementwise
 
 _BYTES_PER_GROUP = 8
 _NARROW = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32}
@@ -27,7 +23,8 @@ def pack(values: mx.array, bits: int) -> mx.array:
     *leading, dim = values.shape
     groups = -(-dim // _BYTES_PER_GROUP)
     lanes = _pad_last(values, groups * _BYTES_PER_GROUP).view(mx.uint64)
-    lanes = _closer(bits)(lanes)
+    for width in () if bits == 8 else (1, 2, 4):
+        lanes = _close_gaps(lanes, width * bits, 8 * width)
     if bits in _NARROW:
         stream = lanes.astype(_NARROW[bits]).view(mx.uint8)
     else:
@@ -46,36 +43,9 @@ def unpack(words: mx.array, bits: int, dim: int) -> mx.array:
     else:
         octets = _pad_last(stream.reshape(*leading, groups, bits), _BYTES_PER_GROUP)
         lanes = octets.view(mx.uint64).reshape(*leading, groups)
-    lanes = _opener(bits)(lanes)
+    for width in () if bits == 8 else (4, 2, 1):
+        lanes = _open_gaps(lanes, width * bits, 8 * width)
     return _fit_last(lanes.view(mx.uint8), dim)
-
-
-@cache
-def _closer(bits: int) -> Chain:
-    """Return the map of eight bytes, each holding `bits` bits, to the same bits side by side."""
-
-    def close(lanes: mx.array) -> mx.array:
-        for width in (1, 2, 4):
-            lanes = _close_gaps(lanes, width * bits, 8 * width)
-        return lanes
-
-    return elementwise(close) if bits < 8 else _same
-
-
-@cache
-def _opener(bits: int) -> Chain:
-    """Return the inverse of `_closer`."""
-
-    def open_up(lanes: mx.array) -> mx.array:
-        for width in (4, 2, 1):
-            lanes = _open_gaps(lanes, width * bits, 8 * width)
-        return lanes
-
-    return elementwise(open_up) if bits < 8 else _same
-
-
-def _same(lanes: mx.array) -> mx.array:
-    return lanes
 
 
 def _close_gaps(lanes: mx.array, field: int, lane: int) -> mx.array:

@@ -63,6 +63,16 @@ def codec_for(identity: CodecIdentity) -> Codec:
     return codec
 
 
+def warm_up(codec: Codec, dim: int, dtype: mx.Dtype) -> None:
+    """Encode and decode one token now; evaluates MLX and may block for seconds the first time.
+
+    On CUDA, MLX compiles some kernels at first use (14 s were seen for TurboQuant) and keeps them
+    on disk. Call this where waiting is expected, not in a request.
+    """
+    parts = codec.encode(mx.ones((1, 1, 1, dim), dtype))
+    mx.eval(codec.decode(parts, dtype))
+
+
 def _choose(half: str, dim: int, dtype: mx.Dtype, seed: int) -> Choice:
     if half == "dense":
         return Choice(DENSE, "")

@@ -26,8 +26,8 @@ from .codec import (
     require_parts,
     spec_bytes_per_token,
 )
-from .fusion import Chain, elementwise
 from .identity import CodecIdentity, make_identity
+from .rounding import Rounder, gather
 
 NormMode = Literal["corrected", "plain"]
 
@@ -42,7 +42,7 @@ class _Tables(NamedTuple):
     """
 
     levels: mx.array
-    nearest: Chain
+    nearest: Rounder
     mixing: mx.array
 
 
@@ -126,13 +126,13 @@ def _encode(codec: TurboCodec, x: mx.array) -> tuple[mx.array, mx.array]:
     unit = full / mx.maximum(norms, _SMALLEST_NORM)[..., None]
     nearest = tables.nearest(_rotate(unit, tables))
     if codec.norm == "corrected":
-        norms = norms / mx.linalg.norm(_lookup(tables.levels, nearest), axis=-1)
+        norms = norms / mx.linalg.norm(gather(tables.levels, nearest), axis=-1)
     return norms.astype(mx.float16), pack(nearest, codec.bits)
 
 
 def _decode(codec: TurboCodec, dtype: mx.Dtype, norms: mx.array, indices: mx.array) -> mx.array:
     tables = _tables(codec.dim, codec.bits, codec.seed)
-    rotated = _lookup(tables.levels, unpack(indices, codec.bits, codec.dim))
+    rotated = gather(tables.levels, unpack(indices, codec.bits, codec.dim))
     unit = _rotate_back(rotated, tables)
     return (unit * norms[..., None].astype(mx.float32)).astype(dtype)
 
@@ -147,26 +147,6 @@ def _rotate_back(rotated: mx.array, tables: _Tables) -> mx.array:
     if tables.mixing.ndim == 1:
         return hadamard(rotated) * tables.mixing
     return mx.matmul(rotated, tables.mixing)
-
-
-def _cell_counter(midpoints: list[float]) -> Chain:
-    """Return the map of a coordinate to its cell's uint8 index: the boundaries below it.
-
-    Counting comparisons beats a search: each is one vector instruction, a gather is not.
-    """
-
-    def count(rotated: mx.array) -> mx.array:
-        nearest = (rotated > midpoints[0]).astype(mx.uint8)
-        for boundary in midpoints[1:]:
-            nearest = nearest + (rotated > boundary)
-        return nearest
-
-    return elementwise(count)
-
-
-def _lookup(levels: mx.array, nearest: mx.array) -> mx.array:
-    """Return the level of each index; `take_along_axis` is five times `take` on MLX's CPU."""
-    return mx.take_along_axis(levels, nearest.reshape(-1), axis=0).reshape(nearest.shape)
 
 
 @lru_cache(maxsize=64)
@@ -194,5 +174,5 @@ def _tables(dim: int, bits: int, seed: int) -> _Tables:
         if turbo_tables.is_power_of_two(dim)
         else turbo_tables.rotation(dim, seed)
     )
-    boundaries = [float(value) for value in turbo_tables.midpoints(levels)]
-    return _Tables(mx.array(levels), _cell_counter(boundaries), mx.array(mixing))
+    boundaries = turbo_tables.midpoints(levels)
+    return _Tables(mx.array(levels), Rounder(boundaries), mx.array(mixing))

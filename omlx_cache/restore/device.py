@@ -1,17 +1,32 @@
-"""The hot part of a restore on a GPU: few large concatenations instead of many small copies.
+"""Restoring on a GPU: few large concatenations instead of many small copies.
 
 One MLX operation costs about 8 us whatever it moves, so tensors that lie side by side in their
 pages and go to the same places are joined up to eight at a time, then made owned one by one.
+A host view of an array that the device has written moves it through the host: none is taken.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor as ThreadPool
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from omlx_cache.mlxio import TOKEN_AXIS, Array, dtype_of, evaluate
+from omlx_cache.encoding import convert
+from omlx_cache.mlxio import (
+    TOKEN_AXIS,
+    Array,
+    allocate_payload,
+    dtype_of,
+    evaluate,
+    writable_view,
+    zeros,
+)
+from omlx_cache.restore.decode import decode_joined
+from omlx_cache.restore.host import restore_on_host
+from omlx_cache.restore.pages import PageFailed, Pages, is_direct
 from omlx_cache.restore.plan import PageRead, Plan
+from omlx_cache_storage.errors import ForeignPage, PageError
 from omlx_cache_storage.page import Page, PageId, TensorSpec
 
 BATCH = 8
@@ -35,16 +50,70 @@ class _Job(NamedTuple):
     widths: tuple[int, ...]
 
 
-def join_hot(plan: Plan, hot: Sequence[tuple[PageRead, Page]]) -> dict[str, Array]:
-    """Return the token targets that hot pages contribute to, evaluated; cold parts are zeros.
+def restore_on_device(
+    plan: Plan, hot: Mapping[PageId, Page], pages: Pages, pool: ThreadPool
+) -> dict[str, Array]:
+    """Return the filled targets by tensor name, evaluated and owned; raises PageFailed.
 
-    Snapshots are left to the caller. Evaluates batch by batch, so it peaks at the targets plus
-    one batch.
+    Dense pages that are all on the disk go through host memory. Everything else is joined on the
+    device: cold pages are read into memory first and stay in the hot tier if it has room.
     """
-    payloads = {page.meta.id: page.payload for _read, page in hot}
-    jobs = _jobs(plan, [read for read, _page in hot])
+    if not hot and not plan.encoded:
+        return restore_on_host(plan, hot, pages, pool, on_device=True)
+    items = [(read, hot[read.use.page]) for read in plan.reads if read.use.page in hot]
+    items += _fetched([read for read in plan.reads if read.use.page not in hot], pages, pool)
+    forms = {is_direct(read, page.meta) for read, page in items}
+    try:
+        made = decode_joined(plan, items) if False in forms else _joined(plan, items)
+        made |= _snapshots(plan, items)
+    except ForeignPage as error:
+        raise PageFailed(items[-1][0].use.page, error) from error
+    missing = {name: spec for name, spec in plan.targets.items() if name not in made}
+    made |= {name: zeros(spec.shape, spec.dtype) for name, spec in missing.items()}
+    evaluate(list(made.values()))
+    return made
+
+
+def _fetched(
+    reads: Sequence[PageRead], pages: Pages, pool: ThreadPool
+) -> list[tuple[PageRead, Page]]:
+    """Read cold pages into payloads of their own, all at once."""
+
+    def fetch(read: PageRead) -> Page:
+        try:
+            with pages.reading(read.use.page) as reader:
+                payload = allocate_payload(reader.meta.nbytes)
+                reader.read_into([writable_view(payload)])
+                return Page(reader.meta, payload)
+        except PageError as error:
+            raise PageFailed(read.use.page, error) from error
+
+    found = list(zip(reads, pool.map(fetch, reads), strict=True))
+    for _read, page in found:
+        pages.keep(page)
+    return found
+
+
+def _snapshots(plan: Plan, items: Sequence[tuple[PageRead, Page]]) -> dict[str, Array]:
+    """Return owned copies of the tensors that are restored whole."""
     made: dict[str, Array] = {}
-    for _shape, run in groupby(
+    for read, page in items:
+        if any(copy.hi < 0 for copy in read.copies):
+            arrays = convert(page, read.expected, plan.codecs)
+            for copy in read.copies:
+                spec = plan.targets[copy.tensor]
+                flat = arrays[copy.tensor].reshape(-1)
+                # Joining with nothing copies, so that the page is not pinned.
+                made[copy.tensor] = mx.concatenate([flat, flat[:0]]).reshape(spec.shape)
+    return made
+
+
+def _joined(plan: Plan, items: Sequence[tuple[PageRead, Page]]) -> dict[str, Array]:
+    """Return the token targets of plain pages, evaluated batch by batch."""
+    payloads = {page.meta.id: page.payload for _read, page in items}
+    jobs = _jobs(plan, [read for read, _page in items])
+    made: dict[str, Array] = {}
+    for _same, run in groupby(
         jobs, key=lambda job: (job.target.dtype, job.target.shape, job.pieces)
     ):
         listed = list(run)

@@ -1,54 +1,17 @@
-"""Carrying out a plan: hot pages are copied, cold pages are read straight into the targets.
+"""Carrying out a plan: which executor suits the pages and the device.
 
 Targets are allocated once at their final size, so a restore peaks at about what it delivers.
-On the CPU back end every copy is a host copy. On a GPU the hot part is a few large
-concatenations, and only cold pages are written through host views.
 """
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Executor as ThreadPool
-from concurrent.futures import Future
-from contextlib import AbstractContextManager
-from typing import Protocol
 
-import numpy as np
-
-from omlx_cache.encoding import DENSE, convert
-from omlx_cache.mlxio import (
-    Array,
-    HostView,
-    allocate_payload,
-    carrier,
-    evaluate,
-    host_view,
-    payload_view,
-    zeros,
-)
-from omlx_cache.restore.device import join_hot
-from omlx_cache.restore.plan import Copy, PageRead, Plan
-from omlx_cache_storage.errors import ForeignPage, PageError
-from omlx_cache_storage.page import Page, PageId, PageMeta, TensorSpec
-from omlx_cache_storage.reader import PageReader
-
-READ_AHEAD = 6
-"""Cold pages in flight: enough to keep a disk busy, few enough that encoded ones stay small."""
-
-
-class Pages(Protocol):
-    """Where an executor gets pages from."""
-
-    def reading(self, page: PageId) -> AbstractContextManager[PageReader]: ...
-    def keep(self, page: Page) -> None: ...
-
-
-class PageFailed(Exception):
-    """A page could not be used; the restore must be planned again without it."""
-
-    def __init__(self, page: PageId, cause: PageError) -> None:
-        super().__init__(str(cause))
-        self.page = page
-        self.cause = cause
+from omlx_cache.mlxio import Array
+from omlx_cache.restore.device import restore_on_device
+from omlx_cache.restore.host import restore_on_host
+from omlx_cache.restore.pages import Pages
+from omlx_cache.restore.plan import Plan
+from omlx_cache_storage.page import Page, PageId
 
 
 def execute(
@@ -63,152 +26,6 @@ def execute(
 
     Blocks on the disk for pages that are not in `hot`. Raises PageFailed; nothing is left behind.
     """
-    direct: list[tuple[PageRead, Page]] = []
-    encoded: list[tuple[PageRead, Page]] = []
-    for read in plan.reads:
-        page = hot.get(read.use.page)
-        if page is not None:
-            (direct if is_direct(read, page.meta) else encoded).append((read, page))
-    made = join_hot(plan, direct) if on_device else {}
-    fresh = {
-        name: zeros(spec.shape, spec.dtype)
-        for name, spec in plan.targets.items()
-        if name not in made
-    }
-    evaluate(list(fresh.values()))
-    arrays = {**made, **fresh}
-    views = {name: host_view(array) for name, array in arrays.items() if array.size}
-    for read, page in direct:
-        payload = payload_view(page.payload)
-        _scatter(read, payload, {n: v for n, v in views.items() if n in fresh})
-    for read, page in encoded:
-        _decode(read, page, plan, views)
-    _read_all([r for r in plan.reads if r.use.page not in hot], pages, plan, views, pool)
-    return {name: arrays[name] for name in plan.targets}
-
-
-def is_direct(read: PageRead, meta: PageMeta) -> bool:
-    """True when a page's tensors are what its targets want; False when a codec stands between.
-
-    Raises PageFailed for a page without codec that has other tensors than expected.
-    """
-    if meta.tensors == read.expected:
-        return True
-    names = {spec.name for spec in read.expected}
-    ours = {spec for spec in meta.tensors if spec.name in names}
-    if meta.codec == DENSE and ours - set(read.expected):
-        raise PageFailed(
-            read.use.page, ForeignPage("the page's tensors differ from those it should join")
-        )
-    return False
-
-
-def _decode(read: PageRead, page: Page, plan: Plan, views: Mapping[str, HostView]) -> None:
-    """Bring one encoded page into the targets: it peaks at that page's dense size."""
-    try:
-        arrays = convert(page, read.expected, plan.codecs)
-    except ForeignPage as error:
-        raise PageFailed(read.use.page, error) from error
-    sources = {name: host_view(array) for name, array in arrays.items() if array.size}
-    for copy in read.copies:
-        target, source = views.get(copy.tensor), sources.get(copy.tensor)
-        if target is None or source is None:
-            continue
-        _copy(copy, source, target)
-
-
-def _read_all(
-    reads: Sequence[PageRead],
-    pages: Pages,
-    plan: Plan,
-    views: Mapping[str, HostView],
-    pool: ThreadPool,
-) -> None:
-    """Read cold pages, a few at a time; the first failure wins, after all reads have ended."""
-    waiting: deque[tuple[PageRead, Future[Page | None]]] = deque()
-    failed: PageFailed | None = None
-    left = deque(reads)
-    while left or waiting:
-        while left and len(waiting) < READ_AHEAD and failed is None:
-            read = left.popleft()
-            waiting.append((read, pool.submit(_read_cold, read, pages, views)))
-        if not waiting:
-            break
-        read, future = waiting.popleft()
-        try:
-            page = future.result()
-            if page is not None and failed is None:
-                _decode(read, page, plan, views)
-                pages.keep(page)
-        except PageError as error:
-            failed = failed or PageFailed(read.use.page, error)
-        except PageFailed as error:
-            failed = failed or error
-    if failed is not None:
-        raise failed
-
-
-def _read_cold(read: PageRead, pages: Pages, views: Mapping[str, HostView]) -> Page | None:
-    """Read a page into its targets; one that must be decoded first is returned instead."""
-    with pages.reading(read.use.page) as reader:
-        if not is_direct(read, reader.meta):
-            encoded = allocate_payload(reader.meta.nbytes)
-            reader.read_into([encoded])
-            return Page(reader.meta, encoded)
-        segments = _segments(read, views)
-        if segments is not None:
-            reader.read_into(segments)
-            return None
-        payload = np.empty(reader.meta.nbytes, dtype=np.uint8)
-        reader.read_into([payload])
-    _scatter(read, payload, views)
-    return None
-
-
-def _segments(read: PageRead, views: Mapping[str, HostView]) -> list[HostView] | None:
-    """Return the memory that a page fills, in payload order, or None unless it fills it exactly."""
-    by_tensor: dict[str, list[Copy]] = {}
-    for copy in read.copies:
-        by_tensor.setdefault(copy.tensor, []).append(copy)
-    segments: list[HostView] = []
-    for spec in read.expected:
-        if spec.nbytes == 0:
-            continue
-        copies = by_tensor.get(spec.name, [])
-        if len(copies) != 1:
-            return None
-        copy = copies[0]
-        view = views[spec.name]
-        if copy.hi < 0:
-            segments.append(view.reshape(-1))
-            continue
-        tokens = spec.shape[2]
-        if (copy.lo, copy.hi) != (0, tokens):
-            return None
-        outer = spec.shape[0] * spec.shape[1]
-        rows = view.reshape(outer, view.shape[2], -1)
-        segments += [rows[o, copy.to : copy.to + tokens].reshape(-1) for o in range(outer)]
-    return segments
-
-
-def _scatter(read: PageRead, payload: HostView, views: Mapping[str, HostView]) -> None:
-    """Copy a payload's tensors to their targets; targets without a view are passed over."""
-    offset = 0
-    tensors: dict[str, tuple[TensorSpec, int]] = {}
-    for spec in read.expected:
-        tensors[spec.name] = (spec, offset)
-        offset += spec.nbytes
-    for copy in read.copies:
-        spec, start = tensors[copy.tensor]
-        target = views.get(copy.tensor)
-        if target is None or spec.nbytes == 0:
-            continue
-        source = payload[start : start + spec.nbytes].view(carrier(spec.dtype)).reshape(spec.shape)
-        _copy(copy, source, target)
-
-
-def _copy(copy: Copy, source: HostView, target: HostView) -> None:
-    if copy.hi < 0:
-        target[...] = source
-    else:
-        target[:, :, copy.to : copy.to + copy.hi - copy.lo] = source[:, :, copy.lo : copy.hi]
+    if on_device:
+        return restore_on_device(plan, hot, pages, pool)
+    return restore_on_host(plan, hot, pages, pool)

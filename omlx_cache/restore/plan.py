@@ -7,7 +7,7 @@ from typing import NamedTuple
 from omlx_cache.adapters.base import Phase, Ranges, TokenRange
 from omlx_cache.codecs import Codec
 from omlx_cache.cut import file_order
-from omlx_cache.encoding import packing_codecs, wanted_specs
+from omlx_cache.encoding import DENSE, packing_codecs, wanted_specs
 from omlx_cache.layout import Leaf
 from omlx_cache.lookup import PageUse, RestorePoint
 from omlx_cache.mlxio import TOKEN_AXIS
@@ -45,13 +45,15 @@ class LeafPlan:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A whole restore. `targets` are the tensors to fill, capacity included; `codecs` are those
-    of leaves that want their tensors packed, by dense tensor name."""
+    of leaves that want their tensors packed, by dense tensor name; `encoded` says that some page
+    known so far went through a codec."""
 
     position: int
     targets: Mapping[str, TensorSpec]
     reads: Sequence[PageRead]
     leaves: Sequence[LeafPlan]
     codecs: Mapping[str, Codec]
+    encoded: bool
 
     @property
     def nbytes(self) -> int:
@@ -92,7 +94,8 @@ def make_plan(
             plans.append(LeafPlan(leaf, {f: spec.name for f, spec in fields.items()}, phase))
         ordered = file_order(specs.values())
         reads += [_read(use, ordered, wanted) for use in uses]
-    return Plan(point.position, targets, reads, plans, codecs)
+    encoded = any(meta.codec != DENSE for meta in metas.values())
+    return Plan(point.position, targets, reads, plans, codecs, encoded)
 
 
 def _refuse_strangers(model: PageMeta, members: Sequence[Leaf]) -> None:

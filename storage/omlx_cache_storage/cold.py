@@ -18,8 +18,10 @@ from omlx_cache_storage.reader import PageReader
 from omlx_cache_storage.recency import ChainRecency, Clock
 from omlx_cache_storage.records import ColdEntry, ColdUsage, Doomed, StoredPage
 
-FILE_SLACK_BYTES = 64 * 1024
-"""More than a write takes beside header and payload: blocks, and directories that it makes."""
+FILE_SLACK_BYTES = 16 * 1024
+"""More than a file takes beside header and payload: its last block, and its name."""
+DIRECTORY_SLACK_BYTES = 48 * 1024
+"""More than the directories and the document take that a write may make on its way."""
 
 
 class ColdTier:
@@ -175,37 +177,36 @@ class ColdTier:
         expected = len(header) + meta.nbytes + FILE_SLACK_BYTES
         if not self._make_room(expected):
             return False
-        try:
-            self._publish(page, header, expected, time_ns, document)
-        except BaseException as error:
-            with self._lock:
-                self._bytes -= expected
-                if isinstance(error, OSError):
-                    self._write_trouble = f"failing: {error.strerror or error}"
-            raise
+        self._publish(page, header, expected, time_ns, document)
         return True
 
     def _publish(
         self, page: Page, header: bytes, expected: int, time_ns: int, document: Mapping[str, object]
     ) -> None:
-        """Write the file and index it; gives the bytes `expected` back at the end."""
+        """Write the file and index it; gives back the bytes `expected`, whatever happens."""
         name, namespace = name_of(page.meta), page.meta.namespace
         path = self._files.path(namespace, name)
-        temporary, nbytes = self._files.stage(path, [header, page.payload], document)
-        with self._naming:
-            self._files.publish(temporary, path, time_ns)
-            with self._lock:
-                replaced = self._pop(name.id)
-                self._adopt(StoredPage(namespace, name, nbytes), time_ns)
-        if replaced is not None and replaced.path != path:
-            self._delete([replaced])
         try:
+            temporary, nbytes = self._files.stage(path, [header, page.payload], document)
+            with self._naming:
+                self._files.publish(temporary, path, time_ns)
+                with self._lock:
+                    replaced = self._pop(name.id)
+                    self._bytes -= expected
+                    expected = 0
+                    self._adopt(StoredPage(namespace, name, nbytes), time_ns)
+            if replaced is not None and replaced.path != path:
+                self._delete([replaced])
             self._files.sync(path)
-        except OSError:
-            self.discard([name.id])
+        except BaseException as error:
+            self.discard([name.id] if expected == 0 else [])
+            self._files.tidy([path.parent])
+            with self._lock:
+                self._bytes -= expected
+                if isinstance(error, OSError):
+                    self._write_trouble = f"failing: {error.strerror or error}"
             raise
         with self._lock:
-            self._bytes -= expected
             self._write_trouble = ""
 
     def _make_room(self, nbytes: int) -> bool:
@@ -216,8 +217,8 @@ class ColdTier:
         except OSError:
             short = 0
         with self._lock:
-            over = self._bytes + self._files.overhead_bytes + nbytes - self.limit_bytes
-            victims = self._victims(max(over, short))
+            wanted = self._bytes + self._files.overhead_bytes + nbytes + DIRECTORY_SLACK_BYTES
+            victims = self._victims(max(wanted - self.limit_bytes, short))
             if victims is None:
                 self._write_trouble = "full"
                 return False
@@ -226,7 +227,7 @@ class ColdTier:
         self._delete(doomed)
         with self._lock:
             used = self._bytes + self._files.overhead_bytes
-            if used > self.limit_bytes:
+            if used + DIRECTORY_SLACK_BYTES > self.limit_bytes:
                 # What was evicted could not be deleted, so its bytes are still there.
                 self._bytes -= nbytes
                 self._write_trouble = "full"
@@ -326,9 +327,11 @@ class ColdTier:
 
     def usage(self) -> ColdUsage:
         with self._lock:
+            used = self._bytes + self._files.overhead_bytes
+            self._peak = max(self._peak, used)
             return ColdUsage(
                 len(self._index),
-                self._bytes + self._files.overhead_bytes,
+                used,
                 self._peak,
                 self.limit_bytes,
                 self._evicted,

@@ -172,8 +172,7 @@ class PageFiles:
         directory = shard.parent
         described = directory / NAMESPACE_FILE
         for path in (self.directory, directory):
-            if self.fs.make_directory(path):
-                self.fs.sync_directory(path.parent, self.durability)
+            self._make_directory(path)
         if not described.exists():
             text = json.dumps(document, indent=2, sort_keys=True, default=str) + "\n"
             raw = text.encode() if len(text) <= MAX_DOCUMENT_BYTES else b"{}\n"
@@ -182,10 +181,14 @@ class PageFiles:
                 size = self.fs.write(temporary, [raw], self.durability)
                 self.fs.publish(temporary, described)
             self._note(described, size)
-        if self.fs.make_directory(shard):
-            self.fs.sync_directory(directory, self.durability)
-        for path in (directory, described, shard):
-            self._note(path)
+        self._note(described)
+        self._make_directory(shard)
+
+    def _make_directory(self, path: Path) -> None:
+        made = self.fs.make_directory(path)
+        self._note(path)
+        if made:
+            self.fs.sync_directory(path.parent, self.durability)
 
     @contextlib.contextmanager
     def _removing_on_failure(self, temporary: Path) -> Iterator[None]:

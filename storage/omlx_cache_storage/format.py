@@ -110,6 +110,8 @@ def decode_header(raw: bytes) -> Header:
     try:
         document = json.loads(raw[LENGTH_BYTES:total])
         fields = document.pop(METADATA)
+        if not all(isinstance(value, str) for value in fields.values()):
+            raise CorruptPage("an entry of the header's metadata is not a text")
         if fields["format"] != str(FORMAT_VERSION):
             raise CorruptPage(f"format {fields['format']!r} is not {FORMAT_VERSION}")
         meta = PageMeta(

@@ -1,0 +1,40 @@
+"""`omlx-cache serve`: mlx-lm's OpenAI-compatible server, with prompts kept across restarts."""
+
+import argparse
+import logging
+import os
+import sys
+
+from omlx_cache_daemon.options import positive_seconds
+from omlx_cache_daemon.server_flags import add_model, add_server, add_settings, given_settings
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser(
+        "serve",
+        help="serve a model, OpenAI-compatible, with this cache",
+        description="Runs mlx-lm's server with this cache in place of its own. The first Ctrl-C "
+        "or SIGTERM finishes the requests under way and writes the cache; a second one cuts "
+        "them off.",
+    )
+    add_model(parser)
+    add_server(parser)
+    add_settings(parser)
+    parser.add_argument(
+        "--drain-timeout",
+        type=positive_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long requests under way may take to end (default: %(default)s)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from omlx_cache.serving.serve import serve
+
+    code = serve(args, given_settings(args), args.drain_timeout)
+    # MLX frees the generation thread's compiled functions after Python has joined it, and needs
+    # the interpreter for that: if it is being taken down by then, the process aborts.
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(code)

@@ -1,0 +1,111 @@
+"""The flags of `mlx_lm.server`, and the cache's settings as flags, without importing either."""
+
+import argparse
+import json
+
+from omlx_cache.settings.sizes import parse_size
+
+SETTINGS = {
+    "block_size": "tokens in a block",
+    "hot_bytes": "memory budget of the cache, of every model together",
+    "hot_cache_only": "keep nothing on the disk",
+    "cold_dir": "directory of the cold tier",
+    "cold_bytes": "disk budget",
+    "min_free_bytes": "free disk space to leave",
+    "write_policy": "through, back or second_touch",
+    "queue_bytes": "bytes that may wait for the writer",
+    "queue_full": "drop or wait",
+    "durability": "none, fsync or full",
+    "codec": "how pages are encoded in both tiers",
+    "cold_codec": "how pages are encoded on disk only",
+    "min_quantize_tokens": "shorter sequences stay dense",
+    "key_hash": "sha256 or xxh3",
+    "snapshot_bytes": "budget of live recurrent snapshots",
+    "snapshot_stride": "tokens between regular snapshots of recurrent state",
+    "socket": "control socket: auto, off or a path",
+}
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add a flag for each setting of the cache; values are checked when the store opens."""
+    group = parser.add_argument_group(
+        "cache", "Each flag is also a variable: OMLX_CACHE_HOT_BYTES and so on. The flag wins."
+    )
+    for name, text in SETTINGS.items():
+        flag = f"--{name.replace('_', '-')}"
+        if name == "hot_cache_only":
+            group.add_argument(flag, action="store_true", default=None, help=text)
+        else:
+            group.add_argument(flag, metavar="VALUE", help=text)
+
+
+def given_settings(args: argparse.Namespace) -> dict[str, object]:
+    """Return the settings that were given as flags."""
+    return {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say which model is loaded and how."""
+    group = parser.add_argument_group("model")
+    group.add_argument("--model", help="path or hub id of the MLX model")
+    group.add_argument("--adapter-path", help="adapter weights and configuration")
+    group.add_argument("--trust-remote-code", action="store_true", help="for the tokenizer")
+    group.add_argument("--chat-template", default="", help="a chat template for the tokenizer")
+    group.add_argument(
+        "--use-default-chat-template", action="store_true", help="when the tokenizer has none"
+    )
+    group.add_argument(
+        "--chat-template-args",
+        type=json.loads,
+        default="{}",
+        metavar="JSON",
+        help="arguments of the template, such as enable_thinking",
+    )
+    group.add_argument("--prefill-step-size", type=int, default=2048, metavar="N")
+
+
+def add_server(parser: argparse.ArgumentParser) -> None:
+    """Add the rest of `mlx_lm.server`'s flags, with its defaults."""
+    group = parser.add_argument_group("server", "As mlx_lm.server has them.")
+    group.add_argument("--host", default="127.0.0.1")
+    group.add_argument("--port", type=int, default=8080, help="0 for any free port")
+    group.add_argument("--allowed-origins", type=lambda text: text.split(","), default="*")
+    group.add_argument(
+        "--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+    )
+    group.add_argument("--draft-model", help="a model for speculative decoding")
+    group.add_argument("--num-draft-tokens", type=int, default=3, metavar="N")
+    group.add_argument("--temp", type=float, default=0.0)
+    group.add_argument("--top-p", type=float, default=1.0)
+    group.add_argument("--top-k", type=int, default=0)
+    group.add_argument("--min-p", type=float, default=0.0)
+    group.add_argument("--max-tokens", type=int, default=512, metavar="N")
+    group.add_argument("--decode-concurrency", type=int, default=32, metavar="N")
+    group.add_argument("--prompt-concurrency", type=int, default=8, metavar="N")
+    group.add_argument(
+        "--prompt-cache-size",
+        type=int,
+        default=10,
+        metavar="N",
+        help="accepted, and without effect: --hot-bytes and --cold-bytes are the budgets",
+    )
+    group.add_argument(
+        "--prompt-cache-bytes",
+        type=_size,
+        metavar="SIZE",
+        help="memory for the prompt cache and the requests under way together",
+    )
+    group.add_argument("--kv-bits", type=int, metavar="BITS", help="pack KV; disables batching")
+    group.add_argument("--kv-group-size", type=int, default=64, metavar="N")
+    group.add_argument("--quantized-kv-start", type=int, default=5000, metavar="N")
+    group.add_argument("--pipeline", action="store_true", help="instead of tensor parallelism")
+
+
+def _size(text: str) -> int:
+    """Return a size as mlx-lm reads it, where M and G are decimal; else as this project does."""
+    number = text.rstrip("MGBmgb")
+    factor = {"M": 10**6, "MB": 10**6, "G": 10**9, "GB": 10**9}.get(text[len(number) :].upper())
+    try:
+        return int(float(number) * factor) if factor else parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,0 +1,1 @@
+"""Measurements that a user can repeat: what each KV codec costs, saves and loses."""

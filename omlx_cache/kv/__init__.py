@@ -1,0 +1,48 @@
+"""Working caches: what a running request appends to, and a restored prefix is put into.
+
+Drop-in subclasses of mlx-lm's caches that can allocate once, and a pool of slots.
+"""
+
+from .batch_rotating import BatchRotatingKVCache
+from .errors import (
+    AdvanceError,
+    AppendError,
+    CacheOffsetError,
+    CapacityWarning,
+    KVError,
+    NoFreeSlotError,
+    SequenceTooLongError,
+    UnknownSequenceError,
+)
+from .factory import make_prompt_cache
+from .growth import FixedStep, Geometric, Growth
+from .kv_cache import KVCache
+from .manager import KVCacheManager
+from .quantized import QuantizedKVCache
+from .rotating import RotatingKVCache
+from .sequence import SequenceState
+from .trim import trim_to_offset
+from .view import LayerView
+
+__all__ = [
+    "AdvanceError",
+    "AppendError",
+    "BatchRotatingKVCache",
+    "CacheOffsetError",
+    "CapacityWarning",
+    "FixedStep",
+    "Geometric",
+    "Growth",
+    "KVCache",
+    "KVCacheManager",
+    "KVError",
+    "LayerView",
+    "NoFreeSlotError",
+    "QuantizedKVCache",
+    "RotatingKVCache",
+    "SequenceState",
+    "SequenceTooLongError",
+    "UnknownSequenceError",
+    "make_prompt_cache",
+    "trim_to_offset",
+]

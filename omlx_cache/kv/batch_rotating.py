@@ -1,0 +1,138 @@
+"""BatchRotatingKVCache: the windows of several sequences in one buffer.
+
+With `keep` 0 the buffer is upstream's: columns shared by all rows, padding on the left.
+With `keep` above 0 it is `pinned.PinnedBatchRotatingKVCache`'s, because upstream's layout
+cannot keep a row's first tokens: they lie in other columns in every row.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from mlx_lm.models import cache as upstream
+
+from . import rotating
+from .buffers import Array, owned, regrow, shared
+from .copies import Independent
+from .growth import positive
+
+
+class BatchRotatingKVCache(Independent, upstream.BatchRotatingKVCache):  # type: ignore[misc]
+    """Drop-in for mlx-lm's BatchRotatingKVCache; with no option set, the same arrays and state.
+
+    capacity and step are RotatingKVCache's; `merge` takes them from the first cache.
+    """
+
+    keep = 0
+    capacity: int | None = None
+
+    keys: Any
+    values: Any
+    max_size: int
+    _idx: int
+
+    def __init__(
+        self,
+        max_size: int,
+        left_padding: Sequence[int],
+        step: int | None = None,
+        *,
+        capacity: int | None = None,
+    ) -> None:
+        super().__init__(max_size, list(left_padding))
+        if step is not None:
+            self.step = positive("step", step)
+        if capacity is not None:
+            self.capacity = min(positive("capacity", capacity), max_size)
+
+    @property
+    def state(self) -> tuple[Any, ...]:
+        """The buffers themselves and upstream's scalars."""
+        base: tuple[Any, ...] = upstream.BatchRotatingKVCache.state.fget(self)
+        return base
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self._lengths = None
+        upstream.BatchRotatingKVCache.state.fset(self, shared(state))
+
+    def trim(self, n: int) -> int:
+        """Forget the last `n` tokens; return how many, 0 once older ones were overwritten."""
+        if not self.is_trimmable():
+            return 0
+        trimmed: int = super().trim(n)
+        return trimmed
+
+    @classmethod
+    def merge(cls, caches: Any) -> Any:
+        """Return one batch cache with a copy of every cache; ValueError if windows differ."""
+        return merge(caches)
+
+    def extract(self, idx: int) -> Any:
+        """Return row `idx` as an owned RotatingKVCache; evaluates the paddings."""
+        return rotating.adopt(super().extract(idx), step=own_step(self), capacity=self.capacity)
+
+    def finalize(self) -> None:
+        """Move right padding to the front, then give back what exceeds the window."""
+        super().finalize()
+        self._give_back_surplus()
+
+    def _update_in_place(self, keys: Array, values: Array) -> tuple[Array, Array]:
+        if self.capacity is not None and self._is_full_below_window():
+            columns = max(self.capacity, min(self._offset + self.step, self.max_size))
+            self.keys = regrow(self.keys, self._idx, columns, like=keys)
+            self.values = regrow(self.values, self._idx, columns, like=values)
+        updated: tuple[Array, Array] = super()._update_in_place(keys, values)
+        return updated
+
+    def _is_full_below_window(self) -> bool:
+        if self.keys is None:
+            return True
+        columns: int = self.keys.shape[2]
+        return bool(self._offset >= columns and columns < self.max_size)
+
+    def _update_concat(self, keys: Array, values: Array) -> tuple[Array, Array]:
+        joined: tuple[Array, Array] = super()._update_concat(keys, values)
+        # Before finalize() right padding still counts as tokens: dropping now would drop real ones.
+        if self._lengths is None:
+            self._give_back_surplus()
+        return joined
+
+    def _give_back_surplus(self) -> None:
+        """Retain the window only, as upstream does at the next single-token update."""
+        if self.capacity is None or self.keys is None:
+            return
+        surplus = self.keys.shape[2] - self.max_size
+        if surplus > 0:
+            self.keys = owned(self.keys[..., surplus:, :])
+            self.values = owned(self.values[..., surplus:, :])
+            self.left_padding -= surplus
+            self._idx = self.max_size
+
+
+def own_step(cache: Any) -> int | None:
+    """Return the step that was set on this cache itself, None for the class's."""
+    step: int | None = cache.__dict__.get("step")
+    return step
+
+
+def merge(caches: Sequence[Any]) -> Any:
+    """Return one batch cache with a copy of every rotating cache, `keep` included.
+
+    Lazy. Raises ValueError when the caches differ in `max_size` or `keep`.
+    """
+    first = caches[0]
+    if any((c.max_size, c.keep) != (first.max_size, first.keep) for c in caches):
+        raise ValueError(
+            "only rotating caches of the same max_size and keep can be merged, got "
+            f"{sorted({(c.max_size, c.keep) for c in caches})}"
+        )
+    options = {"step": own_step(first), "capacity": getattr(first, "capacity", None)}
+    if first.keep:
+        from . import pinned  # it subclasses the class above
+
+        return pinned.merge(caches, **options)
+    merged = upstream.BatchRotatingKVCache.merge.__func__(BatchRotatingKVCache, caches)
+    if options["step"] is not None:
+        merged.step = options["step"]
+    merged.capacity = options["capacity"]
+    return merged

@@ -1,0 +1,245 @@
+"""KVCacheManager: one pre-allocated pool of KV memory, handed out in slots to sequences.
+
+Per layer, keys and values are one buffer (slots, kv heads, max_seq_len, head_dim). A
+sequence owns one slot, and the lowest free slot is taken first, so that sequences that
+run together tend to lie side by side and a batch of them is a slice of the pool.
+"""
+
+from collections.abc import Sequence as Many
+
+import mlx.core as mx
+
+from .buffers import Array
+from .errors import (
+    AppendError,
+    NoFreeSlotError,
+    SequenceTooLongError,
+    UnknownSequenceError,
+)
+from .growth import positive
+from .sequence import Sequence, SequenceState
+from .view import LayerView
+
+# MLX's CUDA indexing kernels fail to load for arrays of more elements than this.
+MAX_ELEMENTS = 2**31 - 1
+
+
+class KVCacheManager:
+    """Holds all KV memory from construction on; appending writes in place.
+
+    Positions follow from the committed length alone: `append_kv` writes behind it, for
+    the layers in any order, and `advance_seq_len` commits what all layers have appended.
+
+    In-place holds while nobody else refers to the pool's buffers: a view from `get_cache`
+    that is still held, or not yet evaluated work on it, makes MLX copy that layer's
+    buffer at the next write. The result is right either way.
+
+    Not thread-safe: use it from the thread that runs the model. Mutable: the pool's
+    buffers, the free slots, the sequences.
+    """
+
+    def __init__(
+        self,
+        max_batch_size: int,
+        num_layers: int,
+        max_seq_len: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: Array = mx.float16,
+    ) -> None:
+        self.max_batch_size = positive("max_batch_size", max_batch_size)
+        self.num_layers = positive("num_layers", num_layers)
+        self.max_seq_len = positive("max_seq_len", max_seq_len)
+        self.num_kv_heads = positive("num_kv_heads", num_kv_heads)
+        self.head_dim = positive("head_dim", head_dim)
+        self.dtype = dtype
+        shape = (max_batch_size, num_kv_heads, max_seq_len, head_dim)
+        elements = max_batch_size * num_kv_heads * max_seq_len * head_dim
+        if elements > MAX_ELEMENTS:
+            raise ValueError(
+                f"a layer's buffer of {elements} elements is above the limit of {MAX_ELEMENTS}: "
+                "lower max_batch_size or max_seq_len"
+            )
+        self._keys = [mx.zeros(shape, dtype) for _ in range(num_layers)]
+        self._values = [mx.zeros(shape, dtype) for _ in range(num_layers)]
+        mx.eval(self._keys, self._values)
+        self._free_slots = set(range(max_batch_size))
+        self._sequences: dict[int, Sequence] = {}
+        self._next_id = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the pool: constant from construction to the end."""
+        return sum(int(buffer.nbytes) for buffer in (*self._keys, *self._values))
+
+    @property
+    def free_slots(self) -> int:
+        return len(self._free_slots)
+
+    @property
+    def active_sequences(self) -> tuple[int, ...]:
+        """Ids of the sequences that hold a slot, oldest first."""
+        return tuple(self._sequences)
+
+    def allocate_sequence(self, max_len: int) -> int:
+        """Return the id of a new, empty sequence of at most `max_len` tokens.
+
+        Ids are never reused. Raises SequenceTooLongError above `max_seq_len`, and
+        NoFreeSlotError when all slots are taken.
+        """
+        if positive("max_len", max_len) > self.max_seq_len:
+            raise SequenceTooLongError(
+                f"max_len {max_len} is above this pool's max_seq_len of {self.max_seq_len}"
+            )
+        if not self._free_slots:
+            raise NoFreeSlotError(
+                f"all {self.max_batch_size} slots are taken (max_batch_size): release a sequence"
+            )
+        slot = min(self._free_slots)
+        self._free_slots.remove(slot)
+        seq_id, self._next_id = self._next_id, self._next_id + 1
+        self._sequences[seq_id] = Sequence(seq_id, slot, max_len, pending=[0] * self.num_layers)
+        return seq_id
+
+    def release_sequence(self, seq_id: int) -> None:
+        """Give the slot back; the id is invalid from here on."""
+        sequence = self._sequence(seq_id)
+        del self._sequences[seq_id]
+        self._free_slots.add(sequence.slot)
+
+    def append_kv(self, seq_id: int, layer_idx: int, k: Array, v: Array) -> None:
+        """Write (1, heads, n, dim) or (heads, n, dim) behind the committed tokens; lazy.
+
+        Does not advance: a second append to the same layer overwrites the first.
+        """
+        sequence = self._sequence(seq_id)
+        self._check_layer(layer_idx)
+        k, v = self._checked("k", k), self._checked("v", v)
+        if k.shape[2] != v.shape[2]:
+            raise AppendError(f"k has {k.shape[2]} tokens and v {v.shape[2]}")
+        self._write([sequence], layer_idx, k, v)
+
+    def append_batch(self, seq_ids: Many[int], layer_idx: int, k: Array, v: Array) -> None:
+        """Write row i of (B, heads, n, dim) behind the tokens of sequence `seq_ids[i]`; lazy."""
+        sequences = [self._sequence(seq_id) for seq_id in seq_ids]
+        self._check_layer(layer_idx)
+        rows = len(sequences)
+        self._write(sequences, layer_idx, self._checked("k", k, rows), self._checked("v", v, rows))
+
+    def advance_seq_len(self, seq_id: int, n: int) -> None:
+        """Commit `n` tokens; raises AdvanceError unless every layer has appended them."""
+        self._sequence(seq_id).advance(n)
+
+    def truncate(self, seq_id: int, length: int) -> None:
+        """Forget the tokens from `length` on, appended and not advanced ones included."""
+        self._sequence(seq_id).truncate(length)
+
+    def get_cache(
+        self, seq_id: int, layer_idx: int, *, appended: bool = False
+    ) -> tuple[Array, Array]:
+        """Return keys and values (1, heads, n, dim) of the committed tokens, as views; lazy.
+
+        appended: with the tokens that this layer has appended and not advanced.
+        Valid until the next append; copy what you keep, and drop the view before it.
+        """
+        sequence = self._sequence(seq_id)
+        self._check_layer(layer_idx)
+        end = sequence.length + (sequence.pending[layer_idx] if appended else 0)
+        return self._columns(layer_idx, [sequence.slot], end)
+
+    def get_batch(self, seq_ids: Many[int], layer_idx: int) -> tuple[Array, Array]:
+        """Return (B, heads, n, dim), n the longest row's tokens, appended ones included; lazy.
+
+        A view when the sequences' slots lie side by side in order, else a copy. What lies
+        behind a shorter row's end is unspecified: mask it.
+        """
+        sequences = [self._sequence(seq_id) for seq_id in seq_ids]
+        self._check_layer(layer_idx)
+        end = max(s.length + s.pending[layer_idx] for s in sequences)
+        return self._columns(layer_idx, [s.slot for s in sequences], end)
+
+    def get_seq_len(self, seq_id: int) -> int:
+        """Return the number of committed tokens."""
+        return self._sequence(seq_id).length
+
+    def all_appended(self, seq_id: int, n: int) -> bool:
+        """Whether every layer has appended exactly `n` tokens since the last advance."""
+        return all(appended == n for appended in self._sequence(seq_id).pending)
+
+    def get_state(self, seq_id: int) -> SequenceState:
+        """Return the sequence's state; raises UnknownSequenceError for an id never given out."""
+        if seq_id in self._sequences:
+            return self._sequences[seq_id].state
+        if isinstance(seq_id, int) and 0 <= seq_id < self._next_id:
+            return SequenceState.RELEASED
+        raise UnknownSequenceError(f"sequence {seq_id!r} was never allocated")
+
+    def views(self, *seq_ids: int) -> list[LayerView]:
+        """Return one view per layer, for `model(tokens, cache=...)` over these sequences."""
+        for seq_id in seq_ids:
+            self._sequence(seq_id)
+        return [LayerView(self, seq_ids, layer) for layer in range(self.num_layers)]
+
+    def load_prefix(self, seq_id: int, layers: Many[tuple[Array, Array]]) -> None:
+        """Put a restored prefix, per layer (k, v) of (1, heads, n, dim), into the slot; lazy.
+
+        The sequence must be empty. Commits the n tokens, or raises and leaves it empty.
+        """
+        sequence = self._sequence(seq_id)
+        if sequence.length:
+            raise AppendError(f"sequence {seq_id} already holds {sequence.length} tokens")
+        if len(layers) != self.num_layers:
+            raise AppendError(f"prefix has {len(layers)} layers, the pool {self.num_layers}")
+        checked = [(self._checked("k", k), self._checked("v", v)) for k, v in layers]
+        counts = {side.shape[2] for pair in checked for side in pair}
+        if len(counts) != 1:
+            raise AppendError(f"the prefix's layers differ in length: {sorted(counts)} tokens")
+        for layer_idx, (k, v) in enumerate(checked):
+            self._write([sequence], layer_idx, k, v)
+        sequence.advance(counts.pop())
+
+    def layer_buffers(self, layer_idx: int) -> tuple[Array, Array]:
+        """One layer of the pool, for `mx.eval`; valid until the next append."""
+        return self._keys[layer_idx], self._values[layer_idx]
+
+    def _sequence(self, seq_id: int) -> Sequence:
+        try:
+            return self._sequences[seq_id]
+        except (KeyError, TypeError):
+            released = isinstance(seq_id, int) and 0 <= seq_id < self._next_id
+            what = "has been released" if released else "was never allocated"
+            raise UnknownSequenceError(f"sequence {seq_id!r} {what}") from None
+
+    def _check_layer(self, layer_idx: int) -> None:
+        if not 0 <= layer_idx < self.num_layers:
+            raise AppendError(f"layer {layer_idx} is not one of the {self.num_layers} layers")
+
+    def _checked(self, name: str, side: Array, rows: int = 1) -> Array:
+        if side.ndim == 3 and rows == 1:
+            side = side[None]
+        expected = (rows, self.num_kv_heads, self.head_dim)
+        if side.ndim != 4 or (*side.shape[:2], side.shape[3]) != expected:
+            raise AppendError(
+                f"{name} has shape {tuple(side.shape)}, expected ({rows}, {self.num_kv_heads} "
+                f"heads, n tokens, {self.head_dim})"
+            )
+        if side.dtype != self.dtype:
+            raise AppendError(f"{name} is {side.dtype}, the pool is {self.dtype}")
+        return side
+
+    def _write(self, sequences: Many[Sequence], layer: int, k: Array, v: Array) -> None:
+        count = k.shape[2]
+        ends = [sequence.end_of(count) for sequence in sequences]
+        for row, (sequence, end) in enumerate(zip(sequences, ends, strict=True)):
+            where = (slice(sequence.slot, sequence.slot + 1), slice(None), slice(end - count, end))
+            self._keys[layer][where] = k[row : row + 1]
+            self._values[layer][where] = v[row : row + 1]
+            sequence.note_append(layer, count)
+
+    def _columns(self, layer: int, slots: Many[int], end: int) -> tuple[Array, Array]:
+        keys, values = self._keys[layer], self._values[layer]
+        first, last = slots[0], slots[-1]
+        if list(slots) == list(range(first, last + 1)):
+            return keys[first : last + 1, :, :end], values[first : last + 1, :, :end]
+        rows = mx.array(list(slots))
+        return mx.take(keys[:, :, :end], rows, axis=0), mx.take(values[:, :, :end], rows, axis=0)

@@ -1,0 +1,113 @@
+import mlx.core as mx
+import pytest
+
+from omlx_cache.codecs import (
+    CODEC_NAMES,
+    AffineCodec,
+    CodecPolicy,
+    DenseCodec,
+    LayerShape,
+    TurboCodec,
+    check_codec_name,
+    codec_for,
+    parse_identity,
+)
+from omlx_cache.codecs.policy import parse_layer_identity
+
+PAGED = LayerShape("paged", 128, 128, mx.bfloat16)
+WINDOW = LayerShape("window", 128, 128, mx.bfloat16)
+STATE = LayerShape("state", 0, 0, mx.float32)
+
+
+def test_dense_policy_touches_nothing() -> None:
+    plan = CodecPolicy("dense").plan([PAGED, WINDOW, STATE])
+    assert all((c.keys, c.values, c.reason) == (DenseCodec(), DenseCodec(), "") for c in plan)
+    assert not CodecPolicy("dense").encodes(10**6)
+
+
+def test_k8v4_gives_keys_twice_the_bits_of_values() -> None:
+    (plan,) = CodecPolicy("k8v4").plan([PAGED])
+    assert (plan.keys, plan.values) == (AffineCodec(8, 64), AffineCodec(4, 64))
+
+
+def test_turboquant_rotates_keys_and_values_by_different_seeds() -> None:
+    plan = CodecPolicy("turbo4", seed=3).plan([PAGED, PAGED])
+    assert (plan[0].keys, plan[0].values) == (TurboCodec(128, 4, 3), TurboCodec(128, 4, 4))
+
+
+@pytest.mark.parametrize("name", ["turbo4", "turbo3", "turbo2", "affine4"])
+def test_last_paged_layer_stays_dense_with_a_reason(name: str) -> None:
+    plan = CodecPolicy(check_codec_name(name)).plan([PAGED, PAGED, STATE, PAGED, WINDOW])
+    dense = [isinstance(codecs.keys, DenseCodec) for codecs in plan]
+    assert dense == [False, False, True, True, True]
+    assert "last KV layer" in plan[3].reason
+    assert "state" in plan[2].reason
+    assert "window" in plan[4].reason
+
+
+def test_how_many_last_layers_stay_dense_can_be_asked_for() -> None:
+    for asked in range(6):
+        plan = CodecPolicy("affine8", dense_last=asked).plan([PAGED] * 4)
+        dense = [isinstance(codecs.keys, DenseCodec) for codecs in plan]
+        assert dense == [False] * (4 - min(asked, 4)) + [True] * min(asked, 4)
+
+
+def test_windows_are_encoded_only_when_asked_and_state_never() -> None:
+    plan = CodecPolicy("affine8", quantize_windows=True).plan([WINDOW, STATE])
+    assert plan[0].keys == AffineCodec(8, 64)
+    assert plan[1].keys == DenseCodec()
+
+
+@pytest.mark.parametrize(
+    ("dim", "keys"),
+    [(128, AffineCodec(8, 64)), (96, AffineCodec(8, 32)), (80, DenseCodec()), (0, DenseCodec())],
+)
+def test_affine_takes_groups_of_64_else_32_else_stays_dense(dim: int, keys: object) -> None:
+    (plan,) = CodecPolicy("affine8").plan([LayerShape("paged", dim, 128, mx.float16)])
+    assert plan.keys == keys
+    assert plan.values == AffineCodec(8, 64)
+    assert plan.reason.startswith("keys: ") is isinstance(keys, DenseCodec)
+
+
+def test_keys_and_values_of_different_dims_get_codecs_of_their_own() -> None:
+    (plan,) = CodecPolicy("turbo4", dense_last=0).plan([LayerShape("paged", 512, 64, mx.float16)])
+    assert (plan.keys, plan.values) == (TurboCodec(512, 4, 0), TurboCodec(64, 4, 1))
+
+
+def test_dtype_that_cannot_be_quantised_stays_dense_with_a_reason() -> None:
+    for name in ("affine8", "turbo4"):
+        policy = CodecPolicy(check_codec_name(name), dense_last=0)
+        (plan,) = policy.plan([LayerShape("paged", 128, 128, mx.int32)])
+        assert plan.keys == DenseCodec()
+        assert "int32" in plan.reason
+
+
+def test_short_sequences_stay_dense() -> None:
+    policy = CodecPolicy("affine8", min_quantize_tokens=256)
+    assert [policy.encodes(n) for n in (0, 255, 256, 257)] == [False, False, True, True]
+    assert CodecPolicy("affine8", min_quantize_tokens=0).encodes(0)
+
+
+@pytest.mark.parametrize("field", ["min_quantize_tokens", "dense_last", "seed"])
+def test_negative_numbers_are_refused(field: str) -> None:
+    with pytest.raises(ValueError, match="negative"):
+        CodecPolicy("affine8", **{field: -1})
+
+
+def test_unknown_name_is_refused_and_the_known_ones_are_listed() -> None:
+    with pytest.raises(ValueError, match="turbo4"):
+        check_codec_name("turbo5")
+
+
+@pytest.mark.parametrize("name", CODEC_NAMES)
+def test_identity_of_a_layer_splits_into_two_that_find_the_codecs(name: str) -> None:
+    (plan,) = CodecPolicy(check_codec_name(name), dense_last=0).plan([PAGED])
+    keys, values = parse_layer_identity(plan.identity)
+    assert codec_for(parse_identity(keys)) == plan.keys
+    assert codec_for(parse_identity(values)) == plan.values
+
+
+@pytest.mark.parametrize("text", ["", "dense/1", "dense/1+dense/1+dense/1"])
+def test_text_that_is_no_pair_of_identities_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="pair"):
+        parse_layer_identity(text)

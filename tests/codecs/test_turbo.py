@@ -1,0 +1,176 @@
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from omlx_cache.codecs import Parts, TurboCodec, turbo_tables
+from omlx_cache.codecs.turbo import hadamard
+from omlx_cache.mlxio import on_host
+
+MSE = {1: 0.3608, 2: 0.1158, 3: 0.0339, 4: 0.0093}
+CORRECTED_MSE = {2: 0.1191, 3: 0.0338, 4: 0.0092}
+POSITIVE_LEVELS = {
+    1: [0.79944],
+    2: [0.45245, 1.50518],
+    3: [0.24437, 0.75321, 1.33646, 2.13134],
+    4: [0.12772, 0.38597, 0.65302, 0.93638, 1.24699, 1.60355, 2.04517, 2.6882],
+}
+
+
+def gaussian(dim: int = 128, tokens: int = 4096, seed: int = 0) -> mx.array:
+    drawn = np.random.default_rng(seed).normal(size=(1, 2, tokens, dim))
+    return mx.array(drawn.astype(np.float32))
+
+
+def relative_mse(x: mx.array, back: mx.array) -> float:
+    error = mx.sum((x - back) ** 2, axis=-1) / mx.sum(x**2, axis=-1)
+    return float(mx.mean(error).item())
+
+
+def round_trip(codec: TurboCodec, x: mx.array) -> mx.array:
+    return codec.decode(codec.encode(x), x.dtype)
+
+
+def same(left: Parts, right: Parts) -> bool:
+    return all(mx.array_equal(left[name], right[name]).item() for name in left)
+
+
+@pytest.mark.parametrize("bits", MSE)
+def test_distortion_is_within_two_percent_of_the_published_table(bits: int) -> None:
+    codec = TurboCodec(128, bits, norm="plain")
+    x = gaussian()
+    assert relative_mse(x, round_trip(codec, x)) == pytest.approx(MSE[bits], rel=0.02)
+
+
+@pytest.mark.parametrize("bits", CORRECTED_MSE)
+def test_norm_correction_costs_next_to_nothing_once(bits: int) -> None:
+    x = gaussian()
+    error = relative_mse(x, round_trip(TurboCodec(128, bits), x))
+    assert error == pytest.approx(CORRECTED_MSE[bits], rel=0.02)
+
+
+def test_vectors_with_outlier_channels_lose_no_more_than_others() -> None:
+    channels = mx.ones((128,))
+    channels[3], channels[77] = 40.0, 25.0
+    x = gaussian() * channels
+    assert relative_mse(x, round_trip(TurboCodec(128, 4, norm="plain"), x)) < 0.0125
+
+
+def test_tables_have_the_golden_digests() -> None:
+    assert turbo_tables.digests(128, 4, 0) == {
+        "codebook": "4a7696e7a40bb7e0",
+        "signs": "61e5422b0a75529e",
+    }
+
+
+@pytest.mark.parametrize("bits", POSITIVE_LEVELS)
+def test_codebook_is_close_to_the_exact_one_and_symmetric(bits: int) -> None:
+    levels = turbo_tables.codebook(128, bits) * 128**0.5
+    assert levels[len(levels) // 2 :] == pytest.approx(POSITIVE_LEVELS[bits], rel=0.03)
+    assert levels == pytest.approx(-levels[::-1], abs=3e-3)
+
+
+@pytest.mark.parametrize(("dim", "bits"), [(64, 2), (128, 4), (256, 3), (80, 4), (96, 3)])
+def test_indices_equal_those_of_the_specification_in_numpy(dim: int, bits: int) -> None:
+    x = gaussian(dim, 256, seed=dim)
+    unit = np.array(x, dtype=np.float64)
+    unit /= np.linalg.norm(unit, axis=-1, keepdims=True)
+    if dim & (dim - 1) == 0:
+        matrix = np.ones((1, 1))
+        while len(matrix) < dim:
+            matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+        sign = np.random.default_rng(7919 * dim).choice([-1.0, 1.0], size=dim)
+        rotated = (unit * sign) @ matrix / dim**0.5
+    else:
+        drawn = np.random.default_rng(7919 * dim).standard_normal((dim, dim), np.float32)
+        factor, triangle = np.linalg.qr(drawn)
+        rotated = unit @ (factor * np.sign(np.diag(triangle))).T
+    levels = turbo_tables.codebook(dim, bits).astype(np.float64)
+    expected = np.searchsorted((levels[:-1] + levels[1:]) / 2, rotated)
+    words = np.array(TurboCodec(dim, bits).encode(x)["indices"])
+    places = np.arange(dim) * bits
+    stream = np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")
+    found = sum(stream[..., places + bit].astype(int) << bit for bit in range(bits))
+    # CUDA multiplies float32 matrices in TF32: a dense rotation moves some over a boundary.
+    exact = on_host() or dim & (dim - 1) == 0
+    assert np.mean(found != expected) <= (2e-5 if exact else 3e-3)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4])
+def test_ten_more_round_trips_change_no_bit_of_the_parts(bits: int) -> None:
+    codec = TurboCodec(128, bits)
+    first = codec.encode(gaussian(tokens=512))
+    parts = first
+    for _ in range(10):
+        parts = codec.encode(codec.decode(parts, mx.float32))
+    assert same(parts, first)
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16], ids=str)
+@pytest.mark.parametrize("bits", [2, 3, 4])
+def test_ten_more_round_trips_through_half_precision_keep_indices_and_error(
+    bits: int, dtype: mx.Dtype
+) -> None:
+    codec = TurboCodec(128, bits)
+    x = gaussian(tokens=512).astype(dtype)
+    first = codec.encode(x)
+    parts = first
+    for _ in range(10):
+        parts = codec.encode(codec.decode(parts, dtype))
+    moved = mx.mean((parts["indices"] != first["indices"]).astype(mx.float32)).item()
+    assert moved < 1e-3
+    full = x.astype(mx.float32)
+    before, after = (relative_mse(full, codec.decode(p, mx.float32)) for p in (first, parts))
+    assert after == pytest.approx(before, rel=0.01)
+
+
+def test_without_norm_correction_repeated_encoding_loses_norm() -> None:
+    codec = TurboCodec(128, 2, norm="plain")
+    x = gaussian(tokens=256)
+    once, again = round_trip(codec, x), x
+    for _ in range(8):
+        again = round_trip(codec, again)
+    assert relative_mse(x, again) > 1.5 * relative_mse(x, once)
+
+
+@pytest.mark.parametrize("dim", [0, 72, 96, 100, 144, 288])
+def test_hadamard_refuses_sizes_that_are_no_power_of_two(dim: int) -> None:
+    with pytest.raises(ValueError, match="power of two"):
+        hadamard(mx.zeros((1, dim)))
+
+
+@pytest.mark.parametrize("dim", [72, 80, 96, 100, 144, 192, 288, 576])
+def test_other_dims_never_reach_the_hadamard_kernel(
+    dim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mx, "hadamard_transform", None)
+    x = gaussian(dim, 64)
+    assert relative_mse(x, round_trip(TurboCodec(dim, 4, norm="plain"), x)) < 0.0105
+
+
+@pytest.mark.parametrize("norm", [65504.0, 70000.0])
+def test_norm_beyond_float16_is_not_encodable(norm: float) -> None:
+    x = mx.zeros((1, 1, 3, 128))
+    x[0, 0, 1] = norm / 128**0.5
+    codec = TurboCodec(128, 4, norm="plain")
+    assert codec.encodable(x, codec.encode(x)).item() is (norm <= 65504.0)
+
+
+def test_tensor_of_another_dim_or_dtype_is_refused_with_a_reason() -> None:
+    codec = TurboCodec(128, 4)
+    assert not codec.supports(64, mx.float16)
+    with pytest.raises(ValueError, match="128 channels, not 64"):
+        codec.encode(mx.zeros((1, 1, 1, 64)))
+    with pytest.raises(ValueError, match="int32"):
+        codec.encode(mx.zeros((1, 1, 1, 128), mx.int32))
+
+
+def test_words_of_another_width_are_refused() -> None:
+    parts = TurboCodec(128, 3).encode(gaussian(tokens=8))
+    with pytest.raises(ValueError, match="12 words"):
+        TurboCodec(128, 4).decode(parts, mx.float16)
+
+
+@pytest.mark.parametrize("arguments", [(8, 4), (4096, 4), (128, 0), (128, 9), (128, 4, -1)])
+def test_parameters_outside_the_format_are_refused(arguments: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="TurboQuant"):
+        TurboCodec(*arguments)

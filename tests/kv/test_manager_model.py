@@ -1,0 +1,172 @@
+"""A real mlx-lm model on the pool: alone, in a batch, out of step, from a restored prefix."""
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+import pytest
+from mlx_lm.generate import generate_step
+from mlx_lm.models.cache import KVCache as UpstreamKVCache
+from mlx_lm.models.llama import Model, ModelArgs
+
+from kv.drive import assert_same
+from omlx_cache.kv import AppendError, KVCacheManager
+
+LAYERS, HEADS, DIM, VOCAB = 3, 2, 16, 64
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    mx.random.seed(3)
+    built = Model(
+        ModelArgs(
+            model_type="llama",
+            hidden_size=64,
+            num_hidden_layers=LAYERS,
+            intermediate_size=64,
+            num_attention_heads=4,
+            num_key_value_heads=HEADS,
+            head_dim=DIM,
+            rms_norm_eps=1e-5,
+            vocab_size=VOCAB,
+        )
+    )
+    mx.eval(built.parameters())
+    return built
+
+
+def pool(slots: int = 4) -> KVCacheManager:
+    return KVCacheManager(slots, LAYERS, 64, HEADS, DIM, mx.float32)
+
+
+def prompt(seed: int, length: int) -> list[int]:
+    return [(seed * 17 + at * at * 5) % VOCAB for at in range(length)]
+
+
+def alone(model: Model, tokens: Sequence[int], steps: int) -> tuple[list[int], list[mx.array]]:
+    """Greedy tokens and the logits they came from, with mlx-lm's own cache."""
+    caches = [UpstreamKVCache() for _ in range(LAYERS)]
+    logits = [model(mx.array([list(tokens)]), cache=caches)[:, -1]]
+    chosen = [int(logits[-1].argmax())]
+    for _ in range(steps):
+        logits.append(model(mx.array([[chosen[-1]]]), cache=caches)[:, -1])
+        chosen.append(int(logits[-1].argmax()))
+    return chosen, logits
+
+
+def test_one_sequence_gives_mlx_lms_logits_bit_for_bit(model: Model) -> None:
+    manager = pool()
+    manager.allocate_sequence(10)
+    seq_id = manager.allocate_sequence(40)
+    views = manager.views(seq_id)
+    tokens, expected = alone(model, prompt(1, 20), 10)
+    logits = model(mx.array([prompt(1, 20)]), cache=views)[:, -1]
+    assert_same(logits, expected[0])
+    for at, token in enumerate(tokens[:-1]):
+        assert manager.get_seq_len(seq_id) == 20 + at
+        logits = model(mx.array([[token]]), cache=views)[:, -1]
+        assert_same(logits, expected[at + 1])
+
+
+def test_generate_step_accepts_the_views(model: Model) -> None:
+    manager = pool()
+    views = manager.views(manager.allocate_sequence(64))
+    tokens, _ = alone(model, prompt(2, 20), 7)
+    steps = generate_step(
+        mx.array(prompt(2, 20)), model, max_tokens=8, prompt_cache=views, prefill_step_size=8
+    )
+    assert [token for token, _ in steps] == tokens
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)], ids=["side by side", "scattered"])
+def test_a_batch_of_unequal_sequences_decodes_as_each_would_alone(
+    model: Model, order: tuple[int, ...]
+) -> None:
+    manager = pool()
+    lengths = (5, 21, 12)
+    ids = [manager.allocate_sequence(40) for _ in lengths]
+    expected = [alone(model, prompt(seed, n), 8) for seed, n in enumerate(lengths)]
+    for seed, (seq_id, n) in enumerate(zip(ids, lengths, strict=True)):
+        logits = model(mx.array([prompt(seed, n)]), cache=manager.views(seq_id))[:, -1]
+        assert int(logits.argmax()) == expected[seed][0][0]
+    views = manager.views(*(ids[row] for row in order))
+    for at in range(8):
+        inputs = mx.array([[expected[row][0][at]] for row in order])
+        logits = model(inputs, cache=views)[:, -1]
+        for batch_row, row in enumerate(order):
+            assert mx.allclose(logits[batch_row], expected[row][1][at + 1][0], atol=1e-4)
+    assert [manager.get_seq_len(seq_id) for seq_id in ids] == [n + 8 for n in lengths]
+
+
+def test_sequences_join_and_leave_between_steps(model: Model) -> None:
+    manager = pool(2)
+    expected = [alone(model, prompt(seed, 9), 6) for seed in range(3)]
+    first, second = manager.allocate_sequence(20), manager.allocate_sequence(20)
+    for seed, seq_id in enumerate((first, second)):
+        model(mx.array([prompt(seed, 9)]), cache=manager.views(seq_id))
+    model(mx.array([[expected[0][0][0]], [expected[1][0][0]]]), cache=manager.views(first, second))
+    manager.release_sequence(first)
+    third = manager.allocate_sequence(20)
+    model(mx.array([prompt(2, 9)]), cache=manager.views(third))
+    logits = model(
+        mx.array([[expected[2][0][0]], [expected[1][0][1]]]), cache=manager.views(third, second)
+    )[:, -1]
+    assert mx.allclose(logits[0], expected[2][1][1][0], atol=1e-4)
+    assert mx.allclose(logits[1], expected[1][1][2][0], atol=1e-4)
+
+
+def test_a_padded_batch_prefill_discards_the_padding(model: Model) -> None:
+    manager = pool()
+    lengths = (4, 11)
+    ids = [manager.allocate_sequence(40) for _ in lengths]
+    padded = [prompt(seed, n) + [0] * (11 - n) for seed, n in enumerate(lengths)]
+    views = manager.views(*ids)
+    logits = model(mx.array(padded), cache=views)
+    for seq_id, n in zip(ids, lengths, strict=True):
+        manager.truncate(seq_id, n)
+    chosen = [int(logits[row, n - 1].argmax()) for row, n in enumerate(lengths)]
+    following = model(mx.array(chosen)[:, None], cache=views)[:, -1]
+    for row, n in enumerate(lengths):
+        tokens, expected = alone(model, prompt(row, n), 1)
+        assert chosen[row] == tokens[0]
+        assert mx.allclose(following[row], expected[1][0], atol=1e-4)
+
+
+@pytest.mark.parametrize("through", ["manager", "views"])
+def test_a_restored_prefix_goes_straight_into_a_slot(model: Model, through: str) -> None:
+    caches = [UpstreamKVCache() for _ in range(LAYERS)]
+    model(mx.array([prompt(5, 16)]), cache=caches)
+    restored = [cache.keys_and_values() for cache in caches]
+    manager = pool()
+    seq_id = manager.allocate_sequence(40)
+    views = manager.views(seq_id)
+    if through == "manager":
+        manager.load_prefix(seq_id, restored)
+    else:
+        for view, (keys, values) in reversed(list(zip(views, restored, strict=True))):
+            view.load_prefix(keys, values)
+    assert manager.get_seq_len(seq_id) == 16
+    rest = mx.array([prompt(6, 5)])
+    assert_same(model(rest, cache=views), model(rest, cache=caches))
+
+
+def test_a_prefix_that_does_not_fit_the_pool_leaves_the_sequence_empty() -> None:
+    manager = pool()
+    seq_id = manager.allocate_sequence(40)
+    good = mx.zeros((1, HEADS, 4, DIM))
+    for layers, message in [
+        ([(good, good)] * 2, "prefix has 2 layers, the pool 3"),
+        ([(good, good)] * 2 + [(good[..., :3, :], good[..., :3, :])], r"\[3, 4\] tokens"),
+    ]:
+        with pytest.raises(AppendError, match=message):
+            manager.load_prefix(seq_id, layers)
+        assert manager.get_seq_len(seq_id) == 0
+    manager.load_prefix(seq_id, [(good, good)] * 3)
+    with pytest.raises(AppendError, match="already holds 4 tokens"):
+        manager.load_prefix(seq_id, [(good, good)] * 3)
+
+
+def test_a_sequence_twice_in_a_batch_is_refused() -> None:
+    manager = pool()
+    seq_id = manager.allocate_sequence(4)
+    with pytest.raises(ValueError, match="only once"):
+        manager.views(seq_id, seq_id)

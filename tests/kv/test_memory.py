@@ -1,0 +1,148 @@
+"""What the caches allocate, measured with MLX's own counters."""
+
+import copy
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models import cache as upstream
+
+from omlx_cache.kv import (
+    BatchRotatingKVCache,
+    Geometric,
+    KVCache,
+    KVCacheManager,
+    QuantizedKVCache,
+    RotatingKVCache,
+)
+
+HEADS, DIM = 2, 64
+TOKEN_BYTES = 2 * HEADS * DIM * 2  # keys and values, float16
+
+
+def tokens(length: int, batch: int = 1) -> mx.array:
+    return mx.ones((batch, HEADS, length, DIM), mx.float16)
+
+
+def active() -> int:
+    gc.collect()
+    mx.clear_cache()  # else a larger, cached buffer may be counted for a smaller one
+    return mx.get_active_memory()
+
+
+def decode(cache: Any, steps: int, batch: int = 1) -> None:
+    new = tokens(1, batch)
+    for _ in range(steps):
+        mx.eval(cache.update_and_fetch(new, new))
+
+
+@pytest.mark.parametrize(
+    ("make", "prefill"),
+    [
+        (lambda: KVCache(max_size=4_400), 300),
+        (lambda: QuantizedKVCache(64, 8, max_size=4_400), 300),
+        (lambda: RotatingKVCache(512, 4, capacity=512), 300),
+        (lambda: RotatingKVCache(512, 4, capacity=512), 700),
+        (lambda: BatchRotatingKVCache(512, [0], capacity=512), 700),
+    ],
+    ids=["kv", "quantized", "rotating", "rotating, prefilled past its window", "batch rotating"],
+)
+def test_4000_decode_steps_allocate_nothing(make: Callable[[], Any], prefill: int) -> None:
+    cache, new = make(), tokens(prefill)
+    mx.eval(cache.update_and_fetch(new, new))
+    del new
+    decode(cache, 8)
+    before = active()
+    decode(cache, 1)
+    mx.reset_peak_memory()
+    decode(cache, 1)
+    peak = mx.get_peak_memory()
+    decode(cache, 4_000)
+    assert active() == before
+    # A token's encoding, or a batch's offsets, may overlap with the next step's: activations.
+    activations = 4_096 if isinstance(cache, BatchRotatingKVCache | QuantizedKVCache) else 0
+    assert mx.get_peak_memory() <= peak + activations
+
+
+def test_steps_do_allocate_where_nothing_was_planned() -> None:
+    cache = KVCache()
+    decode(cache, 8)
+    before = active()
+    decode(cache, 600)
+    assert active() > before
+
+
+def test_max_size_allocates_exactly_once_and_on_first_use() -> None:
+    base = active()
+    cache = KVCache(max_size=1_000)
+    assert active() == base
+    decode(cache, 1)
+    assert active() - base == 1_000 * TOKEN_BYTES
+    decode(cache, 999)
+    assert active() - base == 1_000 * TOKEN_BYTES
+    assert cache.nbytes == 1_000 * TOKEN_BYTES
+
+
+def test_a_planned_rotating_cache_retains_its_window_after_a_long_prefill() -> None:
+    def retained(cache: Any) -> int:
+        base = active()
+        for _ in range(3):
+            new = tokens(1_000)
+            cache.update_and_fetch(new, new)
+            mx.eval(cache.state)
+            del new
+        return active() - base
+
+    assert retained(RotatingKVCache(256, 4, capacity=256)) == 256 * TOKEN_BYTES
+    assert retained(upstream.RotatingKVCache(256, 4)) == (255 + 1_000) * TOKEN_BYTES
+
+
+def test_geometric_growth_wastes_at_most_its_factor() -> None:
+    cache = KVCache(growth=Geometric(1.25, step=16))
+    for count in range(1, 900):
+        decode(cache, 1)
+        assert cache.keys.shape[2] <= max(1.25 * count + 16, 16)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: KVCache(max_size=100_000), lambda: QuantizedKVCache(64, 8, max_size=100_000)]
+)
+def test_a_copy_of_a_planned_cache_moves_only_the_tokens_in_use(make: Callable[[], Any]) -> None:
+    cache = make()
+    new = tokens(100)
+    mx.eval(cache.update_and_fetch(new, new))
+    del new
+    before = active()
+    twin = copy.deepcopy(cache)
+    assert active() == before
+    assert twin.nbytes == cache.nbytes // 1_000
+    twin.max_size = 200
+    decode(twin, 1)
+    assert active() - before == twin.nbytes == cache.nbytes // 500
+
+
+def test_the_pool_allocates_nothing_in_decode() -> None:
+    base = active()
+    pool = KVCacheManager(3, 2, 1_100, HEADS, DIM)
+    assert active() - base == pool.memory_bytes == 3 * 2 * 1_100 * TOKEN_BYTES
+    ids = [pool.allocate_sequence(1_100) for _ in range(3)]
+    views = pool.views(*ids)
+    new = tokens(1, batch=3)
+    mx.eval(new)
+
+    def step() -> None:
+        for view in views:
+            mx.eval(view.update_and_fetch(new, new))
+
+    step()
+    before = active()
+    mx.reset_peak_memory()
+    step()
+    peak = mx.get_peak_memory()
+    for _ in range(1_000):
+        step()
+    assert active() == before
+    assert mx.get_peak_memory() == peak
+    assert pool.get_seq_len(ids[0]) == 1_002

@@ -1,0 +1,179 @@
+"""Options: what they change, where they are refused, and what survives copies and conversions."""
+
+import copy
+import warnings
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models import cache as upstream
+
+from kv.drive import assert_same, chunk
+from omlx_cache.kv import (
+    CapacityWarning,
+    FixedStep,
+    Geometric,
+    KVCache,
+    QuantizedKVCache,
+    RotatingKVCache,
+)
+
+
+def fed(cache: Any, *lengths: int, seed: int = 0) -> Any:
+    for at, length in enumerate(lengths):
+        cache.update_and_fetch(*chunk(seed + at, 1, length, "float16"))
+    return cache
+
+
+def test_past_max_size_it_grows_and_warns_once() -> None:
+    cache, theirs = KVCache(max_size=10), upstream.KVCache()
+    fed(cache, 10), fed(theirs, 10)
+    with pytest.warns(CapacityWarning, match="max_size=10 tokens now holds 11") as caught:
+        fed(cache, *[1] * 600)
+    fed(theirs, *[1] * 600)
+    assert_same(cache.keys_and_values(), theirs.keys_and_values())
+    assert len(caught) == 1
+    assert cache.keys.shape[2] <= 610 * 1.25 + 256
+
+
+def test_past_max_size_a_given_step_is_used() -> None:
+    with pytest.warns(CapacityWarning):
+        cache = fed(KVCache(max_size=10, step=7), 15)
+    assert cache.keys.shape[2] == 21
+
+
+def test_a_copy_made_after_the_warning_does_not_warn_again() -> None:
+    with pytest.warns(CapacityWarning):
+        cache = fed(KVCache(max_size=10), 11)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fed(copy.deepcopy(cache), 600)
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_size": 0}, {"step": 0}, {"step": 2.5}, {"max_size": True}]
+)
+def test_an_option_below_one_is_refused_by_name(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(options))} must be an integer of at least 1"):
+        KVCache(**options)
+    with pytest.raises(ValueError, match="must be an integer"):
+        QuantizedKVCache(**options)
+
+
+def test_step_and_growth_together_are_refused() -> None:
+    with pytest.raises(ValueError, match="give one"):
+        KVCache(step=4, growth=Geometric())
+
+
+def test_growth_policies() -> None:
+    assert FixedStep(256).columns(257) == 512
+    assert Geometric(1.5, step=10).columns(100) == 150
+    assert Geometric(1.5, step=10, limit=120).columns(100) == 120
+    assert Geometric(1.5, step=10, limit=120).columns(121) == 130
+    with pytest.raises(ValueError, match="factor must be above 1"):
+        Geometric(1.0)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (KVCache(), upstream.KVCache),
+        (QuantizedKVCache(32, 4), upstream.QuantizedKVCache),
+        (RotatingKVCache(8), upstream.RotatingKVCache),
+    ],
+)
+def test_classes_are_upstreams_by_instance_and_by_name(ours: Any, theirs: type) -> None:
+    assert isinstance(ours, theirs)
+    assert type(ours).__name__ == theirs.__name__
+
+
+@pytest.mark.parametrize("options", [{}, {"max_size": 400}, {"step": 16}, {"growth": Geometric()}])
+def test_to_quantized_holds_upstreams_bits_and_goes_on(options: dict[str, Any]) -> None:
+    ours = fed(KVCache(**options), 20).to_quantized(group_size=32, bits=4)
+    theirs = fed(upstream.KVCache(), 20).to_quantized(group_size=32, bits=4)
+    assert isinstance(ours, QuantizedKVCache)
+    assert_same(ours.keys_and_values(), theirs.keys_and_values())
+    for at in range(40):
+        keys, values = chunk(90 + at, 1, 9, "float16")
+        assert_same(ours.update_and_fetch(keys, values), theirs.update_and_fetch(keys, values))
+    assert (ours.max_size, ours.growth) == (options.get("max_size"), options.get("growth"))
+
+
+def test_to_quantized_without_options_has_upstreams_state() -> None:
+    ours, theirs = fed(KVCache(), 20), fed(upstream.KVCache(), 20)
+    assert_same(ours.to_quantized(32, 4).state, theirs.to_quantized(32, 4).state)
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda c: type(c).from_state(c.state)]
+)
+@pytest.mark.parametrize(
+    "make",
+    [
+        KVCache,
+        lambda: KVCache(max_size=100),
+        lambda: QuantizedKVCache(32, 4),
+        lambda: QuantizedKVCache(32, 4, max_size=100),
+        lambda: RotatingKVCache(8, 2),
+        lambda: RotatingKVCache(8, 2, capacity=8),
+    ],
+)
+def test_copies_do_not_see_each_others_writes(make: Any, copied: Any) -> None:
+    original = fed(make(), 5)
+    twin = copied(original)
+    first = fed(original, 1, seed=40).keys_and_values()
+    expected = copy.deepcopy(first)
+    fed(twin, 1, seed=60)
+    assert_same(original.keys_and_values(), expected)
+    alone = fed(fed(make(), 5), 1, seed=60)
+    assert_same(twin.keys_and_values(), alone.keys_and_values())
+
+
+def test_merge_of_planned_caches_equals_upstreams() -> None:
+    lengths = (3, 0, 20)
+    ours = KVCache.merge([fed(KVCache(max_size=64), n) if n else KVCache() for n in lengths])
+    theirs = upstream.KVCache.merge(
+        [fed(upstream.KVCache(), n) if n else upstream.KVCache() for n in lengths]
+    )
+    assert_same(ours.state, theirs.state)
+    for row in range(3):
+        assert_same(ours.extract(row).state, theirs.extract(row).state)
+
+
+def test_a_wrapped_window_refuses_to_be_trimmed() -> None:
+    cache = fed(RotatingKVCache(8), 20)
+    before = copy.deepcopy(cache.state)
+    assert not cache.is_trimmable()
+    assert cache.trim(3) == 0
+    assert_same(cache.state, before)
+
+
+def test_prompt_cache_files_of_ours_are_read_by_mlx_lm(tmp_path: Path) -> None:
+    caches = [
+        fed(KVCache(max_size=50), 20),
+        fed(QuantizedKVCache(32, 4, max_size=50), 20),
+        fed(RotatingKVCache(8, 2, capacity=8), 20),
+        upstream.CacheList(fed(KVCache(step=7), 3), fed(RotatingKVCache(8), 5)),
+    ]
+    path = str(tmp_path / "prompt.safetensors")
+    upstream.save_prompt_cache(path, caches)
+    loaded = upstream.load_prompt_cache(path)
+    for mine, other in zip(caches, loaded, strict=True):
+        children = zip(
+            getattr(mine, "caches", [mine]), getattr(other, "caches", [other]), strict=True
+        )
+        for ours, theirs in children:
+            for length in (1, 1, 6):
+                keys, values = chunk(length, 1, length, "float16")
+                assert_same(
+                    ours.update_and_fetch(keys, values), theirs.update_and_fetch(keys, values)
+                )
+
+
+def test_growth_survives_a_trim_to_nothing() -> None:
+    cache = fed(KVCache(max_size=8), 8)
+    assert cache.trim(100) == 8
+    fed(cache, 8, seed=5)
+    assert_same(cache.keys_and_values(), chunk(5, 1, 8, "float16"))
+    mx.eval(cache.state)

@@ -1,0 +1,158 @@
+"""trim_to_offset: frees for real, changes nothing that a cache returns, refuses nonsense."""
+
+import copy
+import gc
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models import cache as upstream
+
+from kv.drive import assert_same, chunk
+from omlx_cache.kv import (
+    CacheOffsetError,
+    KVCache,
+    QuantizedKVCache,
+    RotatingKVCache,
+    trim_to_offset,
+)
+
+
+def fed(cache: Any, *lengths: int) -> Any:
+    batch = 1 if not hasattr(cache, "left_padding") else cache.left_padding.size
+    for seed, length in enumerate(lengths):
+        cache.update_and_fetch(*chunk(seed, batch, length, "float16"))
+    return cache
+
+
+def chunked(*lengths: int) -> upstream.ChunkedKVCache:
+    cache = fed(upstream.ChunkedKVCache(40), *lengths)
+    cache.maybe_trim_front()
+    return cache
+
+
+def trimmed(cache: Any, count: int) -> Any:
+    cache.trim(count)
+    return cache
+
+
+CASES = {
+    "kv": lambda: fed(upstream.KVCache(), 20),
+    "kv, planned": lambda: fed(KVCache(max_size=900), 20),
+    "kv, trimmed": lambda: trimmed(fed(KVCache(), 300), 200),
+    "quantized": lambda: fed(upstream.QuantizedKVCache(32, 4), 20),
+    "quantized, planned": lambda: fed(QuantizedKVCache(32, 4, max_size=900), 20),
+    "chunked": lambda: chunked(30, 30, 1),
+    "batch": lambda: fed(upstream.BatchKVCache([3, 0]), 20),
+    "rotating, decoding": lambda: fed(RotatingKVCache(500, 4), 3, 1),
+    "rotating, planned": lambda: fed(RotatingKVCache(500, 4, capacity=500), 20),
+    "rotating, after a long chunk": lambda: fed(RotatingKVCache(32, 4), 20, 40),
+    "rotating, trimmed": lambda: trimmed(fed(RotatingKVCache(500), 300), 200),
+    "batch of windows": lambda: fed(upstream.BatchRotatingKVCache(500, [2, 0]), 3, 1),
+    "batch of windows, after a long chunk": lambda: fed(
+        upstream.BatchRotatingKVCache(32, [2, 0]), 20, 40
+    ),
+    "batch with keep": lambda: fed(
+        RotatingKVCache.merge([RotatingKVCache(500, 4, capacity=500)] * 2), 20
+    ),
+    "copy of a planned one": lambda: copy.deepcopy(fed(KVCache(max_size=900), 20)),
+    "copy of a planned quantized one": lambda: copy.deepcopy(
+        fed(QuantizedKVCache(32, 4, max_size=900), 20)
+    ),
+    "list": lambda: upstream.CacheList(fed(KVCache(), 3), fed(upstream.QuantizedKVCache(32), 5)),
+}
+
+
+def buffers(cache: Any) -> list[mx.array]:
+    found = []
+    for leaf in getattr(cache, "caches", [cache]):
+        for side in (leaf.keys, leaf.values):
+            found.extend(side if isinstance(side, tuple | list) else [side])
+    return found
+
+
+def active() -> int:
+    gc.collect()
+    mx.clear_cache()
+    return mx.get_active_memory()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_slack_is_freed_to_the_byte_and_the_cache_goes_on_the_same(name: str) -> None:
+    base = active()
+    cache = CASES[name]()
+    mx.eval(buffers(cache))
+    before = active() - base
+    assert trim_to_offset([cache])[0] is cache
+    held = active() - base
+    assert held < before
+    # Offsets and paddings of batch classes are arrays of a few bytes each.
+    assert cache.nbytes <= held <= cache.nbytes + 256
+
+    untouched = CASES[name]()
+    for ours, theirs in zip(
+        getattr(cache, "caches", [cache]), getattr(untouched, "caches", [untouched]), strict=True
+    ):
+        batch = buffers(ours)[0].shape[0]
+        for length in (1, 1, 40, 1):
+            if hasattr(ours, "make_mask"):
+                asked = {"window_size": None, "return_array": False}
+                assert_same([ours.make_mask(length, **asked)], [theirs.make_mask(length, **asked)])
+            keys, values = chunk(length, batch, length, "float16")
+            assert_same(ours.update_and_fetch(keys, values), theirs.update_and_fetch(keys, values))
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+@pytest.mark.parametrize("slack", [1, 3, 2_000])
+def test_even_a_little_slack_of_a_single_head_is_freed(heads: int, slack: int) -> None:
+    base = active()
+    cache = KVCache(max_size=4_000)
+    new = mx.ones((1, heads, 4_000 - slack, 64), mx.float16)
+    mx.eval(cache.update_and_fetch(new, new))
+    trim_to_offset([cache])
+    del new
+    assert active() - base == 2 * heads * (4_000 - slack) * 64 * 2
+
+
+def test_the_peak_is_one_layers_copy() -> None:
+    caches = [fed(KVCache(max_size=4_000), 2_000) for _ in range(8)]
+    mx.eval([c.state for c in caches])
+    layer = caches[0].nbytes
+    before = active()
+    mx.reset_peak_memory()
+    trim_to_offset(caches)
+    assert mx.get_peak_memory() - before <= layer
+
+
+def test_no_slack_leaves_the_very_same_buffers() -> None:
+    caches = [fed(KVCache(max_size=20), 20), fed(RotatingKVCache(20), 20), KVCache()]
+    before = [(c.keys, c.values) for c in caches]
+    trim_to_offset(caches)
+    for cache, (keys, values) in zip(caches, before, strict=True):
+        assert cache.keys is keys
+        assert cache.values is values
+
+
+def test_a_cache_trimmed_to_nothing_holds_nothing() -> None:
+    cache = trimmed(fed(KVCache(max_size=50), 20), 20)
+    trim_to_offset([cache])
+    assert cache.empty()
+    assert cache.nbytes == 0
+
+
+def test_recurrent_state_is_left_alone() -> None:
+    state = upstream.ArraysCache(2)
+    state[0] = state[1] = mx.ones((1, 3))
+    kept = state[0]
+    trim_to_offset([state])
+    assert state[0] is kept
+
+
+@pytest.mark.parametrize("offset", [-1, 257, 2.0, True, None])
+def test_an_offset_outside_the_buffer_is_refused_and_nothing_is_cut(offset: Any) -> None:
+    good, bad = fed(KVCache(), 20), fed(KVCache(), 20)
+    bad.offset = offset
+    kept = copy.deepcopy(good.state)
+    with pytest.raises(CacheOffsetError, match=r"cache 1: offset .* of 256 tokens"):
+        trim_to_offset([good, bad])
+    assert_same(good.state, kept)
