@@ -27,7 +27,15 @@ class LayersOnly:
 class Bed:
     """One store on a directory, and a prompt whose KV is `arrays`, or nothing but on disk."""
 
-    def __init__(self, size: Size, directory: Path, *, hot: bool = True) -> None:
+    def __init__(
+        self,
+        size: Size,
+        directory: Path,
+        *,
+        hot: bool = True,
+        codec: str = "dense",
+        cold_codec: str = "dense",
+    ) -> None:
         self.size = size
         room = 3 * size.kv_bytes + (64 << 20)
         self.store = BlockStore(
@@ -40,8 +48,8 @@ class Bed:
                 min_free_bytes=0,
                 hot_cache_only=False,
                 write_policy="through",
-                codec="dense",
-                cold_codec="dense",
+                codec=codec,
+                cold_codec=cold_codec,
                 socket="off",
             )
         )
