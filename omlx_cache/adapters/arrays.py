@@ -3,15 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from omlx_cache.adapters.base import STATE, GroupSpec, Packing, Phase, Ranges, one_sequence
+from omlx_cache.adapters.base import Phase, one_sequence
+from omlx_cache.adapters.snapshot import SnapshotAdapter
 from omlx_cache.mlxio import Array
 
 
-class ArraysCacheAdapter:
+class ArraysCacheAdapter(SnapshotAdapter):
     """mlx-lm's ArraysCache: its arrays, and left_padding and lengths where they are set."""
-
-    def group(self, cache: Any) -> GroupSpec:
-        return STATE
 
     def config(self, cache: Any) -> dict[str, int]:
         return {"size": len(cache.cache)}
@@ -27,21 +25,6 @@ class ArraysCacheAdapter:
                 named[field] = array
         one_sequence(named)
         return named
-
-    def held(self, cache: Any) -> Ranges:
-        return ()
-
-    def phase(self, cache: Any) -> Phase:
-        return {}
-
-    def wanted(self, cache: Any, position: int, phase: Phase) -> Ranges:
-        return ()
-
-    def grows(self, cache: Any) -> int | None:
-        return None
-
-    def packing(self, cache: Any) -> Packing | None:
-        return None
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
         cache.cache = [arrays.get(str(i)) for i in range(len(cache.cache))]

@@ -4,19 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from omlx_cache.adapters.base import STATE, GroupSpec, Packing, Phase, Ranges, one_sequence
+from omlx_cache.adapters.base import Phase, one_sequence
+from omlx_cache.adapters.snapshot import SnapshotAdapter
 from omlx_cache.mlxio import Array
 
 
 @dataclass(frozen=True, slots=True)
-class FieldsAdapter:
+class FieldsAdapter(SnapshotAdapter):
     """A class with array attributes (or None), an `offset`, and integer parameters."""
 
     fields: tuple[str, ...]
     parameters: tuple[str, ...] = ()
-
-    def group(self, cache: Any) -> GroupSpec:
-        return STATE
 
     def config(self, cache: Any) -> dict[str, int]:
         return {name: int(getattr(cache, name)) for name in self.parameters}
@@ -29,21 +27,6 @@ class FieldsAdapter:
         arrays = {name: value for name, value in values.items() if value is not None}
         one_sequence(arrays)
         return arrays
-
-    def held(self, cache: Any) -> Ranges:
-        return ()
-
-    def phase(self, cache: Any) -> Phase:
-        return {}
-
-    def wanted(self, cache: Any, position: int, phase: Phase) -> Ranges:
-        return ()
-
-    def grows(self, cache: Any) -> int | None:
-        return None
-
-    def packing(self, cache: Any) -> Packing | None:
-        return None
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
         for name in self.fields:
