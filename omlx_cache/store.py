@@ -165,8 +165,9 @@ class BlockStore:
     def admit(self, nbytes: int, keep: Collection[PageId]) -> bool:
         """Reserve hot bytes for a page about to be made; `put` or `hot.release` must follow.
 
-        Evicts others but those in `keep`. Waits for the writer only with `queue_full=wait`. While
-        the disk refuses writes, pages that only memory has are evicted like others.
+        Evicts others but those in `keep`. Waits for the writer only with `queue_full=wait`, and for
+        nothing while the disk refuses writes: pages that only memory has are then evicted like
+        others.
         """
         if self._closed:
             return False
@@ -175,8 +176,7 @@ class BlockStore:
             if granted or self.writer is None:
                 return granted
             if self.cold is not None and self.cold.refuses_writes:
-                if self.hot.reserve(nbytes, keep, give_up_dirty=True).granted:
-                    return True
+                return self.hot.reserve(nbytes, keep, give_up_dirty=True).granted
             for page in dirty:
                 self._offer(page, wait=False)
             if self.settings.queue_full != "wait" or nbytes > self.hot.limit_bytes:

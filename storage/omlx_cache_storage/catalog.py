@@ -28,9 +28,14 @@ class Found(NamedTuple):
 
     namespace: BlockKey
     name: PageName | None
-    path: Path
+    directory: Path
+    file: str
     nbytes: int
     mtime_ns: int
+
+    @property
+    def path(self) -> Path:
+        return self.directory / self.file
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,29 +79,41 @@ def walk(cold_dir: Path, fs: FileSystem) -> Iterator[Found]:
     for digest, directory in namespace_directories(cold_dir, fs):
         for entry in fs.scan(directory):
             if entry.name.startswith(TEMPORARY_PREFIX):
-                yield from _found(digest, None, entry)
+                found = _found(digest, None, directory, entry)
+                if found is not None:
+                    yield found
             elif len(entry.name) == 2 and entry.is_dir(follow_symlinks=False):
                 yield from _walk_shard(digest, entry, fs)
 
 
 def _walk_shard(digest: BlockKey, shard: "os.DirEntry[str]", fs: FileSystem) -> Iterator[Found]:
-    for entry in fs.scan(Path(shard.path)):
-        if entry.name.startswith(TEMPORARY_PREFIX):
-            yield from _found(digest, None, entry)
-            continue
+    directory = Path(shard.path)
+    for entry in fs.scan(directory):
         name = parse_name(entry.name)
-        if name is not None and shard_of(name.id.key) == shard.name:
-            yield from _found(digest, name, entry)
+        if name is None and not entry.name.startswith(TEMPORARY_PREFIX):
+            continue
+        if name is not None and shard_of(name.id.key) != shard.name:
+            continue
+        found = _found(digest, name, directory, entry)
+        if found is not None:
+            yield found
 
 
-def _found(digest: BlockKey, name: PageName | None, entry: "os.DirEntry[str]") -> Iterator[Found]:
-    """Yield an entry if it is a regular file that still exists."""
+def _found(
+    digest: BlockKey, name: PageName | None, directory: Path, entry: "os.DirEntry[str]"
+) -> Found | None:
+    """Return what a directory entry is, None unless it is a regular file that still exists.
+
+    `directory` is one object for all of its files: making a path for each takes as long as the
+    rest of the scan.
+    """
     try:
         info = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
-        return
-    if stat.S_ISREG(info.st_mode):
-        yield Found(digest, name, Path(entry.path), info.st_blocks * 512, info.st_mtime_ns)
+        return None
+    if not stat.S_ISREG(info.st_mode):
+        return None
+    return Found(digest, name, directory, entry.name, info.st_blocks * 512, info.st_mtime_ns)
 
 
 def scan(cold_dir: Path) -> Iterator[CatalogEntry]:

@@ -85,7 +85,7 @@ class ColdTier:
         try:
             if self._files.is_ours():
                 return
-            stored = self._files.inventory()
+            files = self._files.inventory()
         except OSError as error:
             with self._lock:
                 self._write_trouble = f"unavailable: {error.strerror or error}"
@@ -95,8 +95,17 @@ class ColdTier:
             before = set(self._index)
             self._index, self._order, self._bytes = PageIndex(), ChainRecency(), 0
             self._stuck.clear()
-            for page, mtime_ns in stored:
-                self._adopt(page, min(mtime_ns, now))
+            for file in files:
+                if file.name is not None:
+                    page = StoredPage(file.namespace, file.name, file.nbytes)
+                    self._index.put(file.name.id, page)
+                    self._bytes += page.cost
+            self._order.fill(
+                (file.name.id, file.name.position, min(file.mtime_ns, now))
+                for file in files
+                if file.name is not None
+            )
+            self._peak = max(self._peak, self._bytes + self._files.overhead_bytes)
             self._lost += before - set(self._index)
             self._unrecorded &= set(self._index)
             self._write_trouble = ""

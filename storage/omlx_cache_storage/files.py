@@ -21,7 +21,7 @@ from omlx_cache_storage.names import (
     shard_of,
 )
 from omlx_cache_storage.page import Buffer, PageId
-from omlx_cache_storage.records import ENTRY_BYTES, StoredPage
+from omlx_cache_storage.records import ENTRY_BYTES
 
 SMALL_FILE_BYTES = 4096
 MAX_DOCUMENT_BYTES = 16 * 1024
@@ -70,8 +70,8 @@ class PageFiles:
         except FileNotFoundError:
             return False
 
-    def inventory(self) -> list[tuple[StoredPage, int]]:
-        """Make the directory, delete leftovers, and return the pages with their times in ns.
+    def inventory(self) -> list[Found]:
+        """Make the directory, delete leftovers, and return the pages.
 
         Opens no file. Forgets what was known of directories before. Of two files of one page
         the one that holds more is returned and the other deleted, as are empty directories.
@@ -98,14 +98,10 @@ class PageFiles:
         for found in useless:
             with contextlib.suppress(OSError):
                 self.fs.remove(found.path)
-        self._note_directories({found.path.parent for found in best.values()})
+        self._note_directories({found.directory for found in best.values()})
         with self._lock:
             self._identity = identity
-        return [
-            (StoredPage(found.namespace, found.name, found.nbytes), found.mtime_ns)
-            for found in best.values()
-            if found.name is not None
-        ]
+        return list(best.values())
 
     def _note_directories(self, used: set[Path]) -> None:
         """Count the directories; remove shards that are not `used` and have nothing else in."""
@@ -223,7 +219,7 @@ def _is_leftover(found: Found) -> bool:
     """True when the writer of a temporary file is gone, as its name and age tell."""
     if time.time() - found.mtime_ns / 1e9 > ABANDONED_SECONDS:
         return True
-    parts = found.path.name.removeprefix(TEMPORARY_PREFIX).split("-")
+    parts = found.file.removeprefix(TEMPORARY_PREFIX).split("-")
     try:
         pid = int(parts[0])
     except ValueError:

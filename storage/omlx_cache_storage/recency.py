@@ -71,6 +71,12 @@ class ChainRecency:
         """Take a page that ends at `position` and was used at `stamp_ns`."""
         self._move(_Place(stamp_ns, -position, page))
 
+    def fill(self, pages: Iterable[tuple[PageId, int, int]]) -> None:
+        """Take many pages at once, each with its position and stamp, into an empty order."""
+        self._heap = [_Place(stamp_ns, -position, page) for page, position, stamp_ns in pages]
+        self._places = {place.page: place for place in self._heap}
+        heapq.heapify(self._heap)
+
     def touch(self, pages: Iterable[PageId], stamp_ns: int) -> list[PageId]:
         """Mark pages as used at `stamp_ns`; return those that are held."""
         held = [page for page in pages if page in self._places]

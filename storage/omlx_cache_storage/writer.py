@@ -160,20 +160,22 @@ class Writer:
                     self._settling, self._settle_wanted = True, False
                 else:
                     self._busy = True
-            if job is None:
-                self._settle()
-            else:
-                self._count(job, self._write(job))
+            outcome = self._settle() if job is None else self._write(job)
+            # One step: who waits for progress must not see a job counted and yet under way.
             with self._changed:
                 self._busy = self._settling = False
+                if job is not None:
+                    self._count(job, outcome)
                 self._changed.notify_all()
 
-    def _settle(self) -> None:
+    def _settle(self) -> Outcome:
         try:
             self._cold.settle()
             self._hot.mark_dirty(self._cold.take_lost())
+            return "written"
         except Exception:
             _log.exception("recency not recorded")
+            return "failed"
 
     def _write(self, job: _Job) -> Outcome:
         page = self._hot.get(job.page)
@@ -200,10 +202,9 @@ class Writer:
         return "written" if written else "failed"
 
     def _count(self, job: _Job, outcome: Outcome) -> None:
-        with self._changed:
-            self._bytes -= job.nbytes
-            self._ended += 1
-            self._written += outcome == "written"
-            self._failed += outcome == "failed"
-            self._dropped += outcome == "gone"
-            self._written_bytes += job.nbytes if outcome == "written" else 0
+        self._bytes -= job.nbytes
+        self._ended += 1
+        self._written += outcome == "written"
+        self._failed += outcome == "failed"
+        self._dropped += outcome == "gone"
+        self._written_bytes += job.nbytes if outcome == "written" else 0

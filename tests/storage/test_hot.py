@@ -1,0 +1,186 @@
+"""What only the hot tier promises: reservations, pins, dirty pages, and freed memory."""
+
+import gc
+import threading
+
+import mlx.core as mx
+import pytest
+
+from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.page import Page
+from storagekit import Story
+
+KIB = 1024
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story(nbytes=KIB)
+
+
+def _put(tier: HotTier, page: Page, *, dirty: bool = False) -> bool:
+    granted = tier.reserve(page.meta.nbytes).granted
+    return granted and tier.put(page, dirty=dirty)
+
+
+def test_a_reservation_counts_until_it_is_used_or_released(story: Story) -> None:
+    tier = HotTier(2 * KIB)
+    assert tier.reserve(KIB).granted
+    assert tier.reserve(KIB).granted
+    assert not tier.reserve(1).granted
+    assert tier.usage().nbytes == 2 * KIB
+    tier.release(KIB)
+    assert tier.put(story.page(1), dirty=False)
+    assert tier.usage().nbytes == KIB
+    tier.check_integrity()
+
+
+def test_pages_to_keep_are_not_evicted_for_their_own_chain(story: Story) -> None:
+    tier = HotTier(2 * KIB)
+    assert _put(tier, story.page(1))
+    assert _put(tier, story.page(2))
+    assert not tier.reserve(KIB, keep=set(story.ids(1, 2))).granted
+    assert tier.reserve(KIB, keep=set(story.ids(1))).granted
+    assert tier.info(story.id(1)) is not None
+    assert tier.info(story.id(2)) is None
+
+
+def test_a_pinned_page_is_pending_and_is_never_evicted(story: Story) -> None:
+    tier = HotTier(2 * KIB)
+    for number in (1, 2):
+        assert _put(tier, story.page(number))
+    assert tier.pin(story.id(1)) is not None
+    assert tier.pin(story.id(9)) is None
+    info = tier.info(story.id(1))
+    assert info is not None
+    assert info.tier == "pending"
+    assert _put(tier, story.page(3))
+    assert not tier.reserve(2 * KIB).granted
+    assert tier.info(story.id(1)) is not None
+    tier.unpin(story.id(1), written=story.page(1))
+    assert tier.reserve(2 * KIB).granted
+    tier.check_integrity()
+
+
+def test_dirty_pages_are_named_in_eviction_order_and_clean_after_a_write(story: Story) -> None:
+    tier = HotTier(8 * KIB)
+    for number in (1, 2, 3):
+        assert _put(tier, story.page(number), dirty=True)
+    tier.touch(story.ids(1, 2, 3))
+    assert tier.dirty() == story.ids(3, 2, 1)
+    assert tier.dirty(beyond_bytes=KIB) == story.ids(3, 2)
+    tier.pin(story.id(3))
+    assert tier.dirty() == story.ids(2, 1)
+    tier.unpin(story.id(3), written=None)
+    assert tier.is_dirty(story.id(3))
+    tier.pin(story.id(3))
+    tier.unpin(story.id(3), written=story.page(3))
+    assert not tier.is_dirty(story.id(3))
+    assert tier.info(story.id(3)) is not None
+    tier.mark_dirty([story.id(3), story.id(9)])
+    assert tier.is_dirty(story.id(3))
+    tier.check_integrity()
+
+
+def test_a_write_of_an_older_version_leaves_the_newer_one_dirty(story: Story) -> None:
+    tier = HotTier(8 * KIB)
+    small, full = story.page(1, held=8), story.page(1, held=16)
+    assert _put(tier, small, dirty=True)
+    tier.pin(small.meta.id)
+    assert _put(tier, full, dirty=True)
+    tier.unpin(small.meta.id, written=small)
+    assert tier.is_dirty(full.meta.id)
+    tier.check_integrity()
+
+
+def test_a_page_read_late_does_not_replace_a_fuller_one(story: Story) -> None:
+    tier = HotTier(8 * KIB)
+    assert _put(tier, story.page(1, held=16), dirty=True)
+    assert not _put(tier, story.page(1, held=8))
+    info = tier.info(story.id(1))
+    assert info is not None
+    assert info.held == 16
+    assert tier.is_dirty(story.id(1))
+    assert tier.usage().nbytes == KIB
+    tier.check_integrity()
+
+
+def test_dirty_pages_stand_in_the_way_unless_they_are_given_up(story: Story) -> None:
+    tier = HotTier(2 * KIB, keep_dirty=True)
+    assert _put(tier, story.page(1), dirty=True)
+    assert _put(tier, story.page(2), dirty=True)
+    grant = tier.reserve(KIB)
+    assert (grant.granted, set(grant.dirty)) == (False, set(story.ids(1, 2)))
+    assert tier.usage().pages == 2
+    assert tier.reserve(KIB, give_up_dirty=True).granted
+    assert tier.usage().pages == 1
+    tier.check_integrity()
+
+
+def test_without_retention_a_page_leaves_when_it_is_written_and_not_before(story: Story) -> None:
+    tier = HotTier(4 * KIB, retain=False)
+    for number in (1, 2):
+        assert _put(tier, story.page(number), dirty=True)
+        tier.pin(story.id(number))
+    tier.unpin(story.id(1), written=story.page(1))
+    tier.unpin(story.id(2), written=None)
+    assert tier.get(story.id(1)) is None
+    assert tier.get(story.id(2)) is not None
+    tier.check_integrity()
+
+
+def test_a_page_discarded_while_it_is_read_stays_valid_for_the_reader(story: Story) -> None:
+    tier = HotTier(4 * KIB)
+    assert _put(tier, story.page(1))
+    held = tier.get(story.id(1))
+    tier.discard(story.id(1))
+    assert held is not None
+    assert held.payload == story.page(1).payload
+    assert tier.usage().nbytes == 0
+
+
+def test_threads_that_put_and_evict_never_exceed_the_budget() -> None:
+    tier = HotTier(16 * KIB)
+    wrong: list[str] = []
+
+    def work(name: str) -> None:
+        story = Story(name, nbytes=KIB)
+        for turn in range(300):
+            number = turn % 20 + 1
+            if _put(tier, story.page(number), dirty=turn % 3 == 0):
+                tier.touch(story.ids(1, number))
+            found = tier.get(story.id(number))
+            if found is not None and found.payload != story.page(number).payload:
+                wrong.append(f"{name} {number}")
+            usage = tier.usage()
+            if usage.nbytes > usage.limit_bytes:
+                wrong.append(f"{usage}")
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    tier.check_integrity()
+
+
+def test_an_evicted_page_frees_its_memory() -> None:
+    size = 4 * KIB * KIB
+    story = Story(nbytes=size)
+    tier = HotTier(3 * size)
+    gc.collect()
+    before = mx.get_active_memory()
+    for number in (1, 2, 3, 4, 5, 6):
+        meta = story.meta(number)
+        assert tier.reserve(size).granted
+        payload = mx.zeros((size,), dtype=mx.uint8)
+        mx.eval(payload)
+        tier.put(Page(meta, payload), dirty=False)
+        del payload
+        assert mx.get_active_memory() - before <= min(number, 3) * size + 64 * KIB
+    tier.discard(story.id(6))
+    assert mx.get_active_memory() - before <= 2 * size + 64 * KIB
+    for entry in tier.entries():
+        tier.discard(entry.meta.id)
+    assert mx.get_active_memory() - before <= 64 * KIB

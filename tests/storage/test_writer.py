@@ -1,0 +1,303 @@
+"""The writer: bounded, in the background, and honest about what is durable."""
+
+import errno
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from omlx_cache_storage.cold import ColdTier
+from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.recency import Clock
+from omlx_cache_storage.writer import Writer
+from storagekit import FaultyDisk, Story, expected_payload, files_in, read_cold
+
+KIB = 1024
+
+
+class Rig:
+    """A hot tier, a cold tier on a faulty disk, and the writer between them."""
+
+    def __init__(self, directory: Path, queue_bytes: int) -> None:
+        clock = Clock()
+        self.story = Story(nbytes=4 * KIB)
+        self.disk = FaultyDisk()
+        self.hot = HotTier(256 * KIB, clock=clock)
+        self.cold = ColdTier(directory, 2**30, fs=self.disk, clock=clock)
+        self.cold.open()
+        self.writer = Writer(self.hot, self.cold, queue_bytes, lambda _: self.story.document)
+        self.writer.start()
+
+    def put(self, *numbers: int) -> None:
+        for page in self.story.pages(*numbers):
+            assert self.hot.reserve(page.meta.nbytes).granted
+            self.hot.put(page, dirty=True)
+
+    def offer(self, number: int, *, wait: bool = False) -> bool:
+        return self.writer.offer(self.story.id(number), self.story.nbytes, wait=wait)
+
+    def block(self) -> None:
+        """Let the next write begin and stop there."""
+        self.disk.gate.clear()
+        self.disk.reached.clear()
+
+    def on_disk(self, number: int) -> bool:
+        page = self.story.id(number)
+        if page not in self.cold:
+            return False
+        return read_cold(self.cold, page) == expected_payload(page, self.story.nbytes)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path / "cold", 12 * KIB)
+    yield rig
+    rig.disk.gate.set()
+    rig.writer.stop(30)
+
+
+def test_offered_pages_arrive_in_order_and_flush_says_so(rig: Rig) -> None:
+    rig.put(1, 2, 3)
+    assert [rig.offer(number) for number in (1, 2, 3)] == [True, True, True]
+    assert rig.writer.flush(30)
+    assert all(rig.on_disk(number) for number in (1, 2, 3))
+    assert rig.hot.dirty() == []
+    usage = rig.writer.usage()
+    assert (usage.written_pages, usage.written_bytes) == (3, 12 * KIB)
+    assert (usage.pending_pages, usage.pending_bytes, usage.failed_pages) == (0, 0, 0)
+    assert usage.peak_bytes <= usage.limit_bytes
+
+
+def test_a_full_queue_drops_the_page_counts_it_and_returns_at_once(rig: Rig) -> None:
+    rig.put(1, 2, 3, 4)
+    rig.block()
+    assert [rig.offer(number) for number in (1, 2, 3)] == [True, True, True]
+    assert rig.disk.reached.wait(30)
+    assert not rig.offer(4)
+    usage = rig.writer.usage()
+    assert (usage.dropped_pages, usage.pending_pages, usage.pending_bytes) == (1, 3, 12 * KIB)
+    rig.disk.gate.set()
+    assert rig.writer.flush(30)
+    assert not rig.on_disk(4)
+    assert rig.hot.is_dirty(rig.story.id(4))
+    assert rig.offer(4)
+    assert rig.writer.flush(30)
+    assert rig.on_disk(4)
+
+
+def test_pending_pages_are_readable_and_cannot_be_evicted(rig: Rig) -> None:
+    rig.put(1)
+    rig.block()
+    assert rig.offer(1)
+    assert rig.disk.reached.wait(30)
+    assert not rig.hot.reserve(256 * KIB).granted
+    info = rig.hot.info(rig.story.id(1))
+    assert info is not None
+    assert info.tier == "pending"
+    found = rig.hot.get(rig.story.id(1))
+    assert found is not None
+    assert found.payload == expected_payload(rig.story.id(1), 4 * KIB)
+    rig.disk.gate.set()
+    assert rig.writer.flush(30)
+    assert rig.hot.reserve(256 * KIB).granted
+
+
+def test_flush_is_false_while_a_write_is_under_way(rig: Rig) -> None:
+    rig.put(1)
+    rig.block()
+    assert rig.offer(1)
+    assert rig.disk.reached.wait(30)
+    assert not rig.writer.flush(0.01)
+    assert files_in(rig.cold.directory) == []
+    rig.disk.gate.set()
+    assert rig.writer.flush(30)
+    assert len(files_in(rig.cold.directory)) == 1
+
+
+def test_an_offer_that_waits_gets_its_turn(rig: Rig) -> None:
+    rig.put(1, 2, 3, 4)
+    rig.block()
+    for number in (1, 2, 3):
+        assert rig.offer(number)
+    taken: list[bool] = []
+    waiting = threading.Thread(target=lambda: taken.append(rig.offer(4, wait=True)))
+    waiting.start()
+    assert rig.disk.reached.wait(30)
+    assert taken == []
+    rig.disk.gate.set()
+    waiting.join(30)
+    assert taken == [True]
+    assert rig.writer.flush(30)
+    assert rig.on_disk(4)
+    assert rig.writer.usage().dropped_pages == 0
+
+
+def test_an_offer_larger_than_the_queue_does_not_wait_for_ever(rig: Rig) -> None:
+    rig.put(1)
+    assert not rig.writer.offer(rig.story.id(1), 13 * KIB, wait=True)
+    assert rig.writer.usage().dropped_pages == 1
+
+
+def test_a_page_that_is_not_there_is_neither_queued_nor_counted(rig: Rig) -> None:
+    assert not rig.offer(9)
+    assert rig.writer.usage().dropped_pages == 0
+    assert rig.writer.flush(30)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_the_hot_copy_survives_a_failed_write(rig: Rig, code: int) -> None:
+    rig.put(1)
+    rig.disk.fail["write"] = code
+    assert rig.offer(1)
+    assert rig.writer.flush(30)
+    assert rig.writer.usage().failed_pages == 1
+    found = rig.hot.get(rig.story.id(1))
+    assert found is not None
+    assert found.payload == expected_payload(rig.story.id(1), 4 * KIB)
+    assert rig.hot.is_dirty(rig.story.id(1))
+    assert rig.cold.usage().state.startswith("failing: ")
+    rig.disk.fail.clear()
+    assert rig.offer(1)
+    assert rig.writer.flush(30)
+    assert rig.on_disk(1)
+    assert rig.cold.usage().state == "ok"
+
+
+def test_an_unexpected_error_does_not_end_the_thread(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def explode(*_: object) -> bool:
+        raise RuntimeError("a bug")
+
+    rig.put(1, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.cold, "write", explode)
+        patch.setattr(rig.cold, "settle", explode)
+        assert rig.offer(1)
+        assert rig.writer.flush(30)
+    assert rig.writer.usage().failed_pages == 1
+    assert rig.offer(2)
+    assert rig.writer.flush(30)
+    assert rig.on_disk(2)
+
+
+def test_a_page_discarded_while_it_is_queued_counts_as_dropped(rig: Rig) -> None:
+    rig.put(1, 2)
+    rig.block()
+    assert rig.offer(1)
+    assert rig.offer(2)
+    assert rig.disk.reached.wait(30)
+    rig.hot.discard(rig.story.id(2))
+    rig.disk.gate.set()
+    assert rig.writer.flush(30)
+    usage = rig.writer.usage()
+    assert (usage.written_pages, usage.dropped_pages, usage.failed_pages) == (1, 1, 0)
+    assert not rig.on_disk(2)
+
+
+def test_a_fuller_version_that_comes_during_the_write_is_not_taken_for_written(rig: Rig) -> None:
+    small, full = rig.story.page(1, held=8), rig.story.page(1)
+    assert rig.hot.reserve(small.meta.nbytes).granted
+    rig.hot.put(small, dirty=True)
+    rig.block()
+    assert rig.offer(1)
+    assert rig.disk.reached.wait(30)
+    assert rig.hot.reserve(full.meta.nbytes).granted
+    rig.hot.put(full, dirty=True)
+    assert rig.offer(1)
+    rig.disk.gate.set()
+    assert rig.writer.flush(30)
+    info = rig.cold.info(rig.story.id(1))
+    assert info is not None
+    assert info.held == 16
+    assert len(files_in(rig.cold.directory)) == 1
+
+
+def test_pages_used_while_they_wait_keep_that_recency_on_the_disk(rig: Rig) -> None:
+    """A chain is written root first, and touched before the writer comes to it."""
+    rig.put(1, 2, 3)
+    rig.block()
+    for number in (1, 2, 3):
+        assert rig.offer(number)
+    assert rig.disk.reached.wait(30)
+    chain = rig.story.ids(1, 2, 3)
+    rig.hot.touch(chain)
+    rig.cold.touch(chain)
+    rig.disk.gate.set()
+    assert rig.writer.flush(30)
+    assert [entry.page for entry in rig.cold.entries()] == rig.story.ids(3, 2, 1)
+    again = ColdTier(rig.cold.directory, 2**30)
+    again.open()
+    assert [entry.page for entry in again.entries()] == rig.story.ids(3, 2, 1)
+
+
+def test_a_page_superseded_while_it_waits_leaves_first(rig: Rig) -> None:
+    rig.put(1, 2)
+    rig.block()
+    for number in (1, 2):
+        assert rig.offer(number)
+    assert rig.disk.reached.wait(30)
+    rig.hot.demote(rig.story.ids(1))
+    rig.cold.demote(rig.story.ids(1))
+    rig.disk.gate.set()
+    assert rig.writer.flush(30)
+    assert [entry.page for entry in rig.cold.entries()] == rig.story.ids(1, 2)
+
+
+def test_stop_writes_what_is_pending_and_ends_the_thread(rig: Rig) -> None:
+    rig.put(1, 2)
+    assert rig.offer(1)
+    assert rig.offer(2)
+    assert rig.writer.stop(30)
+    assert rig.on_disk(1)
+    assert rig.on_disk(2)
+    assert not rig.writer._thread.is_alive()
+    assert not rig.offer(1)
+    assert rig.writer.flush(None)
+
+
+def test_stop_gives_up_on_a_disk_that_hangs_and_says_so(rig: Rig) -> None:
+    rig.put(1, 2, 3)
+    rig.block()
+    for number in (1, 2, 3):
+        assert rig.offer(number)
+    assert rig.disk.reached.wait(30)
+    assert not rig.writer.stop(0.01)
+    assert rig.writer.usage().dropped_pages == 2
+    assert not rig.writer.flush(0.01)
+    info = rig.hot.info(rig.story.id(3))
+    assert info is not None
+    assert info.tier == "hot"
+
+
+def test_offers_from_many_threads_never_exceed_the_queue(rig: Rig) -> None:
+    rig.put(*range(1, 41))
+    over: list[int] = []
+
+    def work(numbers: range) -> None:
+        for number in numbers:
+            rig.offer(number)
+            pending = rig.writer.usage().pending_bytes
+            if pending > 12 * KIB:
+                over.append(pending)
+
+    threads = [threading.Thread(target=work, args=(range(n, 41, 4),)) for n in (1, 2, 3, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert rig.writer.flush(30)
+    usage = rig.writer.usage()
+    assert over == []
+    assert usage.peak_bytes <= 12 * KIB
+    assert usage.written_pages + usage.dropped_pages == 40
+    assert len(files_in(rig.cold.directory)) == usage.written_pages
+
+
+def test_work_left_when_nobody_flushes_is_written_all_the_same(rig: Rig) -> None:
+    rig.put(1)
+    assert rig.offer(1)
+    while rig.writer.wait_for_progress(30):
+        pass
+    assert rig.on_disk(1)

@@ -1,0 +1,111 @@
+"""A store under pressure keeps roots, drops superseded pages first, and finds that order again."""
+
+import threading
+from pathlib import Path
+
+from omlx_cache import BlockStore
+from storagekit import FaultyDisk, Story, commit, open_store
+
+KIB = 1024
+PAGE = 64 * KIB
+COLD_PAGE = PAGE + 24 * KIB
+ROOM_TO_WRITE = PAGE + 100 * KIB
+
+
+def _cold(store: BlockStore, story: Story) -> list[int]:
+    assert store.cold is not None
+    return [number for number in range(1, 30) if story.id(number) in store.cold]
+
+
+def _hot(store: BlockStore, story: Story) -> list[int]:
+    return [number for number in range(1, 30) if store.hot.info(story.id(number)) is not None]
+
+
+def test_the_disk_loses_the_tail_of_a_chain_that_memory_never_touched_again(
+    tmp_path: Path,
+) -> None:
+    """Pages reach the disk root first, one by one; their eviction order is that of the chain."""
+    story = Story(nbytes=PAGE)
+    disk = FaultyDisk()
+    limit = 6 * COLD_PAGE + ROOM_TO_WRITE
+    with open_store(tmp_path, disk, cold_bytes=limit, queue_bytes=12 * PAGE) as store:
+        disk.gate.clear()
+        commit(store, story, 1, 2, 3, 4, 5, 6)
+        disk.gate.set()
+        assert store.flush()
+        assert _cold(store, story) == [1, 2, 3, 4, 5, 6]
+        commit(store, Story("other", nbytes=PAGE), 1, 2, 3)
+        assert store.flush()
+        kept = _cold(store, story)
+        assert kept == list(range(1, len(kept) + 1))
+        assert 2 <= len(kept) <= 4
+
+
+def test_a_restart_finds_the_order_of_a_chain_that_was_written_late(tmp_path: Path) -> None:
+    story, other = Story(nbytes=PAGE), Story("other", nbytes=PAGE)
+    disk = FaultyDisk()
+    with open_store(tmp_path, disk, queue_bytes=12 * PAGE) as store:
+        disk.gate.clear()
+        commit(store, story, 1, 2, 3, 4)
+        store.demote(story.ids(2))
+        disk.gate.set()
+        assert store.flush()
+        commit(store, other, 1)
+        assert store.flush()
+    with open_store(tmp_path, cold_bytes=3 * COLD_PAGE + 24 * KIB) as store:
+        assert _cold(store, story) == [1, 3]
+        assert _cold(store, other) == [1]
+
+
+def test_memory_loses_tails_before_roots_and_what_is_superseded_first(tmp_path: Path) -> None:
+    story, other = Story(nbytes=PAGE), Story("other", nbytes=PAGE)
+    with open_store(tmp_path, hot_cache_only=True, hot_bytes=6 * PAGE) as store:
+        commit(store, story, 1, 2, 3, 4, 5, 6)
+        store.demote(story.ids(3))
+        commit(store, other, 1)
+        assert _hot(store, story) == [1, 2, 4, 5, 6]
+        commit(store, other, 1, 2, 3)
+        assert _hot(store, story) == [1, 2, 4]
+
+
+def test_use_in_memory_counts_on_the_disk_as_well(tmp_path: Path) -> None:
+    story, other = Story(nbytes=PAGE), Story("other", nbytes=PAGE)
+    limit = 5 * COLD_PAGE + ROOM_TO_WRITE
+    with open_store(tmp_path, cold_bytes=limit, hot_bytes=16 * PAGE) as store:
+        commit(store, story, 1, 2)
+        commit(store, other, 1, 2)
+        assert store.flush()
+        store.touch(story.ids(1, 2))
+        commit(store, Story("third", nbytes=PAGE), 1, 2, 3)
+        assert store.flush()
+        assert _cold(store, story) == [1, 2]
+        assert len(_cold(store, other)) < 2
+
+
+def test_concurrent_commits_keep_every_budget(tmp_path: Path) -> None:
+    limits = {"hot_bytes": 8 * PAGE, "queue_bytes": 4 * PAGE, "cold_bytes": 12 * COLD_PAGE}
+    over: list[str] = []
+    with open_store(tmp_path, **limits) as store:
+
+        def work(name: str) -> None:
+            for turn in range(6):
+                commit(store, Story(f"{name} {turn}", nbytes=PAGE), 1, 2, 3)
+                stats = store.stats()
+                assert stats.cold is not None
+                assert stats.writer is not None
+                for usage in (stats.hot, stats.cold):
+                    if not usage.nbytes <= usage.peak_bytes <= usage.limit_bytes:
+                        over.append(repr(usage))
+                if stats.writer.pending_bytes > limits["queue_bytes"]:
+                    over.append(repr(stats.writer))
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        store.flush()
+        store.hot.check_integrity()
+        assert store.cold is not None
+        store.cold.check_integrity()
+    assert over == []

@@ -1,0 +1,117 @@
+"""kill -9 at every step of a write, and while running freely: nothing wrong, lost or left."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from omlx_cache_storage.cold import ColdTier
+from storagekit import Story, disk_usage, expected_payload, files_in, read_cold
+
+CHAIN = 4
+LIMIT = 256 * 2**20
+
+
+class Zygote:
+    """The process that forks writers, one at a time."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "storagekit.zygote"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={
+                **{k: v for k, v in os.environ.items() if not k.startswith("OMLX_")},
+                "PYTHONPATH": os.pathsep.join(sys.path),
+            },
+        )
+        self.durable: set[int] = set()
+
+    def send(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    def hear(self) -> list[str]:
+        assert self.process.stdout is not None
+        words = self.process.stdout.readline().decode().split()
+        assert words, "the writer's process ended"
+        if words[0] == "durable":
+            self.durable.add(int(words[1]))
+        return words
+
+    def run(self, directory: Path, number: int, *, steps: int, flushes: int, policy: str) -> str:
+        """Run one writer, kill it at its step `steps` or after so many flushes; say where."""
+        self.durable = set()
+        self.send(f"{directory}\t{number}\t{steps}\t{policy}\n".encode())
+        pid, seen, where = 0, 0, "free running"
+        while True:
+            words = self.hear()
+            if words[0] == "start":
+                pid = int(words[1])
+            elif words[0] == "step":
+                seen += 1
+                if seen == steps:
+                    where = " ".join(words[1:])
+                    break
+                self.send(b"g")
+            if steps == 0 and len(self.durable) >= flushes:
+                break
+        os.kill(pid, signal.SIGKILL)
+        while self.hear()[0] != "ended":
+            pass
+        return where
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    zygote = Zygote()
+    yield zygote
+    assert zygote.process.stdin is not None
+    zygote.process.stdin.close()
+    assert zygote.process.wait(30) == 0
+    assert zygote.process.stdout is not None
+    zygote.process.stdout.close()
+
+
+def _check(directory: Path, number: int, durable: set[int]) -> int:
+    """Open what a killed writer left: return how many pages there are, all of them right."""
+    tier = ColdTier(directory, LIMIT)
+    tier.open()
+    assert tier.usage().state == "ok"
+    assert files_in(directory, ".tmp-*") == []
+    tier.check_integrity()
+    assert disk_usage(directory) <= tier.usage().nbytes
+    for entry in tier.entries():
+        payload = expected_payload(entry.page, Story().nbytes)
+        assert read_cold(tier, entry.page) == payload
+    assert tier.usage().corrupt_pages == 0
+    for turn in durable:
+        story = Story(f"round {number} turn {turn}")
+        assert all(page in tier for page in story.ids(*range(1, CHAIN + 1)))
+    return tier.usage().pages
+
+
+@pytest.mark.parametrize("policy", ["through", "back"])
+def test_killed_at_every_step_of_the_first_writes(
+    zygote: Zygote, tmp_path: Path, policy: str
+) -> None:
+    places = set()
+    for step in range(1, 25):
+        places.add(zygote.run(tmp_path, step, steps=step, flushes=0, policy=policy))
+        _check(tmp_path, step, zygote.durable)
+    assert places >= {"make_directory", "write", "write a half", "publish", "set_times"}
+
+
+def test_killed_while_running_freely(zygote: Zygote, tmp_path: Path) -> None:
+    pages = 0
+    for number in range(16):
+        zygote.run(tmp_path, number, steps=0, flushes=number % 5 + 1, policy="through")
+        assert len(zygote.durable) > number % 5
+        found = _check(tmp_path, number, zygote.durable)
+        assert found >= pages + CHAIN * len(zygote.durable)
+        pages = found

@@ -1,0 +1,196 @@
+"""When a page goes to the disk: through, back, second_touch, and never."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from omlx_cache_storage.cold import ColdTier
+from storagekit import (
+    FaultyDisk,
+    Story,
+    commit,
+    expected_payload,
+    files_in,
+    is_right,
+    open_store,
+    read_cold,
+    store_page,
+)
+
+KIB = 1024
+
+
+def _on_disk(directory: Path, story: Story) -> list[int]:
+    """Return which pages a fresh reader of the directory finds whole."""
+    tier = ColdTier(directory, 2**30)
+    tier.open()
+    found = [number for number in range(1, 20) if story.id(number) in tier]
+    for number in found:
+        page = story.id(number)
+        assert read_cold(tier, page) == expected_payload(page, story.nbytes)
+    return found
+
+
+def test_through_writes_every_page_at_once(tmp_path: Path) -> None:
+    story = Story()
+    with open_store(tmp_path, write_policy="through") as store:
+        assert commit(store, story, 1, 2, 3) == [True, True, True]
+        assert store.flush()
+        assert _on_disk(tmp_path, story) == [1, 2, 3]
+        assert commit(store, story, 1, 2, 3) == [False, False, False]
+        assert store.stats().requests.stored_pages == 3
+
+
+def test_back_writes_when_memory_runs_short_and_loses_nothing(tmp_path: Path) -> None:
+    story = Story(nbytes=16 * KIB)
+    options = {"write_policy": "back", "hot_bytes": 64 * KIB, "queue_bytes": 64 * KIB}
+    with open_store(tmp_path, queue_full="wait", **options) as store:
+        assert store_page(store, story.page(1))
+        assert store_page(store, story.page(2))
+        assert store.writer is not None
+        assert store.writer.flush(30)
+        assert _on_disk(tmp_path, story) == []
+        for number in range(3, 13):
+            assert store_page(store, story.page(number))
+            store.hot.check_integrity()
+        assert store.writer.flush(30)
+        assert len(_on_disk(tmp_path, story)) >= 8
+        assert all(is_right(store, story.id(n), 16 * KIB) for n in range(1, 13))
+        assert store.flush()
+        assert _on_disk(tmp_path, story) == list(range(1, 13))
+
+
+def test_back_never_waits_unless_told_to(tmp_path: Path) -> None:
+    story, disk = Story(nbytes=16 * KIB), FaultyDisk()
+    options = {"write_policy": "back", "hot_bytes": 64 * KIB, "queue_bytes": 64 * KIB}
+    with open_store(tmp_path, disk, **options) as store:
+        disk.gate.clear()
+        taken = [store_page(store, story.page(number)) for number in range(1, 9)]
+        assert taken == [True] * 4 + [False] * 4
+        disk.gate.set()
+        assert store.flush()
+        assert _on_disk(tmp_path, story) == [1, 2, 3, 4]
+
+
+def test_second_touch_writes_what_is_wanted_again(tmp_path: Path) -> None:
+    story = Story()
+    with open_store(tmp_path, write_policy="second_touch") as store:
+        assert commit(store, story, 1, 2, 3) == [True, True, True]
+        assert store.flush()
+        assert _on_disk(tmp_path, story) == []
+        store.touch(story.ids(1, 2))
+        assert store.flush()
+        assert _on_disk(tmp_path, story) == [1, 2]
+    assert _on_disk(tmp_path, story) == [1, 2]
+
+
+def test_a_page_that_the_queue_dropped_is_written_at_the_next_use(tmp_path: Path) -> None:
+    story, disk = Story(nbytes=16 * KIB), FaultyDisk()
+    with open_store(tmp_path, disk, queue_bytes=32 * KIB) as store:
+        disk.gate.clear()
+        disk.reached.clear()
+        commit(store, story, 1, 2, 3)
+        assert disk.reached.wait(30)
+        assert store.writer is not None
+        assert store.writer.usage().dropped_pages == 1
+        disk.gate.set()
+        assert store.writer.flush(30)
+        assert _on_disk(tmp_path, story) == [1, 2]
+        store.touch(story.ids(1, 2, 3))
+        assert store.writer.flush(30)
+        assert _on_disk(tmp_path, story) == [1, 2, 3]
+
+
+def test_a_full_queue_waits_when_the_setting_says_so(tmp_path: Path) -> None:
+    story = Story(nbytes=16 * KIB)
+    with open_store(tmp_path, queue_bytes=16 * KIB, queue_full="wait") as store:
+        assert all(commit(store, story, *range(1, 13)))
+        assert store.flush()
+        writer = store.stats().writer
+        assert writer is not None
+        assert (writer.written_pages, writer.dropped_pages) == (12, 0)
+        assert writer.peak_bytes <= 16 * KIB
+
+
+def test_hot_cache_only_makes_no_directory_and_starts_no_writer(tmp_path: Path) -> None:
+    story = Story(nbytes=16 * KIB)
+    before = {thread.ident for thread in threading.enumerate()}
+    with open_store(tmp_path / "cold", hot_cache_only=True, hot_bytes=64 * KIB) as store:
+        assert all(commit(store, story, 1, 2, 3, 4))
+        started = [t.name for t in threading.enumerate() if t.ident not in before]
+        assert "omlx-cache-writer" not in started
+        assert commit(store, Story("other", nbytes=16 * KIB), 1, 2) == [True, True]
+        held = [number for number in (1, 2, 3, 4) if store.find(story.id(number)) is not None]
+        assert held == [1, 2]
+        assert store.flush(0.0)
+        stats = store.stats()
+        assert (stats.cold, stats.writer) == (None, None)
+        store.demote(story.ids(1))
+        assert store.clear(story.namespace) == 2
+        assert store.find(story.id(1)) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_hot_tier_pages_pass_through_memory(tmp_path: Path) -> None:
+    story = Story(nbytes=16 * KIB)
+    options = {"hot_bytes": 0, "queue_bytes": 64 * KIB, "queue_full": "wait"}
+    with open_store(tmp_path, **options) as store:
+        for number in range(1, 11):
+            assert store_page(store, story.page(number))
+        assert store.flush()
+        assert store.hot.usage().pages == 0
+        assert all(is_right(store, story.id(n), 16 * KIB) for n in range(1, 11))
+
+
+def test_a_page_that_comes_back_from_the_disk_is_not_written_again(tmp_path: Path) -> None:
+    story = Story()
+    with open_store(tmp_path) as store:
+        commit(store, story, 1, 2)
+    with open_store(tmp_path) as store:
+        assert commit(store, story, 1, 2, 3) == [False, False, True]
+        assert store.flush()
+        writer = store.stats().writer
+        assert writer is not None
+        assert writer.written_pages == 1
+        info = store.find(story.id(1))
+        assert info is not None
+        assert info.tier == "hot"
+
+
+def test_clear_deletes_a_namespace_everywhere_pending_pages_included(tmp_path: Path) -> None:
+    story, other, disk = Story(), Story("other"), FaultyDisk()
+    with open_store(tmp_path, disk) as store:
+        commit(store, story, 1, 2)
+        commit(store, other, 1)
+        assert store.flush()
+        disk.gate.clear()
+        disk.reached.clear()
+        commit(store, story, 3, 4)
+        assert disk.reached.wait(30)
+        threading.Timer(0.05, disk.gate.set).start()
+        assert store.clear(story.namespace) >= 2
+        assert store.flush()
+        assert [store.find(page) for page in story.ids(1, 2, 3, 4)] == [None] * 4
+        assert len(files_in(tmp_path)) == 1
+        assert is_right(store, other.id(1), other.nbytes)
+        store.hot.check_integrity()
+        assert store.cold is not None
+        store.cold.check_integrity()
+        assert commit(store, story, 1) == [True]
+
+
+@pytest.mark.parametrize("policy", ["through", "back"])
+def test_closing_writes_what_is_left_and_is_done_twice_at_no_cost(
+    tmp_path: Path, policy: str
+) -> None:
+    story = Story()
+    store = open_store(tmp_path, write_policy=policy)
+    commit(store, story, 1, 2, 3)
+    assert store.close()
+    assert store.close()
+    assert store.hot.usage().pages == 0
+    assert not store.admit(1, ())
+    assert store.find(story.id(1)) is None
+    assert store.flush(0.0)
+    assert _on_disk(tmp_path, story) == [1, 2, 3]
