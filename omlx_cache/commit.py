@@ -102,15 +102,17 @@ class Committer:
                 break
 
     def _store_window(self, group: GroupSpec, ends: Sequence[int], extent: Extent) -> None:
-        sources = [segment.source for segment in self._staging.segments(group.name)]
-        extra = ""
+        segments = self._staging.segments(group.name)
+        sources = [segment.source for segment in segments]
+        phases = {segment.stop: segment.phase for segment in segments}
         if extent.overwritten <= group.window:
             sources.append(read_source(self._layout.of(group)))
-            extra = phases_of(self._layout, group) if extent.exact else ""
+            if extent.exact:
+                phases[extent.end] = phases_of(self._layout, group)
         cutter: Cutter | None = None
         for end in self._window_ends(group, ends):
             page = PageId(self._chain.key(end), group.name)
-            block = TokenRange(0 if end == group.keep else self._chain.block_start(end), end)
+            block = TokenRange(self._window_start(group, end), end)
             start = earliest_held(sources, block)
             if end == group.keep and start > 0:
                 self._skipped[reasons.NOT_HELD] += 1
@@ -126,9 +128,16 @@ class Committer:
             cuts = cut_tokens(sources, span)
             if not cuts:
                 continue
-            meta = self._meta(group, end, len(span), cuts, extra if end == extent.end else "")
+            meta = self._meta(group, end, len(span), cuts, phases.get(end, ""))
             cutter = cutter or Cutter(sources)
             self._add(meta, cutter, cuts)
+
+    def _window_start(self, group: GroupSpec, end: int) -> int:
+        """Return the first token of a window page: of its block, only what a restore to the end,
+        or to one token before it, can need."""
+        first = end - (group.window - group.keep) - 1
+        block = 0 if end == group.keep else self._chain.block_start(end)
+        return block if first <= group.keep else max(block, first)
 
     def _window_ends(self, group: GroupSpec, ends: Sequence[int]) -> list[int]:
         """Return the ends, and the sinks' own page; the end of the sequence first."""

@@ -86,12 +86,16 @@ class _Chain:
     def _covering(
         self, found: dict[int, PageUse], start: int, stop: int, boundary: int
     ) -> PageUse | None:
-        inside = sorted(end for end in found if stop < end < boundary)
-        for end in (stop, boundary, *inside):
+        def covers(end: int) -> bool:
             use = found.get(end)
-            if use is not None and end - use.info.held <= start:
-                return use
-        return None
+            return use is not None and end - use.info.held <= start
+
+        end = next(filter(covers, (stop, boundary)), None)
+        if end is None:
+            # Seldom needed, and as long as the chain: kept out of the way of every block.
+            inside = sorted(end for end in found if stop < end < boundary)
+            end = next(filter(covers, inside), None)
+        return None if end is None else found[end]
 
 
 def find_restore_point(

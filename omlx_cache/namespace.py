@@ -33,7 +33,8 @@ def make_namespace(
     """Return the namespace of these parts.
 
     The salt is hashed, so that the readable document does not give it away. Versions of MLX and
-    mlx-lm are part of it: another version may compute other bits.
+    mlx-lm are part of it: another version may compute other bits. Raises TypeError for a salt
+    that is neither text nor bytes.
     """
     document: dict[str, object] = {
         "format": FORMAT_VERSION,
@@ -57,8 +58,11 @@ def _salt_digest(salt: str | bytes | None) -> str:
     # A lone surrogate, as JSON may bring one from a client, is a salt like any other.
     if isinstance(salt, str):
         kind, raw = "text", salt.encode("utf-8", "surrogatepass")
-    else:
+    elif isinstance(salt, bytes | bytearray | memoryview):
         kind, raw = "bytes", bytes(salt)
+    else:
+        # bytes(5) would be five zero bytes, which can be another tenant's salt.
+        raise TypeError(f"a salt is text or bytes, not {type(salt).__name__}")
     return f"{kind}:{hashlib.sha256(raw).hexdigest()}"
 
 

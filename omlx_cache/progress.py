@@ -41,8 +41,9 @@ def position_of(layout: Layout) -> int | None:
 class Progress:
     """Compares what is recorded with where the live cache is, each time it is told to look.
 
-    Mutable; used on the model's thread. Evaluates nothing, raises nothing. A cache that does not say where it is
-    is watched instead: whether its first array was replaced tells whether anything was fed.
+    Mutable; used on the model's thread. Evaluates nothing, raises nothing. A cache that does not
+    say where it is is watched instead: whether its first array was replaced tells whether anything
+    was fed.
     """
 
     def __init__(self, layout: Layout, restored: int) -> None:

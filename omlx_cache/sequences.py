@@ -17,6 +17,7 @@ from omlx_cache.restoring import restore, unsupported
 from omlx_cache.results import CommitResult
 from omlx_cache.staging import Staging
 from omlx_cache_storage.keys import KeyChain, Tokens
+from omlx_cache_storage.stats import Counters
 
 if TYPE_CHECKING:
     from omlx_cache.prefix import PrefixCache
@@ -32,6 +33,25 @@ class RestoredSequence:
     tokens: int
     cold_tokens: int
     miss_reason: str | None
+
+
+def count_request(
+    counters: Counters, asked: int, restored: int, cold: int, seconds: float, reason: str | None
+) -> None:
+    """Count one request and what was restored of it, as a session counts itself."""
+    counters.add(
+        sessions=1,
+        asked_tokens=asked,
+        restored_tokens=restored,
+        restored_cold_tokens=cold,
+        restored_hot_tokens=restored - cold,
+    )
+    counters.add_seconds("restore", seconds)
+    rate = counters.prefill_rate()
+    if restored and rate:
+        counters.add_seconds("saved", restored / rate - seconds)
+    if reason is not None:
+        counters.miss(reasons.word(reason))
 
 
 class SequenceView:
@@ -111,14 +131,17 @@ class SequenceView:
         self._store.touch([use.page for use in used])
         return RestoredSequence(prompt_cache, point.position, restored.cold_tokens, point.reason)
 
-    def store(self, chain: KeyChain, prompt_cache: Sequence[Any]) -> CommitResult:
+    def store(
+        self, chain: KeyChain, prompt_cache: Sequence[Any], prompt_length: int = 0
+    ) -> CommitResult:
         """Hand a finished sequence's pages to the tiers; copies, and evaluates what it copies.
 
         Window groups are kept as far as the ring still holds them, recurrent state at the
-        position where the cache is.
+        position where the cache is. The end of the prompt gets a page of its own, so that the
+        same prompt is found up to there.
         """
         began = time.perf_counter()
-        result = self._commit(chain, prompt_cache)
+        result = self._commit(chain, prompt_cache, prompt_length)
         counters = self._store.counters
         counters.add(commits=1, rejected_pages=sum(result.skipped.values()))
         for reason, pages in result.skipped.items():
@@ -126,7 +149,9 @@ class SequenceView:
         counters.add_seconds("commit", time.perf_counter() - began)
         return result
 
-    def _commit(self, chain: KeyChain, prompt_cache: Sequence[Any]) -> CommitResult:
+    def _commit(
+        self, chain: KeyChain, prompt_cache: Sequence[Any], prompt_length: int
+    ) -> CommitResult:
         if self._namespace is None or not self.accepts(prompt_cache):
             return CommitResult(0, 0, 0, 0, {reasons.LAYOUT_CHANGED: 1})
         counters = self._store.counters
@@ -141,7 +166,7 @@ class SequenceView:
                 staging,
                 self._cache.codec_policy,
             )
-            result = committer.run(0, extent_of(layout, len(chain)))
+            result = committer.run(prompt_length, extent_of(layout, len(chain)))
             self._cache.remember(chain, result.tokens)
             return result
         except UnsupportedCache as error:

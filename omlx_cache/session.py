@@ -3,12 +3,12 @@
 import logging
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from omlx_cache import reasons
-from omlx_cache.adapters.base import GroupSpec, TokenRange, UnsupportedCache
-from omlx_cache.capture import copy_tokens, snapshot_page
+from omlx_cache.adapters.base import UnsupportedCache
+from omlx_cache.capturing import Capturer
 from omlx_cache.commit import Committer
 from omlx_cache.layout import Layout, layout_of
 from omlx_cache.mlxio import evaluate
@@ -16,7 +16,7 @@ from omlx_cache.namespace import Namespace
 from omlx_cache.progress import Progress, extent_of
 from omlx_cache.restoring import restore, unsupported
 from omlx_cache.results import CommitResult
-from omlx_cache.staging import Segment, Staging
+from omlx_cache.staging import Staging
 from omlx_cache_storage.keys import KeyChain, as_tokens
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Session:
         self._prompt_tokens = _listed(tokens)
         self._prompt_length = len(self._prompt_tokens)
         self._stops: list[int] = []
-        self._captured: dict[GroupSpec, int] = {}
+        self._capturer: Capturer | None = None
         self._fed = self._planned = 0
         self._progress: Progress | None = None
         self._counters.add(sessions=1, live_sessions=1, asked_tokens=self._prompt_length)
@@ -89,6 +89,7 @@ class Session:
         self._layout = layout_of(self.prompt_cache)
         self._chain = KeyChain(namespace.digest, array, settings.block_size, settings.key_hash)
         self._progress = Progress(self._layout, 0)
+        self._capturer = Capturer(self._staging, self._counters, namespace, self._chain, 0)
         if self._prompt_length < 2:
             self.miss_reason = reasons.TOO_SHORT
             return
@@ -106,7 +107,9 @@ class Session:
         self.cached_tokens = self._fed = self._planned = point.position
         self.cached_cold_tokens = restored.cold_tokens
         self.miss_reason = point.reason
-        self._captured = dict.fromkeys(self._layout.groups, point.position)
+        self._capturer = Capturer(
+            self._staging, self._counters, namespace, self._chain, point.position
+        )
         self._progress = Progress(self._layout, point.position)
         if any(group.kind == "state" for group in self._layout.groups):
             self._stops = self._cache.policy.positions(
@@ -165,6 +168,20 @@ class Session:
         """True when `checkpoint` has something to do: the model has windows or recurrent state."""
         return self._layout is not None and any(g.kind != "paged" for g in self._layout.groups)
 
+    @property
+    def snapshot_positions(self) -> tuple[int, ...]:
+        """Token counts at which `checkpoint` will capture recurrent state, ascending."""
+        return tuple(self._stops)
+
+    def want_snapshots(self, positions: Iterable[int]) -> None:
+        """Ask for recurrent state at more token counts, the ends of a chat's parts, say.
+
+        To be called before the prefill; without effect for models that have no such state.
+        """
+        if self._layout is not None and any(g.kind == "state" for g in self._layout.groups):
+            inside = {p for p in positions if self.cached_tokens < p < self._prompt_length}
+            self._stops = sorted({*self._stops, *inside})
+
     def take_cache(self) -> list[Any]:
         """Give the prompt cache away and let go of it, for a batch that copies it.
 
@@ -219,7 +236,8 @@ class Session:
         try:
             actual = self._where(layout, position)
             self._fed = actual
-            self._capture(layout, min(actual, len(self._chain)), exact=actual <= len(self._chain))
+            if self._capturer is not None:
+                self._capturer.capture(layout, actual, self._stops)
         except UnsupportedCache as error:
             self._counters.skip(reasons.word(unsupported(error)))
         except Exception:
@@ -239,33 +257,6 @@ class Session:
             return position
         self._counters.skip(reasons.POSITION)
         return actual
-
-    def _capture(self, layout: Layout, position: int, *, exact: bool) -> None:
-        for group in layout.groups:
-            if group.kind == "window":
-                self._capture_window(layout, group, position)
-            elif group.kind == "state" and exact and position in self._stops:
-                self._capture_state(layout, group, position)
-
-    def _capture_window(self, layout: Layout, group: GroupSpec, position: int) -> None:
-        last = self._captured.get(group, 0)
-        if position < last:
-            self._staging.forget_after(position)
-            last = position
-        if position > last:
-            span, source = copy_tokens(layout, group, TokenRange(last, position))
-            if len(span) and not self._staging.add_segment(
-                group.name, Segment(span.start, span.stop, source)
-            ):
-                self._counters.skip(reasons.SNAPSHOT_BUDGET)
-        self._captured[group] = position
-
-    def _capture_state(self, layout: Layout, group: GroupSpec, position: int) -> None:
-        if self._staging.has_snapshot(position) or self._namespace is None or self._chain is None:
-            return
-        page = snapshot_page(layout, self._namespace, self._chain, group, position)
-        if page is not None and not self._staging.add_snapshot(page):
-            self._counters.skip(reasons.SNAPSHOT_BUDGET)
 
     def append(self, token: int) -> None:
         """Record one token that was generated and fed to the model."""
@@ -290,20 +281,10 @@ class Session:
         self._prompt_tokens += listed
         if self._progress is not None:
             self._progress.recorded(before, len(self._prompt_tokens))
-        if self._layout is not None and not self._layout.is_empty() and self._windows_due():
+        if self._layout is None or self._capturer is None:
+            return
+        if self._capturer.due(self._layout):
             self.checkpoint()
-
-    def _windows_due(self) -> bool:
-        """True when a window would lose tokens within the next block."""
-        if self._layout is None or self._chain is None:
-            return False
-        block = self._store.settings.block_size
-        for group in self._layout.groups:
-            if group.kind == "window":
-                stride = max(1, min(block, group.window - group.keep))
-                if len(self._chain) - self._captured.get(group, 0) >= stride:
-                    return True
-        return False
 
     def commit(
         self, prompt_cache: Sequence[Any] | None = None, *, release: bool = False

@@ -15,11 +15,15 @@ from omlx_cache_storage.stats import Counters
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Owned copies of a window group's tokens [start, stop)."""
+    """Owned copies of a window group's tokens [start, stop).
+
+    `phase` is the JSON text of the rings' order when the cache was at `stop`, "" when temporal.
+    """
 
     start: int
     stop: int
     source: Source
+    phase: str = ""
 
 
 class Staging:

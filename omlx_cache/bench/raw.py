@@ -17,14 +17,17 @@ LARGEST_BYTES = 1 << 30
 
 
 class RawCopy:
-    """One memcpy between two buffers that were touched before."""
+    """One memcpy: into memory that was touched before, or into new memory."""
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, *, new_memory: bool = False) -> None:
         self._from = np.full(nbytes, 1, np.uint8)
-        self._to = np.zeros(nbytes, np.uint8)
+        self._to = None if new_memory else np.zeros(nbytes, np.uint8)
 
-    def __call__(self) -> None:
+    def __call__(self) -> HostView | None:
+        if self._to is None:
+            return self._from.copy()
         np.copyto(self._to, self._from)
+        return None
 
 
 class Concatenation:
@@ -47,28 +50,33 @@ class Concatenation:
 
 
 class RawRead:
-    """Reads the payloads of page files into one buffer that was touched before.
+    """Reads the payloads of page files into one buffer, touched before or new.
 
     With as many threads as the store uses when `pool` is given, else with one.
     """
 
-    def __init__(self, directory: Path, pool: ThreadPoolExecutor | None) -> None:
+    def __init__(
+        self, directory: Path, pool: ThreadPoolExecutor | None, *, new_memory: bool = False
+    ) -> None:
         self._pool = pool
-        self._places: list[tuple[Path, int, HostView]] = []
-        found = [(path, read_header(path)) for path in sorted(directory.rglob("*.safetensors"))]
-        buffer = np.zeros(sum(header.meta.nbytes for _path, header in found), np.uint8)
-        start = 0
-        for path, header in found:
-            stop = start + header.meta.nbytes
-            self._places.append((path, header.data_offset, buffer[start:stop]))
-            start = stop
+        self._places: list[tuple[Path, int, slice]] = []
+        end = 0
+        for path in sorted(directory.rglob("*.safetensors")):
+            header = read_header(path)
+            start, end = end, end + header.meta.nbytes
+            self._places.append((path, header.data_offset, slice(start, end)))
+        self._nbytes = end
+        self._buffer = None if new_memory else np.zeros(end, np.uint8)
 
-    def __call__(self) -> None:
+    def __call__(self) -> HostView:
+        buffer = np.empty(self._nbytes, np.uint8) if self._buffer is None else self._buffer
+        works = [(path, offset, buffer[place]) for path, offset, place in self._places]
         if self._pool is None:
-            for place in self._places:
-                _read(place)
+            for work in works:
+                _read(work)
         else:
-            list(self._pool.map(_read, self._places))
+            list(self._pool.map(_read, works))
+        return buffer
 
     def forget(self, others: Sequence[Path] = ()) -> None:
         """Ask the system to drop the files, and others, from its memory; see `can_forget`."""

@@ -17,8 +17,10 @@ from omlx_cache.mlxio import Array
 from omlx_cache.store import READ_THREADS
 
 MEMCPY = "one memcpy"
+NEW_MEMCPY = "one memcpy into new memory"
 CONCATENATION = "one MLX concatenation"
 RAW = "raw reads"
+NEW_RAW = "raw reads into new memory"
 PEER = "mlx-lm load_prompt_cache"
 FLUSH_SECONDS = 600.0
 
@@ -37,7 +39,7 @@ def measure_hot(size: Size, directory: Path) -> tuple[list[Row], list[Peak]]:
         payloads = [page.payload for page in pages if page is not None]
         works: dict[str, Work] = {
             "ours": bed.restore,
-            MEMCPY: RawCopy(size.kv_bytes),
+            **_copies(size),
             CONCATENATION: Concatenation(payloads),
         }
         times = in_turn(works, size.runs)
@@ -64,7 +66,7 @@ def _commits(bed: Bed, live: list[tuple[Array, Array]]) -> list[Row]:
     flat = [array.reshape(-1) for pair in live for array in pair]
     works: dict[str, Work] = {
         "": commit,
-        MEMCPY: RawCopy(bed.size.kv_bytes),
+        **_copies(bed.size),
         CONCATENATION: Concatenation(flat),
     }
     times = in_turn(works, bed.size.runs)
@@ -72,8 +74,15 @@ def _commits(bed: Bed, live: list[tuple[Array, Array]]) -> list[Row]:
     what = "commit, on the caller's thread"
     return [
         Row(what, ours, name, times[name], bed.size.kv_bytes, limit=True)
-        for name in (MEMCPY, CONCATENATION)
+        for name in (MEMCPY, NEW_MEMCPY, CONCATENATION)
     ]
+
+
+def _copies(size: Size) -> dict[str, Work]:
+    return {
+        MEMCPY: RawCopy(size.kv_bytes),
+        NEW_MEMCPY: RawCopy(size.kv_bytes, new_memory=True),
+    }
 
 
 def measure_cold(size: Size, directory: Path, saved: Path) -> tuple[list[Row], list[Peak]]:
@@ -91,6 +100,7 @@ def measure_cold(size: Size, directory: Path, saved: Path) -> tuple[list[Row], l
             "ours": bed.restore,
             "one": one,
             "several": several,
+            NEW_RAW: RawRead(directory, pool, new_memory=True),
             PEER: lambda: _load_with_mlx_lm(saved),
         }
         states: list[tuple[str, Work | None]] = [("in the file cache", None)]
@@ -98,11 +108,17 @@ def measure_cold(size: Size, directory: Path, saved: Path) -> tuple[list[Row], l
             states.append(("file cache dropped", lambda: one.forget([saved])))
         for state, before in states:
             times = in_turn(works, size.runs, before)
-            limit = min(times["one"], times["several"])
-            what = f"restore, cold, {state}"
+            times[RAW] = min(times["one"], times["several"])
             rows += [
-                Row(what, times["ours"], RAW, limit, size.kv_bytes, limit=True),
-                Row(what, times["ours"], PEER, times[PEER], size.kv_bytes),
+                Row(
+                    f"restore, cold, {state}",
+                    times["ours"],
+                    name,
+                    times[name],
+                    size.kv_bytes,
+                    limit=name != PEER,
+                )
+                for name in (RAW, NEW_RAW, PEER)
             ]
         return rows, [_peak("restore, cold", bed)]
 

@@ -52,12 +52,13 @@ def restore_on_host(
             (direct if is_direct(read, page.meta) else encoded).append((read, page))
     arrays = _fresh(plan.targets, on_device=on_device)
     views = {name: host_view(array) for name, array in arrays.items() if array.size}
-    if not on_device:
-        _clear_gaps(plan, views)
     list(pool.map(lambda item: _scatter(item[0], payload_view(item[1].payload), views), direct))
     for read, page in encoded:
         _decode(read, page, plan, views)
     _read_all([r for r in plan.reads if r.use.page not in hot], pages, plan, views, pool)
+    if not on_device:
+        # Last: the first write to fresh memory is the dear one, and the copies share that out.
+        _clear_gaps(plan, views)
     return arrays
 
 

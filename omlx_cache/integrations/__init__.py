@@ -1,0 +1,1 @@
+"""The cache inside other people's schedulers; each module imports the package it is named for."""

@@ -1,0 +1,156 @@
+"""mlx-lm's BatchGenerator with a prefix cache: restore, checkpoint, commit and cancel per request.
+
+The generator pads and merges the caches of its requests, so a session's own cache is given
+away when its request starts, and what is stored is extracted from the batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from mlx_lm.generate import BatchGenerator
+
+from omlx_cache.prefix import PrefixCache
+from omlx_cache.results import CommitResult
+from omlx_cache.session import Session
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request in the generator. `stops`: token counts at which it must be checkpointed."""
+
+    session: Session
+    prompt_length: int
+    stops: set[int] = field(default_factory=set)
+
+
+class BatchedToken(NamedTuple):
+    """One token of one request; `commit` says what was stored when it was the last."""
+
+    uid: int
+    token: int
+    finish_reason: str | None
+    commit: CommitResult | None
+
+
+class CachedBatchGenerator:
+    """Continuous batching with prefix reuse. Use it on the thread that runs the model.
+
+    `generator` is the caller's; requests are inserted and removed through this object only.
+    Mutable: `_requests`, by that one thread.
+    """
+
+    def __init__(self, generator: BatchGenerator, cache: PrefixCache) -> None:
+        self._generator = generator
+        self._cache = cache
+        self._requests: dict[int, _Request] = {}
+
+    def __len__(self) -> int:
+        """Requests that are not finished."""
+        return len(self._requests)
+
+    def submit(
+        self,
+        tokens: Sequence[int],
+        *,
+        max_tokens: int,
+        salt: str | bytes | None = None,
+        segments: Sequence[int] = (),
+        sampler: Any = None,
+        logits_processors: Sequence[Any] = (),
+        stop_sequences: Any = None,
+    ) -> int:
+        """Restore what is cached of a prompt, queue the rest and return the request's uid.
+
+        `segments` are token counts at which a chat's parts end (its system prompt, say): a
+        hybrid model can be restored there later. Blocks on the disk for pages that are not in
+        memory. Raises ValueError for an empty prompt.
+        """
+        prompt = list(tokens)
+        if not prompt:
+            raise ValueError("an empty prompt")
+        # A batch copies what it is given, so room for more tokens would be wasted.
+        session = self._cache.session(prompt, salt=salt, max_new_tokens=0)
+        cached = session.cached_tokens
+        session.want_snapshots(segments)
+        stops = _stops(session, cached, len(prompt))
+        try:
+            (uid,) = self._generator.insert_segments(
+                segments=[_split(prompt, cached, stops)],
+                max_tokens=[max_tokens],
+                caches=[session.take_cache() if cached else None],
+                all_tokens=[prompt[:cached]],
+                samplers=[sampler],
+                logits_processors=[list(logits_processors)],
+                stop_sequences=None if stop_sequences is None else [stop_sequences],
+            )
+        except BaseException:
+            session.abort()
+            raise
+        if not cached:
+            session.take_cache()
+        self._requests[uid] = _Request(session, len(prompt), set(stops))
+        return int(uid)
+
+    def cached_tokens(self, uid: int) -> int:
+        """Return how many tokens of a live request's prompt were restored."""
+        return self._requests[uid].session.cached_tokens
+
+    def next(self) -> list[BatchedToken]:
+        """Do one step of prefill and decoding, store what became due, and return the tokens."""
+        prompts, generated = self._generator.next()
+        self._checkpoint([r.uid for r in prompts if r.end_of_segment and not r.end_of_prompt])
+        return [self._take(response) for response in generated]
+
+    def cancel(self, uid: int) -> bool:
+        """Drop a request and free what it holds; False for one that is not there.
+
+        What its prompt had passed through is not stored.
+        """
+        request = self._requests.pop(uid, None)
+        if request is None:
+            return False
+        self._generator.remove([uid])
+        request.session.abort()
+        return True
+
+    def close(self) -> None:
+        """Cancel everything; the generator stays the caller's."""
+        for uid in list(self._requests):
+            self.cancel(uid)
+
+    def _checkpoint(self, uids: Sequence[int]) -> None:
+        due = [uid for uid in uids if uid in self._requests and self._requests[uid].stops]
+        # Extraction copies a whole prefix: only for models that have something to capture.
+        for uid, (caches, tokens) in self._generator.extract_cache(due).items():
+            request = self._requests[uid]
+            position = len(tokens)
+            if position in request.stops:
+                request.stops.discard(position)
+                request.session.checkpoint(position, caches)
+
+    def _take(self, response: Any) -> BatchedToken:
+        result = None
+        if response.finish_reason is not None and response.uid in self._requests:
+            request = self._requests.pop(response.uid)
+            fed = list(response.all_tokens)
+            request.session.extend(fed[request.prompt_length :])
+            result = request.session.commit(response.prompt_cache, release=True)
+        return BatchedToken(response.uid, response.token, response.finish_reason, result)
+
+
+def _stops(session: Session, start: int, length: int) -> list[int]:
+    """Return where a prompt must be interrupted: at snapshots, and before its last token.
+
+    The generator feeds the last token of a prompt by itself.
+    """
+    if not session.captures:
+        return []
+    wanted = {stop for stop in session.snapshot_positions if start < stop < length}
+    return sorted(wanted | ({length - 1} if length - 1 > start else set()))
+
+
+def _split(tokens: list[int], start: int, stops: Sequence[int]) -> list[list[int]]:
+    edges = [start, *stops, len(tokens)]
+    return [tokens[a:b] for a, b in pairwise(edges)]

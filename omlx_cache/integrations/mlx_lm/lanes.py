@@ -1,0 +1,171 @@
+"""Lanes: the kinds of cache that one model's sequences may have, each restored on its own.
+
+With `kv_bits` a sequence is dense up to `quantized_kv_start` tokens and packed from there, so
+a prompt may be found in either kind; the longer one wins, then the kind that it would have. With
+a draft model a lane holds the target's caches and the draft's, restored to the same position.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from mlx_lm.models.cache import QuantizedKVCache
+
+from omlx_cache.integrations.mlx_lm.models import ModelCaches
+from omlx_cache.integrations.mlx_lm.siblings import SiblingIndex
+from omlx_cache.results import CommitResult
+from omlx_cache.sequences import RestoredSequence, SequenceView
+from omlx_cache_storage.keys import KeyChain, Tokens
+
+ROOM_TOKENS = 256
+
+
+class Bits(NamedTuple):
+    """How mlx-lm packs a sequence's KV caches, and from which length on."""
+
+    bits: int
+    group_size: int
+    start: int
+
+
+class Found(NamedTuple):
+    """Where a prompt can be restored: up to `position` along a stored sequence's keys."""
+
+    position: int
+    chain: KeyChain
+    reason: str | None
+
+
+class Stored(NamedTuple):
+    """A sequence that was stored: its keys, its last position, and what the tiers took."""
+
+    chain: KeyChain
+    result: CommitResult
+
+
+class Lane:
+    """Sequences of one kind of cache. Use it on the model's thread; no method raises."""
+
+    def __init__(self, models: ModelCaches, bits: Bits | None, salt: str | bytes | None) -> None:
+        self.bits = bits
+        self._target = _view(models.target, bits, salt)
+        self._draft = None if models.draft is None else _view(models.draft, bits, salt)
+        self._siblings = SiblingIndex()
+
+    @property
+    def view(self) -> SequenceView:
+        return self._target
+
+    def find(self, tokens: Tokens) -> Found | None:
+        """Return how much of a prompt, its last token excepted, is stored; reads no payload."""
+        if not self._target.supported:
+            return None
+        limit = len(tokens) - 1
+        found = self._along(self._target, tokens, limit)
+        if self._draft is not None:
+            draft = self._along(self._draft, tokens, found.position)
+            found = found._replace(position=min(found.position, draft.position))
+        return found
+
+    def suits(self, found: Found) -> bool:
+        """Return whether an uninterrupted run would hold this lane's kind of cache there."""
+        return self.bits is None or found.position >= self.bits.start
+
+    def restore(self, tokens: Tokens, found: Found) -> RestoredSequence:
+        """Restore what `find` saw; less when a page proved bad. The list is the caller's own."""
+        room = len(tokens) + ROOM_TOKENS
+        restored = self._target.restore(found.chain, found.position, room)
+        if self._draft is None or not restored.tokens:
+            return self._whole(restored)
+        along = self._along(self._draft, tokens, restored.tokens)
+        draft = self._draft.restore(along.chain, restored.tokens, room)
+        if draft.tokens < restored.tokens:
+            restored = self._target.restore(found.chain, draft.tokens, room)
+        if draft.tokens != restored.tokens or not draft.tokens:
+            return RestoredSequence(self.fresh(), 0, 0, draft.miss_reason)
+        return RestoredSequence(
+            restored.prompt_cache + draft.prompt_cache,
+            restored.tokens,
+            restored.cold_tokens,
+            restored.miss_reason,
+        )
+
+    def store(
+        self, tokens: Tokens, prompt_cache: Sequence[Any], prompt_length: int = 0
+    ) -> Stored | None:
+        """Store a sequence's caches, the target's and the draft's; None for another kind's."""
+        size = len(self._target.fresh()) if self._draft is not None else len(prompt_cache)
+        own, drafts = prompt_cache[:size], prompt_cache[size:]
+        if not self._target.accepts(own):
+            return None
+        chain = self._target.chain(tokens)
+        result = self._target.store(chain, own, prompt_length)
+        self._siblings.add(chain, result.tokens)
+        if self._draft is not None and self._draft.accepts(drafts):
+            draft_chain = self._draft.chain(tokens)
+            drafted = self._draft.store(draft_chain, drafts, prompt_length)
+            self._siblings.add(draft_chain, drafted.tokens)
+        return Stored(chain, result)
+
+    def fresh(self) -> list[Any]:
+        """Return new, empty caches: the target's, then the draft's."""
+        return self._target.fresh() + ([] if self._draft is None else self._draft.fresh())
+
+    def _whole(self, restored: RestoredSequence) -> RestoredSequence:
+        if restored.tokens or self._draft is None:
+            return restored
+        return RestoredSequence(self.fresh(), 0, 0, restored.miss_reason)
+
+    def _along(self, view: SequenceView, tokens: Tokens, limit: int) -> Found:
+        """Return the better of the prompt's own blocks and a sibling that parts inside one."""
+        chain = view.chain(tokens)
+        own = view.reach(chain, limit)
+        found = Found(own.position, chain, own.reason)
+        boundary = own.matched // chain.block_size * chain.block_size
+        if boundary >= limit:
+            return found
+        sibling = self._siblings.longest(chain, boundary)
+        if sibling is None or min(sibling.shared, limit) <= own.position:
+            return found
+        assert np.array_equal(sibling.tokens[: sibling.shared], tokens[: sibling.shared])
+        other = view.chain(sibling.tokens)
+        reached = view.reach(other, min(sibling.shared, limit))
+        if reached.position <= own.position:
+            return found
+        return Found(reached.position, other, own.reason)
+
+
+def nearest(
+    lanes: Iterable[Lane], tokens: Tokens, *, exact: bool = False
+) -> tuple[Lane, Found] | None:
+    """Return where most of a prompt can be restored, even if that is nothing; reads no payload.
+
+    With `exact` packed caches are not cut back to a length at which they would be dense. None
+    when no lane can serve.
+    """
+    found = [(lane, where) for lane in lanes if (where := lane.find(tokens)) is not None]
+    found = [pair for pair in found if not exact or pair[0].suits(pair[1])]
+    if not found:
+        return None
+    return max(found, key=lambda pair: (pair[1].position, pair[0].suits(pair[1])))
+
+
+def packed_as(prompt_cache: Sequence[Any], start: int) -> Bits | None:
+    """Return how caches are packed, None when none is."""
+    for cache in prompt_cache:
+        if type(cache) is QuantizedKVCache:
+            return Bits(int(cache.bits), int(cache.group_size), start)
+    return None
+
+
+def _view(cache: Any, bits: Bits | None, salt: str | bytes | None) -> SequenceView:
+    if bits is None:
+        view: SequenceView = cache.sequences(salt=salt)
+        return view
+    # Tokens before `start` attended to dense keys: other bits than with packed ones from the first
+    # on, as sessions have them.
+    extra = {"quantized_kv_start": str(bits.start)}
+    packed: SequenceView = cache.sequences(
+        salt=salt, extra=extra, kv_bits=bits.bits, kv_group_size=bits.group_size
+    )
+    return packed

@@ -1,0 +1,103 @@
+"""The prefix caches of one loaded model, and of its draft model when it has one."""
+
+import secrets
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import mlx.core as mx
+from mlx_lm.models.cache import make_prompt_cache
+
+from omlx_cache.integrations.mlx_lm.blank import blank_like
+from omlx_cache.prefix import PrefixCache
+from omlx_cache.store import BlockStore
+
+
+class ModelSource(Protocol):
+    """Who says which model is loaded: mlx-lm's ModelProvider does, and LoadedModel."""
+
+    @property
+    def model_key(self) -> Any: ...
+    @property
+    def model(self) -> Any: ...
+    @property
+    def draft_model(self) -> Any: ...
+
+
+class LoadedModel(NamedTuple):
+    """A model that stays loaded, under the key that its requests name."""
+
+    model_key: Any
+    model: Any
+    draft_model: Any = None
+
+
+class ModelCaches(NamedTuple):
+    """A model's prefix cache and its draft model's. `model` is a weak reference, so that a
+    server which loads another model gets this one's memory back."""
+
+    target: PrefixCache
+    draft: PrefixCache | None
+    model: Any
+
+
+def model_name(model_path: str | None) -> str:
+    """Return what names a model in a namespace: a directory's own name, or the hub id.
+
+    A model that is moved keeps its cache; its weights are part of the identity anyway.
+    """
+    if not model_path:
+        return ""
+    path = Path(model_path).expanduser()
+    return path.resolve().name if path.is_dir() else str(model_path)
+
+
+def cache_of(
+    model: Any, store: BlockStore, model_path: str | None, adapter_path: str | None = None
+) -> PrefixCache:
+    """Return the prefix cache that the server uses for a model: `warm` writes what it reads.
+
+    Does not keep the model alive.
+    """
+    alive = weakref.ref(model)
+    return PrefixCache(
+        model,
+        store,
+        model_id=model_name(model_path),
+        adapter=adapter_path,
+        make_cache=lambda: make_prompt_cache(alive()),
+    )
+
+
+def caches_of(source: ModelSource, store: BlockStore) -> ModelCaches:
+    """Return the prefix caches of what is loaded now; evaluates samples of the weights."""
+    parts = source.model_key if isinstance(source.model_key, tuple) else (source.model_key,)
+    path, adapter, draft_path = (*(str(p) if p else None for p in parts), None, None, None)[:3]
+    draft = None
+    if source.draft_model is not None:
+        draft = cache_of(source.draft_model, store, draft_path)
+    target = cache_of(source.model, store, path, adapter)
+    return ModelCaches(target, draft, weakref.ref(source.model))
+
+
+class _Unknown:
+    """Stands for a model that was never shown: nothing else has its fingerprint."""
+
+    def __init__(self) -> None:
+        self._nonce = mx.array(list(secrets.token_bytes(32)), dtype=mx.uint8)
+
+    def parameters(self) -> dict[str, Any]:
+        return {"nonce": self._nonce}
+
+
+def unknown_model(store: BlockStore, prompt_cache: Sequence[Any]) -> ModelCaches:
+    """Return a cache for a key without a model, with the layout of a first insert.
+
+    Its pages are found by this object only, in this process: without weights there is no
+    identity that would make them safe to share. Raises UnsupportedCache for foreign classes.
+    """
+    template = blank_like(prompt_cache)
+    stand_in = _Unknown()
+    cache = PrefixCache(stand_in, store, make_cache=lambda: blank_like(template))
+    return ModelCaches(cache, None, lambda: stand_in)

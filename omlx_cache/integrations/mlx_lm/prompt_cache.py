@@ -1,0 +1,210 @@
+"""TieredPromptCache: what mlx-lm's server calls, kept in tiers and shared between prompts."""
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from omlx_cache import reasons
+from omlx_cache.adapters.base import UnsupportedCache
+from omlx_cache.integrations.mlx_lm.lanes import Bits, Lane, Stored, nearest, packed_as
+from omlx_cache.integrations.mlx_lm.ledger import SequenceLedger
+from omlx_cache.integrations.mlx_lm.models import (
+    ModelCaches,
+    ModelSource,
+    caches_of,
+    unknown_model,
+)
+from omlx_cache.sequences import count_request
+from omlx_cache.store import BlockStore
+from omlx_cache_storage.keys import Tokens, as_tokens
+from omlx_cache_storage.page import PageId
+
+_log = logging.getLogger(__name__)
+
+QUANTIZED_KV_START = 5000
+"""Where mlx-lm begins to pack a sequence, unless told otherwise."""
+MODELS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What one fetch found, for a log line. `restored_tokens` = hot + cold."""
+
+    prompt_tokens: int
+    restored_tokens: int
+    cold_tokens: int
+    seconds: float
+    miss_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    models: ModelCaches
+    lanes: dict[Bits | None, Lane]
+
+
+class TieredPromptCache:
+    """Stands in for mlx-lm's LRUPromptCache: the same calls, on the server's generation thread.
+
+    `source` says which model is loaded (mlx-lm's ModelProvider does). Sequences of a key that it
+    does not know are kept for this object only. Models share the store's budgets, and are not
+    kept alive. `fetch_nearest_cache` and `insert_cache` never raise: what goes wrong is a miss,
+    or nothing stored.
+
+    Mutable, by that one thread: `_known`, `_asked`, the ledger, `last`.
+    """
+
+    def __init__(
+        self,
+        store: BlockStore,
+        source: ModelSource | None = None,
+        *,
+        kv_bits: int | None = None,
+        kv_group_size: int = 64,
+        quantized_kv_start: int = QUANTIZED_KV_START,
+        salt: str | bytes | None = None,
+    ) -> None:
+        self._store = store
+        self._source = source
+        self._start = quantized_kv_start
+        self._bits = None if kv_bits is None else Bits(kv_bits, kv_group_size, quantized_kv_start)
+        self._salt = salt
+        self._known: OrderedDict[Any, _Known] = OrderedDict()
+        self._ledger = SequenceLedger(store)
+        self._asked: Tokens = as_tokens([])
+        self.last: Fetched | None = None
+
+    def fetch_nearest_cache(
+        self, model: Any, tokens: Sequence[int]
+    ) -> tuple[list[Any] | None, list[int]]:
+        """Return a private prompt cache with a prefix of `tokens`, and the tokens after it.
+
+        At least one token is left over. `(None, tokens)` for a miss. Evaluates MLX and reads
+        the disk.
+        """
+        prompt = list(tokens)
+        began = time.perf_counter()
+        try:
+            caches, position, cold, reason = self._fetch(model, prompt)
+        except Exception as error:
+            _log.exception("the prompt cache is passed by")
+            caches, position, cold, reason = None, 0, 0, f"{reasons.ERROR}:{type(error).__name__}"
+        seconds = time.perf_counter() - began
+        count_request(self._store.counters, len(prompt), position, cold, seconds, reason)
+        self.last = Fetched(len(prompt), position, cold, seconds, reason)
+        return (caches, prompt[position:]) if position else (None, prompt)
+
+    def _fetch(
+        self, model: Any, prompt: list[int]
+    ) -> tuple[list[Any] | None, int, int, str | None]:
+        if len(prompt) < 2:
+            return None, 0, 0, reasons.TOO_SHORT
+        array = self._asked = as_tokens(prompt)
+        known = self._lanes(model)
+        if known is None:
+            return None, 0, 0, reasons.ABSENT
+        found = nearest(known.lanes.values(), array)
+        if found is None:
+            return None, 0, 0, known.models.target.unsupported_reason
+        lane, where = found
+        if not where.position:
+            return None, 0, 0, where.reason
+        restored = lane.restore(array, where)
+        reason = where.reason if restored.tokens == where.position else restored.miss_reason
+        return restored.prompt_cache, restored.tokens, restored.cold_tokens, reason
+
+    def insert_cache(
+        self,
+        model: Any,
+        tokens: Sequence[int],
+        prompt_cache: Sequence[Any],
+        *,
+        cache_type: str = "assistant",
+    ) -> None:
+        """Store the caches of a sequence, as far as they hold its tokens; copies what it keeps."""
+        try:
+            self._insert(model, as_tokens(tokens), prompt_cache, cache_type)
+        except UnsupportedCache as error:
+            self._store.counters.skip(reasons.UNSUPPORTED)
+            _log.debug("not stored: %s", error)
+        except Exception:
+            self._store.counters.skip(reasons.ERROR)
+            _log.exception("a sequence is not stored")
+
+    def _insert(
+        self, model: Any, tokens: Tokens, prompt_cache: Sequence[Any], cache_type: str
+    ) -> None:
+        known = self._lanes(model)
+        if known is None:
+            known = self._remember(model, unknown_model(self._store, prompt_cache))
+        bits = packed_as(prompt_cache, self._start)
+        lane = known.lanes.get(bits)
+        if lane is None:
+            lane = known.lanes[bits] = Lane(known.models, bits, self._salt)
+        # Served one at a time, the sequence that ends is the one that was asked for last.
+        asked = len(self._asked)
+        begins = asked <= len(tokens) and np.array_equal(tokens[:asked], self._asked)
+        stored = lane.store(tokens, prompt_cache, asked if begins else 0)
+        if stored is None:
+            self._store.counters.skip(reasons.LAYOUT_CHANGED)
+        elif stored.result.tokens:
+            self._note(lane, stored, cache_type)
+
+    def _note(self, lane: Lane, stored: Stored, cache_type: str) -> None:
+        result = stored.result
+        for group in lane.view.groups[:1]:
+            self._ledger.add(
+                stored.chain,
+                PageId(stored.chain.key(result.tokens), group.name),
+                result.tokens,
+                result.nbytes,
+                cache_type,
+                absorbs=lane.view.trims,
+            )
+
+    def trim_to(self, *, n_sequences: int | None = None, n_bytes: int | None = None) -> None:
+        """Evict from memory down to `n_bytes`; make all but `n_sequences` the first to go.
+
+        What the disk has stays there. Negative numbers count as zero.
+        """
+        if n_sequences is not None:
+            self._store.demote(self._ledger.keep_newest(max(0, n_sequences)))
+        if n_bytes is not None:
+            self._store.shrink_hot(max(0, n_bytes))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the hot tier holds, of every model."""
+        return self._store.hot.usage().nbytes
+
+    def __len__(self) -> int:
+        """Sequences that were inserted through this object and are still in a tier."""
+        return len(self._ledger)
+
+    def stats_by_type(self) -> dict[str, dict[str, int]]:
+        """Return `{"n_sequences", "n_bytes"}` by the type that sequences were inserted with."""
+        return self._ledger.by_type()
+
+    def _lanes(self, key: Any) -> _Known | None:
+        """Return what is known of a model key; looks at the model when it was loaded anew."""
+        known = self._known.get(key)
+        source = self._source
+        if source is None or source.model is None or source.model_key != key:
+            return known
+        if known is not None and known.models.model() is source.model:
+            self._known.move_to_end(key)
+            return known
+        return self._remember(key, caches_of(source, self._store))
+
+    def _remember(self, key: Any, models: ModelCaches) -> _Known:
+        kinds = [None] if self._bits is None else [self._bits, None]
+        known = _Known(models, {bits: Lane(models, bits, self._salt) for bits in kinds})
+        self._known[key] = known
+        while len(self._known) > MODELS:
+            self._known.popitem(last=False)
+        return known

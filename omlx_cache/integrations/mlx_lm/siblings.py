@@ -1,0 +1,82 @@
+"""Which blocks follow a boundary: lets two sequences share the beginning of a block.
+
+Block keys say nothing about a block's first tokens. This memory of the process does, so that
+two prompts that part inside a block still share what they have in common.
+"""
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+import numpy as np
+
+from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens
+
+BLOCKS = 16_384
+"""32 MiB at 256 tokens a block."""
+SIBLINGS = 32
+
+
+class Sibling(NamedTuple):
+    """A stored sequence that begins like the one asked for: `shared` tokens are equal."""
+
+    tokens: Tokens
+    shared: int
+
+
+class SiblingIndex:
+    """Bounded; the least recently used boundaries and blocks are forgotten. One thread uses it."""
+
+    def __init__(self, blocks: int = BLOCKS, siblings: int = SIBLINGS) -> None:
+        self._limit = blocks
+        self._siblings = siblings
+        self._count = 0
+        self._blocks: OrderedDict[BlockKey, OrderedDict[bytes, None]] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Blocks that are remembered."""
+        return self._count
+
+    def add(self, chain: KeyChain, stop: int) -> None:
+        """Note the blocks of a sequence's first `stop` tokens, the partial last one included."""
+        for start in range(0, stop, chain.block_size):
+            block = chain.tokens[start : min(stop, start + chain.block_size)].tobytes()
+            self._note(_boundary(chain, start), block)
+        while self._count > self._limit:
+            _parent, forgotten = self._blocks.popitem(last=False)
+            self._count -= len(forgotten)
+
+    def _note(self, parent: BlockKey, block: bytes) -> None:
+        known = self._blocks.setdefault(parent, OrderedDict())
+        self._blocks.move_to_end(parent)
+        self._count += block not in known
+        known[block] = None
+        known.move_to_end(block)
+        if len(known) > self._siblings:
+            known.popitem(last=False)
+            self._count -= 1
+
+    def longest(self, chain: KeyChain, boundary: int) -> Sibling | None:
+        """Return the sequence that shares most of the block after a boundary; None without one."""
+        known = self._blocks.get(_boundary(chain, boundary))
+        if not known:
+            return None
+        wanted = chain.tokens[boundary : boundary + chain.block_size]
+        best: tuple[int, Tokens] | None = None
+        for block in known:
+            tokens = np.frombuffer(block, dtype="<i8")
+            shared = _common(wanted, tokens)
+            if shared and (best is None or (shared, len(tokens)) > (best[0], len(best[1]))):
+                best = shared, tokens
+        if best is None:
+            return None
+        return Sibling(np.concatenate([chain.tokens[:boundary], best[1]]), boundary + best[0])
+
+
+def _boundary(chain: KeyChain, position: int) -> BlockKey:
+    return chain.key(position) if position else chain.namespace
+
+
+def _common(a: Tokens, b: Tokens) -> int:
+    length = min(len(a), len(b))
+    different = np.flatnonzero(a[:length] != b[:length])
+    return int(different[0]) if len(different) else length

@@ -1,0 +1,30 @@
+"""Measure everything and write the page; takes some minutes."""
+
+import logging
+import tempfile
+from pathlib import Path
+
+import zoo
+
+from .conversation import LENGTHS, retention
+from .document import PATH, render
+from .matrix import measure
+
+
+def main() -> None:
+    """Write `docs/fidelity.md`."""
+    logging.getLogger("omlx_cache").setLevel(logging.ERROR)
+    names = [name for name, family in zoo.FAMILIES.items() if not family.broken]
+    with tempfile.TemporaryDirectory() as root:
+        matrix = measure(names, Path(root) / "matrix")
+        conversations = {}
+        for name in names:
+            folder = Path(root) / "turns" / name
+            lengths = [n for n in LENGTHS if n + 100 <= zoo.FAMILIES[name].max_context]
+            conversations[name] = [retention(name, n, folder / str(n)) for n in lengths]
+            print(name, *conversations[name], flush=True)
+    PATH.write_text(render(matrix, conversations))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""A second turn restores at least nine tenths of what it shares with the first."""
+
+from pathlib import Path
+
+import pytest
+
+import zoo
+from fidelity.conversation import LENGTHS, retention
+from fidelity.document import PATH, retention_row
+
+NAMES = [name for name, family in zoo.FAMILIES.items() if not family.broken]
+# One family of each kind of layer group, and of each mixture; the page has all of them.
+AT_3000 = ["qwen3", "deepseek_v3", "gpt_oss", "qwen3_next", "falcon_h1", "recurrent_gemma"]
+AT_8000 = ["mamba2", "rwkv7"]
+CASES = [
+    *[(name, 300) for name in NAMES],
+    *[(name, 3000) for name in AT_3000],
+    *[(name, 8000) for name in AT_8000],
+]
+
+
+def page_cells(name: str) -> list[str]:
+    """The page's entries for a family, one per prompt length."""
+    head = f"| {name} | "
+    rows = [line for line in PATH.read_text().splitlines() if line.startswith(head)]
+    return rows[1].removeprefix(head).removesuffix(" |").split(" | ")
+
+
+@pytest.mark.parametrize(("name", "length"), CASES)
+def test_two_turns_share_what_they_should(name: str, length: int, tmp_path: Path) -> None:
+    found = retention(name, length, tmp_path)
+    assert found.good, found
+    cell = retention_row(name, [found]).split(" | ")[1].removesuffix(" |")
+    assert page_cells(name)[LENGTHS.index(length)] == cell
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_has_nine_tenths_at_every_length(name: str) -> None:
+    cells = page_cells(name)
+    assert len(cells) == len(LENGTHS)
+    for cell in cells:
+        for part in cell.split(", "):
+            restored, shared = map(int, part.split(" of "))
+            assert restored >= 0.9 * shared
