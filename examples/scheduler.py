@@ -1,0 +1,180 @@
+"""A reference scheduler: what the author of a model server would copy, and nothing else.
+
+One thread owns the model (`run`); any thread may call `submit` and `cancel`. A request goes
+through: prefetch on arrival -> restore -> chunked prefill with checkpoints -> decoding in a
+batch -> commit. See docs/scheduler.md.
+"""
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.generate import BatchGenerator
+
+from omlx_cache import PrefixCache, Session
+
+PREFILL_STEP = 512
+
+
+@dataclass
+class Request:
+    """A prompt and its answer. `tokens` ends with None; `done` is set when nothing more comes."""
+
+    prompt: list[int]
+    max_tokens: int = 64
+    salt: str | None = None
+    tokens: "queue.Queue[int | None]" = field(default_factory=queue.Queue)
+    done: threading.Event = field(default_factory=threading.Event)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    cached_tokens: int = 0
+
+    def answer(self) -> list[int]:
+        """Block until the answer is complete, and return it."""
+        return list(iter(self.tokens.get, None))
+
+
+@dataclass
+class Prefill:
+    """A request that is being prefilled, alone, a chunk at a time."""
+
+    request: Request
+    session: Session
+    position: int
+
+
+class Scheduler:
+    """Prefills one request at a time, a chunk between two decoding steps, and decodes in a batch.
+
+    Mutable by the thread in `run` only: `_waiting`, `_prefill`, `_decoding`, `_batch`.
+    """
+
+    def __init__(self, model: Any, cache: PrefixCache, *, eos: Sequence[int] = ()) -> None:
+        self._model = model
+        self._cache = cache
+        self._eos = [[token] for token in eos]
+        self._arrivals: queue.Queue[Request | None] = queue.Queue()
+        self._waiting: deque[Request] = deque()
+        self._prefill: Prefill | None = None
+        self._decoding: dict[int, tuple[Request, Session]] = {}
+        self._batch: BatchGenerator | None = None
+
+    def submit(self, request: Request) -> Request:
+        """Queue a request and begin to read what is cached of it; returns at once."""
+        self._cache.prefetch(request.prompt, salt=request.salt)
+        self._arrivals.put(request)
+        return request
+
+    def cancel(self, request: Request) -> None:
+        """Ask for a request to be dropped at the next step; safe from any thread."""
+        request.cancelled.set()
+
+    def stop(self) -> None:
+        """Let `run` return when the requests that it has are done."""
+        self._arrivals.put(None)
+
+    def run(self) -> None:
+        """Serve until `stop`; on the thread that may touch the model."""
+        self._batch = BatchGenerator(self._model, stop_tokens=self._eos or None)
+        open_for_business = True
+        try:
+            while open_for_business or self._busy():
+                open_for_business = self._receive() and open_for_business
+                self._drop_cancelled()
+                self._prefill_a_chunk()
+                self._decode_a_step()
+        finally:
+            # Whatever ended the loop, no session may keep what it captured.
+            if self._prefill is not None:
+                self._prefill.session.abort()
+            for _request, session in self._decoding.values():
+                session.abort()
+            self._batch.close()
+
+    def _busy(self) -> bool:
+        return bool(self._waiting or self._prefill or self._decoding)
+
+    def _receive(self) -> bool:
+        """Take what has arrived, waiting when there is nothing else to do; False after `stop`."""
+        more = True
+        try:
+            while more:
+                request = self._arrivals.get(block=not self._busy())
+                more = request is not None
+                if request is not None:
+                    self._waiting.append(request)
+        except queue.Empty:
+            pass
+        return more
+
+    def _prefill_a_chunk(self) -> None:
+        if self._prefill is None and self._waiting:
+            request = self._waiting.popleft()
+            # Restores on the spot; buffers get room for the prompt only, as the batch copies them.
+            session = self._cache.session(request.prompt, salt=request.salt, max_new_tokens=0)
+            request.cached_tokens = session.cached_tokens
+            self._prefill = Prefill(request, session, session.cached_tokens)
+        if self._prefill is None:
+            return
+        job = self._prefill
+        # The generator wants the last token for itself.
+        left = len(job.request.prompt) - 1 - job.position
+        if left > 0:
+            count = min(job.session.next_stop(PREFILL_STEP), left)
+            chunk = job.request.prompt[job.position : job.position + count]
+            self._model(mx.array([chunk]), cache=job.session.prompt_cache)
+            mx.eval([cache.state for cache in job.session.prompt_cache])
+            job.position += count
+            job.session.checkpoint(job.position)
+        if job.position >= len(job.request.prompt) - 1:
+            self._start_decoding(job)
+            self._prefill = None
+
+    def _start_decoding(self, job: Prefill) -> None:
+        assert self._batch is not None
+        prompt = job.request.prompt
+        (uid,) = self._batch.insert_segments(
+            segments=[[prompt[-1:]]],
+            max_tokens=[job.request.max_tokens],
+            caches=[job.session.take_cache()],
+            all_tokens=[prompt[:-1]],
+        )
+        self._decoding[uid] = (job.request, job.session)
+
+    def _decode_a_step(self) -> None:
+        assert self._batch is not None
+        if not self._decoding:
+            return
+        _prompts, responses = self._batch.next()
+        for response in responses:
+            request, session = self._decoding[response.uid]
+            request.tokens.put(response.token)
+            if response.finish_reason is not None:
+                del self._decoding[response.uid]
+                session.extend(response.all_tokens[len(request.prompt) :])
+                session.commit(response.prompt_cache, release=True)
+                self._finish(request)
+
+    def _drop_cancelled(self) -> None:
+        assert self._batch is not None
+        for request in [r for r in self._waiting if r.cancelled.is_set()]:
+            self._waiting.remove(request)
+            self._finish(request)
+        if self._prefill is not None and self._prefill.request.cancelled.is_set():
+            # Whole blocks that were prefilled are worth keeping: the client may ask again.
+            self._prefill.session.commit()
+            self._finish(self._prefill.request)
+            self._prefill = None
+        for uid, (request, session) in list(self._decoding.items()):
+            if request.cancelled.is_set():
+                self._batch.remove([uid])
+                session.abort()
+                del self._decoding[uid]
+                self._finish(request)
+
+    def _finish(self, request: Request) -> None:
+        request.done.set()
+        request.tokens.put(None)

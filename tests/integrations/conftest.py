@@ -1,0 +1,53 @@
+"""A store in a directory of the test's own, and models of the zoo."""
+
+import random
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zoo
+from omlx_cache import BlockStore, CacheSettings
+
+Open = Callable[..., BlockStore]
+
+
+@pytest.fixture
+def open_store(tmp_path: Path) -> Iterator[Open]:
+    """Opens stores on the same cold directory; each call closes the store before."""
+    opened: list[BlockStore] = []
+
+    def begin(**options: Any) -> BlockStore:
+        while opened:
+            opened.pop().close()
+        given = {
+            "cold_dir": tmp_path / "cold",
+            "hot_bytes": "64MiB",
+            "cold_bytes": "256MiB",
+            "min_free_bytes": 0,
+            "socket": "off",
+            "block_size": 64,
+            **options,
+        }
+        opened.append(BlockStore(CacheSettings(**given)))
+        return opened[-1]
+
+    yield begin
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store: Open) -> BlockStore:
+    return open_store()
+
+
+@cache
+def model_of(family: str) -> Any:
+    return zoo.build(family)
+
+
+def prompt_of(length: int, seed: int = 0) -> list[int]:
+    return random.Random(seed).choices(range(200), k=length)

@@ -1,0 +1,148 @@
+"""Continuous batching with reuse: the tokens of requests served alone, and memory given back."""
+
+import gc
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.generate import BatchGenerator
+
+from omlx_cache import BlockStore, PrefixCache
+from omlx_cache.integrations.batch import CachedBatchGenerator
+
+from .conftest import Open, model_of, prompt_of
+
+NEW = 12
+
+
+def alone(model: Any, prompts: list[list[int]], **options: Any) -> list[list[int]]:
+    """Tokens of each prompt when it has a generator to itself."""
+    answers = []
+    for prompt in prompts:
+        generator = BatchGenerator(model, max_tokens=NEW, prefill_step_size=128, **options)
+        generator.insert([prompt])
+        answer: list[int] = []
+        while responses := generator.next_generated():
+            answer += [r.token for r in responses]
+        generator.close()
+        answers.append(answer)
+    return answers
+
+
+def serve(batch: CachedBatchGenerator, prompts: list[list[int]], **options: Any) -> list[list[int]]:
+    """Tokens of all prompts, served together."""
+    uids = [batch.submit(prompt, max_tokens=NEW, **options) for prompt in prompts]
+    answers: dict[int, list[int]] = {uid: [] for uid in uids}
+    while len(batch):
+        for token in batch.next():
+            answers[token.uid].append(token.token)
+    return [answers[uid] for uid in uids]
+
+
+def batch_of(model: Any, store: BlockStore, **options: Any) -> CachedBatchGenerator:
+    generator = BatchGenerator(model, prefill_step_size=128, **options)
+    return CachedBatchGenerator(generator, PrefixCache(model, store))
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "qwen3_next"])
+def test_answers_are_those_of_requests_alone(family: str, open_store: Open) -> None:
+    model = model_of(family)
+    shared = prompt_of(192)
+    prompts = [shared + prompt_of(40 + 9 * n, seed=n + 1) for n in range(3)]
+    expected = alone(model, prompts)
+    store = open_store()
+    for cached in (0, 1, 2):
+        if cached == 2:
+            # A new store, so that the pages are on the disk only.
+            store = open_store()
+        batch = batch_of(model, store)
+        assert serve(batch, prompts, segments=[192]) == expected
+        restored = store.stats().requests.restored_tokens
+        assert (restored > 0) == (cached > 0)
+        if cached:
+            assert restored >= sum(len(p) - 1 for p in prompts)
+    follow_ups = [p + a + [5, 6, 7] for p, a in zip(prompts, expected, strict=True)]
+    batch = batch_of(model, store)
+    assert serve(batch, follow_ups) == alone(model, follow_ups)
+    assert store.stats().requests.restored_tokens - restored >= sum(
+        len(p) + len(a) for p, a in zip(prompts, expected, strict=True)
+    )
+
+
+def test_segments_are_restore_points_of_a_hybrid(store: BlockStore) -> None:
+    model = model_of("qwen3_next")
+    system = prompt_of(150)
+    batch = batch_of(model, store)
+    serve(batch, [system + prompt_of(30, seed=1)], segments=[150])
+    uid = batch.submit(system + prompt_of(30, seed=2), max_tokens=2)
+    assert batch.cached_tokens(uid) == 150
+    batch.close()
+
+
+def test_logits_processors_see_the_restored_prefix(store: BlockStore) -> None:
+    model, prompt = model_of("qwen3"), prompt_of(100)
+    seen: list[list[int]] = []
+
+    def spy(tokens: mx.array, logits: mx.array) -> mx.array:
+        seen.append(tokens.tolist())
+        return logits
+
+    batch = batch_of(model, store)
+    serve(batch, [prompt])
+    serve(batch, [prompt], logits_processors=[spy])
+    assert store.stats().requests.restored_tokens == len(prompt) - 1
+    assert seen[0] == prompt
+
+
+def test_a_cancelled_request_frees_what_it_held(store: BlockStore) -> None:
+    model = model_of("qwen3_next")
+    batch = batch_of(model, store)
+    kept, dropped = (batch.submit(prompt_of(300, seed=n), max_tokens=NEW) for n in (1, 2))
+    batch.next()
+    batch.next()
+    assert batch.cancel(dropped)
+    assert not batch.cancel(dropped)
+    answer = []
+    while len(batch):
+        answer += [token for token in batch.next() if token.uid == kept]
+    assert len(answer) == NEW
+    assert [answer[-1].finish_reason, answer[0].finish_reason] == ["length", None]
+    assert answer[-1].commit is not None
+    assert answer[-1].commit.tokens == 300 + NEW
+    stats = store.stats()
+    assert stats.requests.live_sessions == 0
+    assert stats.snapshots.live == 0
+
+
+def test_closing_cancels_everything(store: BlockStore) -> None:
+    batch = batch_of(model_of("gemma3_text"), store)
+    for n in range(3):
+        batch.submit(prompt_of(200, seed=n), max_tokens=NEW)
+    batch.next()
+    batch.close()
+    assert len(batch) == 0
+    assert store.stats().requests.live_sessions == 0
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "qwen3_next"])
+def test_nothing_but_pages_is_left_of_a_request(family: str, open_store: Open) -> None:
+    model, store = model_of(family), open_store(hot_cache_only=True)
+    batch = batch_of(model, store)
+
+    def left_over() -> int:
+        store.shrink_hot(0)
+        gc.collect()
+        mx.clear_cache()
+        return int(mx.get_active_memory())
+
+    serve(batch, [prompt_of(600, seed=98), prompt_of(500, seed=99)])
+    before = left_over()
+    for n in range(4):
+        serve(batch, [prompt_of(600, seed=n), prompt_of(500, seed=10 + n)])
+    # One 600-token cache of these models is 150 KiB and more; none may be left behind.
+    assert left_over() - before < 64 * 1024
+
+
+def test_an_empty_prompt_is_refused(store: BlockStore) -> None:
+    with pytest.raises(ValueError, match="empty"):
+        batch_of(model_of("qwen3"), store).submit([], max_tokens=1)

@@ -1,0 +1,214 @@
+"""TieredPromptCache against the class that it stands in for."""
+
+import copy
+import gc
+import weakref
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models.cache import KVCache, LRUPromptCache, make_prompt_cache
+
+import zoo
+from omlx_cache import BlockStore
+from omlx_cache.integrations.mlx_lm import LoadedModel, TieredPromptCache
+
+from .conftest import Open, model_of, prompt_of
+
+KEY = ("a model", None, None)
+
+
+def request(
+    cache: Any, model: Any, tokens: list[int], segments: tuple[int, ...] = ()
+) -> tuple[int, mx.array]:
+    """Do what the server does; return the cached tokens and the last logits."""
+    caches, rest = cache.fetch_nearest_cache(KEY, tokens)
+    position = cached = len(tokens) - len(rest)
+    caches = make_prompt_cache(model) if caches is None else caches
+    for end in sorted({*segments, len(tokens)}):
+        if end > position:
+            logits = model(mx.array([tokens[position:end]]), cache=caches)
+            mx.eval(logits)
+            position = end
+            cache.insert_cache(KEY, tokens[:end], copy.deepcopy(caches), cache_type="user")
+    return cached, logits[0, -1]
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "qwen3_next", "falcon_h1"])
+def test_restores_no_less_than_upstream_and_the_same_bits(family: str, store: BlockStore) -> None:
+    model = model_of(family)
+    ours: Any = TieredPromptCache(store, LoadedModel(KEY, model))
+    theirs: Any = LRUPromptCache()
+    first = prompt_of(300)
+    prompts = [
+        (first, (40, 200)),
+        (first + [7] * 30, ()),
+        (first[:250] + [9] * 40, ()),
+        (first[:100] + [5] * 20, ()),
+        (first[:30], ()),
+    ]
+    for tokens, segments in prompts:
+        mine, other = (request(c, model, tokens, segments) for c in (ours, theirs))
+        assert mine[0] >= other[0]
+        if mine[0] == other[0]:
+            assert mx.array_equal(mine[1], other[1])
+    assert store.stats().requests.skips == {}
+
+
+@pytest.mark.parametrize(("family", "cached"), [("qwen3", 299), ("qwen3_next", 200)])
+def test_restores_after_a_restart(family: str, cached: int, open_store: Open) -> None:
+    model, tokens = model_of(family), prompt_of(300)
+    request(TieredPromptCache(open_store(), LoadedModel(KEY, model)), model, tokens, (200,))
+    again = TieredPromptCache(open_store(), LoadedModel(KEY, model))
+    assert request(again, model, tokens)[0] == cached
+    assert again.last is not None
+    assert again.last.cold_tokens == cached
+
+
+def test_at_least_one_token_is_left_over(store: BlockStore) -> None:
+    cache = TieredPromptCache(store, LoadedModel(KEY, model_of("qwen3")))
+    for length in (0, 1, 2, 64, 65, 128):
+        tokens = prompt_of(length)
+        if length:
+            request(cache, model_of("qwen3"), tokens)
+        caches, rest = cache.fetch_nearest_cache(KEY, tokens)
+        assert rest == tokens[-1:] or (caches is None and rest == tokens)
+
+
+def test_the_list_is_the_callers_own(store: BlockStore) -> None:
+    model, tokens = model_of("qwen3"), prompt_of(100)
+    cache = TieredPromptCache(store, LoadedModel(KEY, model))
+    _, expected = request(cache, model, tokens)
+    for _ in range(2):
+        caches, rest = cache.fetch_nearest_cache(KEY, tokens)
+        assert caches is not None
+        assert mx.array_equal(model(mx.array([rest]), cache=caches)[0, -1], expected)
+        model(mx.array([[1, 2, 3]]), cache=caches)
+        mx.eval([c.state for c in caches])
+
+
+def test_sequences_that_part_inside_a_block_share_its_beginning(store: BlockStore) -> None:
+    model, tokens = model_of("qwen3"), prompt_of(130)
+    cache = TieredPromptCache(store, LoadedModel(KEY, model))
+    request(cache, model, tokens)
+    assert request(cache, model, tokens[:90] + [201] * 50)[0] == 90
+    assert request(cache, model, tokens[:20] + [202] * 9)[0] == 20
+
+
+def test_image_positions_are_told_apart(store: BlockStore) -> None:
+    model, tokens = model_of("qwen3"), prompt_of(200)
+    cache = TieredPromptCache(store, LoadedModel(KEY, model))
+    caches = make_prompt_cache(model)
+    mx.eval(model(mx.array([tokens]), cache=caches))
+    pictured = [tokens[:70] + [-(2**60) + n] * 20 + tokens[90:] for n in (0, 1)]
+    cache.insert_cache(KEY, pictured[0], caches)
+    assert len(cache.fetch_nearest_cache(KEY, pictured[0])[1]) == 1
+    assert len(cache.fetch_nearest_cache(KEY, pictured[1])[1]) == 130
+
+
+def test_models_share_the_budgets_and_nothing_else(store: BlockStore) -> None:
+    tokens = prompt_of(100)
+    one, two = model_of("qwen3"), zoo.build("qwen3", seed=5)
+    cache = TieredPromptCache(store, LoadedModel(KEY, one))
+    request(cache, one, tokens)
+    assert TieredPromptCache(store, LoadedModel(KEY, two)).fetch_nearest_cache(KEY, tokens) == (
+        None,
+        tokens,
+    )
+    other = TieredPromptCache(store, LoadedModel(KEY, one))
+    assert len(other.fetch_nearest_cache(KEY, tokens)[1]) == 1
+
+
+def test_a_model_that_was_unloaded_is_freed(store: BlockStore) -> None:
+    model = zoo.build("qwen3", seed=9)
+    source = _Provider(model)
+    cache = TieredPromptCache(store, source)
+    request(cache, model, prompt_of(80))
+    gone = weakref.ref(model)
+    source.model = None
+    del model
+    gc.collect()
+    assert gone() is None
+    assert cache.fetch_nearest_cache(KEY, prompt_of(80, seed=1))[0] is None
+
+
+class _Provider:
+    """As mlx-lm's ModelProvider: says what is loaded, which changes."""
+
+    def __init__(self, model: Any) -> None:
+        self.model_key = KEY
+        self.model = model
+        self.draft_model = None
+
+
+def test_a_draft_models_caches_are_restored_to_the_same_position(store: BlockStore) -> None:
+    target, draft = model_of("qwen3"), zoo.build("qwen3", seed=3)
+    cache = TieredPromptCache(store, LoadedModel(KEY, target, draft))
+    tokens = prompt_of(150)
+    lists = [make_prompt_cache(m) for m in (target, draft)]
+    for model, caches, count in zip((target, draft), lists, (150, 149), strict=True):
+        mx.eval(model(mx.array([tokens[:count]]), cache=caches))
+    cache.insert_cache(KEY, tokens, lists[0] + lists[1])
+    caches, rest = cache.fetch_nearest_cache(KEY, [*tokens, 1, 2, 3])
+    assert caches is not None
+    assert len(caches) == len(lists[0]) + len(lists[1])
+    assert {c.offset for c in caches} == {149}
+    assert rest == [tokens[149], 1, 2, 3]
+
+
+def test_a_key_without_a_model_is_kept_for_the_object_alone(store: BlockStore) -> None:
+    def arrays(count: int) -> tuple[mx.array, mx.array]:
+        keys = mx.arange(count).reshape(1, 1, count, 1)
+        return keys, keys
+
+    cache = TieredPromptCache(store)
+    tokens = [10] * 24
+    assert cache.fetch_nearest_cache(KEY, tokens) == (None, tokens)
+    layer = KVCache()
+    layer.update_and_fetch(*arrays(24))
+    cache.insert_cache(KEY, tokens, [layer])
+    found, rest = cache.fetch_nearest_cache(KEY, tokens + [20] * 5)
+    assert found is not None
+    assert rest == [20] * 5
+    keys, values = found[0].keys_and_values()
+    assert mx.array_equal(keys.flatten(), mx.arange(24))
+    assert mx.array_equal(keys, values)
+    found[0].update_and_fetch(*arrays(8))
+    cache.insert_cache(KEY, tokens + [20] * 5 + [30] * 3, found)
+    assert len(cache) == 1
+    found, rest = cache.fetch_nearest_cache(KEY, tokens + [20] * 2 + [40] * 8)
+    assert found is not None
+    assert rest == [40] * 8
+    cache.insert_cache(("another", None, None), tokens, found)
+    assert TieredPromptCache(store).fetch_nearest_cache(KEY, tokens)[0] is None
+
+
+def test_counts_sequences_by_type_and_trims(open_store: Open) -> None:
+    model = model_of("qwen3")
+    cache = TieredPromptCache(open_store(hot_cache_only=True), LoadedModel(KEY, model))
+    for seed, kind in enumerate(("system", "user", "assistant")):
+        caches = make_prompt_cache(model)
+        tokens = prompt_of(128, seed)
+        mx.eval(model(mx.array([tokens]), cache=caches))
+        cache.insert_cache(KEY, tokens, caches, cache_type=kind)
+    assert len(cache) == 3
+    rows = cache.stats_by_type()
+    assert [rows[kind]["n_sequences"] for kind in ("system", "user", "assistant")] == [1, 1, 1]
+    assert sum(row["n_bytes"] for row in rows.values()) == cache.nbytes > 0
+    cache.trim_to(n_sequences=2)
+    assert cache.stats_by_type()["assistant"]["n_sequences"] == 0
+    cache.trim_to(n_bytes=cache.nbytes // 2)
+    assert len(cache.fetch_nearest_cache(KEY, prompt_of(129, 2)[:128])[1]) > 1
+    cache.trim_to(n_bytes=-5)
+    assert cache.nbytes == 0
+    assert len(cache) == 0
+
+
+@pytest.mark.parametrize("tokens", [["a", "b"], [1.5, 2.5], [2**70, 1], [None, None]])
+def test_nonsense_is_a_miss_and_never_raises(tokens: list[Any], store: BlockStore) -> None:
+    cache = TieredPromptCache(store, LoadedModel(KEY, model_of("qwen3")))
+    assert cache.fetch_nearest_cache(KEY, tokens) == (None, tokens)
+    cache.insert_cache(KEY, tokens, [object()])
+    cache.insert_cache(KEY, [1, 2, 3], ["not a cache"])
+    cache.insert_cache("unknown", [1, 2, 3], [object()])
+    assert len(cache) == 0

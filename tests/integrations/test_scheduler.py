@@ -1,0 +1,119 @@
+"""The reference scheduler of examples/, as a user would run it."""
+
+import importlib.util
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models.cache import make_prompt_cache
+
+from omlx_cache import BlockStore, PrefixCache
+
+from .conftest import Open, model_of, prompt_of
+
+PATH = Path(__file__).parents[2] / "examples" / "scheduler.py"
+
+
+@pytest.fixture(scope="module")
+def scheduler() -> Iterator[ModuleType]:
+    spec = importlib.util.spec_from_file_location("example_scheduler", PATH)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+@contextmanager
+def running(module: ModuleType, model: Any, store: BlockStore) -> Iterator[Any]:
+    """A scheduler whose requests come from another thread, as a server's do."""
+    made = module.Scheduler(model, PrefixCache(model, store))
+    clients: list[threading.Thread] = []
+
+    def client(work: Callable[[Any], None]) -> None:
+        clients.append(threading.Thread(target=work, args=(made,)))
+        clients[-1].start()
+
+    yield client
+
+    def end() -> None:
+        for thread in clients:
+            thread.join()
+        made.stop()
+
+    closer = threading.Thread(target=end)
+    closer.start()
+    made.run()
+    closer.join()
+
+
+def greedy(model: Any, prompt: list[int], count: int) -> list[int]:
+    cache = make_prompt_cache(model)
+    model(mx.array([prompt[:-1]]), cache=cache)
+    answer, token = [], prompt[-1]
+    for _ in range(count):
+        token = mx.argmax(model(mx.array([[token]]), cache=cache)[0, -1]).item()
+        answer.append(token)
+    return answer
+
+
+def test_it_is_short_enough_to_read() -> None:
+    assert len(PATH.read_text().splitlines()) < 200
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "qwen3_next"])
+def test_answers_are_right_and_prefixes_are_reused(
+    family: str, scheduler: ModuleType, open_store: Open
+) -> None:
+    model = model_of(family)
+    shared = prompt_of(300)
+    prompts = [shared + prompt_of(60, seed=n) for n in (1, 2, 3)]
+    expected = [greedy(model, prompt, 10) for prompt in prompts]
+    for run in range(2):
+        answers: list[tuple[int, list[int]]] = []
+
+        def ask(made: Any, found: list[tuple[int, list[int]]] = answers) -> None:
+            for prompt in prompts:
+                request = made.submit(scheduler.Request(prompt, max_tokens=10))
+                found.append((request, request.answer()))
+
+        with running(scheduler, model, open_store()) as client:
+            client(ask)
+        assert [answer for _request, answer in answers] == expected
+        cached = [request.cached_tokens for request, _answer in answers]
+        # One after the other: the second request finds the first one's prompt.
+        assert cached[1] >= 256 if family != "qwen3_next" else cached[2] >= 256
+        assert cached[0] == (0 if run == 0 else len(prompts[0]) - 1)
+    follow_up = scheduler.Request([*prompts[0], *expected[0], 1, 2, 3], max_tokens=4)
+    with running(scheduler, model, open_store()) as client:
+        client(lambda made: made.submit(follow_up).answer())
+    assert follow_up.cached_tokens == len(prompts[0]) + len(expected[0])
+
+
+def test_requests_are_batched_and_can_be_cancelled(
+    scheduler: ModuleType, store: BlockStore
+) -> None:
+    model = model_of("qwen3")
+    prompts = [prompt_of(100 + n, seed=n) for n in range(4)]
+    answers: dict[int, list[int]] = {}
+
+    def ask(made: Any) -> None:
+        requests = [made.submit(scheduler.Request(p, max_tokens=30)) for p in prompts]
+        made.cancel(requests[1])
+        answers.update({n: r.answer() for n, r in enumerate(requests)})
+        assert all(r.done.is_set() for r in requests)
+
+    with running(scheduler, model, store) as client:
+        client(ask)
+    for n in (0, 2, 3):
+        assert answers[n] == greedy(model, prompts[n], 30)
+    assert len(answers[1]) < 30
+    assert store.stats().requests.live_sessions == 0
