@@ -9,6 +9,7 @@ from omlx_cache.bench.raw import can_forget
 from omlx_cache.bench.rows import Row
 from omlx_cache.bench.sizes import Size
 from omlx_cache.bench.timing import seconds
+from omlx_cache.session import Session
 from omlx_cache_storage import planes
 
 FLUSH_SECONDS = 600.0
@@ -41,14 +42,17 @@ def _times(
         live = bed.live_arrays()
         # Kernels are compiled on first use: a commit under another salt pays for that.
         bed.commit(bed.filled(live, "first"))
-        session = bed.filled(live)
-        commit = seconds(lambda: bed.commit(session))
-        del live, session
+        commit = _commit_seconds(bed, bed.filled(live))
+        del live
         hot = [seconds(lambda: bed.restore().abort()) for _ in range(size.runs)]
         if not bed.store.flush(FLUSH_SECONDS):
             raise RuntimeError("the disk took no pages")
     cold = [_cold(size, directory, codec, cold_codec) for _ in range(size.runs)]
     return {"commit": commit, "restore, hot": median(hot), "restore, cold": median(cold)}
+
+
+def _commit_seconds(bed: Bed, session: Session) -> float:
+    return seconds(lambda: bed.commit(session))
 
 
 def _cold(size: Size, directory: Path, codec: str, cold_codec: str) -> float:

@@ -69,11 +69,18 @@ def _queue_bytes(values: Mapping[str, Any]) -> Derived:
     if values["hot_cache_only"]:
         return Derived(0, _NO_COLD_TIER)
     how = f"1/4 of hot_bytes, at most {format_size(QUEUE_CAP)}"
-    return Derived(min(values["hot_bytes"] // 4, QUEUE_CAP), how)
+    return Derived(min(_hot_or_default(values) // 4, QUEUE_CAP), how)
 
 
 def _snapshot_bytes(values: Mapping[str, Any]) -> Derived:
-    return Derived(values["hot_bytes"] // 4, "1/4 of hot_bytes")
+    return Derived(_hot_or_default(values) // 4, "1/4 of hot_bytes")
+
+
+def _hot_or_default(values: Mapping[str, Any]) -> int:
+    """Return the hot tier's budget; without a hot tier, what it would be by default."""
+    machine: Machine = values["machine"]
+    given: int = values["hot_bytes"]
+    return given or machine.memory_bytes // MEMORY_SHARE
 
 
 def _disk(values: Mapping[str, Any]) -> DiskSpace:

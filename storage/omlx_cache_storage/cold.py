@@ -13,7 +13,7 @@ from omlx_cache_storage.format import encode_header, payload_checksum
 from omlx_cache_storage.index import PageIndex, Tail
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.names import name_of
-from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
+from omlx_cache_storage.page import Page, PageId, PageInfo
 from omlx_cache_storage.reader import PageReader
 from omlx_cache_storage.recency import ChainRecency, Clock
 from omlx_cache_storage.records import ColdEntry, ColdUsage, Doomed, StoredPage
@@ -91,20 +91,16 @@ class ColdTier:
                 self._write_trouble = f"unavailable: {error.strerror or error}"
             raise
         now = time.time_ns()
+        times = ((f.name.id, f.name.position, min(f.mtime_ns, now)) for f in files if f.name)
         with self._lock:
             before = set(self._index)
-            self._index, self._order, self._bytes = PageIndex(), ChainRecency(), 0
+            self._index, self._order = PageIndex(), ChainRecency()
             self._stuck.clear()
-            for file in files:
-                if file.name is not None:
-                    page = StoredPage(file.namespace, file.name, file.nbytes)
-                    self._index.put(file.name.id, page)
-                    self._bytes += page.cost
-            self._order.fill(
-                (file.name.id, file.name.position, min(file.mtime_ns, now))
-                for file in files
-                if file.name is not None
-            )
+            pages = [StoredPage(f.namespace, f.name, f.nbytes) for f in files if f.name]
+            for page in pages:
+                self._index.put(page.name.id, page)
+            self._order.fill(times)
+            self._bytes = sum(page.cost for page in pages)
             self._peak = max(self._peak, self._bytes + self._files.overhead_bytes)
             self._lost += before - set(self._index)
             self._unrecorded &= set(self._index)
@@ -141,7 +137,8 @@ class ColdTier:
             fd = self._fs.open(path)
             try:
                 reader = PageReader(self._fs, fd, path)
-                self._check(reader.meta, stored, path)
+                if (reader.meta.namespace, name_of(reader.meta)) != stored[:2]:
+                    raise ForeignPage(f"{path.name} holds another page than its name says")
                 yield reader
             finally:
                 self._fs.close(fd)
@@ -160,11 +157,6 @@ class ColdTier:
                 self._corrupt += 1
             self.discard([page])
             raise
-
-    @staticmethod
-    def _check(meta: PageMeta, stored: StoredPage, path: Path) -> None:
-        if meta.namespace != stored.namespace or name_of(meta) != stored.name:
-            raise ForeignPage(f"{path.name} holds another page than its name says")
 
     def write(self, page: Page, time_ns: int, document: Mapping[str, object]) -> bool:
         """Publish a page whole or not at all; False when there is no room for it.

@@ -8,6 +8,7 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_map
 from mlx_lm.models.qwen3 import Model, ModelArgs
+
 from omlx_cache import BlockStore, CacheSettings
 
 BLOCK = 64

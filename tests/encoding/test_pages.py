@@ -8,6 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx_lm.models.cache import QuantizedKVCache
+
 from omlx_cache import BlockStore, CommitResult, PrefixCache, encoding
 from omlx_cache.layout import layout_of
 from omlx_cache_storage.catalog import describe, scan
@@ -55,10 +56,12 @@ def test_a_quantised_cache_comes_back_with_the_same_bits_hot_and_after_a_restart
             assert isinstance(session.prompt_cache[0], QuantizedKVCache)
             assert equal(packed_arrays(session.prompt_cache), packed_arrays(live))
         assert store.flush()
-    with open_store() as store:
-        with PrefixCache(model, store).session([*tokens, 1], kv_bits=bits) as session:
-            assert (session.cached_tokens, session.cached_cold_tokens) == (300, 300)
-            assert equal(packed_arrays(session.prompt_cache), packed_arrays(live))
+    with (
+        open_store() as store,
+        PrefixCache(model, store).session([*tokens, 1], kv_bits=bits) as session,
+    ):
+        assert (session.cached_tokens, session.cached_cold_tokens) == (300, 300)
+        assert equal(packed_arrays(session.prompt_cache), packed_arrays(live))
 
 
 def test_packed_pages_are_never_dequantised_on_their_way_through(
@@ -93,10 +96,12 @@ def test_a_dense_session_gets_the_decoded_values_of_its_codec(
         assert 0 < error.item() < 0.2
         assert stored.nbytes < sum(c.keys.nbytes + c.values.nbytes for c in live)
         assert store.flush()
-    with open_store(codec=codec) as store:
-        with PrefixCache(model, store).session([*tokens, 1]) as session:
-            assert session.cached_tokens == 400
-            assert equal([c.keys[:, :, :400] for c in session.prompt_cache], hot)
+    with (
+        open_store(codec=codec) as store,
+        PrefixCache(model, store).session([*tokens, 1]) as session,
+    ):
+        assert session.cached_tokens == 400
+        assert equal([c.keys[:, :, :400] for c in session.prompt_cache], hot)
 
 
 @pytest.mark.parametrize("codec", ["affine4", "turbo4"])
@@ -228,15 +233,16 @@ def test_zstd_files_are_smaller_and_restore_bit_for_bit(
         if t["name"] == "planes"
     )
     assert 0 < payload < stored.nbytes * 0.9
-    with open_store(cold_codec="zstd") as store:
-        with PrefixCache(model, store).session([*tokens, 1]) as session:
-            assert session.cached_tokens == 600
-            for mine, theirs in zip(session.prompt_cache, live, strict=True):
-                assert mx.array_equal(mine.keys[:, :, :600], theirs.keys[:, :, :600]).item()
-                assert mx.array_equal(mine.values[:, :, :600], theirs.values[:, :, :600]).item()
-    with open_store() as store:
-        with PrefixCache(model, store).session([*tokens, 1]) as session:
-            assert session.cached_tokens == 600
+    with (
+        open_store(cold_codec="zstd") as store,
+        PrefixCache(model, store).session([*tokens, 1]) as session,
+    ):
+        assert session.cached_tokens == 600
+        for mine, theirs in zip(session.prompt_cache, live, strict=True):
+            assert mx.array_equal(mine.keys[:, :, :600], theirs.keys[:, :, :600]).item()
+            assert mx.array_equal(mine.values[:, :, :600], theirs.values[:, :, :600]).item()
+    with open_store() as store, PrefixCache(model, store).session([*tokens, 1]) as session:
+        assert session.cached_tokens == 600
 
 
 @pytest.mark.parametrize("codec", ["affine8", "turbo4"])

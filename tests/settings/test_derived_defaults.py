@@ -102,3 +102,8 @@ def test_xdg_cache_home_counts_on_linux_when_it_is_absolute(tmp_path: Path) -> N
     relative = cold_dir_from_environment("Linux", {"XDG_CACHE_HOME": "x"}, home)
     assert absolute == Path("/var/x/omlx-cache")
     assert relative == home / ".cache" / "omlx-cache"
+
+
+def test_queue_and_snapshots_have_room_even_without_a_hot_tier(machine: Machine) -> None:
+    settings = CacheSettings(machine=machine, hot_bytes=0)
+    assert (settings.queue_bytes, settings.snapshot_bytes) == (GIB, GIB)
