@@ -49,7 +49,6 @@ class _Chain:
     """The pages found, by group and end position."""
 
     block_size: int
-    limit: int
     pages: dict[GroupSpec, dict[int, PageUse]] = field(default_factory=dict)
 
     def needed(self, group: GroupSpec, position: int) -> tuple[PageUse, ...] | None:
@@ -113,7 +112,7 @@ def find_restore_point(
     `known` are boundaries that earlier requests reached: the matched length of layouts without
     a paged group.
     """
-    found = _collect(chain, groups, view, limit, bad)
+    found = _collect(chain, groups, view, bad)
     matched = _reach(chain, groups, found, known)
     top = min(matched, limit)
     for position in _candidates(groups, found, top):
@@ -145,10 +144,9 @@ def _collect(
     chain: KeyChain,
     groups: Sequence[GroupSpec],
     view: PageView,
-    limit: int,
     bad: frozenset[PageId],
 ) -> _Chain:
-    found = _Chain(chain.block_size, limit, {group: {} for group in groups})
+    found = _Chain(chain.block_size, {group: {} for group in groups})
     paged = next((group for group in groups if group.kind == "paged"), None)
     names = {group.name: group for group in groups}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from omlx_cache.bench.codec_restore import measure_codecs
 from omlx_cache.bench.machine import describe
 from omlx_cache.bench.others import measure_lookup, measure_recompute, measure_scan
 from omlx_cache.bench.report import print_results, write_section
@@ -28,6 +29,8 @@ def run(size: Size, workspace: Path, say: Callable[[str], None]) -> Results:
         peaks += found[1]
     say("restore, cold")
     cold_rows, cold_peaks = measure_cold(size, pages, saved)
+    say("codecs")
+    cold_rows += measure_codecs(size, workspace / "codecs")
     say("recomputing")
     rows += cold_rows + measure_recompute(size, workspace / "model")
     say("look-up and start-up")

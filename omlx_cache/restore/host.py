@@ -28,7 +28,7 @@ from omlx_cache.restore.plan import Copy, PageRead, Plan
 from omlx_cache_storage.errors import ForeignPage, PageError
 from omlx_cache_storage.page import Page, PageId, TensorSpec
 
-READ_AHEAD = 6
+READ_AHEAD = 12
 """Cold pages in flight: enough to keep a disk busy, few enough that encoded ones stay small."""
 
 

@@ -14,7 +14,7 @@ from mlx_lm.server import ModelProvider, ResponseGenerator
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from omlx_cache.serving.http import HttpServer
-from omlx_cache.serving.responses import MeasuredPromptCache, MeasuredResponseGenerator
+from omlx_cache.serving.responses import MeasuredResponseGenerator, ServerPromptCache
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
 
@@ -54,7 +54,7 @@ def _responses(args: argparse.Namespace, store: BlockStore) -> ResponseGenerator
         # The ranks must restore the same prefix at the same time; their tiers may differ.
         _log.warning("more than one rank: the prompt cache is mlx-lm's own, in memory")
         return ResponseGenerator(provider, LRUPromptCache(args.prompt_cache_size))
-    cache = MeasuredPromptCache(
+    cache = ServerPromptCache(
         store,
         provider,
         kv_bits=args.kv_bits,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import zoo
 
-from .conversation import LENGTHS, retention
+from .conversation import lengths_of, retention
 from .document import PATH, render
 from .matrix import measure
 
@@ -20,8 +20,9 @@ def main() -> None:
         conversations = {}
         for name in names:
             folder = Path(root) / "turns" / name
-            lengths = [n for n in LENGTHS if n + 100 <= zoo.FAMILIES[name].max_context]
-            conversations[name] = [retention(name, n, folder / str(n)) for n in lengths]
+            conversations[name] = [
+                retention(name, length, folder / str(length)) for length in lengths_of(name)
+            ]
             print(name, *conversations[name], flush=True)
     PATH.write_text(render(matrix, conversations))
 

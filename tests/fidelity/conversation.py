@@ -38,6 +38,12 @@ class Retention:
         return min(self.shares) >= GOAL
 
 
+def lengths_of(name: str) -> list[int]:
+    """Return the prompt lengths that the family's position table has room for."""
+    room = zoo.FAMILIES[name].max_context
+    return [length for length in LENGTHS if length + ANSWER + QUESTION <= room]
+
+
 def retention(name: str, length: int, directory: Path) -> Retention:
     """Run the first turn, then look how far either second turn is restored."""
     model = zoo.build(name)

@@ -77,6 +77,7 @@ def broken_rows() -> list[str]:
 def retention_row(name: str, found: Sequence[Retention]) -> str:
     """Return one line of the conversation table."""
     cells = [f"{r.continued} of {r.prompt + ANSWER}, {r.edited} of {r.prompt}" for r in found]
+    cells += ["longer than its position table"] * (len(LENGTHS) - len(cells))
     return f"| {name} | " + " | ".join(cells) + " |"
 
 
@@ -137,8 +138,9 @@ _STORAGE = f"""
 ## Storage per cached token
 
 For the published configurations, in bf16, over a prompt of {CONTEXT:,} tokens. *Stored* is every
-page that a commit makes: each token once in every paged or windowed group, and the snapshots that
-the default policy keeps. *Needed* is what a restore to the end of the prompt reads: of windows only
+page that a commit makes: each token once in every paged or windowed group (of a window shorter
+than a block, one token more than the window for each block), and the snapshots that the default
+policy keeps. *Needed* is what a restore to the end of the prompt reads: of windows only
 the last blocks, of snapshots one; the other pages are the first to be evicted. *Everything per
 block* is what a cache stores that keeps, with every block, all that its layers hold at that point:
 whole windows and the recurrent state.

@@ -132,6 +132,16 @@ def test_a_model_that_was_unloaded_is_freed(store: BlockStore) -> None:
     assert cache.fetch_nearest_cache(KEY, prompt_of(80, seed=1))[0] is None
 
 
+def test_a_model_that_is_loaded_anew_under_its_key_is_looked_at_again(store: BlockStore) -> None:
+    source = _Provider(zoo.build("qwen3", seed=1))
+    cache, tokens = TieredPromptCache(store, source), prompt_of(80)
+    request(cache, source.model, tokens)
+    source.model = zoo.build("qwen3", seed=2)
+    assert cache.fetch_nearest_cache(KEY, tokens) == (None, tokens)
+    source.model = zoo.build("qwen3", seed=1)
+    assert len(cache.fetch_nearest_cache(KEY, tokens)[1]) == 1
+
+
 class _Provider:
     """As mlx-lm's ModelProvider: says what is loaded, which changes."""
 

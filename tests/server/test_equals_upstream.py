@@ -27,6 +27,17 @@ def test_seeded_sampling_takes_the_sequential_path(
     assert mine[1].cached_tokens > 0
 
 
+@pytest.mark.parametrize("model", ["windowed", "hybrid"])
+def test_a_prompt_served_alone_is_kept_before_its_answer(
+    model: str, models: dict[str, Path], ours: Server, theirs: Server
+) -> None:
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Alone?"}]
+    options = {"temperature": 0.8, "seed": 3, "max_tokens": 100}
+    first, again = (ask(ours, models[model], messages, **options) for _ in range(2))
+    assert again.cached_tokens == again.prompt_tokens - 1
+    assert first.text == again.text == ask(theirs, models[model], messages, **options).text
+
+
 def test_a_draft_model_restores_both_caches(
     models: dict[str, Path], ours: Server, theirs: Server
 ) -> None:

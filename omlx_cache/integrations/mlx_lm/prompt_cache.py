@@ -167,6 +167,18 @@ class TieredPromptCache:
                 absorbs=lane.view.trims,
             )
 
+    def captures(self, model: Any) -> bool:
+        """Return whether prefixes of a model's sequences are lost when a sequence goes on."""
+        known = self._lanes(model)
+        return known is not None and any(
+            group.kind != "paged" for lane in known.lanes.values() for group in lane.view.groups
+        )
+
+    def fresh(self, model: Any) -> list[Any]:
+        """Return new, empty caches for a known model, its draft model's behind them."""
+        known = self._lanes(model)
+        return [] if known is None else known.lanes[None].fresh()
+
     def trim_to(self, *, n_sequences: int | None = None, n_bytes: int | None = None) -> None:
         """Evict from memory down to `n_bytes`; make all but `n_sequences` the first to go.
 
