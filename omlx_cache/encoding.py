@@ -164,8 +164,9 @@ def encode_page(page: Page, codecs: Mapping[str, Codec]) -> Page:
         checks.append(check)
         arrays |= {f"{name}.{part}": value for part, value in parts.items()}
         tags[name] = Tag(str(codec.identity), dtype_name(array), array.shape[-1])
-    evaluate([*arrays.values(), *checks])
-    if not all(check.item() for check in checks):
+    sound = mx.all(mx.stack(checks))
+    evaluate([*arrays.values(), sound])
+    if not sound.item():
         return page
     source = Source(arrays, {})
     cuts = cut_whole(source)
