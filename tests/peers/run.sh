@@ -16,7 +16,11 @@ check() {
             --no-deps --target "$folder" "$@"
         touch "$folder/.complete"
     fi
-    PYTHONPATH=".:daemon:storage:$folder" "$python" "tests/peers/check_$name.py"
+    for script in tests/peers/check_*.py; do
+        if grep -q "^from ${name}\b\|^from ${name}\." "$script"; then
+            PYTHONPATH=".:daemon:storage:$folder" "$python" "$script"
+        fi
+    done
 }
 
 check mlx_vlm mlx-vlm==0.7.10 requests==2.34.2 urllib3==2.8.0 certifi==2026.10.18 \
