@@ -64,11 +64,16 @@ def fingerprint_path(directory: str | os.PathLike[str]) -> str:
 
 
 def adapter_identity(adapter: str | os.PathLike[str] | None) -> str:
-    """Return what stands for an adapter in a namespace: its files' digest, or its name."""
+    """Return what stands for an adapter in a namespace: its files' digest, or its name.
+
+    Raises FileNotFoundError for what looks like a path and is no directory.
+    """
     if adapter is None:
         return ""
     if Path(adapter).is_dir():
         return fingerprint_path(adapter)
+    if isinstance(adapter, os.PathLike) or os.sep in adapter:
+        raise FileNotFoundError(f"adapter: there is no directory {os.fspath(adapter)!r}")
     return f"name:{os.fspath(adapter)}"
 
 

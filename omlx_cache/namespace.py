@@ -45,14 +45,14 @@ def make_namespace(
         "block_size": block_size,
         "key_hash": key_hash,
         "codec": codec,
-        "salt": _salt_digest(salt),
+        "salt": salt_digest(salt),
         "extra": dict(extra),
         "software": {name: _version(name) for name in ("mlx", "mlx-lm")},
     }
     return Namespace(namespace_digest(document), document)
 
 
-def _salt_digest(salt: str | bytes | None) -> str:
+def salt_digest(salt: str | bytes | None) -> str:
     if salt is None:
         return ""
     # A lone surrogate, as JSON may bring one from a client, is a salt like any other.

@@ -14,7 +14,7 @@ from omlx_cache.fingerprint import adapter_identity, fingerprint_model
 from omlx_cache.layout import layout_of
 from omlx_cache.lookup import RestorePoint, find_restore_point
 from omlx_cache.mlxio import allocate_payload
-from omlx_cache.namespace import Namespace, make_namespace
+from omlx_cache.namespace import Namespace, make_namespace, salt_digest
 from omlx_cache.policy import SnapshotPolicy, StridePolicy
 from omlx_cache.prefetch import Prefetch
 from omlx_cache.restoring import unsupported
@@ -91,14 +91,15 @@ class PrefixCache:
         *,
         salt: str | bytes | None = None,
         extra: Mapping[str, str] | None = None,
-        max_new_tokens: int = DEFAULT_NEW_TOKENS,
+        max_new_tokens: int | None = DEFAULT_NEW_TOKENS,
         kv_bits: int | None = None,
         kv_group_size: int = 64,
     ) -> Session:
         """Restore what is cached of a prompt and return the session; never raises for a miss.
 
         Blocks on the disk for pages that are not in memory (see `prefetch`). Restored buffers
-        have room for the prompt and `max_new_tokens` more. `salt` and `extra` separate tenants.
+        have room for the prompt and `max_new_tokens` more (None: 256; at most 65,536). `salt`
+        and `extra` separate tenants.
         With `kv_bits` the session's KVCaches are QuantizedKVCaches, kept packed; it shares pages
         with other sessions of these bits, and with dense ones of a store with that codec.
         """
@@ -140,12 +141,14 @@ class PrefixCache:
         *,
         salt: str | bytes | None = None,
         extra: Mapping[str, str] | None = None,
+        kv_bits: int | None = None,
+        kv_group_size: int = 64,
     ) -> Lookup:
         """Return where a prefix lies, page by page. Reads no payload, moves nothing.
 
         Raises ValueError for tokens that are not integers.
         """
-        found = self._find(tokens, salt, extra)
+        found = self._find(tokens, salt, extra, kv_bits, kv_group_size)
         if found is None:
             return Lookup(0, 0, self.unsupported_reason, ())
         point, _ = found
@@ -169,9 +172,14 @@ class PrefixCache:
         *,
         salt: str | bytes | None = None,
         extra: Mapping[str, str] | None = None,
+        kv_bits: int | None = None,
+        kv_group_size: int = 64,
     ) -> Prefetch:
-        """Begin to read a prefix's cold pages into the hot tier, while the request is queued."""
-        found = self._find(tokens, salt, extra)
+        """Begin to read a prefix's cold pages into the hot tier, while the request is queued.
+
+        Raises ValueError for tokens that are not integers.
+        """
+        found = self._find(tokens, salt, extra, kv_bits, kv_group_size)
         uses = [] if found is None else [u for uses in found[0].uses.values() for u in uses]
         uses.sort(key=lambda use: use.info.position)
         return self.store.prefetch([use.page for use in uses], allocate_payload)
@@ -179,10 +187,16 @@ class PrefixCache:
     def clear(
         self, *, salt: str | bytes | None = None, extra: Mapping[str, str] | None = None
     ) -> int:
-        """Delete what is cached for this model under a salt; return the number of pages."""
-        namespace = self._namespace(salt, extra)
+        """Delete all that is cached for this model under a salt; return the number of pages.
+
+        Quantised sessions' pages and those of every `extra` go too, unless `extra` names one; pages
+        of earlier processes as well. Waits for the disk.
+        """
+        parts: dict[str, object] = {**self._identity, "salt": salt_digest(salt)}
+        if extra is not None:
+            parts["extra"] = dict(extra)
         self._known.clear()
-        return 0 if namespace is None else self.store.clear(namespace.digest)
+        return sum(self.store.clear(digest) for digest in self.store.namespaces(parts))
 
     def known_boundaries(self, chain: KeyChain) -> frozenset[int]:
         """Return boundaries of a chain that earlier commits passed, for layouts without pages.
@@ -211,15 +225,17 @@ class PrefixCache:
         tokens: Sequence[int],
         salt: str | bytes | None,
         extra: Mapping[str, str] | None,
+        kv_bits: int | None,
+        kv_group_size: int,
     ) -> tuple[RestorePoint, KeyChain] | None:
-        namespace = self._namespace(salt, extra)
+        namespace = self._namespace(salt, extra, _codec_name(kv_bits, kv_group_size))
         if namespace is None:
             return None
         settings = self.store.settings
         chain = KeyChain(
             namespace.digest, as_tokens(tokens), settings.block_size, settings.key_hash
         )
-        groups = layout_of(self.fresh_cache()).groups
+        groups = layout_of(self.fresh_cache(kv_bits, kv_group_size)).groups
         point = find_restore_point(
             chain,
             groups,

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 DEFAULT_NEW_TOKENS = 256
+MAX_NEW_TOKENS = 65_536
+"""Room beyond this is not allocated ahead: "no limit" must not take all memory at once."""
 
 
 class Session:
@@ -45,7 +47,7 @@ class Session:
         namespace: Namespace | None,
         *,
         fresh: Callable[[], list[Any]],
-        max_new_tokens: int = DEFAULT_NEW_TOKENS,
+        max_new_tokens: int | None = DEFAULT_NEW_TOKENS,
     ) -> None:
         self._cache = cache
         self._fresh = fresh
@@ -75,7 +77,7 @@ class Session:
         if self.miss_reason is not None:
             self._counters.miss(reasons.word(self.miss_reason))
 
-    def _begin(self, max_new_tokens: int) -> None:
+    def _begin(self, max_new_tokens: int | None) -> None:
         namespace = self._namespace
         try:
             array = as_tokens(self._prompt_tokens)
@@ -100,7 +102,7 @@ class Session:
             self._layout,
             self._chain,
             limit=self._prompt_length - 1,
-            capacity=self._prompt_length + max(0, max_new_tokens),
+            capacity=self._prompt_length + _room(max_new_tokens),
             known=known,
         )
         point = restored.point
@@ -368,6 +370,13 @@ class Session:
 def _finish(staging: Staging, counters: Any) -> None:
     staging.release()
     counters.add(live_sessions=-1)
+
+
+def _room(max_new_tokens: Any) -> int:
+    """Return the tokens to make room for: a whole number within limits, else the default."""
+    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int):
+        return DEFAULT_NEW_TOKENS
+    return min(max(0, max_new_tokens), MAX_NEW_TOKENS)
 
 
 def _listed(tokens: Any) -> list[Any]:

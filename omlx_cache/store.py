@@ -1,9 +1,11 @@
 """BlockStore: the tiers, the writer and the control socket that all models of a process share."""
 
+import atexit
 import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -15,6 +17,7 @@ from omlx_cache.namespace import Namespace
 from omlx_cache.operations import handlers
 from omlx_cache.prefetch import Prefetch, start_prefetch
 from omlx_cache.settings import CacheSettings
+from omlx_cache_storage import catalog
 from omlx_cache_storage.cold import ColdTier
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.fileio import FileSystem
@@ -53,6 +56,11 @@ class BlockStore:
         name: str = "",
         filesystem: FileSystem | None = None,
     ) -> None:
+        if settings is not None and not isinstance(settings, CacheSettings):
+            raise TypeError(
+                f"settings must be CacheSettings(...), not {type(settings).__name__}: "
+                'BlockStore(CacheSettings(hot_bytes="4GiB"))'
+            )
         self.settings = settings or CacheSettings()
         self.name = name
         self.counters = Counters()
@@ -76,6 +84,7 @@ class BlockStore:
         self.read_pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="omlx-cache-read")
         self._prefetch_pool = ThreadPoolExecutor(1, thread_name_prefix="omlx-cache-prefetch")
         self._control = self._start_control()
+        _open_stores.add(self)
 
     def _open_cold(self, fs: FileSystem) -> tuple[ColdTier, Writer]:
         s = self.settings
@@ -259,6 +268,19 @@ class BlockStore:
         """Begin to read cold pages into the hot tier, in order, on a thread of the store's own."""
         return start_prefetch(self._prefetch_pool, self.hot, self.cold, pages, allocate)
 
+    def namespaces(self, parts: Mapping[str, object]) -> list[BlockKey]:
+        """Return the namespaces whose documents have these fields, those on the disk included."""
+        with self._lock:
+            known = {digest: n.document for digest, n in self._namespaces.items()}
+        if self.cold is not None:
+            for info in catalog.namespaces(self.settings.cold_dir):
+                known.setdefault(BlockKey(bytes.fromhex(info.digest)), info.document)
+        return [
+            digest
+            for digest, document in known.items()
+            if all(document.get(field) == value for field, value in parts.items())
+        ]
+
     def clear(self, namespace: BlockKey) -> int:
         """Delete every page of a namespace and return how many there were; waits for the disk."""
         doomed = {e.meta.id for e in self.hot.entries() if e.meta.namespace == namespace}
@@ -330,6 +352,7 @@ class BlockStore:
             if self._closed:
                 return True
             self._closed = True
+        _open_stores.discard(self)
         clean = self.flush(timeout)
         if self._control is not None:
             self._control.close()
@@ -354,3 +377,16 @@ class BlockStore:
         if held is None or self.writer is None:
             return False
         return self.writer.offer(page, held.meta.nbytes, wait=wait)
+
+
+_open_stores: "weakref.WeakSet[BlockStore]" = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """Write what open stores have pending when the interpreter ends without closing them."""
+    for store in list(_open_stores):
+        store.close()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_open_stores.clear)

@@ -1,5 +1,6 @@
 """Looking up moves nothing; prefetching moves cold pages into the hot tier, and can be stopped."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -112,3 +113,40 @@ def test_clear_removes_one_tenants_pages_from_both_tiers(cache: PrefixCache, mod
     assert cache.lookup(PROMPT, salt="a").cached_tokens == 0
     assert cache.lookup(PROMPT, salt="b").cached_tokens == 149
     assert cache.clear(salt="a") == 0
+
+
+def test_clear_deletes_all_of_a_tenant_and_what_earlier_processes_left(
+    model: Any, open_store: Callable[..., BlockStore]
+) -> None:
+    cache = PrefixCache(model, open_store())
+    for extra in (None, {"rope": "a"}, {"rope": "b"}):
+        request(model, cache, PROMPT, salt="a", extra=extra)
+    request(model, cache, PROMPT, salt="b")
+    assert cache.store.flush(30)
+    again = PrefixCache(model, open_store())
+    assert again.clear(salt="a", extra={"rope": "a"}) == 5
+    assert again.clear(salt="a") == 10
+    assert again.lookup(PROMPT, salt="a").cached_tokens == 0
+    assert again.lookup(PROMPT, salt="a", extra={"rope": "b"}).cached_tokens == 0
+    assert again.lookup(PROMPT, salt="b").cached_tokens == 149
+
+
+@pytest.mark.parametrize("room", [None, 1.5, "many", -3, sys.maxsize])
+def test_any_wish_for_room_restores_and_takes_no_more_than_the_most(
+    model: Any, cache: PrefixCache, room: Any
+) -> None:
+    request(model, cache, PROMPT)
+    with cache.session(PROMPT, max_new_tokens=room) as session:
+        assert session.cached_tokens == 149
+        assert session.prompt_cache[0].keys.shape[2] <= 149 + 65_536 + 512
+
+
+def test_an_adapter_path_that_is_not_there_is_refused(model: Any, store: BlockStore) -> None:
+    with pytest.raises(FileNotFoundError, match="adapter"):
+        PrefixCache(model, store, adapter="/nowhere/adapter")
+
+
+def test_settings_of_another_type_are_refused_with_the_way_to_write_them() -> None:
+    wrong: Any = {"hot_bytes": 1}
+    with pytest.raises(TypeError, match="CacheSettings"):
+        BlockStore(wrong)

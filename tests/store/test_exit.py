@@ -1,0 +1,31 @@
+"""A process that ends without closing its store."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from omlx_cache_storage.catalog import scan
+
+PROGRAM = """
+import sys
+from omlx_cache import BlockStore, CacheSettings, PrefixCache
+import mlx.core as mx
+import zoo
+
+model = zoo.build("llama")
+settings = CacheSettings(cold_dir=sys.argv[1], min_free_bytes=0, block_size=16, socket="off")
+store = BlockStore(settings)
+with PrefixCache(model, store).session(list(range(200))) as session:
+    for chunk in session.prefill_chunks():
+        mx.eval(model(mx.array([chunk]), cache=session.prompt_cache))
+    session.commit()
+"""
+
+
+def test_what_is_pending_is_written_when_the_interpreter_ends(tmp_path: Path) -> None:
+    cold = tmp_path / "cold"
+    entries = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+    environment = {**os.environ, "PYTHONPATH": entries}
+    subprocess.run([sys.executable, "-c", PROGRAM, str(cold)], env=environment, check=True)
+    assert sum(1 for _ in scan(cold)) == 13
