@@ -32,8 +32,9 @@ class PrefixCache:
     """Sessions, look-ups and prefetches for one model; evaluates samples of its weights once.
 
     `model_id` names the model for people and is part of its identity, as is `adapter` (a directory
-    is fingerprinted). `make_cache` replaces mlx-lm's `make_prompt_cache(model)`. The weights must
-    not change while the object lives: make a new one after loading an adapter.
+    is fingerprinted). `make_cache` replaces mlx-lm's `make_prompt_cache(model)`, `policy` the rule
+    for snapshots, `codec_policy` the `codec` settings. The weights must not change while the object
+    lives: make a new one after loading an adapter.
 
     A model with a cache class that no adapter reads gets sessions that miss, and stores nothing:
     `unsupported_reason` names the class.
@@ -48,6 +49,7 @@ class PrefixCache:
         adapter: str | os.PathLike[str] | None = None,
         make_cache: Callable[[], list[Any]] | None = None,
         policy: SnapshotPolicy | None = None,
+        codec_policy: CodecPolicy | None = None,
     ) -> None:
         self.store = store
         self.policy: SnapshotPolicy = policy or StridePolicy(store.settings.snapshot_stride)
@@ -56,9 +58,10 @@ class PrefixCache:
             "model_id": model_id or "",
             "adapter": adapter_identity(adapter),
         }
-        self.codec_policy = CodecPolicy(
+        self.codec_policy = codec_policy or CodecPolicy(
             store.settings.codec, min_quantize_tokens=store.settings.min_quantize_tokens
         )
+        self._codec = _stored_codec(store.settings, codec_policy)
         self._use(make_cache or (lambda: make_prompt_cache(model)))
         store.add_label(model_id or f"{type(model).__module__}.{type(model).__qualname__}")
 
@@ -256,7 +259,7 @@ class PrefixCache:
             layout=self._layout_signature,
             block_size=settings.block_size,
             key_hash=settings.key_hash,
-            codec=codec or _stored_codec(settings),
+            codec=codec or self._codec,
             salt=salt,
             extra=extra or {},
         )
@@ -271,8 +274,9 @@ def _codec_name(kv_bits: int | None, kv_group_size: int) -> str | None:
     return f"affine{kv_bits}" + ("" if kv_group_size == 64 else f"g{kv_group_size}")
 
 
-def _stored_codec(settings: CacheSettings) -> str:
+def _stored_codec(settings: CacheSettings, policy: CodecPolicy | None) -> str:
     """Return the codecs that pages of a store may have gone through; lossless ones do not count."""
+    codec = settings.codec if policy is None else str(policy)
     if settings.cold_codec in ("dense", "zstd"):
-        return settings.codec
-    return f"{settings.codec}, cold {settings.cold_codec}"
+        return codec
+    return f"{codec}, cold {settings.cold_codec}"

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from mlx_lm.models.cache import QuantizedKVCache
 
+import zoo
 from omlx_cache import BlockStore, CommitResult, PrefixCache, encoding
+from omlx_cache.codecs import CodecPolicy
 from omlx_cache.layout import layout_of
 from omlx_cache_storage.catalog import describe, scan
 from omlx_cache_storage.errors import ForeignPage
@@ -270,3 +272,20 @@ def test_encoding_and_decoding_peak_at_a_fifth_over_what_they_leave(
             assert restored.cached_tokens == 3000
             delivered = sum(c.keys.nbytes + c.values.nbytes for c in restored.prompt_cache)
             assert mx.get_peak_memory() - before <= delivered * 1.2
+
+
+def test_a_policy_of_ones_own_encodes_windows_too_and_has_its_own_namespace(
+    open_store: OpenStore,
+) -> None:
+    windowed = zoo.build("gemma3_text")
+    asked = CodecPolicy("turbo4", min_quantize_tokens=0, dense_last=0, quantize_windows=True)
+    tokens = prompt(300)
+    with open_store(codec="turbo4", min_quantize_tokens=0) as store:
+        default = PrefixCache(windowed, store)
+        own = PrefixCache(windowed, store, codec_policy=asked)
+        _, _, dense, _ = prefill(windowed, default, tokens)
+        cached, _, packed, _ = prefill(windowed, own, tokens)
+        assert cached == 0
+        assert packed.nbytes < dense.nbytes * 0.7
+        with own.session([*tokens, 1]) as session:
+            assert session.cached_tokens == 300
