@@ -13,7 +13,9 @@ from importlib import import_module
 from typing import Protocol, TypeAlias, cast
 
 from omlx_cache import __version__
+from omlx_cache.settings.environment import refuse_unknown
 from omlx_cache.settings.errors import ConfigError
+from omlx_cache.settings.names import SETTING_NAMES
 from omlx_cache_daemon import commands
 from omlx_cache_daemon.errors import (
     BAD_CONFIGURATION,
@@ -53,6 +55,8 @@ def _run(arguments: Sequence[str]) -> int:
     for command in loaded.values():
         command.add_parser(subparsers)
     args = parser.parse_args(arguments)
+    # Here for every command: one that needs no setting would not notice a misspelt name.
+    refuse_unknown(SETTING_NAMES, (), os.environ)
     return loaded[args.command].run(args)
 
 

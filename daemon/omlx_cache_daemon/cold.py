@@ -1,5 +1,6 @@
 """What a cold directory holds, read from its files, in the shapes that a running store answers."""
 
+import stat
 import sys
 import time
 from collections import defaultdict
@@ -77,9 +78,14 @@ def _namespaces(cold_dir: Path) -> list[NamespaceInfo]:
 @contextmanager
 def _reading(cold_dir: Path) -> Iterator[None]:
     try:
-        if not cold_dir.is_dir():
-            raise NobodyThere(f"no store is running, and there is no cold directory at {cold_dir}")
+        # Not `is_dir`, which answers False for some errors and raises others.
+        if not stat.S_ISDIR(cold_dir.stat().st_mode):
+            raise CommandError(f"{cold_dir} is not a directory")
         yield
+    except FileNotFoundError as error:
+        raise NobodyThere(
+            f"no store is running, and there is no cold directory at {cold_dir}"
+        ) from error
     except OSError as error:
         raise CommandError(f"{cold_dir}: {error.strerror}") from error
 

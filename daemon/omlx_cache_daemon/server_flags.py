@@ -68,7 +68,7 @@ def add_server(parser: argparse.ArgumentParser) -> None:
     """Add the rest of `mlx_lm.server`'s flags, with its defaults."""
     group = parser.add_argument_group("server", "As mlx_lm.server has them.")
     group.add_argument("--host", default="127.0.0.1")
-    group.add_argument("--port", type=int, default=8080, help="0 for any free port")
+    group.add_argument("--port", type=_port, default=8080, help="0 for any free port")
     group.add_argument("--allowed-origins", type=lambda text: text.split(","), default="*")
     group.add_argument(
         "--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
@@ -99,6 +99,13 @@ def add_server(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--kv-group-size", type=int, default=64, metavar="N")
     group.add_argument("--quantized-kv-start", type=int, default=5000, metavar="N")
     group.add_argument("--pipeline", action="store_true", help="instead of tensor parallelism")
+
+
+def _port(text: str) -> int:
+    """Return a TCP port; argparse reports anything else."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
+    return int(text)
 
 
 def _size(text: str) -> int:

@@ -4,7 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from omlx_cache_daemon.stores import add_store_options, running
+from omlx_cache_daemon.errors import CommandError
+from omlx_cache_daemon.stores import add_store_options, passed_over, running
 
 
 def add_source_options(parser: argparse.ArgumentParser) -> None:
@@ -19,14 +20,26 @@ def offline_directory(args: argparse.Namespace) -> Path | None:
     """Return the directory to read, or None when a store is to be asked.
 
     Says so on standard error when it reads because nobody is there. A store that was chosen by
-    --pid or --socket is asked in any case.
+    --pid or --socket is asked in any case. Raises CommandError when --cold-dir names nothing.
     """
     if args.cold_dir is not None:
-        return Path(args.cold_dir)
+        return _existing(args.cold_dir)
     if args.pid is not None or args.socket is not None or running():
         return None
     from omlx_cache_daemon.cold import configured_directory
 
     directory = configured_directory()
-    sys.stderr.write(f"omlx-cache: no store is running; reading {directory}\n")
+    unseen = "".join(f" (not looked in {place})" for place in passed_over())
+    sys.stderr.write(f"omlx-cache: no store is running{unseen}; reading {directory}\n")
+    return directory
+
+
+def _existing(directory: Path) -> Path:
+    """Return the path if something is there; what it is, its reader finds out."""
+    try:
+        directory.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise CommandError(f"there is no directory {directory}") from None
+    except OSError as error:
+        raise CommandError(f"{directory}: {error.strerror}") from error
     return directory

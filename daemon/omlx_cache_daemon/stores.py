@@ -7,7 +7,7 @@ from os import environ as _environ
 from pathlib import Path
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.paths import candidates, sockets_in
+from omlx_cache.control.paths import candidates, sockets_in, why_unseen
 from omlx_cache.settings.places import SOCKET_VARIABLE, expand, is_auto
 from omlx_cache_daemon.client import DEFAULT_TIMEOUT, Client, is_listening
 from omlx_cache_daemon.errors import NobodyThere, UsageError
@@ -55,9 +55,13 @@ def chosen(args: argparse.Namespace) -> list[RunningStore]:
     stores = [store for store in running() if args.pid in (None, store.pid)]
     if not stores:
         whose = "no store is running" if args.pid is None else f"process {args.pid} has no store"
-        places = ", ".join(map(str, candidates()))
-        raise NobodyThere(f"{whose} (looked in {places})")
+        raise NobodyThere(f"{whose} (looked in {', '.join(map(_place, candidates()))})")
     return stores
+
+
+def passed_over() -> list[str]:
+    """Return the runtime directories that could not be looked into, each with the reason."""
+    return [_place(directory) for directory in candidates() if why_unseen(directory)]
 
 
 def the_one(args: argparse.Namespace) -> Client:
@@ -80,6 +84,11 @@ def _known(environ: Mapping[str, str]) -> Iterator[RunningStore]:
         path = expand(setting, Path.home())
         if path not in seen:
             yield RunningStore(path, None)
+
+
+def _place(directory: Path) -> str:
+    why = why_unseen(directory)
+    return f"{directory}, which {why}" if why else str(directory)
 
 
 def _introduce(store: RunningStore) -> str:

@@ -117,6 +117,24 @@ def sockets_in(directory: Path) -> list[SocketName]:
     )
 
 
+def why_unseen(directory: Path) -> str:
+    """Return in words why `sockets_in` cannot look into a directory, empty when it can.
+
+    A missing directory is no trouble: no store has made it yet.
+    """
+    try:
+        if directory.lstat().st_uid != os.geteuid():
+            return "belongs to another user"
+        os.scandir(directory).close()
+    except FileNotFoundError:
+        return ""
+    except NotADirectoryError:
+        return "is not a directory"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return ""
+
+
 def _is_own_socket(entry: os.DirEntry[str]) -> bool:
     try:
         info = entry.stat(follow_symlinks=False)

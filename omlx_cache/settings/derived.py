@@ -68,19 +68,30 @@ def _min_free_bytes(values: Mapping[str, Any]) -> Derived:
 def _queue_bytes(values: Mapping[str, Any]) -> Derived:
     if values["hot_cache_only"]:
         return Derived(0, _NO_COLD_TIER)
-    how = f"1/4 of hot_bytes, at most {format_size(QUEUE_CAP)}"
-    return Derived(min(_hot_or_default(values) // 4, QUEUE_CAP), how)
+    hot = _hot_or_default(values)
+    how = f"1/4 of {hot.how}, at most {format_size(QUEUE_CAP)}"
+    return Derived(min(hot.size // 4, QUEUE_CAP), how)
 
 
 def _snapshot_bytes(values: Mapping[str, Any]) -> Derived:
-    return Derived(_hot_or_default(values) // 4, "1/4 of hot_bytes")
+    hot = _hot_or_default(values)
+    return Derived(hot.size // 4, f"1/4 of {hot.how}")
 
 
-def _hot_or_default(values: Mapping[str, Any]) -> int:
+class _HotShare(NamedTuple):
+    """What the other budgets are shares of, and its name."""
+
+    size: int
+    how: str
+
+
+def _hot_or_default(values: Mapping[str, Any]) -> _HotShare:
     """Return the hot tier's budget; without a hot tier, what it would be by default."""
-    machine: Machine = values["machine"]
     given: int = values["hot_bytes"]
-    return given or machine.memory_bytes // MEMORY_SHARE
+    if given:
+        return _HotShare(given, "hot_bytes")
+    machine: Machine = values["machine"]
+    return _HotShare(machine.memory_bytes // MEMORY_SHARE, "the default hot_bytes")
 
 
 def _disk(values: Mapping[str, Any]) -> DiskSpace:
@@ -104,6 +115,10 @@ RULES = {
         _cold_bytes,
     ),
     "min_free_bytes": Rule("5 % of the cold directory's disk, at most 10 GiB", _min_free_bytes),
-    "queue_bytes": Rule("a quarter of `hot_bytes`, at most 1 GiB", _queue_bytes),
-    "snapshot_bytes": Rule("a quarter of `hot_bytes`", _snapshot_bytes),
+    "queue_bytes": Rule(
+        "a quarter of `hot_bytes`, or of its default where that is 0; at most 1 GiB", _queue_bytes
+    ),
+    "snapshot_bytes": Rule(
+        "a quarter of `hot_bytes`, or of its default where that is 0", _snapshot_bytes
+    ),
 }

@@ -26,8 +26,10 @@ wins. `omlx-cache config` prints each value with where it came from.
 - `auto` asks for the default that is derived from the machine, also where the environment says
   otherwise.
 - A bad value, an unknown keyword and an unknown `OMLX_CACHE_*` variable are refused with a
-  `ConfigError` (a `ValueError`) that names the setting, what came and what is allowed; the
-  command line then exits with 78.
+  `ConfigError` (a `ValueError`) that names the setting, what came and what is allowed. On the
+  command line that is exit code 78. Every command refuses an unknown variable. A value is checked
+  by the commands that use it: `config`, `demo`, `serve` and `warm` check all of them, while `ps`
+  and `ping`, say, need the places of sockets only.
 """
 
 

@@ -1,7 +1,6 @@
 """Which names exist, as variables and as keywords; misspelt ones are refused, not ignored."""
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 
 from omlx_cache.settings.errors import ConfigError
 from omlx_cache.settings.places import PREFIX, RUNTIME_DIR_VARIABLE
@@ -38,6 +37,8 @@ def refuse_unknown(
 
 
 def _refusal(kind: str, name: str, known: list[str]) -> str:
+    from difflib import get_close_matches  # only a refusal pays for it
+
     by_upper = {candidate.upper(): candidate for candidate in known}
     near = get_close_matches(name.upper(), by_upper, n=1, cutoff=0.0)
     return f"{name}: unknown {kind}; the nearest is {by_upper[near[0]]}"

@@ -1,6 +1,7 @@
 """What this machine offers: the only settings module that asks the operating system."""
 
 import os
+import stat
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -95,6 +96,29 @@ def disk_space(path: Path) -> DiskSpace:
             continue
         return DiskSpace(info.f_blocks * info.f_frsize, info.f_bavail * info.f_frsize)
     return DiskSpace(0, 0)
+
+
+def directory_trouble(path: Path) -> str:
+    """Return in words why files cannot be kept in `path`, empty when they can. Creates nothing.
+
+    A directory that is missing is fine where it can be made.
+    """
+    for place in (path, *path.parents):
+        try:
+            info = place.stat()
+        except FileNotFoundError:
+            continue
+        except NotADirectoryError:
+            # An ancestor is a file; that one is the trouble to name.
+            continue
+        except OSError as error:
+            return f"{place}: {error.strerror}"
+        if not stat.S_ISDIR(info.st_mode):
+            return f"{place} is not a directory"
+        if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
+            return f"{place} may not be read and written"
+        return ""
+    return f"{path} has no place"
 
 
 def cgroup_limit(root: Path = _ROOT) -> int | None:

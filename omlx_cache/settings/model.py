@@ -15,7 +15,7 @@ from omlx_cache.control.paths import check_length
 from omlx_cache.settings.derived import RULES, cold_share
 from omlx_cache.settings.environment import refuse_unknown, variable
 from omlx_cache.settings.explain import CONSEQUENCE, Allowed, config_error
-from omlx_cache.settings.machine import Machine, probe
+from omlx_cache.settings.machine import Machine, directory_trouble, probe
 from omlx_cache.settings.origin import SettingSource, render
 from omlx_cache.settings.places import AUTO, PREFIX, expand, is_auto
 from omlx_cache.settings.sizes import SIZE_FORMS, format_size, parse_size
@@ -79,7 +79,8 @@ class CacheSettings(BaseSettings):
 
     hot_bytes: Size = Field(_DERIVED)
     """Budget of the hot tier: live arrays in this process, pages waiting for the writer
-    included."""
+    included. 0 means no hot tier: pages only wait for the writer, within `queue_bytes`. A small
+    budget makes a small queue (see there), which may drop pages that were to be written."""
 
     hot_cache_only: bool = False
     """Keep everything in memory: no directory is made, no writer runs, an evicted page is
@@ -101,7 +102,8 @@ class CacheSettings(BaseSettings):
     `second_touch` when it is wanted again."""
 
     queue_bytes: Size = Field(_DERIVED)
-    """Bytes that may wait for the writer."""
+    """Bytes that may wait for the writer, `hot_bytes` at most unless that is 0. With the policy
+    `through` a commit offers all its pages at once: what does not fit is as `queue_full` says."""
 
     queue_full: Annotated[Literal["drop", "wait"], BeforeValidator(_lower)] = "drop"
     """What happens to a page that does not fit into the queue: `drop` counts it and leaves it to
@@ -176,6 +178,9 @@ class CacheSettings(BaseSettings):
                 f"hot_bytes leaves little of the {format_size(memory)} "
                 f"of {self.machine.memory_name} to the model"
             )
+        trouble = "" if self.hot_cache_only else directory_trouble(self.cold_dir)
+        if trouble:
+            found.append(f"cold_dir: {trouble}, so nothing will be kept on disk")
         return found
 
     def cold_budget(self, used_bytes: int) -> int:

@@ -30,6 +30,10 @@ def read_config(model: str | Path) -> Config:
 
 def config_path(model: str | Path) -> Path:
     """Return where the config.json of a path or of a hub id lies."""
+    if not str(model).strip():
+        raise SizingError(
+            "the model's name is empty: give a config.json, a folder that holds one, or an id"
+        )
     path = Path(model).expanduser()
     if path.is_dir():
         path /= "config.json"

@@ -189,15 +189,20 @@ def layout_of(config: Config) -> ModelLayout:
     fields = Fields(text)
     inner_type = _class_of(text)
     layout = None if model_type in _PLAIN else _LAYOUTS.get(model_type) or _LAYOUTS.get(inner_type)
-    notes = []
+    notes: list[str] = []
+    stranger = ""
     if layout is None:
         layout = all_tokens(model_type)
         if not {model_type, inner_type} & _KNOWN_PLAIN:
-            notes.append(
-                f"model_type {model_type or 'missing'!r} is not known: every layer is assumed "
-                "to keep every token"
-            )
-    leaves = tuple(layout(fields))
+            stranger = "the configuration names no model_type"
+            if model_type:
+                stranger = f"model_type {model_type!r} is not known"
+            notes.append(f"{stranger}: every layer is assumed to keep every token")
+    try:
+        leaves = tuple(layout(fields))
+    except SizingError as error:
+        # A field is often missing because this is no model's configuration at all.
+        raise SizingError(f"{stranger}, and {error}" if stranger else str(error)) from None
     if not leaves:
         raise SizingError(f"no cache was found in the configuration of {model_type}")
     itemsize, note = _itemsize(config, text)

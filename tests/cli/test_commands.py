@@ -93,6 +93,20 @@ def test_nobody_there_is_69(cli: Cli, runtime_dir: Path, command: tuple[str, ...
     assert str(runtime_dir) in cli(*command).err
 
 
+def test_a_runtime_directory_that_cannot_be_used_is_named_with_the_reason(
+    cli: Cli, tmp_path: Path
+) -> None:
+    place = tmp_path / "file"
+    place.touch()
+    for command in ("ping", "ps"):
+        result = cli(command, OMLX_CACHE_RUNTIME_DIR=str(place))
+        assert (result.code, result.out) == (69, "")
+        assert f"(looked in {place}, which is not a directory)" in result.err
+    (tmp_path / "cold").mkdir()
+    listed = cli("ls", OMLX_CACHE_RUNTIME_DIR=str(place))
+    assert f"(not looked in {place}, which is not a directory); reading" in listed.err
+
+
 def test_a_killed_store_is_nobody(cli: Cli, start_store: StartStore) -> None:
     store = start_store()
     store.kill()
@@ -169,6 +183,74 @@ def test_config_as_json_has_machine_values(cli: Cli, runtime_dir: Path) -> None:
     assert document["settings"]["hot_bytes"]["value"] == 2**30
     assert document["settings"]["queue_bytes"]["kind"] == "derived"
     assert document["runtime_dirs"] == [str(runtime_dir)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("ps",), ("ping",), ("stats",), ("ls",), ("inspect", "ab"), ("size", "x"), ("config",)],
+    ids=" ".join,
+)
+def test_every_command_refuses_an_unknown_variable(cli: Cli, arguments: tuple[str, ...]) -> None:
+    result = cli(*arguments, OMLX_CACHE_HOTBYTES="1")
+    assert (result.code, result.out) == (78, "")
+    assert "OMLX_CACHE_HOTBYTES: unknown variable; the nearest is OMLX_CACHE_HOT_BYTES" in (
+        result.err
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("bench-kv", "--codecs", "nope"), "no such codec: nope"),
+        (("bench-kv", "--dense-last", "-1"), "--dense-last is negative"),
+        (("bench-kv", "--model", "m", "--tokens", "64"), "at least 128"),
+        (("demo", "--tokens", "16"), "two blocks, 512"),
+    ],
+    ids=str,
+)
+def test_an_impossible_value_is_a_usage_error(
+    cli: Cli, arguments: tuple[str, ...], said: str
+) -> None:
+    result = cli(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert said in result.err
+
+
+def test_a_missing_directory_to_measure_the_disk_in_is_named(cli: Cli) -> None:
+    result = cli("bench-kv", "--disk-dir", "/nonexistent")
+    assert (result.code, result.out) == (1, "")
+    assert result.err == "omlx-cache: --disk-dir: there is no directory /nonexistent\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("{}", "names no model_type, and"),
+        ('{"model_type": "alien"}', "model_type 'alien' is not known, and"),
+    ],
+)
+def test_a_configuration_of_no_known_model_says_so(
+    cli: Cli, tmp_path: Path, config: str, said: str
+) -> None:
+    (tmp_path / "config.json").write_text(config)
+    result = cli("size", str(tmp_path))
+    assert (result.code, result.out) == (1, "")
+    assert said in result.err
+
+
+def test_an_empty_model_name_is_refused_as_such(cli: Cli) -> None:
+    result = cli("size", "")
+    assert (result.code, result.out) == (1, "")
+    assert "the model's name is empty" in result.err
+
+
+def test_config_notes_a_cold_directory_that_cannot_be_used(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        result = cli("config", OMLX_CACHE_COLD_DIR=str(place))
+        assert result.code == 0
+        assert f"Note: cold_dir: {tmp_path / 'file'} is not a directory" in result.out
+    assert "cold_dir:" not in cli("config").out
 
 
 @pytest.mark.parametrize(

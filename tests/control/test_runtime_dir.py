@@ -12,6 +12,7 @@ from omlx_cache.control.paths import (
     prepare,
     socket_name,
     sockets_in,
+    why_unseen,
 )
 from omlx_cache.settings import ConfigError
 
@@ -96,6 +97,7 @@ def test_another_user_s_directory_is_refused_and_its_sockets_are_not_seen(
     with pytest.raises(ControlError, match="not a directory of this user"):
         prepare(theirs)
     assert sockets_in(theirs) == []
+    assert why_unseen(theirs) == "belongs to another user"
 
 
 def test_the_first_usable_place_is_taken(runtime_dir: Path) -> None:
@@ -111,3 +113,10 @@ def test_only_sockets_with_the_right_name_are_listed(runtime_dir: Path) -> None:
     (runtime_dir / "notes").touch()
     assert sockets_in(runtime_dir) == []
     assert sockets_in(runtime_dir / "absent") == []
+
+
+def test_only_a_place_that_cannot_be_looked_into_has_a_reason(runtime_dir: Path) -> None:
+    (runtime_dir / "file").touch()
+    assert why_unseen(runtime_dir / "file") == "is not a directory"
+    assert why_unseen(runtime_dir) == ""
+    assert why_unseen(runtime_dir / "absent") == ""

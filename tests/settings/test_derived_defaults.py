@@ -107,3 +107,7 @@ def test_xdg_cache_home_counts_on_linux_when_it_is_absolute(tmp_path: Path) -> N
 def test_queue_and_snapshots_have_room_even_without_a_hot_tier(machine: Machine) -> None:
     settings = CacheSettings(machine=machine, hot_bytes=0)
     assert (settings.queue_bytes, settings.snapshot_bytes) == (GIB, GIB)
+    for name in ("queue_bytes", "snapshot_bytes"):
+        assert "1/4 of the default hot_bytes" in settings.sources()[name].origin
+        given = CacheSettings(machine=machine, hot_bytes="1GiB").sources()[name].origin
+        assert "1/4 of hot_bytes" in given

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import omlx_cache.settings.docs as docs
 from omlx_cache.settings.model import CacheSettings, setting_names
+from omlx_cache.settings.names import SETTING_NAMES
 
 _ROOT = Path(__file__).parents[2]
 
@@ -25,6 +26,10 @@ def test_the_reference_does_not_depend_on_the_machine(tmp_path: Path) -> None:
         timeout=60,
     )
     assert path.read_text(encoding="utf-8") == docs.reference()
+
+
+def test_the_static_names_are_the_model_s_fields() -> None:
+    assert list(SETTING_NAMES) == setting_names()
 
 
 def test_every_setting_is_described() -> None:

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from omlx_cache_daemon.errors import OK, CommandError
+from omlx_cache_daemon.errors import OK, CommandError, UsageError
 from omlx_cache_daemon.options import add_format_option, positive_count
 from omlx_cache_daemon.render import print_json, table, uses_styles
 
@@ -63,14 +63,22 @@ def run(args: argparse.Namespace) -> int:
 
 def _options(args: argparse.Namespace) -> "BenchOptions":
     from omlx_cache.bench.kv_codecs import ROW_NAMES
+    from omlx_cache.bench.kv_data import QUERY_TOKENS
     from omlx_cache.bench.kv_run import BenchOptions
 
     asked = args.codecs.split(",") if args.codecs else list(ROW_NAMES)
     unknown = sorted(set(asked) - set(ROW_NAMES))
     if unknown:
-        raise CommandError(f"no such codec: {', '.join(unknown)}; there are {', '.join(ROW_NAMES)}")
+        raise UsageError(f"no such codec: {', '.join(unknown)}; there are {', '.join(ROW_NAMES)}")
     if args.dense_last is not None and args.dense_last < 0:
-        raise CommandError(f"--dense-last is negative: {args.dense_last}")
+        raise UsageError(f"--dense-last is negative: {args.dense_last}")
+    if args.model is not None and args.tokens < 2 * QUERY_TOKENS:
+        raise UsageError(
+            f"--tokens {args.tokens} is too few for a model: at least {2 * QUERY_TOKENS}"
+        )
+    disk_dir = args.disk_dir or Path(tempfile.gettempdir())
+    if args.disk_gbps is None and not disk_dir.is_dir():
+        raise CommandError(f"--disk-dir: there is no directory {disk_dir}")
     return BenchOptions(
         codecs=tuple(name for name in ROW_NAMES if name in asked),
         model=args.model,
@@ -80,7 +88,7 @@ def _options(args: argparse.Namespace) -> "BenchOptions":
         dim=args.head_dim,
         dtype=args.dtype,
         dense_last=args.dense_last,
-        disk_dir=args.disk_dir or Path(tempfile.gettempdir()),
+        disk_dir=disk_dir,
         disk_gbps=args.disk_gbps,
     )
 

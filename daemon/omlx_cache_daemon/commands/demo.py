@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from omlx_cache_daemon.errors import UsageError
 from omlx_cache_daemon.options import add_format_option, positive_count
 
 
@@ -32,5 +33,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     from omlx_cache.demo import main
+    from omlx_cache.settings import CacheSettings
 
+    least = 2 * CacheSettings().block_size
+    if args.tokens is not None and args.tokens < least:
+        raise UsageError(f"--tokens {args.tokens} is too few: the demo needs two blocks, {least}")
     return int(main(args))

@@ -9,14 +9,16 @@ from omlx_cache_daemon.render import facts, print_json, quantity, table
 from omlx_cache_daemon.replies import Map, as_maps
 from omlx_cache_daemon.source import add_source_options, offline_directory
 from omlx_cache_daemon.stores import the_one
+from omlx_cache_daemon.verdict import with_verdict
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "inspect",
         help="show the pages whose keys begin with a prefix",
-        description="Shows pages with their tensors and checksums. When no store is running, "
-        "the cold directory is read. Exits with 1 when a page cannot be read.",
+        description="Shows pages with their tensors and checksums, and verifies the data of "
+        "those that are on disk. When no store is running, the cold directory is read. Exits "
+        "with 1 when a page cannot be read or is damaged.",
     )
     parser.add_argument("key_prefix", type=hex_prefix, metavar="KEY_PREFIX")
     parser.add_argument("--limit", type=positive_count, default=20, help="default: %(default)s")
@@ -25,7 +27,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    pages = _pages(args)
+    pages = [with_verdict(page) for page in _pages(args)]
     if not pages:
         raise CommandError(f"no page has a key that begins with {args.key_prefix}")
     if args.format == "json":

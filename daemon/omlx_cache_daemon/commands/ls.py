@@ -39,6 +39,8 @@ def run(args: argparse.Namespace) -> int:
     cells = [[_cell(column, row.get(column)) for column in columns] for row in rows]
     headers = [column.removesuffix("_s").upper() for column in columns]
     sys.stdout.write(table(headers, cells, bold=uses_styles(sys.stdout)))
+    if not rows:
+        sys.stderr.write("omlx-cache: no pages\n")
     if len(rows) == args.limit:
         sys.stderr.write(f"omlx-cache: only the first {args.limit}; see --limit\n")
     return OK

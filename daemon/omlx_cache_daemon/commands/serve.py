@@ -37,4 +37,5 @@ def run(args: argparse.Namespace) -> int:
     # the interpreter for that: if it is being taken down by then, the process aborts.
     logging.shutdown()
     sys.stdout.flush()
+    sys.stderr.flush()
     os._exit(code)

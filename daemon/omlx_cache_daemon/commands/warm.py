@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from omlx_cache_daemon.errors import FAILURE, OK, CommandError
+from omlx_cache_daemon.errors import FAILURE, OK, CommandError, UsageError
 from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.render import is_interactive, print_json, quantity
 from omlx_cache_daemon.server_flags import add_model, add_settings, given_settings
@@ -29,7 +29,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     if not args.model:
-        raise CommandError("--model is missing")
+        raise UsageError("--model is missing")
     if not args.file.is_file():
         raise CommandError(f"there is no file {args.file}")
     from omlx_cache.serving.prompts import PromptFileError, read_prompts
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(
             f"{report.prompts} prompts, {report.warm_prompts} of them warm already: "
             f"{report.computed_tokens:,} tokens computed, "
-            f"{quantity('bytes', report.stored_bytes)} stored in {report.cold_dir}\n"
+            f"{quantity('bytes', report.stored_bytes)} written to {report.cold_dir}\n"
         )
     if not report.durable:
         sys.stderr.write("omlx-cache: not everything could be written\n")

@@ -1,0 +1,43 @@
+"""Whether the data of a page's file is what its checksum says."""
+
+from pathlib import Path
+
+from omlx_cache_daemon.replies import Map
+
+
+def with_verdict(page: Map) -> Map:
+    """Return a page's description with `data`: `verified`, `damaged`, or why it was not read.
+
+    Reads the whole file that the description names; a damaged one has an `error` too.
+    """
+    path = page.get("path")
+    if "error" in page:
+        return page
+    if not isinstance(path, str):
+        return {**page, "data": "not verified: not on disk"}
+    # A page without a file needs none of it, and asking a store is to be quick.
+    from omlx_cache_storage.errors import ForeignPage, PageError, PageUnreadable
+
+    try:
+        _read(Path(path))
+    except FileNotFoundError:
+        return {**page, "data": "not verified: evicted meanwhile"}
+    except (ForeignPage, PageUnreadable, OSError) as error:
+        return {**page, "data": "not verified", "error": f"unreadable: {error}"}
+    except PageError as error:
+        return {**page, "data": "damaged", "error": f"{error.reason}: {error}"}
+    return {**page, "data": "verified"}
+
+
+def _read(path: Path) -> None:
+    """Read a page file and compare its checksum; raises PageError or OSError."""
+    from omlx_cache_storage.fileio import FileSystem
+    from omlx_cache_storage.reader import PageReader
+
+    fs = FileSystem()
+    fd = fs.open(path)
+    try:
+        reader = PageReader(fs, fd, path)
+        reader.read_into([bytearray(reader.meta.nbytes)])
+    finally:
+        fs.close(fd)
