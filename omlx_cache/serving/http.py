@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from http.server import ThreadingHTTPServer
 from typing import Any
 
 from mlx_lm.server import APIHandler, get_system_fingerprint
+
+from omlx_cache.serving.requests import BadRequest, check_body
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +49,10 @@ class Inflight:
 
 
 class _Handler(APIHandler):  # type: ignore[misc]
-    """mlx-lm's handler; `inflight` is set by the server that makes it."""
+    """mlx-lm's handler, and 400 for what would end the generation thread.
+
+    `inflight` is set by the server that makes it.
+    """
 
     inflight: Inflight
 
@@ -57,26 +63,54 @@ class _Handler(APIHandler):  # type: ignore[misc]
             except (BrokenPipeError, ConnectionResetError):
                 _log.info("the client has gone")
 
+    def validate_model_parameters(self) -> None:
+        """Raise ValueError for a body that cannot be answered; mlx-lm sends its text."""
+        check_body(self.body, chat=self.path != "/v1/completions")
+        super().validate_model_parameters()
+
+    def _set_completion_headers(self, status_code: int = 200) -> None:
+        # mlx-lm answers 404 whatever went wrong before the first token.
+        refused = isinstance(sys.exc_info()[1], BadRequest)
+        super()._set_completion_headers(400 if refused else status_code)
+
     def log_message(self, format: str, *args: Any) -> None:
         _log.debug("%s %s", self.address_string(), format % args)
 
 
-class HttpServer(ThreadingHTTPServer):
-    """Listens on `host` and `port` (0 for any free one) and answers with a response generator.
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket with this address (port 0: any free one), which does not listen yet.
 
-    Raises OSError when the address cannot be had. Mutable: `_open`, guarded by `_lock`.
+    Raises OSError when the address cannot be had.
+    """
+    try:
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        bound = socket.socket(infos[0][0], socket.SOCK_STREAM)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(infos[0][4])
+        except OSError:
+            bound.close()
+            raise
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise OSError(f"cannot listen on {host}, port {port}: {why}") from error
+    return bound
+
+
+class HttpServer(ThreadingHTTPServer):
+    """Listens on a bound socket, which it owns, and answers with a response generator.
+
+    Raises OSError when another process listens there by now. Mutable: `_open`, guarded by `_lock`.
     """
 
     # So that `hang_up` joins them: what they hold of a request is freed before the process ends.
     daemon_threads = False
 
-    def __init__(self, host: str, port: int, responses: Any) -> None:
+    def __init__(self, bound: socket.socket, responses: Any) -> None:
         self.inflight = Inflight()
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
-        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        self.address_family = infos[0][0]
-        address: Any = infos[0][4]
+        self.address_family = bound.family
         fingerprint = get_system_fingerprint()
         inflight = self.inflight
 
@@ -85,7 +119,10 @@ class HttpServer(ThreadingHTTPServer):
                 self.inflight = inflight
                 super().__init__(responses, *args, system_fingerprint=fingerprint, **options)
 
-        super().__init__(address, Handler)
+        super().__init__(bound.getsockname(), Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = bound
+        self.server_activate()
 
     @property
     def url(self) -> str:

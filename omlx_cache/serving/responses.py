@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from mlx_lm.server import ModelProvider, ResponseGenerator
+from mlx_lm.server import ModelProvider
 
 from omlx_cache.integrations.mlx_lm import TieredPromptCache
 from omlx_cache.integrations.mlx_lm.prompt_cache import Fetched
+from omlx_cache.serving.checked import CheckedResponseGenerator
 from omlx_cache.store import BlockStore
 
 _log = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ class _Progress:
         self._responses.put(item)
 
 
-class MeasuredResponseGenerator(ResponseGenerator):  # type: ignore[misc]
+class MeasuredResponseGenerator(CheckedResponseGenerator):
     """Logs each request when its last token is out, or when its client has gone.
 
     The prefill rate that `saved_seconds` is computed from is measured here: tokens computed

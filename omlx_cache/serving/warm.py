@@ -10,6 +10,7 @@ from mlx_lm import load
 
 from omlx_cache.integrations.mlx_lm import cache_of
 from omlx_cache.prefix import PrefixCache
+from omlx_cache.serving.loading import loading
 from omlx_cache.serving.prompts import Prompt, Warmable, warmable
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.errors import ConfigError
@@ -20,7 +21,10 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class WarmReport:
-    """What a run did. `warm_prompts` needed nothing; `durable` says that all is on the disk."""
+    """What a run did. `warm_prompts` needed nothing.
+
+    `stored_bytes` is what was written to the cold tier; `durable` says that nothing is missing.
+    """
 
     prompts: int
     warm_prompts: int
@@ -38,13 +42,31 @@ def warm(
 ) -> WarmReport:
     """Load the model, prefill what the store lacks of each prompt, and wait for the disk.
 
-    Running it again computes nothing. `progress(done, total)` counts tokens. Raises ConfigError,
-    and what mlx-lm raises for a model that cannot be loaded.
+    Running it again computes nothing. `progress(done, total)` counts tokens. Raises ConfigError
+    and CannotLoad.
     """
     # Nothing else waits for this process, so no write needs to be dropped.
     cache_settings = CacheSettings(**{"queue_full": "wait", **settings})
     if cache_settings.hot_cache_only:
         raise ConfigError("hot_cache_only leaves nothing behind when this command ends")
+    with loading(args):
+        model, tokenizer, draft = _load(args)
+    jobs = [warmable(prompt, tokenizer, args.chat_template_args) for prompt in prompts]
+    with BlockStore(cache_settings, name="warm") as store:
+        models = [(model, cache_of(model, store, args.model, args.adapter_path))]
+        if draft is not None:
+            models.append((draft, cache_of(draft, store, args.draft_model)))
+        counts = _run(models, jobs, args.prefill_step_size, progress)
+        durable = store.close(timeout=600.0)
+        writer = store.stats().writer
+    written = 0 if writer is None else writer.written_bytes
+    return WarmReport(
+        len(jobs), counts[0], counts[1], written, str(cache_settings.cold_dir), durable
+    )
+
+
+def _load(args: argparse.Namespace) -> tuple[Any, Any, Any]:
+    """Return the model, its tokenizer, and the draft model or None."""
     model, tokenizer = load(
         args.model,
         adapter_path=args.adapter_path,
@@ -53,18 +75,8 @@ def warm(
     )
     if args.use_default_chat_template and tokenizer.chat_template is None:
         tokenizer.chat_template = tokenizer.default_chat_template
-    jobs = [warmable(prompt, tokenizer, args.chat_template_args) for prompt in prompts]
-    with BlockStore(cache_settings, name="warm") as store:
-        models = [(model, cache_of(model, store, args.model, args.adapter_path))]
-        if args.draft_model is not None:
-            draft, _tokenizer = load(args.draft_model)
-            models.append((draft, cache_of(draft, store, args.draft_model)))
-        counts = _run(models, jobs, args.prefill_step_size, progress)
-        durable = store.close(timeout=600.0)
-        stats = store.stats().requests
-    return WarmReport(
-        len(jobs), counts[0], counts[1], stats.stored_bytes, str(cache_settings.cold_dir), durable
-    )
+    draft = None if args.draft_model is None else load(args.draft_model)[0]
+    return model, tokenizer, draft
 
 
 def _run(

@@ -128,7 +128,32 @@ def test_a_missing_file_or_model_is_reported(tmp_path: Path) -> None:
     done = warm(tmp_path, tmp_path / "none.jsonl", "--model", "x", check=False)
     assert (done.returncode, "there is no file" in done.stderr) == (1, True)
     done = warm(tmp_path, chats_file(tmp_path), check=False)
-    assert (done.returncode, "--model" in done.stderr) == (1, True)
+    assert (done.returncode, "--model" in done.stderr) == (2, True)
     flags = ["--model", str(tmp_path), "--hot-cache-only"]
     done = warm(tmp_path, chats_file(tmp_path), *flags, check=False)
     assert (done.returncode, "hot_cache_only" in done.stderr) == (78, True)
+
+
+@pytest.mark.parametrize("wrong", ["--model", "--adapter-path", "--draft-model"])
+def test_what_cannot_be_loaded_is_named(
+    wrong: str, models: dict[str, Path], tmp_path: Path
+) -> None:
+    flags = {"--model": str(models["dense"]), wrong: "/there/is none"}
+    words = [word for flag in flags.items() for word in flag]
+    done = warm(tmp_path, chats_file(tmp_path), *words, check=False)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("omlx-cache: cannot load ")
+    assert "/there/is none" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_only_what_reached_the_disk_counts_as_written(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "cold").write_text("This is no directory.")
+    flags = ["--model", str(models["dense"])]
+    done = warm(tmp_path, chats_file(tmp_path), *flags, check=False)
+    assert done.returncode == 1
+    assert ", 0 B written to" in done.stdout
+    assert "not everything could be written" in done.stderr
