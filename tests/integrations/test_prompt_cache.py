@@ -222,3 +222,27 @@ def test_nonsense_is_a_miss_and_never_raises(tokens: list[Any], store: BlockStor
     cache.insert_cache(KEY, [1, 2, 3], ["not a cache"])
     cache.insert_cache("unknown", [1, 2, 3], [object()])
     assert len(cache) == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"max_size": 10}, {"max_size": 10, "max_bytes": 1 << 30}])
+def test_it_is_made_and_used_as_upstreams_is(options: dict[str, int]) -> None:
+    def numbered(count: int) -> tuple[mx.array, mx.array]:
+        column = mx.arange(count).reshape(1, 1, count, 1)
+        return column, column
+
+    cache = TieredPromptCache(**options)
+    key, first = ("any", None, None), [10] * 24
+    assert cache.fetch_nearest_cache(key, first) == (None, first)
+    made = [KVCache()]
+    made[0].update_and_fetch(*numbered(24))
+    cache.insert_cache(key, first, made)
+    found, rest = cache.fetch_nearest_cache(key, [*first, 20, 20])
+    assert found is not None
+    assert rest == [20, 20]
+    found[0].update_and_fetch(*numbered(5))
+    cache.insert_cache(key, [*first, 20, 20, 30, 30, 30], found)
+    parted, rest = cache.fetch_nearest_cache(key, [*first, 20, 20, 40])
+    assert parted is not None
+    assert rest == [40]
+    keys, values = parted[0].keys_and_values()
+    assert keys.flatten().tolist() == values.flatten().tolist() == [*range(24), 0, 1]

@@ -20,6 +20,7 @@ from omlx_cache.integrations.mlx_lm.models import (
     unknown_model,
 )
 from omlx_cache.sequences import count_request
+from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.keys import Tokens, as_tokens
 from omlx_cache_storage.page import PageId
@@ -53,29 +54,34 @@ class TieredPromptCache:
 
     `source` says which model is loaded (mlx-lm's ModelProvider does). Sequences of a key that it
     does not know are kept for this object only. Models share the store's budgets, and are not
-    kept alive. `fetch_nearest_cache` and `insert_cache` never raise: what goes wrong is a miss,
-    or nothing stored.
+    kept alive. Without a store it makes one of its own, in memory only. `max_size` (sequences) and
+    `max_bytes` are LRUPromptCache's; None leaves it to the store's budgets.
+    `fetch_nearest_cache` and `insert_cache` never raise: what goes wrong is a miss, or nothing
+    stored.
 
     Mutable, by that one thread: `_known`, `_asked`, the ledger, `last`.
     """
 
     def __init__(
         self,
-        store: BlockStore,
+        store: BlockStore | None = None,
         source: ModelSource | None = None,
         *,
+        max_size: int | None = None,
+        max_bytes: int | None = None,
         kv_bits: int | None = None,
         kv_group_size: int = 64,
         quantized_kv_start: int = QUANTIZED_KV_START,
         salt: str | bytes | None = None,
     ) -> None:
-        self._store = store
+        self._store = store or BlockStore(CacheSettings(hot_cache_only=True, socket="off"))
+        self._most = max_size, max_bytes
         self._source = source
         self._start = quantized_kv_start
         self._bits = None if kv_bits is None else Bits(kv_bits, kv_group_size, quantized_kv_start)
         self._salt = salt
         self._known: OrderedDict[Any, _Known] = OrderedDict()
-        self._ledger = SequenceLedger(store)
+        self._ledger = SequenceLedger(self._store)
         self._asked: Tokens = as_tokens([])
         self.last: Fetched | None = None
 
@@ -129,6 +135,7 @@ class TieredPromptCache:
         """Store the caches of a sequence, as far as they hold its tokens; copies what it keeps."""
         try:
             self._insert(model, as_tokens(tokens), prompt_cache, cache_type)
+            self.trim_to(n_sequences=self._most[0], n_bytes=self._most[1])
         except UnsupportedCache as error:
             self._store.counters.skip(reasons.UNSUPPORTED)
             _log.debug("not stored: %s", error)
