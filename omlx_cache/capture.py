@@ -56,11 +56,6 @@ def snapshot_page(
     return Page(meta, Cutter([source]).payload(cuts))
 
 
-def snapshot_nbytes(layout: Layout, group: GroupSpec) -> int:
-    """Return the bytes that a snapshot would take; evaluates nothing."""
-    return sum(array.nbytes for leaf in layout.of(group) for array in leaf.arrays().values())
-
-
 def copy_tokens(layout: Layout, group: GroupSpec, span: TokenRange) -> tuple[TokenRange, Source]:
     """Return owned copies of as many of the last tokens of `span` as the cache still holds."""
     source = read_source(layout.of(group))

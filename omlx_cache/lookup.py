@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from omlx_cache import reasons
-from omlx_cache.adapters.base import GroupSpec, Ranges, TokenRange
+from omlx_cache.adapters.base import GroupSpec, TokenRange
 from omlx_cache_storage.index import Tail
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import PageId, PageInfo
@@ -199,8 +199,3 @@ def _candidates(groups: Sequence[GroupSpec], found: _Chain, top: int) -> Iterato
     else:
         ends = {min(end, top) for pages in found.pages.values() for end in pages} - {0}
     yield from sorted(ends, reverse=True)
-
-
-def spans_of(uses: Sequence[PageUse]) -> Ranges:
-    """Return the tokens that pages cover, in the order given."""
-    return tuple(TokenRange(u.info.position - u.info.held, u.info.position) for u in uses)

@@ -39,8 +39,9 @@ def restore(
 ) -> Restored:
     """Rebuild the fresh caches of `layout` as far as possible and return how far that was.
 
-    Evaluates MLX and reads the disk. Never raises for what a disk or a page does: such a page is
-    dropped, counted, and the next shorter prefix is tried. The caches are untouched on a miss.
+    Evaluates MLX, reads the disk, and marks what it used as used. Never raises for what a disk or
+    a page does: such a page is dropped, counted, and the next shorter prefix is tried. The caches
+    are untouched on a miss.
     """
     bad: set[PageId] = set()
     failure: str | None = None
@@ -66,7 +67,13 @@ def restore(
                 leaf_plan.leaf.adapter.rebuild(
                     leaf_plan.leaf.cache, fields, point.position, leaf_plan.phase
                 )
+        store.touch(_root_first(point))
         return Restored(_with_reason(point, failure), _cold_tokens(point, hot))
+
+
+def _root_first(point: RestorePoint) -> list[PageId]:
+    uses = [use for uses in point.uses.values() for use in uses]
+    return [use.page for use in sorted(uses, key=lambda use: use.info.position)]
 
 
 def _with_reason(point: RestorePoint, failure: str | None) -> RestorePoint:

@@ -126,9 +126,6 @@ class SequenceView:
             reason = f"{reasons.ERROR}:{type(error).__name__}"
             return RestoredSequence(self._fresh(), 0, 0, reason)
         point = restored.point
-        used = [use for uses in point.uses.values() for use in uses]
-        used.sort(key=lambda use: use.info.position)
-        self._store.touch([use.page for use in used])
         return RestoredSequence(prompt_cache, point.position, restored.cold_tokens, point.reason)
 
     def store(
@@ -143,9 +140,7 @@ class SequenceView:
         began = time.perf_counter()
         result = self._commit(chain, prompt_cache, prompt_length)
         counters = self._store.counters
-        counters.add(commits=1, rejected_pages=sum(result.skipped.values()))
-        for reason, pages in result.skipped.items():
-            counters.skip(reason, pages)
+        counters.commit(result.skipped)
         counters.add_seconds("commit", time.perf_counter() - began)
         return result
 

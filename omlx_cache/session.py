@@ -120,10 +120,6 @@ class Session:
                 block_size=settings.block_size,
                 branch=point.wanted_state,
             )
-        chain_pages = sorted(
-            (use for uses in point.uses.values() for use in uses), key=lambda u: u.info.position
-        )
-        self._store.touch([use.page for use in chain_pages])
         self._count_restore(point.position, restored.cold_tokens, time.perf_counter() - began)
 
     def _count_restore(self, tokens: int, cold: int, seconds: float) -> None:
@@ -301,9 +297,7 @@ class Session:
         result = CommitResult(0, 0, 0, 0, {reasons.CLOSED: 1})
         if not self._finished and not self._staging.closed:
             result = self._commit(prompt_cache)
-            self._counters.add(commits=1, rejected_pages=sum(result.skipped.values()))
-            for reason, pages in result.skipped.items():
-                self._counters.skip(reason, pages)
+            self._counters.commit(result.skipped)
         if release:
             if isinstance(prompt_cache, list):
                 prompt_cache.clear()

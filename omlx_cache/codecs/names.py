@@ -9,8 +9,20 @@ CodecName = Literal["dense", "affine8", "affine4", "k8v4", "turbo4", "turbo3", "
 CODEC_NAMES: Final[tuple[CodecName, ...]] = get_args(CodecName)
 DEFAULT_MIN_QUANTIZE_TOKENS: Final = 256
 
-EXPERIMENTAL: Final[frozenset[CodecName]] = frozenset({"affine4", "turbo3", "turbo2"})
-"""Names whose losses show in answers; docs/codecs.md has the figures."""
+HALVES: Final[dict[CodecName, tuple[str, str]]] = {
+    "dense": ("dense", "dense"),
+    "affine8": ("affine8", "affine8"),
+    "affine4": ("affine4", "affine4"),
+    "k8v4": ("affine8", "affine4"),
+    "turbo4": ("turbo4", "turbo4"),
+    "turbo3": ("turbo3", "turbo3"),
+    "turbo2": ("turbo2", "turbo2"),
+}
+"""What each name means for keys and for values."""
+
+DENSE_LAST: Final[dict[CodecName, int]] = {"affine4": 1, "turbo4": 1, "turbo3": 1, "turbo2": 1}
+"""How many of the last KV layers a codec leaves dense unless told otherwise: the last one feeds
+the logits with nothing behind it to average an error away."""
 
 
 def check_codec_name(text: str) -> CodecName:

@@ -9,13 +9,10 @@ from typing import Literal, NamedTuple
 import mlx.core as mx
 
 from .codec import Codec
-from .names import DEFAULT_MIN_QUANTIZE_TOKENS, CodecName, check_codec_name
+from .names import DEFAULT_MIN_QUANTIZE_TOKENS, DENSE_LAST, CodecName, check_codec_name
 from .registry import DENSE, choose_pair
 
 LayerKind = Literal["paged", "window", "state"]
-
-_DENSE_LAST: dict[CodecName, int] = {"affine4": 1, "turbo4": 1, "turbo3": 1, "turbo2": 1}
-"""The last KV layer feeds the logits with nothing behind it to average an error away."""
 
 
 class LayerShape(NamedTuple):
@@ -71,7 +68,7 @@ class CodecPolicy:
 
     def plan(self, layers: Sequence[LayerShape]) -> tuple[LayerCodecs, ...]:
         """Return one entry for each leaf, in the same order."""
-        dense_last = _DENSE_LAST.get(self.name, 0) if self.dense_last is None else self.dense_last
+        dense_last = DENSE_LAST.get(self.name, 0) if self.dense_last is None else self.dense_last
         paged = [index for index, layer in enumerate(layers) if layer.kind == "paged"]
         sensitive = frozenset(paged[len(paged) - min(dense_last, len(paged)) :])
         return tuple(self._codecs(layer, index in sensitive) for index, layer in enumerate(layers))

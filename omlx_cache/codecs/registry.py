@@ -10,20 +10,10 @@ from .affine import GROUP_SIZES, AffineCodec
 from .codec import Codec
 from .dense import DenseCodec
 from .identity import CodecIdentity
-from .names import CodecName
+from .names import HALVES, CodecName
 from .turbo import NormMode, TurboCodec
 
 DENSE = DenseCodec()
-
-_HALVES: dict[CodecName, tuple[str, str]] = {
-    "dense": ("dense", "dense"),
-    "affine8": ("affine8", "affine8"),
-    "affine4": ("affine4", "affine4"),
-    "k8v4": ("affine8", "affine4"),
-    "turbo4": ("turbo4", "turbo4"),
-    "turbo3": ("turbo3", "turbo3"),
-    "turbo2": ("turbo2", "turbo2"),
-}
 
 
 class Choice(NamedTuple):
@@ -47,7 +37,7 @@ def choose_pair(
 
     TurboQuant rotates values by `seed + 1`, as mlx-vlm does.
     """
-    key_half, value_half = _HALVES[name]
+    key_half, value_half = HALVES[name]
     keys = _choose(key_half, key_dim, dtype, seed)
     return Pair(keys, _choose(value_half, value_dim, dtype, seed + 1))
 

@@ -3,23 +3,12 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from omlx_cache.codecs.names import CodecName
+from omlx_cache.codecs.names import DENSE_LAST, HALVES, CodecName
 
 from .leaves import Attention, Leaf
 
 GROUP_SIZES = (64, 32)
 TURBO_DIMS = range(16, 2049)
-_HALVES: dict[CodecName, tuple[str, str]] = {
-    "dense": ("dense", "dense"),
-    "affine8": ("affine8", "affine8"),
-    "affine4": ("affine4", "affine4"),
-    "k8v4": ("affine8", "affine4"),
-    "turbo4": ("turbo4", "turbo4"),
-    "turbo3": ("turbo3", "turbo3"),
-    "turbo2": ("turbo2", "turbo2"),
-}
-# Codecs that leave the last paged layer dense.
-_DENSE_LAST: frozenset[CodecName] = frozenset({"affine4", "turbo4", "turbo3", "turbo2"})
 
 
 class Sides(NamedTuple):
@@ -36,14 +25,14 @@ def token_bytes(leaves: Sequence[Leaf], codec: CodecName, itemsize: int) -> list
     `omlx_cache.codecs` decides.
     """
     paged = [index for index, leaf in enumerate(leaves) if leaf.kind == "paged"]
-    last = paged[-1] if paged and codec in _DENSE_LAST else -1
+    last = paged[-1] if paged and codec in DENSE_LAST else -1
     sizes = []
     for index, leaf in enumerate(leaves):
         if not isinstance(leaf, Attention):
             sizes.append(Sides(0, 0))
             continue
         encoded = leaf.kind == "paged" and index != last
-        key_half, value_half = _HALVES[codec if encoded else "dense"]
+        key_half, value_half = HALVES[codec if encoded else "dense"]
         sizes.append(
             Sides(
                 leaf.heads * vector_bytes(key_half, leaf.key_dim, itemsize),

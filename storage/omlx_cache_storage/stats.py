@@ -107,6 +107,12 @@ class Counters:
         with self._lock:
             self._misses[reason] += 1
 
+    def commit(self, skipped: Mapping[str, int]) -> None:
+        """Count a commit, and the pages that it did not store by reason."""
+        self.add(commits=1, rejected_pages=sum(skipped.values()))
+        for reason, pages in skipped.items():
+            self.skip(reason, pages)
+
     def skip(self, reason: str, pages: int = 1) -> None:
         with self._lock:
             self._skips[reason] += pages
