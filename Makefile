@@ -53,10 +53,10 @@ check: setup ## Lint, check formatting, check types
 	$(BIN)/mypy
 
 bench: setup ## Print benchmark ratios, each measured against its bound in one run
-	$(BIN)/python -m omlx_cache.bench $(ARGS)
+	$(BIN)/python -m omlx_cache.tools.bench $(ARGS)
 
 bench-working: setup ## Measure working caches: growth, rings, attention over slack
-	$(BIN)/python -m omlx_cache.bench.working_caches $(ARGS)
+	$(BIN)/python -m omlx_cache.tools.bench.working_caches $(ARGS)
 
 test-peers: setup ## Compare with other projects' packages, each in its own environment
 	@if [ -f tests/peers/run.sh ]; then bash tests/peers/run.sh; else echo "No peers to test yet."; fi

@@ -8,12 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from omlx_cache.prefetch import Prefetch
     from omlx_cache.prefix import PrefixCache
     from omlx_cache.results import CommitResult, Lookup, PageLocation
     from omlx_cache.session import Session
     from omlx_cache.settings import CacheSettings, ConfigError
     from omlx_cache.store import BlockStore
+    from omlx_cache_storage.prefetch import Prefetch
     from omlx_cache_storage.stats import Stats
 
 __version__ = "0.1.0"
@@ -39,7 +39,7 @@ _MODULES = {
     "ConfigError": "omlx_cache.settings",
     "Lookup": "omlx_cache.results",
     "PageLocation": "omlx_cache.results",
-    "Prefetch": "omlx_cache.prefetch",
+    "Prefetch": "omlx_cache_storage.prefetch",
     "PrefixCache": "omlx_cache.prefix",
     "Session": "omlx_cache.session",
     "Stats": "omlx_cache_storage.stats",

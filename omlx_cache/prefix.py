@@ -9,21 +9,21 @@ from typing import Any
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 
 from omlx_cache.adapters.base import UnsupportedCache
+from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache.codecs import CodecPolicy
-from omlx_cache.fingerprint import adapter_identity, fingerprint_model
-from omlx_cache.layout import layout_of
-from omlx_cache.lookup import RestorePoint, find_restore_point
-from omlx_cache.mlxio import allocate_payload
-from omlx_cache.namespace import Namespace, make_namespace, salt_digest
-from omlx_cache.policy import SnapshotPolicy, StridePolicy
-from omlx_cache.prefetch import Prefetch
-from omlx_cache.restoring import unsupported
+from omlx_cache.commit.snapshots import SnapshotPolicy, StridePolicy
+from omlx_cache.identity.fingerprint import adapter_identity, fingerprint_model
+from omlx_cache.identity.namespace import Namespace, make_namespace, salt_digest
+from omlx_cache.pages.layout import layout_of
+from omlx_cache.restore.lookup import RestorePoint, find_restore_point
+from omlx_cache.restore.run import unsupported
 from omlx_cache.results import Lookup, PageLocation
 from omlx_cache.sequences import SequenceView
 from omlx_cache.session import DEFAULT_NEW_TOKENS, Session
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens
+from omlx_cache_storage.prefetch import Prefetch
 
 KNOWN_BOUNDARIES = 65_536
 

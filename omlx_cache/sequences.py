@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, UnsupportedCache
-from omlx_cache.commit import Committer
-from omlx_cache.layout import Layout, layout_of
-from omlx_cache.lookup import RestorePoint, find_restore_point
-from omlx_cache.namespace import Namespace
-from omlx_cache.progress import extent_of
-from omlx_cache.restoring import restore, unsupported
+from omlx_cache.commit.committer import Committer
+from omlx_cache.commit.progress import extent_of
+from omlx_cache.commit.staging import Staging
+from omlx_cache.identity.namespace import Namespace
+from omlx_cache.pages.layout import Layout, layout_of
+from omlx_cache.restore.lookup import RestorePoint, find_restore_point
+from omlx_cache.restore.run import restore, unsupported
 from omlx_cache.results import CommitResult
-from omlx_cache.staging import Staging
 from omlx_cache_storage.keys import KeyChain, Tokens
 from omlx_cache_storage.stats import Counters
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
-from omlx_cache.capturing import Capturer
-from omlx_cache.commit import Committer
-from omlx_cache.layout import Layout, layout_of
-from omlx_cache.mlxio import evaluate
-from omlx_cache.namespace import Namespace
-from omlx_cache.progress import Progress, extent_of
-from omlx_cache.restoring import restore, unsupported
+from omlx_cache.arrays.mlxio import evaluate
+from omlx_cache.commit.capturing import Capturer
+from omlx_cache.commit.committer import Committer
+from omlx_cache.commit.progress import Progress, extent_of
+from omlx_cache.commit.staging import Staging
+from omlx_cache.identity.namespace import Namespace
+from omlx_cache.pages.layout import Layout, layout_of
+from omlx_cache.restore.run import restore, unsupported
 from omlx_cache.results import CommitResult
-from omlx_cache.staging import Staging
 from omlx_cache_storage.keys import KeyChain, as_tokens
 
 if TYPE_CHECKING:

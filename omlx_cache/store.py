@@ -11,21 +11,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Self
 
-from omlx_cache.cold_codec import cold_encoder
 from omlx_cache.control import ControlError, ControlServer, start_control
-from omlx_cache.namespace import Namespace
-from omlx_cache.operations import handlers
-from omlx_cache.prefetch import Prefetch, start_prefetch
+from omlx_cache.control.operations import handlers
+from omlx_cache.identity.namespace import Namespace
+from omlx_cache.pages.cold_codec import cold_encoder
 from omlx_cache.settings import CacheSettings
-from omlx_cache_storage import catalog
-from omlx_cache_storage.cold import ColdTier
+from omlx_cache_storage.cold import catalog
+from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.reader import PageReader
+from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnreadable
-from omlx_cache_storage.fileio import FileSystem
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.index import Tail
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, Page, PageId, PageInfo, PageMeta
-from omlx_cache_storage.reader import PageReader
+from omlx_cache_storage.prefetch import Prefetch, start_prefetch
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import Counters, Stats
 from omlx_cache_storage.writer import Writer

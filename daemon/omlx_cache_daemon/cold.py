@@ -13,7 +13,7 @@ from pathlib import Path
 from omlx_cache.settings.errors import ConfigError
 from omlx_cache.settings.places import COLD_DIR_VARIABLE, cold_dir_from_environment
 from omlx_cache_daemon.errors import CommandError, NobodyThere
-from omlx_cache_storage.catalog import CatalogEntry, NamespaceInfo, describe, namespaces, scan
+from omlx_cache_storage.cold.catalog import CatalogEntry, NamespaceInfo, describe, namespaces, scan
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.recency import age_seconds
 

@@ -31,8 +31,8 @@ def with_verdict(page: Map) -> Map:
 
 def _read(path: Path) -> None:
     """Read a page file and compare its checksum; raises PageError or OSError."""
-    from omlx_cache_storage.fileio import FileSystem
-    from omlx_cache_storage.reader import PageReader
+    from omlx_cache_storage.cold.disk import FileSystem
+    from omlx_cache_storage.cold.reader import PageReader
 
     fs = FileSystem()
     fd = fs.open(path)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
+from omlx_cache.arrays.mlxio import Array
 from omlx_cache.codecs import Codec
-from omlx_cache.mlxio import Array
 
 Kind = Literal["paged", "window", "state"]
 

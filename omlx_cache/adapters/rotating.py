@@ -18,7 +18,7 @@ from omlx_cache.adapters.base import (
     UnsupportedCache,
     one_sequence,
 )
-from omlx_cache.mlxio import TOKEN_AXIS, Array
+from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array
 
 
 class RotatingKVCacheAdapter:

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from omlx_cache.encoding import Tags, converted, page_arrays, tags_of
-from omlx_cache.mlxio import TOKEN_AXIS, Array, dtype_of, evaluate
+from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_of, evaluate
+from omlx_cache.pages.encoding import Tags, converted, page_arrays, tags_of
 from omlx_cache.restore.plan import PageRead, Plan
 from omlx_cache_storage.page import Page, TensorSpec
 

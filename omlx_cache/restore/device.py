@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from omlx_cache.encoding import convert
-from omlx_cache.mlxio import (
+from omlx_cache.arrays.mlxio import (
     TOKEN_AXIS,
     Array,
     allocate_payload,
@@ -22,6 +21,7 @@ from omlx_cache.mlxio import (
     writable_view,
     zeros,
 )
+from omlx_cache.pages.encoding import convert
 from omlx_cache.restore.decode import decode_joined
 from omlx_cache.restore.host import restore_on_host
 from omlx_cache.restore.pages import PageFailed, Pages, is_direct

@@ -6,7 +6,7 @@ Targets are allocated once at their final size, so a restore peaks at about what
 from collections.abc import Mapping
 from concurrent.futures import Executor as ThreadPool
 
-from omlx_cache.mlxio import Array
+from omlx_cache.arrays.mlxio import Array
 from omlx_cache.restore.device import restore_on_device
 from omlx_cache.restore.host import restore_on_host
 from omlx_cache.restore.pages import Pages

@@ -11,9 +11,8 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from omlx_cache.blank import blank_arrays
-from omlx_cache.encoding import convert
-from omlx_cache.mlxio import (
+from omlx_cache.arrays.blank import blank_arrays
+from omlx_cache.arrays.mlxio import (
     Array,
     HostView,
     allocate_payload,
@@ -23,6 +22,7 @@ from omlx_cache.mlxio import (
     payload_view,
     zeros,
 )
+from omlx_cache.pages.encoding import convert
 from omlx_cache.restore.pages import PageFailed, Pages, is_direct
 from omlx_cache.restore.plan import Copy, PageRead, Plan
 from omlx_cache_storage.errors import ForeignPage, PageError

@@ -3,11 +3,11 @@
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from omlx_cache.encoding import DENSE
+from omlx_cache.pages.encoding import DENSE
 from omlx_cache.restore.plan import PageRead
+from omlx_cache_storage.cold.reader import PageReader
 from omlx_cache_storage.errors import ForeignPage, PageError
 from omlx_cache_storage.page import Page, PageId, PageMeta
-from omlx_cache_storage.reader import PageReader
 
 
 class Pages(Protocol):

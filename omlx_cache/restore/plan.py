@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from omlx_cache.adapters.base import Phase, Ranges, TokenRange
+from omlx_cache.arrays.mlxio import TOKEN_AXIS
 from omlx_cache.codecs import Codec
-from omlx_cache.cut import file_order
-from omlx_cache.encoding import DENSE, packing_codecs, wanted_specs
-from omlx_cache.layout import Leaf
-from omlx_cache.lookup import PageUse, RestorePoint
-from omlx_cache.mlxio import TOKEN_AXIS
+from omlx_cache.pages.cut import file_order
+from omlx_cache.pages.encoding import DENSE, packing_codecs, wanted_specs
+from omlx_cache.pages.layout import Leaf
+from omlx_cache.restore.lookup import PageUse, RestorePoint
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import PageId, PageMeta, TensorSpec
 

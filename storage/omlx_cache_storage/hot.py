@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from omlx_cache_storage.format.names import parent_hint
 from omlx_cache_storage.index import PageIndex, Tail
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.names import parent_hint
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
 from omlx_cache_storage.recency import ChainRecency, Clock
 

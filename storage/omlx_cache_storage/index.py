@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from omlx_cache_storage.format.names import parent_hint
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.names import parent_hint
 from omlx_cache_storage.page import PageId
 
 

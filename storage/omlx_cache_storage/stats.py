@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 
+from omlx_cache_storage.cold.records import ColdUsage
 from omlx_cache_storage.hot import HotUsage
-from omlx_cache_storage.records import ColdUsage
 from omlx_cache_storage.writer import WriterUsage
 
 

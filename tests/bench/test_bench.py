@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from omlx_cache.bench.__main__ import main
-from omlx_cache.bench.report import BEGIN, END, write_section
-from omlx_cache.bench.rows import Peak, Results, Row
-from omlx_cache.bench.timing import in_turn
+from omlx_cache.tools.bench.__main__ import main
+from omlx_cache.tools.bench.report import BEGIN, END, write_section
+from omlx_cache.tools.bench.rows import Peak, Results, Row
+from omlx_cache.tools.bench.timing import in_turn
 
 
 def test_one_run_compares_with_every_limit_and_writes_its_section(

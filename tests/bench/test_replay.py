@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from omlx_cache.bench.replay_report import markdown, percentile, svg
-from omlx_cache.bench.replay_server import Answer
-from omlx_cache.bench.replay_trace import Scale, read_trace
+from omlx_cache.tools.bench.replay_report import markdown, percentile, svg
+from omlx_cache.tools.bench.replay_server import Answer
+from omlx_cache.tools.bench.replay_trace import Scale, read_trace
 
 SCALE = Scale(sessions=2, requests=2, tokens_per_block=3, longest=40)
 

@@ -5,8 +5,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from omlx_cache.blank import SMALL_BYTES, blank_arrays, blank_bytes
-from omlx_cache.mlxio import dtype_name, host_view
+from omlx_cache.arrays.blank import SMALL_BYTES, blank_arrays, blank_bytes
+from omlx_cache.arrays.mlxio import dtype_name, host_view
 from omlx_cache_storage.page import ITEM_BYTES, TensorSpec
 
 DTYPES = sorted(set(ITEM_BYTES) - {"F8_E4M3", "F64"})

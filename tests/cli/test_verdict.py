@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from omlx_cache_daemon.verdict import with_verdict
-from omlx_cache_storage.cold import ColdTier
+from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.keys import BlockKey, namespace_digest
 from omlx_cache_storage.page import Page, PageMeta, TensorSpec
 

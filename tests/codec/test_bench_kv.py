@@ -12,12 +12,12 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from omlx_cache.bench.kv_codecs import ROW_NAMES, BenchReport, CodecRow, SampleReport, measure
-from omlx_cache.bench.kv_data import synthetic_samples
-from omlx_cache.bench.kv_html import render_html
-from omlx_cache.bench.kv_metrics import mean_kl
-from omlx_cache.bench.kv_model import ModelProbe
-from omlx_cache.bench.kv_timing import restore_rate
+from omlx_cache.tools.bench.kv_codecs import ROW_NAMES, BenchReport, CodecRow, SampleReport, measure
+from omlx_cache.tools.bench.kv_data import synthetic_samples
+from omlx_cache.tools.bench.kv_html import render_html
+from omlx_cache.tools.bench.kv_metrics import mean_kl
+from omlx_cache.tools.bench.kv_model import ModelProbe
+from omlx_cache.tools.bench.kv_timing import restore_rate
 from recall.model import draw, load
 
 LOSSLESS = {"dense", "zstd"}

@@ -8,7 +8,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_cache_storage import planes
+from omlx_cache_storage.format import planes
 
 needs_zstd = pytest.mark.skipif(not planes.available(), reason="the extra zstd is not installed")
 pytestmark = needs_zstd

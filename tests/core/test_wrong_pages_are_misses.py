@@ -13,8 +13,8 @@ from mlx_lm.tuner.utils import linear_to_lora_layers
 import zoo
 from fidelity.drive import chunks, random_tokens, request, run, same
 from omlx_cache import BlockStore, PrefixCache
+from omlx_cache_storage.format.names import format_name, parse_name
 from omlx_cache_storage.keys import KeyChain
-from omlx_cache_storage.names import format_name, parse_name
 
 PROMPT = random_tokens(150, 1)
 MORE = random_tokens(40, 2)
@@ -184,7 +184,7 @@ class Wide(nn.Module):
 
 @pytest.mark.parametrize("index", [0, -1])
 def test_a_changed_sample_of_a_large_weight_is_another_model(index: int) -> None:
-    from omlx_cache.fingerprint import fingerprint_model
+    from omlx_cache.identity.fingerprint import fingerprint_model
 
     assert fingerprint_model(Wide()) == fingerprint_model(Wide())
     changed = with_change(Wide(), "weight", index)

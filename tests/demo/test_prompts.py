@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.models.cache import make_prompt_cache
 
-from omlx_cache.demo.errors import DemoError
-from omlx_cache.demo.prompts import make_prompts
-from omlx_cache.demo.subject import VOCABULARY, small_model
+from omlx_cache.tools.demo.errors import DemoError
+from omlx_cache.tools.demo.prompts import make_prompts
+from omlx_cache.tools.demo.subject import VOCABULARY, small_model
 
 
 @given(st.lists(st.integers(0, 3), max_size=1500), st.sampled_from([16, 64, 256]))

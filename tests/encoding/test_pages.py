@@ -12,8 +12,8 @@ from mlx_lm.models.cache import QuantizedKVCache
 import zoo
 from omlx_cache import BlockStore, CommitResult, PrefixCache, encoding
 from omlx_cache.codecs import CodecPolicy
-from omlx_cache.layout import layout_of
-from omlx_cache_storage.catalog import describe, scan
+from omlx_cache.pages.layout import layout_of
+from omlx_cache_storage.cold.catalog import describe, scan
 from omlx_cache_storage.errors import ForeignPage
 
 OpenStore = Callable[..., BlockStore]
@@ -127,7 +127,7 @@ def test_a_prompt_stored_twice_is_encoded_once(
     encoded = []
     original = encoding.encode_page
     monkeypatch.setattr(
-        "omlx_cache.commit.encode_page",
+        "omlx_cache.commit.committer.encode_page",
         lambda page, codecs: encoded.append(page.meta.id) or original(page, codecs),
     )
     with open_store(codec="affine8") as store:

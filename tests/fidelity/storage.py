@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from omlx_cache.adapters.base import PAGED, STATE, GroupSpec
-from omlx_cache.policy import StridePolicy
+from omlx_cache.commit.snapshots import StridePolicy
 from omlx_cache.settings import CacheSettings
-from omlx_cache.sizing import Attention, State, layout_of
+from omlx_cache.tools.size import Attention, State, layout_of
 
 CONTEXT = 32_768
 BLOCK: int = CacheSettings.model_fields["block_size"].default

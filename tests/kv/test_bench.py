@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_cache.bench import caches_growth, caches_reads, working_caches
+from omlx_cache.tools.bench import caches_growth, caches_reads, working_caches
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from tinylm import Server
 
-from omlx_cache.serving.requests import BadRequest, check_body
+from omlx_cache.integrations.mlx_lm.server.requests import BadRequest, check_body
 
 CHAT = {"messages": [{"role": "user", "content": "Well?"}]}
 TEXT = {"prompt": "Well?"}

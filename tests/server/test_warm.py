@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tinylm import serve_ours
 
-from omlx_cache.serving.prompts import Prompt, PromptFileError, read_prompts
+from omlx_cache.integrations.mlx_lm.server.prompts import Prompt, PromptFileError, read_prompts
 
 from .conftest import SYSTEM, ask
 

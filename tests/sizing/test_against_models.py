@@ -9,8 +9,8 @@ from mlx_lm.models import cache as upstream
 from omlx_cache.codecs.names import CODEC_NAMES
 from omlx_cache.codecs.policy import CodecPolicy, LayerShape
 from omlx_cache.kv import trim_to_offset
-from omlx_cache.sizing import Attention, SizingError, State, estimate, layout_of
-from omlx_cache.sizing.codecs import token_bytes
+from omlx_cache.tools.size import Attention, SizingError, State, estimate, layout_of
+from omlx_cache.tools.size.codecs import token_bytes
 from zoo import FAMILIES, build
 
 NAMES = {mx.float32: "float32", mx.float16: "float16", mx.bfloat16: "bfloat16"}

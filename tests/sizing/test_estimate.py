@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from omlx_cache.sizing import SizingError, config_path, estimate
+from omlx_cache.tools.size import SizingError, config_path, estimate
 
 GIB = 2**30
 LLAMA_7B: dict[str, Any] = {
@@ -188,7 +188,7 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, content: byt
 
 def test_it_imports_no_mlx() -> None:
     code = (
-        "import sys, omlx_cache.sizing; "
+        "import sys, omlx_cache.tools.size; "
         "sys.exit(any(name.split('.')[0] in ('mlx', 'mlx_lm', 'numpy') for name in sys.modules))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

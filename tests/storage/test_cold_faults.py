@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_cache_storage.cold import ColdTier
+from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.page import Page
 from storagekit import FaultyDisk, Story, disk_usage, expected_payload, files_in, read_cold

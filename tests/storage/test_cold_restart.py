@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from omlx_cache_storage.cold import ColdTier
+from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageError, PageUnreadable
-from omlx_cache_storage.names import NAMESPACE_FILE, PageName, format_name
+from omlx_cache_storage.format.names import NAMESPACE_FILE, PageName, format_name
 from omlx_cache_storage.recency import Clock
 from storagekit import FaultyDisk, Story, disk_usage, expected_payload, files_in, read_cold
 

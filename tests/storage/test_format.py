@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from omlx_cache_storage.catalog import read_header
+from omlx_cache_storage.cold.catalog import read_header
+from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.reader import PageReader
 from omlx_cache_storage.errors import CorruptPage
-from omlx_cache_storage.fileio import FileSystem
-from omlx_cache_storage.format import (
+from omlx_cache_storage.format.header import (
     ALIGNMENT,
     decode_header,
     encode_header,
@@ -25,7 +26,6 @@ from omlx_cache_storage.format import (
 )
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import ITEM_BYTES, PageMeta, TensorSpec
-from omlx_cache_storage.reader import PageReader
 
 KEYS = st.binary(min_size=32, max_size=32).map(BlockKey)
 NAMES = st.text(min_size=1, max_size=12).filter(lambda name: name != "__metadata__")

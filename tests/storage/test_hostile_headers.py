@@ -10,16 +10,16 @@ import pytest
 import xxhash
 
 from omlx_cache_storage.errors import CorruptPage
-from omlx_cache_storage.format import (
+from omlx_cache_storage.format.header import (
     ALIGNMENT,
     MAX_HEADER_BYTES,
     decode_header,
     encode_header,
     header_length,
 )
+from omlx_cache_storage.format.wrapping import unwrapped
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageMeta, TensorSpec
-from omlx_cache_storage.wrapping import unwrapped
 
 META = PageMeta(
     namespace=BlockKey(bytes(32)),

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx_cache_storage.catalog import walk
-from omlx_cache_storage.fileio import FileSystem
+from omlx_cache_storage.cold.catalog import walk
+from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.format.names import PageName, format_name, parse_name
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.names import PageName, format_name, parse_name
 from omlx_cache_storage.page import PageId
 from storagekit import Story
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 import pytest
 
-from omlx_cache_storage.cold import ColdTier
+from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.page import Page, PageId, PageInfo
 from omlx_cache_storage.recency import Clock

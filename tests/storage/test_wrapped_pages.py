@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from omlx_cache_storage import planes
-from omlx_cache_storage.cold import ColdTier
+from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CorruptPage
+from omlx_cache_storage.format import planes
+from omlx_cache_storage.format.wrapping import wrap
 from omlx_cache_storage.page import Page, TensorSpec
-from omlx_cache_storage.wrapping import wrap
 from storagekit import Story, files_in, read_cold
 
 pytestmark = pytest.mark.skipif(not planes.available(), reason="no zstd is installed")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_cache_storage.cold import ColdTier
+from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.writer import Writer

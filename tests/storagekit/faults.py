@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from omlx_cache_storage.fileio import Durability, FileSystem
+from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.page import Buffer
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from omlx_cache_storage.cold import ColdTier
+from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.keys import KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.page import Page, PageId, PageMeta, TensorSpec
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from omlx_cache import BlockStore, CacheSettings
-from omlx_cache_storage.fileio import FileSystem
+from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.page import Page, PageId
 
 from .pages import Story, bytes_of, expected_payload, read_cold

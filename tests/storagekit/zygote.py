@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import omlx_cache.store  # noqa: F401  (loaded once, before the forks)
-from omlx_cache_storage.fileio import Durability, FileSystem
+from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.page import Buffer
 from storagekit import Story, commit, open_store
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from omlx_cache_storage.catalog import scan
+from omlx_cache_storage.cold.catalog import scan
 
 PROGRAM = """
 import sys

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_cache_storage.cold import ColdTier
+from omlx_cache_storage.cold.tier import ColdTier
 from storagekit import Story, disk_usage, expected_payload, files_in, read_cold
 
 CHAIN = 4

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from omlx_cache.control import ControlError
-from omlx_cache.namespace import Namespace
-from omlx_cache.operations import handlers
+from omlx_cache.control.operations import handlers
+from omlx_cache.identity.namespace import Namespace
 from storagekit import Story, commit, files_in, open_store
 
 KIB = 1024

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_cache_storage.cold import ColdTier
+from omlx_cache_storage.cold.tier import ColdTier
 from storagekit import (
     FaultyDisk,
     Story,

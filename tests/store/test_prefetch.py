@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from omlx_cache.mlxio import allocate_payload
+from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache_storage.page import Page
 from storagekit import FaultyDisk, Story, bytes_of, commit, files_in, is_right, open_store
 

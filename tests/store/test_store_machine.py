@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from omlx_cache import BlockStore
-from omlx_cache.mlxio import allocate_payload
+from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.page import PageId
 from storagekit import (

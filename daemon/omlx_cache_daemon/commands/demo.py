@@ -32,8 +32,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    from omlx_cache.demo import main
     from omlx_cache.settings import CacheSettings
+    from omlx_cache.tools.demo import main
 
     least = 2 * CacheSettings().block_size
     if args.tokens is not None and args.tokens < least:

@@ -12,7 +12,7 @@ from omlx_cache_daemon.options import add_format_option, positive_count
 from omlx_cache_daemon.render import print_json, quantity, table, uses_styles
 
 if TYPE_CHECKING:
-    from omlx_cache.sizing import Estimate, GroupEstimate
+    from omlx_cache.tools.size import Estimate, GroupEstimate
 
 _COUNT = re.compile(r"([0-9]+)([kK]?)")
 
@@ -67,7 +67,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    from omlx_cache.sizing import SizingError, estimate
+    from omlx_cache.tools.size import SizingError, estimate
 
     names = CODEC_NAMES if args.codec == "all" else (args.codec,)
     try:

@@ -1,0 +1,196 @@
+"""Reading a cold directory without owning it: what the tier indexes at start and the CLI shows."""
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.errors import PageUnreadable
+from omlx_cache_storage.format.header import ALIGNMENT, Header, decode_header, header_length
+from omlx_cache_storage.format.names import (
+    NAMESPACE_FILE,
+    TEMPORARY_PREFIX,
+    PageName,
+    parse_name,
+    shard_of,
+)
+from omlx_cache_storage.keys import BlockKey
+
+_DIGEST_HEX = 64
+
+
+class Found(NamedTuple):
+    """A file of interest: a page (`name`), or a temporary file (`name` is None)."""
+
+    namespace: BlockKey
+    name: PageName | None
+    directory: Path
+    file: str
+    nbytes: int
+    mtime_ns: int
+
+    @property
+    def path(self) -> Path:
+        return self.directory / self.file
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """One page file: who it is, its physical bytes and when it was last used."""
+
+    namespace: str
+    key: str
+    parent: str
+    group: str
+    position: int
+    held: int
+    nbytes: int
+    mtime: float
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceInfo:
+    """One namespace's directory and the document that its digest was made from."""
+
+    digest: str
+    document: dict[str, object]
+    path: Path
+
+
+def namespace_directories(cold_dir: Path, fs: FileSystem) -> Iterator[tuple[BlockKey, Path]]:
+    """Yield the namespaces of a cold directory."""
+    for entry in fs.scan(cold_dir):
+        if len(entry.name) == _DIGEST_HEX and entry.is_dir(follow_symlinks=False):
+            try:
+                digest = BlockKey(bytes.fromhex(entry.name))
+            except ValueError:
+                continue
+            if digest.hex() == entry.name:
+                yield digest, Path(entry.path)
+
+
+def walk(cold_dir: Path, fs: FileSystem) -> Iterator[Found]:
+    """Yield every page and temporary file. Opens none; one stat a file."""
+    for digest, directory in namespace_directories(cold_dir, fs):
+        for entry in fs.scan(directory):
+            if entry.name.startswith(TEMPORARY_PREFIX):
+                found = _found(digest, None, directory, entry)
+                if found is not None:
+                    yield found
+            elif len(entry.name) == 2 and entry.is_dir(follow_symlinks=False):
+                yield from _walk_shard(digest, entry, fs)
+
+
+def _walk_shard(digest: BlockKey, shard: "os.DirEntry[str]", fs: FileSystem) -> Iterator[Found]:
+    directory = Path(shard.path)
+    for entry in fs.scan(directory):
+        name = parse_name(entry.name)
+        if name is None and not entry.name.startswith(TEMPORARY_PREFIX):
+            continue
+        if name is not None and shard_of(name.id.key) != shard.name:
+            continue
+        found = _found(digest, name, directory, entry)
+        if found is not None:
+            yield found
+
+
+def _found(
+    digest: BlockKey, name: PageName | None, directory: Path, entry: "os.DirEntry[str]"
+) -> Found | None:
+    """Return what a directory entry is, None unless it is a regular file that still exists.
+
+    `directory` is one object for all of its files: making a path for each takes as long as the
+    rest of the scan.
+    """
+    try:
+        info = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(info.st_mode):
+        return None
+    return Found(digest, name, directory, entry.name, info.st_blocks * 512, info.st_mtime_ns)
+
+
+def scan(cold_dir: Path) -> Iterator[CatalogEntry]:
+    """Yield the pages of a cold directory, by directory scan only."""
+    for found in walk(cold_dir, FileSystem()):
+        if found.name is not None:
+            yield CatalogEntry(
+                found.namespace.hex(),
+                found.name.id.key.hex(),
+                found.name.parent_hint.hex(),
+                found.name.id.group,
+                found.name.position,
+                found.name.held,
+                found.nbytes,
+                found.mtime_ns / 1e9,
+                found.path,
+            )
+
+
+def namespaces(cold_dir: Path) -> list[NamespaceInfo]:
+    """Return the namespaces with their documents; an unreadable document is empty."""
+    found = []
+    for digest, path in namespace_directories(cold_dir, FileSystem()):
+        try:
+            document = json.loads((path / NAMESPACE_FILE).read_bytes())
+        except (OSError, ValueError):
+            document = {}
+        found.append(
+            NamespaceInfo(digest.hex(), document if isinstance(document, dict) else {}, path)
+        )
+    return found
+
+
+def read_header(path: Path, fs: FileSystem | None = None) -> Header:
+    """Return a page file's header; raises CorruptPage, or PageUnreadable when the disk refuses."""
+    fs = fs or FileSystem()
+    try:
+        fd = fs.open(path)
+        try:
+            return read_header_at(fd, fs)
+        finally:
+            fs.close(fd)
+    except OSError as error:
+        raise PageUnreadable(f"{path.name}: {error}") from error
+
+
+def read_header_at(fd: int, fs: FileSystem) -> Header:
+    """Return the header of an open page file; raises CorruptPage or OSError."""
+    raw = fs.read(fd, ALIGNMENT, 0)
+    total = header_length(raw)
+    if total > len(raw):
+        raw += fs.read(fd, total - len(raw), len(raw))
+    return decode_header(raw)
+
+
+def describe(path: Path) -> dict[str, object]:
+    """Return what a page file says of itself, for people; raises PageError."""
+    header = read_header(path)
+    meta = header.meta
+    try:
+        size = os.stat(path).st_size
+    except OSError as error:
+        raise PageUnreadable(f"{path.name}: {error}") from error
+    return {
+        "key": meta.key.hex(),
+        "parent": meta.parent.hex(),
+        "namespace": meta.namespace.hex(),
+        "group": meta.group,
+        "position": meta.position,
+        "tokens": meta.held,
+        "tail": meta.tail,
+        "codec": meta.codec,
+        "bytes": size,
+        "checksum": header.checksum,
+        "data_offset": header.data_offset,
+        "tensors": [
+            {"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in meta.tensors
+        ],
+        "path": str(path),
+    }

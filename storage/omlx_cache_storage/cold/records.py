@@ -1,0 +1,80 @@
+"""What the cold tier knows and says of its pages: plain values, no behaviour."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from omlx_cache_storage.format.names import PageName
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import PageId, PageInfo
+
+ENTRY_BYTES = 256
+"""What a name takes in its directory: twice its length, since directories are half full."""
+
+
+class StoredPage(NamedTuple):
+    """A page file: its namespace, name and physical bytes."""
+
+    namespace: BlockKey
+    name: PageName
+    nbytes: int
+
+    @property
+    def position(self) -> int:
+        return self.name.position
+
+    @property
+    def held(self) -> int:
+        return self.name.held
+
+    @property
+    def tail(self) -> bool:
+        return self.name.tail
+
+    @property
+    def hint(self) -> bytes:
+        return self.name.parent_hint
+
+    @property
+    def cost(self) -> int:
+        """What the file takes of the budget."""
+        return self.nbytes + ENTRY_BYTES
+
+    @property
+    def info(self) -> PageInfo:
+        return PageInfo(self.position, self.held, self.nbytes, "cold")
+
+
+class Doomed(NamedTuple):
+    """A file to be deleted, whose page has left the index."""
+
+    page: PageId
+    path: Path
+    cost: int
+
+
+class ColdEntry(NamedTuple):
+    """A page in a listing, with its recency stamp."""
+
+    page: PageId
+    namespace: BlockKey
+    info: PageInfo
+    path: Path
+    used_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ColdUsage:
+    """Physical bytes and pages at one moment, and what went wrong so far.
+
+    `state` is `ok`, or says why the disk refused most recently: it is `ok` again after the next
+    success.
+    """
+
+    pages: int
+    nbytes: int
+    peak_bytes: int
+    limit_bytes: int
+    evicted_pages: int
+    corrupt_pages: int
+    state: str
