@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-import zoo
 from adapters.subjects import SUBJECTS, Subject, content, feed, shape_of
-from fidelity.drive import digest, settings
+from kit import zoo
+from kit.drive import digest, settings
 from omlx_cache import BlockStore, PrefixCache
 
 MODEL = zoo.build("llama")

@@ -10,7 +10,7 @@ import pytest
 import xxhash
 from safetensors import safe_open
 
-import zoo
+from kit import zoo
 from omlx_cache import BlockStore, CacheSettings, PrefixCache
 
 BLOCK = 32

@@ -4,7 +4,7 @@ import logging
 import tempfile
 from pathlib import Path
 
-import zoo
+from kit import zoo
 
 from .conversation import lengths_of, retention
 from .document import PATH, render

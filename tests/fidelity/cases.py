@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kit.drive import Turn, decode, digest, feed, prefill, random_tokens, run
 from omlx_cache import PrefixCache
 from omlx_cache.session import Session
 
 from .damage import Target, targets
-from .drive import Turn, decode, digest, feed, prefill, random_tokens, run
 
 BLOCK = 32
 PROMPT = 5 * BLOCK

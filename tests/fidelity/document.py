@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import zoo
+from kit import zoo
 
 from .cases import BLOCK, LONG_ANSWER, POSITIONS
 from .conversation import ANSWER, LENGTHS, Retention

@@ -12,12 +12,12 @@ from typing import Any
 
 import mlx.core as mx
 
-import zoo
+from kit import zoo
+from kit.drive import settings
 from omlx_cache import BlockStore, PrefixCache
 
 from .cases import POSITIONS, Case, ask, populate
 from .damage import IN_MEMORY, NOTICED, ON_DISK, Target, in_memory, on_disk
-from .drive import settings
 
 TIERS = ("hot", "cold", "new process", "hot_cache_only")
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-import zoo
 from fidelity.conversation import LENGTHS, lengths_of, retention
 from fidelity.document import PATH, retention_row
+from kit import zoo
 
 NAMES = [name for name, family in zoo.FAMILIES.items() if not family.broken]
 # One family of each kind of layer group, and of each mixture; the page has all of them.

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-import zoo
 from fidelity.cases import LONG_ANSWER, POSITIONS
 from fidelity.document import PATH, PROSE, broken_rows, family_row
 from fidelity.matrix import TIERS, FamilyResult, measure
+from kit import zoo
 
 NAMES = [name for name, family in zoo.FAMILIES.items() if not family.broken]
 GROUP = 12

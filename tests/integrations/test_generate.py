@@ -9,8 +9,8 @@ from mlx_lm import generate as upstream_generate
 from mlx_lm import load
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import make_logits_processors
-from tinylm import make_model
 
+from kit.tinylm import make_model
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.integrations.mlx_lm import generate, stream_generate
 

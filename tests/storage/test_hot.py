@@ -6,9 +6,9 @@ import threading
 import mlx.core as mx
 import pytest
 
+from kit.storage import Story
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.page import Page
-from storagekit import Story
 
 KIB = 1024
 

@@ -7,11 +7,11 @@ from typing import Any, Protocol
 import mlx.core as mx
 import pytest
 
+from kit.storage import Story, bytes_of, disk_usage, expected_payload, read_cold
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.page import Page, PageId, PageInfo
 from omlx_cache_storage.recency import Clock
-from storagekit import Story, bytes_of, disk_usage, expected_payload, read_cold
 
 KIB = 1024
 PAGE = 128 * KIB

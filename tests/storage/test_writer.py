@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from kit.storage import FaultyDisk, Story, expected_payload, files_in, read_cold
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.writer import Writer
-from storagekit import FaultyDisk, Story, expected_payload, files_in, read_cold
 
 KIB = 1024
 

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_cache import BlockStore
-from omlx_cache_storage.errors import PageError
-from storagekit import (
+from kit.storage import (
     FaultyDisk,
     Story,
     commit,
@@ -23,6 +21,8 @@ from storagekit import (
     open_store,
     store_page,
 )
+from omlx_cache import BlockStore
+from omlx_cache_storage.errors import PageError
 
 KIB = 1024
 

@@ -11,7 +11,7 @@ PROGRAM = """
 import sys
 from omlx_cache import BlockStore, CacheSettings, PrefixCache
 import mlx.core as mx
-import zoo
+from kit import zoo
 
 model = zoo.build("llama")
 settings = CacheSettings(cold_dir=sys.argv[1], min_free_bytes=0, block_size=16, socket="off")

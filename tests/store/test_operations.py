@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from kit.storage import Story, commit, files_in, open_store
 from omlx_cache.control import ControlError
 from omlx_cache.control.operations import handlers
 from omlx_cache.identity.namespace import Namespace
-from storagekit import Story, commit, files_in, open_store
 
 KIB = 1024
 

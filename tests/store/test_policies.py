@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_cache_storage.cold.tier import ColdTier
-from storagekit import (
+from kit.storage import (
     FaultyDisk,
     Story,
     commit,
@@ -17,6 +16,7 @@ from storagekit import (
     read_cold,
     store_page,
 )
+from omlx_cache_storage.cold.tier import ColdTier
 
 KIB = 1024
 

@@ -8,9 +8,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from kit.storage import FaultyDisk, Story, bytes_of, commit, files_in, is_right, open_store
 from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache_storage.page import Page
-from storagekit import FaultyDisk, Story, bytes_of, commit, files_in, is_right, open_store
 
 KIB = 1024
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from kit.storage import Story, commit, disk_usage, files_in, is_right, open_store
 from omlx_cache import BlockStore
-from storagekit import Story, commit, disk_usage, files_in, is_right, open_store
 
 KIB = 1024
 

@@ -15,11 +15,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from omlx_cache import BlockStore
-from omlx_cache.arrays.mlxio import allocate_payload
-from omlx_cache_storage.errors import PageError
-from omlx_cache_storage.page import PageId
-from storagekit import (
+from kit.storage import (
     FaultyDisk,
     Story,
     disk_usage,
@@ -29,6 +25,10 @@ from storagekit import (
     open_store,
     store_page,
 )
+from omlx_cache import BlockStore
+from omlx_cache.arrays.mlxio import allocate_payload
+from omlx_cache_storage.errors import PageError
+from omlx_cache_storage.page import PageId
 
 KIB = 1024
 HOT = 96 * KIB
