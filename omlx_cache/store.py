@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Self
 
@@ -25,7 +25,8 @@ from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.index import Tail
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, Page, PageId, PageInfo, PageMeta
-from omlx_cache_storage.prefetch import Prefetch, start_prefetch
+from omlx_cache_storage.prefetch import Prefetch, Prefetcher
+from omlx_cache_storage.readers import ReaderPool
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import Counters, Stats
 from omlx_cache_storage.writer import Writer
@@ -35,6 +36,8 @@ _log = logging.getLogger(__name__)
 READ_THREADS = 4
 CLOSE_SECONDS = 30.0
 PROGRESS_SECONDS = 60.0
+THREADS_SECONDS = 1.0
+"""How long `close` waits at most for reads that a disk does not answer."""
 
 
 class BlockStore:
@@ -81,8 +84,8 @@ class BlockStore:
         self.writer: Writer | None = None
         if not s.hot_cache_only:
             self.cold, self.writer = self._open_cold(filesystem or FileSystem())
-        self.read_pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="omlx-cache-read")
-        self._prefetch_pool = ThreadPoolExecutor(1, thread_name_prefix="omlx-cache-prefetch")
+        self.read_pool = ReaderPool(READ_THREADS, "omlx-cache-read")
+        self._prefetcher = Prefetcher(self.hot, self.cold)
         self._control = self._start_control()
         _open_stores.add(self)
 
@@ -213,10 +216,24 @@ class BlockStore:
                 self._offer(dirty, wait=False)
         return True
 
-    def keep(self, page: Page) -> None:
-        """Take a page that was read from the disk into the hot tier, if there is room."""
-        if self.hot.info(page.meta.id) is None and self.admit(page.meta.nbytes, ()):
-            self.hot.put(page, dirty=False)
+    def held(self, page: PageId) -> Page | None:
+        """Return a page that is in memory; it stays valid for as long as the caller holds it."""
+        return self.hot.get(page)
+
+    def reserve(self, nbytes: int) -> bool:
+        """Set aside free memory for a page about to be read; `keep` or `release` must follow."""
+        return not self._closed and self.hot.reserve_free(nbytes)
+
+    def release(self, nbytes: int) -> None:
+        """Give back what `reserve` granted."""
+        self.hot.release(nbytes)
+
+    def keep(self, page: Page) -> bool:
+        """Take a page that was read from the disk into the memory that `reserve` granted for it.
+
+        False, and the memory given back, when it is there already.
+        """
+        return self.hot.put(page, dirty=False)
 
     def arrange(self, chain: Sequence[PageId]) -> None:
         """Put the pages of a chain at the end of both tiers' eviction order, the root last."""
@@ -265,8 +282,16 @@ class BlockStore:
             self.cold.discard([page])
 
     def prefetch(self, pages: Sequence[PageId], allocate: Callable[[int], Buffer]) -> Prefetch:
-        """Begin to read cold pages into the hot tier, in order, on a thread of the store's own."""
-        return start_prefetch(self._prefetch_pool, self.hot, self.cold, pages, allocate)
+        """Begin to read cold pages into free memory, in order, on a thread of the store's own."""
+        return self._prefetcher.start(pages, allocate)
+
+    def withdraw(self, pages: Collection[PageId]) -> None:
+        """Tell prefetches to leave pages alone that the caller is about to read."""
+        self._prefetcher.withdraw(pages)
+
+    def being_read(self, page: PageId) -> "Future[Page | None] | None":
+        """Return the read of a page that a prefetch has begun and not ended, None without one."""
+        return self._prefetcher.being_read(page)
 
     def namespaces(self, parts: Mapping[str, object]) -> list[BlockKey]:
         """Return the namespaces whose documents have these fields, those on the disk included."""
@@ -353,13 +378,15 @@ class BlockStore:
                 return True
             self._closed = True
         _open_stores.discard(self)
+        self._prefetcher.cancel_all()
         clean = self.flush(timeout)
         if self._control is not None:
             self._control.close()
         if self.writer is not None:
             clean = self.writer.stop(timeout if clean else 1.0) and clean
-        self._prefetch_pool.shutdown(wait=True, cancel_futures=True)
-        self.read_pool.shutdown(wait=True, cancel_futures=True)
+        deadline = time.monotonic() + min(timeout, THREADS_SECONDS)
+        self._prefetcher.shutdown(deadline - time.monotonic())
+        self.read_pool.stop(max(0.0, deadline - time.monotonic()))
         for entry in self.hot.entries():
             self.hot.discard(entry.meta.id)
         return clean

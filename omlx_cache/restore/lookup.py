@@ -4,22 +4,15 @@ A restore point is a token count at which every layer group can be rebuilt. The 
 the pages on the token sequence's own chain, then tries positions from the longest down.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, TokenRange
-from omlx_cache_storage.index import Tail
-from omlx_cache_storage.keys import BlockKey, KeyChain
+from omlx_cache.restore.source import PageView
+from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.page import PageId, PageInfo
-
-
-class PageView(Protocol):
-    """What the walk asks of a store."""
-
-    def find(self, page: PageId) -> PageInfo | None: ...
-    def tails(self, parent: BlockKey) -> set[Tail]: ...
 
 
 class PageUse(NamedTuple):
@@ -44,57 +37,92 @@ class RestorePoint:
     wanted_state: int | None = None
 
 
-@dataclass(slots=True)
-class _Chain:
-    """The pages found, by group and end position."""
+class _GroupPages:
+    """The pages of one group, by end position, indexed so that a cover is judged in O(1).
 
-    block_size: int
-    pages: dict[GroupSpec, dict[int, PageUse]] = field(default_factory=dict)
+    Only the last block of a span can be covered by a page that ends inside a block, and only the
+    first by one that begins inside it: `_gap` leads over all the whole blocks between.
+    """
 
-    def needed(self, group: GroupSpec, position: int) -> tuple[PageUse, ...] | None:
-        """Return the pages that rebuild a group at a position, or None."""
-        found = self.pages[group]
-        if group.kind == "state":
-            use = found.get(position)
-            return None if use is None else (use,)
-        uses: dict[PageUse, None] = {}
-        for span in group.needs(position):
-            cover = self._cover(found, span, position)
-            if cover is None:
-                return None
-            uses.update(dict.fromkeys(cover))
-        return tuple(uses)
+    def __init__(self, group: GroupSpec, block_size: int) -> None:
+        self.group = group
+        self.uses: dict[int, PageUse] = {}
+        self._size = block_size
+        self._inside: dict[int, list[int]] = {}
+        self._gap: list[int] = []
 
-    def _cover(
-        self, found: dict[int, PageUse], span: TokenRange, position: int
-    ) -> list[PageUse] | None:
-        uses = []
+    def add(self, use: PageUse) -> None:
+        """Take a page; only before the first question."""
+        end = use.info.position
+        if end not in self.uses and end % self._size:
+            self._inside.setdefault(end // self._size, []).append(end)
+        self.uses[end] = use
+
+    def index(self, length: int) -> None:
+        """Prepare the answers for positions up to `length`; linear in it."""
+        blocks = length // self._size
+        self._gap = [blocks] * (blocks + 1)
+        for block in range(blocks - 1, -1, -1):
+            start = block * self._size
+            whole = self._from(start + self._size) <= start
+            self._gap[block] = self._gap[block + 1] if whole else block
+        for ends in self._inside.values():
+            ends.sort()
+
+    def rebuilds(self, position: int) -> bool:
+        """True when the group can be rebuilt at a position."""
+        if self.group.kind == "state":
+            return position in self.uses
+        return all(self._covers(span) for span in self.group.needs(position))
+
+    def needed(self, position: int) -> tuple[PageUse, ...]:
+        """Return the pages that rebuild the group at a position where `rebuilds` holds."""
+        if self.group.kind == "state":
+            return (self.uses[position],)
+        found: dict[PageUse, None] = {}
+        for span in self.group.needs(position):
+            found.update(dict.fromkeys(self._cover(span)))
+        return tuple(found)
+
+    def _from(self, end: int) -> int:
+        """Return where the page that ends at `end` begins; `end` itself without one."""
+        use = self.uses.get(end)
+        return end if use is None else end - use.info.held
+
+    def _covers(self, span: TokenRange) -> bool:
+        start, size = span.start, self._size
+        # One page may reach further back than its block: the sinks of a window.
+        enough = self._from(span.stop)
+        while start < min(span.stop, enough):
+            if start % size == 0 and start + size < span.stop:
+                gap = self._gap[start // size] * size
+                if gap > start:
+                    start = min(gap, (span.stop - 1) // size * size)
+                    continue
+            stop = min(span.stop, start // size * size + size)
+            if self._covering(start, stop) is None:
+                return False
+            start = stop
+        return True
+
+    def _cover(self, span: TokenRange) -> Iterator[PageUse]:
         start = span.start
         while start < span.stop:
-            boundary = start // self.block_size * self.block_size + self.block_size
-            stop = min(span.stop, boundary)
-            use = self._covering(found, start, stop, boundary) or found.get(span.stop)
-            if use is not None and use.info.position - use.info.held > start:
-                use = None
-            if use is None:
-                return None
-            uses.append(use)
+            stop = min(span.stop, start // self._size * self._size + self._size)
+            yield self._covering(start, stop) or self.uses[span.stop]
             start = stop
-        return uses
 
-    def _covering(
-        self, found: dict[int, PageUse], start: int, stop: int, boundary: int
-    ) -> PageUse | None:
-        def covers(end: int) -> bool:
-            use = found.get(end)
-            return use is not None and end - use.info.held <= start
-
-        end = next(filter(covers, (stop, boundary)), None)
-        if end is None:
-            # Seldom needed, and as long as the chain: kept out of the way of every block.
-            inside = sorted(end for end in found if stop < end < boundary)
-            end = next(filter(covers, inside), None)
-        return None if end is None else found[end]
+    def _covering(self, start: int, stop: int) -> PageUse | None:
+        """Return a page that covers [start, stop), which lies in one block."""
+        block = start // self._size
+        boundary = (block + 1) * self._size
+        for end in (stop, boundary):
+            if self._from(end) <= start:
+                return self.uses[end]
+        for end in self._inside.get(block, ()):
+            if end > stop and self._from(end) <= start:
+                return self.uses[end]
+        return None
 
 
 def find_restore_point(
@@ -114,14 +142,14 @@ def find_restore_point(
     """
     found = _collect(chain, groups, view, bad)
     matched = _reach(chain, groups, found, known)
-    top = min(matched, limit)
-    for position in _candidates(groups, found, top):
-        uses = {group: found.needed(group, position) for group in groups}
-        if all(use is not None for use in uses.values()):
-            full = {group: use for group, use in uses.items() if use is not None}
+    # Windows and states first: where they were evicted they say so at once.
+    pickiest = sorted(found.values(), key=lambda pages: pages.group.kind == "paged")
+    for position in _candidates(found, min(matched, limit)):
+        if all(pages.rebuilds(position) for pages in pickiest):
+            uses = {group: found[group].needed(position) for group in groups}
             reason = None if position == limit else _reason(matched, position)
             return RestorePoint(
-                position, full, reason, matched, _missed(groups, position, matched, chain)
+                position, uses, reason, matched, _missed(groups, position, matched, chain)
             )
     return RestorePoint(0, {}, _reason(matched, 0), matched, _missed(groups, 0, matched, chain))
 
@@ -145,8 +173,8 @@ def _collect(
     groups: Sequence[GroupSpec],
     view: PageView,
     bad: frozenset[PageId],
-) -> _Chain:
-    found = _Chain(chain.block_size, {group: {} for group in groups})
+) -> dict[GroupSpec, _GroupPages]:
+    found = {group: _GroupPages(group, chain.block_size) for group in groups}
     paged = next((group for group in groups if group.kind == "paged"), None)
     names = {group.name: group for group in groups}
 
@@ -155,7 +183,7 @@ def _collect(
         info = view.find(page) if page not in bad else None
         if info is None or info.position != end:
             return False
-        found.pages[group][end] = PageUse(page, info)
+        found[group].add(PageUse(page, info))
         return True
 
     for start in range(0, len(chain), chain.block_size):
@@ -173,29 +201,34 @@ def _collect(
     for group in groups:
         if group.keep > chain.block_size and group.keep <= len(chain):
             note(group, group.keep)
+    for pages in found.values():
+        pages.index(len(chain))
     return found
 
 
 def _reach(
-    chain: KeyChain, groups: Sequence[GroupSpec], found: _Chain, known: frozenset[int]
+    chain: KeyChain,
+    groups: Sequence[GroupSpec],
+    found: Mapping[GroupSpec, _GroupPages],
+    known: frozenset[int],
 ) -> int:
     """Return how many leading tokens are known."""
     paged = next((group for group in groups if group.kind == "paged"), None)
     if paged is None:
-        ends = {end for pages in found.pages.values() for end in pages}
+        ends = {end for pages in found.values() for end in pages.uses}
         return max(ends | known, default=0)
-    ends = set(found.pages[paged])
+    paged_ends = found[paged].uses
     reach = 0
-    while reach + chain.block_size in ends:
+    while reach + chain.block_size in paged_ends:
         reach += chain.block_size
-    return max([end for end in ends if reach <= end < reach + chain.block_size], default=reach)
+    return max((e for e in paged_ends if reach <= e < reach + chain.block_size), default=reach)
 
 
-def _candidates(groups: Sequence[GroupSpec], found: _Chain, top: int) -> Iterator[int]:
-    """Yield positions worth trying, the longest first, all > 0 and <= top."""
-    states = [found.pages[group] for group in groups if group.kind == "state"]
+def _candidates(found: Mapping[GroupSpec, _GroupPages], top: int) -> list[int]:
+    """Return positions worth trying, the longest first, all > 0 and <= top."""
+    states = [pages.uses for group, pages in found.items() if group.kind == "state"]
     if states:
         ends = {end for end in states[0] if 0 < end <= top}
     else:
-        ends = {min(end, top) for pages in found.pages.values() for end in pages} - {0}
-    yield from sorted(ends, reverse=True)
+        ends = {min(end, top) for pages in found.values() for end in pages.uses} - {0}
+    return sorted(ends, reverse=True)

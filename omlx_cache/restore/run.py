@@ -1,24 +1,32 @@
-"""From a look-up to live caches: plan, execute, and plan again without a page that failed."""
+"""From a look-up to live caches: plan, read, and once more below the first page that failed."""
 
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from omlx_cache import reasons
-from omlx_cache.adapters.base import Phase
-from omlx_cache.arrays.mlxio import on_host
+from omlx_cache.adapters.base import GroupSpec, Phase
+from omlx_cache.arrays.mlxio import Array, on_host
 from omlx_cache.pages.layout import Layout
-from omlx_cache.restore.executor import execute
+from omlx_cache.restore.device import join_on_device
+from omlx_cache.restore.failure import PageFailed, misfits
+from omlx_cache.restore.fetch import fetch_all
+from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import PageUse, RestorePoint, find_restore_point
-from omlx_cache.restore.pages import PageFailed
-from omlx_cache.restore.plan import Plan, make_plan
-from omlx_cache.store import BlockStore
-from omlx_cache_storage.errors import PageError
+from omlx_cache.restore.plan import PageRead, Plan, is_direct, make_plan
+from omlx_cache.restore.source import InMemory, PageSource, PageView
+from omlx_cache_storage.errors import PageError, PageUnreadable
 from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.page import Page, PageId, PageMeta
 
 _log = logging.getLogger(__name__)
+
+DISK_PASSES = 2
+"""Walks that may read the disk: the first, and one below the page that failed it."""
+MEMORY_PASSES = 3
+"""Walks after that which use what is in memory only."""
 
 
 class Restored(NamedTuple):
@@ -28,8 +36,55 @@ class Restored(NamedTuple):
     cold_tokens: int
 
 
+@dataclass(slots=True)
+class Walk:
+    """Where restore points are looked for, and what failures have taught so far. Not thread-safe:
+    one thread at a time."""
+
+    source: PageSource
+    layout: Layout
+    chain: KeyChain
+    limit: int
+    capacity: int
+    known: frozenset[int]
+    bad: set[PageId] = field(default_factory=set)
+    failure: str | None = None
+    models: dict[GroupSpec, PageMeta] = field(default_factory=dict)
+
+    def find(self, view: PageView | None = None) -> RestorePoint:
+        """Return the longest prefix that a view of the pages can restore; reads nothing."""
+        point = find_restore_point(
+            self.chain,
+            self.layout.groups,
+            view or self.source,
+            limit=self.limit,
+            bad=frozenset(self.bad),
+            known=self.known,
+        )
+        if self.failure is None:
+            return point
+        return replace(point, reason=self.failure)
+
+    def learn(self, failed: PageFailed, point: RestorePoint, held: Mapping[PageId, Page]) -> None:
+        """Never use a page again that failed, nor what lies behind it; forgets a sound page that
+        does not fit its group, so that a commit writes a right one."""
+        _log.warning("page %s: %s", failed.page.key.hex()[:16], failed.cause)
+        self.failure = failed.cause.reason
+        blamed = {failed.page}
+        if failed.joins:
+            odd = misfits(failed, point, self.layout.leaves, self.source, held)
+            for page in odd:
+                self.source.forget(page)
+            blamed = odd or blamed
+        self.bad |= blamed
+        for uses in point.uses.values():
+            for use in uses:
+                if use.page in blamed:
+                    self.limit = min(self.limit, _start(use))
+
+
 def restore(
-    store: BlockStore,
+    source: PageSource,
     layout: Layout,
     chain: KeyChain,
     *,
@@ -40,87 +95,169 @@ def restore(
     """Rebuild the fresh caches of `layout` as far as possible and return how far that was.
 
     Evaluates MLX, reads the disk, and marks what it used as used. Never raises for what a disk or
-    a page does: such a page is dropped, counted, and the next shorter prefix is tried. The caches
-    are untouched on a miss.
+    a page does: the prefix before such a page is restored, after a bounded number of reads, and
+    the point's reason says why. The caches are untouched on a miss. Counts no miss: the reason is
+    the caller's to count.
     """
-    bad: set[PageId] = set()
-    failure: str | None = None
-    while True:
-        point = find_restore_point(
-            chain, layout.groups, store, limit=limit, bad=frozenset(bad), known=known
-        )
+    walk = Walk(source, layout, chain, limit, capacity, known)
+    work = Work()
+    for attempt in range(DISK_PASSES + MEMORY_PASSES):
+        memory = None if attempt < DISK_PASSES else work.in_memory(source)
+        point = walk.find(memory)
         if not point.position:
-            return Restored(_with_reason(point, failure), 0)
+            return Restored(point, 0)
         try:
-            hot = _hot_pages(store, point)
-            plan = _plan(store, layout, point, hot, capacity)
-            arrays = execute(plan, hot, store, store.read_pool, on_device=not on_host())
+            held = memory.pages if memory is not None else work.hold(source, point)
+            plan = plan_for(walk, point, held, disk=memory is None)
+            arrays = work.carry_out(source, plan, held)
         except PageFailed as error:
-            _log.warning("page %s: %s", error.page.key.hex()[:16], error.cause)
-            store.counters.miss(error.cause.reason)
-            failure = error.cause.reason
-            bad.add(error.page)
+            walk.learn(error, point, held)
             continue
-        for leaf_plan in plan.leaves:
-            fields = {field: arrays[name] for field, name in leaf_plan.fields.items()}
-            if fields:
-                leaf_plan.leaf.adapter.rebuild(
-                    leaf_plan.leaf.cache, fields, point.position, leaf_plan.phase
-                )
-        store.touch(_root_first(point))
-        return Restored(_with_reason(point, failure), _cold_tokens(point, hot))
+        return rebuild(walk, point, plan, arrays, work.read)
+    return Restored(RestorePoint(0, {}, walk.failure, point.matched, point.wanted_state), 0)
 
 
-def _root_first(point: RestorePoint) -> list[PageId]:
+@dataclass(slots=True)
+class Work:
+    """What the walks of one restore have brought together: nothing is read twice.
+
+    `arrived` has pages in memory, `read` the ids of those that came from the disk, and `targets`
+    the buffers of the last walk.
+    """
+
+    arrived: dict[PageId, Page] = field(default_factory=dict)
+    read: set[PageId] = field(default_factory=set)
+    targets: HostTargets | None = None
+
+    def hold(self, source: PageSource, point: RestorePoint) -> dict[PageId, Page]:
+        """Take hold of the pages that are in memory, so that eviction cannot take them away."""
+        pages = {}
+        for uses in point.uses.values():
+            for use in uses:
+                page = self.arrived.get(use.page)
+                if page is None and use.info.tier != "cold":
+                    page = source.held(use.page)
+                if page is not None and page.meta.held == use.info.held:
+                    pages[use.page] = page
+        return pages
+
+    def in_memory(self, source: PageSource) -> InMemory:
+        filled = {} if self.targets is None else self.targets.filled
+        return InMemory(source, self.arrived, filled)
+
+    def carry_out(
+        self, source: PageSource, plan: Plan, held: Mapping[PageId, Page]
+    ) -> dict[str, Array]:
+        """Return the filled targets by tensor name, evaluated and owned; raises PageFailed."""
+        host = on_host()
+        if host or self.targets is not None or not (held or plan.encoded):
+            return self._fill(source, plan, held, on_device=not host)
+        missing = [read for read in plan.reads if read.use.page not in held]
+        self.read |= {read.use.page for read in missing}
+
+        def arrive(read: PageRead, page: Page) -> None:
+            self.arrived[read.use.page] = page
+
+        fetch_all(source, missing, arrive)
+        return join_on_device(plan, {**held, **self.arrived})
+
+    def _fill(
+        self, source: PageSource, plan: Plan, held: Mapping[PageId, Page], *, on_device: bool
+    ) -> dict[str, Array]:
+        before = self.targets
+        if before is not None:
+            before.close()
+        targets = HostTargets(plan, on_device=on_device, before=before)
+        self.targets = targets
+        left = [read for read in plan.reads if read.use.page not in targets.filled]
+        fill_from(source, targets, [r for r in left if r.use.page in held], held)
+        missing = [read for read in left if read.use.page not in held]
+        self.read |= {read.use.page for read in missing}
+        fetch_all(source, missing, targets.take, targets)
+        return targets.arrays()
+
+
+def fill_from(
+    source: PageSource,
+    targets: HostTargets,
+    reads: Sequence[PageRead],
+    held: Mapping[PageId, Page],
+) -> None:
+    """Copy pages that are in memory into their targets, on the store's threads; encoded ones are
+    decoded here. Raises PageFailed."""
+    direct: list[PageRead] = []
+    encoded: list[PageRead] = []
+    for read in reads:
+        (direct if is_direct(read, held[read.use.page].meta) else encoded).append(read)
+    copies = [source.read_pool.submit(targets.take, r, held[r.use.page]) for r in direct]
+    for copy in copies:
+        copy.result()
+    for read in encoded:
+        targets.take(read, held[read.use.page])
+
+
+def plan_for(
+    walk: Walk, point: RestorePoint, held: Mapping[PageId, Page], *, disk: bool = True
+) -> Plan:
+    """Return the plan to restore a point; reads a header for each group that is not in memory.
+
+    Raises PageFailed, instead of any reading without `disk`.
+    """
+    phases: dict[str, Phase] = {}
+    for group, uses in point.uses.items():
+        use = uses[-1]
+        if group.kind == "paged":
+            # A page in memory, or the first that a failing disk would not give.
+            use = next((u for u in uses if u.page in held), uses[0])
+            known = walk.models.get(group)
+            if use.page not in held and known is not None and known.id not in walk.bad:
+                continue
+        meta = _meta(walk.source, use.page, held, disk=disk)
+        walk.models[group] = meta
+        if group.kind == "state" or use.info.position == point.position:
+            phases |= _phases(meta)
+    for group, meta in walk.models.items():
+        if group.kind == "paged":
+            phases |= _phases(meta)
+    return make_plan(walk.layout.leaves, point, walk.models, phases, walk.capacity)
+
+
+def rebuild(
+    walk: Walk,
+    point: RestorePoint,
+    plan: Plan,
+    arrays: Mapping[str, Array],
+    from_disk: set[PageId],
+) -> Restored:
+    """Give the filled arrays to the fresh caches, and mark the pages as used."""
+    for leaf_plan in plan.leaves:
+        fields = {field: arrays[name] for field, name in leaf_plan.fields.items()}
+        if fields:
+            leaf_plan.leaf.adapter.rebuild(
+                leaf_plan.leaf.cache, fields, point.position, leaf_plan.phase
+            )
+    walk.source.touch(root_first(point))
+    return Restored(point, _cold_tokens(point, from_disk))
+
+
+def root_first(point: RestorePoint) -> list[PageId]:
+    """Return the pages of a restore point, those that begin a chain first."""
     uses = [use for uses in point.uses.values() for use in uses]
     return [use.page for use in sorted(uses, key=lambda use: use.info.position)]
 
 
-def _with_reason(point: RestorePoint, failure: str | None) -> RestorePoint:
-    if failure is None or point.reason is None:
-        return point
-    return RestorePoint(point.position, point.uses, failure, point.matched, point.wanted_state)
+def _start(use: PageUse) -> int:
+    """Return the longest prefix that needs nothing of a page."""
+    return use.info.position - (use.info.held or 1)
 
 
-def _hot_pages(store: BlockStore, point: RestorePoint) -> dict[PageId, Page]:
-    """Take hold of the hot pages, so that eviction cannot take them away meanwhile."""
-    pages = {}
-    for uses in point.uses.values():
-        for use in uses:
-            if use.info.tier == "cold":
-                continue
-            page = store.hot.get(use.page)
-            if page is not None and page.meta.held == use.info.held:
-                pages[use.page] = page
-    return pages
-
-
-def _plan(
-    store: BlockStore,
-    layout: Layout,
-    point: RestorePoint,
-    hot: Mapping[PageId, Page],
-    capacity: int,
-) -> Plan:
-    metas: dict[PageId, PageMeta] = {}
-    phases: dict[str, Phase] = {}
-    for group, uses in point.uses.items():
-        last = uses[-1]
-        metas[last.page] = _meta(store, last.page, hot)
-        if group.kind != "window" or last.info.position == point.position:
-            phases |= _phases(metas[last.page])
+def _meta(source: PageSource, page: PageId, held: Mapping[PageId, Page], *, disk: bool) -> PageMeta:
+    if page in held:
+        return held[page].meta
     try:
-        return make_plan(layout.leaves, point, metas, phases, capacity)
-    except PageError as error:
-        first = next(iter(point.uses.values()))
-        raise PageFailed(first[-1].page, error) from error
-
-
-def _meta(store: BlockStore, page: PageId, hot: Mapping[PageId, Page]) -> PageMeta:
-    if page in hot:
-        return hot[page].meta
-    try:
-        return store.meta(page)
+        if not disk:
+            raise PageUnreadable("the disk may not be waited for")
+        return source.meta(page)
     except PageError as error:
         raise PageFailed(page, error) from error
 
@@ -129,13 +266,12 @@ def _phases(meta: PageMeta) -> dict[str, Phase]:
     return json.loads(meta.extra) if meta.extra else {}
 
 
-def _cold_tokens(point: RestorePoint, hot: Mapping[PageId, Page]) -> int:
+def _cold_tokens(point: RestorePoint, from_disk: set[PageId]) -> int:
     """Count the tokens of the first group that were read from the disk."""
     uses: Sequence[PageUse] = next(iter(point.uses.values()))
-    held = sum(use.info.held for use in uses) or point.position
-    cold = sum(use.info.held for use in uses if use.page not in hot)
     if not any(use.info.held for use in uses):
-        cold = 0 if uses[0].page in hot else held
+        return point.position if uses[0].page in from_disk else 0
+    cold = sum(use.info.held for use in uses if use.page in from_disk)
     return min(point.position, cold)
 
 

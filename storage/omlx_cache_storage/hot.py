@@ -116,6 +116,19 @@ class HotTier:
             self._peak = max(self._peak, self._bytes + self._reserved)
             return Grant(True, dirty)
 
+    def reserve_free(self, nbytes: int) -> bool:
+        """Set aside bytes that nobody uses, for a page read ahead or on the way; evicts nothing.
+
+        Never granted by a tier that retains nothing.
+        """
+        with self._lock:
+            taken = self._bytes + self._reserved + nbytes
+            if not self._retain or taken > self.limit_bytes:
+                return False
+            self._reserved += nbytes
+            self._peak = max(self._peak, taken)
+            return True
+
     def release(self, nbytes: int) -> None:
         """Give a reservation back."""
         with self._lock:

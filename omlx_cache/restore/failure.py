@@ -1,0 +1,112 @@
+"""A page that cannot be used, and which page is to blame when pages do not fit together."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from omlx_cache.adapters.base import GroupSpec
+from omlx_cache.arrays.mlxio import TOKEN_AXIS
+from omlx_cache.codecs import codec_for, parse_identity
+from omlx_cache.pages.encoding import tags_of, wanted_specs
+from omlx_cache.pages.layout import Leaf
+from omlx_cache.restore.lookup import PageUse, RestorePoint
+from omlx_cache.restore.source import PageSource
+from omlx_cache_storage.errors import ForeignPage, PageError
+from omlx_cache_storage.page import Page, PageId, PageMeta
+
+VOTERS = 5
+"""Pages of a group that are compared to find the odd one; headers of cold ones are read."""
+
+
+class PageFailed(Exception):
+    """A page could not be used; the restore must be planned again without it.
+
+    `joins` says that the page itself is sound but does not fit the group that it should join.
+    """
+
+    def __init__(self, page: PageId, cause: PageError, *, joins: bool = False) -> None:
+        super().__init__(str(cause))
+        self.page = page
+        self.cause = cause
+        self.joins = joins
+
+
+Form = frozenset[tuple[str, str, tuple[int, ...]]]
+"""What a page holds of a group, token counts left out: names, dtypes and shapes."""
+
+
+def form_of(meta: PageMeta, members: Sequence[Leaf]) -> Form:
+    """Return what a page means for its group's leaves; raises ForeignPage if it fits none."""
+    refuse_tensors_of_no_leaf(meta, members)
+    found = set()
+    for leaf in members:
+        for spec in wanted_specs(leaf, meta).values():
+            shape = list(spec.shape)
+            if meta.held and len(shape) > TOKEN_AXIS:
+                shape[TOKEN_AXIS] = 0
+            found.add((spec.name, spec.dtype, tuple(shape)))
+    return frozenset(found)
+
+
+def refuse_tensors_of_no_leaf(meta: PageMeta, members: Sequence[Leaf]) -> None:
+    """Raise ForeignPage for a page that has tensors of leaves which the layout lacks."""
+    prefixes = tuple(f"{leaf.path}." for leaf in members)
+    others = [spec.name for spec in meta.tensors if not spec.name.startswith(prefixes)]
+    if others:
+        raise ForeignPage(f"a page of group {meta.group} has {others[:3]} of no leaf")
+
+
+def misfits(
+    failed: PageFailed,
+    point: RestorePoint,
+    leaves: Sequence[Leaf],
+    source: PageSource,
+    held: Mapping[PageId, Page],
+) -> set[PageId]:
+    """Return the pages to forget after pages did not join: those unlike most of their group.
+
+    Without a majority all that were compared are to blame: which one is right cannot be told, and
+    a commit writes right ones again. A page that only this build cannot decode is never to blame.
+    May read headers of a few cold pages; raises nothing.
+    """
+    group, uses = _group_of(failed.page, point)
+    members = [leaf for leaf in leaves if leaf.group == group]
+    forms: dict[PageId, Form | None] = {}
+    for page in _voters(failed.page, uses, held):
+        try:
+            meta = held[page].meta if page in held else source.meta(page)
+        except PageError:
+            continue
+        if not _is_decodable(meta):
+            continue
+        try:
+            forms[page] = form_of(meta, members)
+        except ForeignPage:
+            forms[page] = None
+    votes = Counter(form for form in forms.values() if form is not None)
+    if not forms:
+        return set()
+    agreed = next((form for form, n in votes.items() if 2 * n > votes.total()), None)
+    blamed = {page for page, form in forms.items() if form is None or form != agreed}
+    if not blamed and failed.page in forms:
+        # It looks like the others and still could not be joined.
+        blamed = {failed.page}
+    return blamed
+
+
+def _group_of(page: PageId, point: RestorePoint) -> tuple[GroupSpec, Sequence[PageUse]]:
+    return next((group, uses) for group, uses in point.uses.items() if group.name == page.group)
+
+
+def _voters(failed: PageId, uses: Sequence[PageUse], held: Mapping[PageId, Page]) -> list[PageId]:
+    others = [use.page for use in uses if use.page != failed]
+    others.sort(key=lambda page: page not in held)
+    return [failed, *others[: VOTERS - 1]]
+
+
+def _is_decodable(meta: PageMeta) -> bool:
+    try:
+        for tag in tags_of(meta).values():
+            codec_for(parse_identity(tag.codec))
+    except (PageError, ValueError, KeyError):
+        return False
+    return True
