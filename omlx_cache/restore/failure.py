@@ -61,17 +61,21 @@ def misfits(
     leaves: Sequence[Leaf],
     source: PageSource,
     held: Mapping[PageId, Page],
+    *,
+    disk: bool,
 ) -> set[PageId]:
     """Return the pages to forget after pages did not join: those unlike most of their group.
 
     Without a majority all that were compared are to blame: which one is right cannot be told, and
     a commit writes right ones again. A page that only this build cannot decode is never to blame.
-    May read headers of a few cold pages; raises nothing.
+    With `disk` it may read headers of a few cold pages; raises nothing.
     """
     group, uses = _group_of(failed.page, point)
     members = [leaf for leaf in leaves if leaf.group == group]
     forms: dict[PageId, Form | None] = {}
     for page in _voters(failed.page, uses, held):
+        if page not in held and not disk:
+            continue
         try:
             meta = held[page].meta if page in held else source.meta(page)
         except PageError:

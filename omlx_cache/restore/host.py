@@ -30,8 +30,8 @@ class HostTargets:
 
     Made and filled by any thread; the arrays are handed over by `arrays` after `close`. Mutable:
     `filled`, `_copying` and `_closed`, guarded by `_guard`, which is not held while bytes are
-    copied. Targets that a shorter plan wants alike are taken over from `before` with what is in
-    them, which must be closed.
+    copied. Targets that a shorter plan wants alike are taken over from `before`, which it closes,
+    with what is in them.
     """
 
     def __init__(
@@ -42,6 +42,8 @@ class HostTargets:
         self._copying = 0
         self._closed = False
         self.filled: dict[PageId, PageInfo] = {}
+        if before is not None:
+            before.close()
         kept = {} if before is None else before._reusable(plan)
         fresh = {name: spec for name, spec in plan.targets.items() if name not in kept}
         self._arrays = kept | _fresh(fresh, on_device=on_device)
@@ -52,6 +54,8 @@ class HostTargets:
                 info = before.filled.get(read.use.page)
                 if info is not None and all(copy.tensor in kept for copy in read.copies):
                     self.filled[read.use.page] = info
+            # While a view lives, MLX copies the array that it would otherwise update in place.
+            before._views = {}
 
     def _reusable(self, plan: Plan) -> dict[str, Array]:
         """Return the arrays of growing buffers that another plan wants as they are.

@@ -51,6 +51,10 @@ class Walk:
     failure: str | None = None
     models: dict[GroupSpec, PageMeta] = field(default_factory=dict)
 
+    def copy(self) -> "Walk":
+        """Return a walk that may learn without this one's knowing."""
+        return replace(self, bad=set(self.bad), models=dict(self.models))
+
     def find(self, view: PageView | None = None) -> RestorePoint:
         """Return the longest prefix that a view of the pages can restore; reads nothing."""
         point = find_restore_point(
@@ -65,14 +69,21 @@ class Walk:
             return point
         return replace(point, reason=self.failure)
 
-    def learn(self, failed: PageFailed, point: RestorePoint, held: Mapping[PageId, Page]) -> None:
+    def learn(
+        self,
+        failed: PageFailed,
+        point: RestorePoint,
+        held: Mapping[PageId, Page],
+        *,
+        disk: bool = True,
+    ) -> None:
         """Never use a page again that failed, nor what lies behind it; forgets a sound page that
         does not fit its group, so that a commit writes a right one."""
         _log.warning("page %s: %s", failed.page.key.hex()[:16], failed.cause)
         self.failure = failed.cause.reason
         blamed = {failed.page}
         if failed.joins:
-            odd = misfits(failed, point, self.layout.leaves, self.source, held)
+            odd = misfits(failed, point, self.layout.leaves, self.source, held, disk=disk)
             for page in odd:
                 self.source.forget(page)
             blamed = odd or blamed
@@ -164,11 +175,7 @@ class Work:
     def _fill(
         self, source: PageSource, plan: Plan, held: Mapping[PageId, Page], *, on_device: bool
     ) -> dict[str, Array]:
-        before = self.targets
-        if before is not None:
-            before.close()
-        targets = HostTargets(plan, on_device=on_device, before=before)
-        self.targets = targets
+        targets = self.targets = HostTargets(plan, on_device=on_device, before=self.targets)
         left = [read for read in plan.reads if read.use.page not in targets.filled]
         fill_from(source, targets, [r for r in left if r.use.page in held], held)
         missing = [read for read in left if read.use.page not in held]
@@ -190,10 +197,10 @@ def fill_from(
     for read in reads:
         (direct if is_direct(read, held[read.use.page].meta) else encoded).append(read)
     copies = [source.read_pool.submit(targets.take, r, held[r.use.page]) for r in direct]
-    for copy in copies:
-        copy.result()
-    for read in encoded:
-        targets.take(read, held[read.use.page])
+    taken = [copy.result() for copy in copies]
+    taken += [targets.take(read, held[read.use.page]) for read in encoded]
+    if not all(taken):
+        raise RuntimeError("the buffers were closed while they were filled")
 
 
 def plan_for(
