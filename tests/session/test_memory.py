@@ -107,11 +107,11 @@ def test_a_restore_peaks_at_what_it_delivers(big: Any, tier: str) -> None:
     assert cache.store.flush(60)
     if tier == "cold":
         cache = big()
-    assert held() >= 0
-    start = held()
+    start = held() - cache.store.stats().hot.nbytes
     mx.reset_peak_memory()
     with cache.session([*PROMPT, 1], max_new_tokens=0) as session:
-        peak = mx.get_peak_memory() - start
+        # What the hot tier takes into its own budget on the way is not the restore's.
+        peak = mx.get_peak_memory() - start - cache.store.stats().hot.nbytes
         assert session.cached_tokens == TOKENS
         assert session.cached_cold_tokens == (TOKENS if tier == "cold" else 0)
     assert peak <= 1.2 * KV_BYTES
