@@ -10,7 +10,7 @@ from kit.restoring import PagedDisk
 from omlx_cache_storage.format.names import parse_name
 
 BLOCKS = 2048
-HANDFUL = 16
+HANDFUL = 8
 
 
 @pytest.fixture(scope="module")

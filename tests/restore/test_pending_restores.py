@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
 from kit.drive import feed, request, settings
@@ -102,7 +103,7 @@ def test_past_the_deadline_the_contiguous_part_that_came_is_restored(
 ) -> None:
     disk.hold = lambda position, group: position == 4 * BLOCK
     talk = talks[DENSE]
-    with talk.open(disk) as store:
+    with talk.open(disk, hot_bytes=0, queue_bytes="1MiB") as store:
         pending = talk.pending(store, queue)
         pending.start()
         assert disk.reached.acquire(timeout=PATIENCE)
@@ -117,6 +118,24 @@ def test_past_the_deadline_the_contiguous_part_that_came_is_restored(
         assert queue.shutdown(PATIENCE)
         assert contents(taken.prompt_cache) == before
         assert talk.is_exact(taken.prompt_cache, 5 * BLOCK)
+
+
+def test_a_read_that_ends_late_writes_into_nothing_that_was_handed_over(
+    talks: dict[str, Conversation], disk: PagedDisk, queue: RestoreQueue
+) -> None:
+    disk.hold = lambda position, group: position == 4 * BLOCK
+    talk = talks[DENSE]
+    with talk.open(disk, hot_bytes=0, queue_bytes="1MiB") as store:
+        pending = talk.pending(store, queue)
+        pending.start()
+        assert disk.reached.acquire(timeout=PATIENCE)
+        caches = pending.take(deadline=0.05).prompt_cache
+        disk.gate.set()
+        assert queue.shutdown(PATIENCE)
+        for cache in caches:
+            # Room to grow, where the late page would have come.
+            assert not mx.any(cache.keys[:, :, cache.offset :]).item()
+            assert not mx.any(cache.values[:, :, cache.offset :]).item()
 
 
 @pytest.mark.parametrize("family", [WINDOWED, HYBRID])
