@@ -6,6 +6,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from kit.restoring import BLOCK, DENSE, HYBRID, TOKENS, WINDOWED, Conversation, PagedDisk
+from omlx_cache.restore import background, fetch, pending, run
 from omlx_cache.restore.queue import RestoreQueue
 
 FAMILIES = (DENSE, WINDOWED, HYBRID)
@@ -26,6 +27,14 @@ def named(pages: frozenset[tuple[int, str]], position: int, group: str) -> bool:
 @pytest.fixture(scope="module", params=FAMILIES)
 def talk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Conversation:
     return Conversation(request.param, tmp_path_factory.mktemp("cold"))
+
+
+@pytest.fixture(params=["host", "device"], autouse=True)
+def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way that a GPU goes runs on the CPU back end too."""
+    if request.param == "device":
+        for module in (background, fetch, pending, run):
+            monkeypatch.setattr(module, "on_host", lambda: False)
 
 
 @EXAMPLES
@@ -56,9 +65,9 @@ def test_what_a_deadline_leaves_is_exact_and_stays_so(
     with talk.open(disk, hot_bytes=hot, queue_bytes="1MiB") as store:
         disk.refuse = lambda position, group: named(refused, position, group)
         disk.hold = lambda position, group: named(late, position, group)
-        pending = talk.pending(store, queue)
-        pending.start()
-        taken = pending.take(deadline=0.05)
+        begun = talk.pending(store, queue)
+        begun.start()
+        taken = begun.take(deadline=0.05)
         position = taken.point.position
         before = position == 0 or talk.is_exact(taken.prompt_cache, position)
         disk.gate.set()
