@@ -14,8 +14,8 @@ import mlx.core as mx
 from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_of, evaluate, zeros
 from omlx_cache.pages.encoding import convert
 from omlx_cache.restore.decode import decode_joined
-from omlx_cache.restore.failure import PageFailed
 from omlx_cache.restore.plan import PageRead, Plan, is_direct
+from omlx_cache.restore.source import PageFailed
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import Page, PageId, TensorSpec
 

@@ -4,13 +4,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import Protocol
 
 from omlx_cache.arrays.blank import blank_bytes
-from omlx_cache.arrays.mlxio import allocate_payload, on_host, writable_view
-from omlx_cache.restore.failure import PageFailed
-from omlx_cache.restore.host import HostTargets
+from omlx_cache.arrays.mlxio import HostView, allocate_payload, on_host, writable_view
 from omlx_cache.restore.plan import PageRead, is_direct
-from omlx_cache.restore.source import PageSource
+from omlx_cache.restore.source import PageFailed, PageSource
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.page import Page, PageId
 
@@ -19,7 +18,16 @@ READ_AHEAD = 12
 small."""
 
 
-def fetch(source: PageSource, read: PageRead, targets: HostTargets | None = None) -> Page | None:
+class Targets(Protocol):
+    """Buffers that pages go into: `segments` is the memory that a page fills, None unless it fills
+    it exactly, and `note` says that it did."""
+
+    def segments(self, read: PageRead) -> list[HostView] | None: ...
+    def note(self, read: PageRead) -> None: ...
+    def take(self, read: PageRead, page: Page) -> bool: ...
+
+
+def fetch(source: PageSource, read: PageRead, targets: Targets | None = None) -> Page | None:
     """Read one page and return it, or None when its bytes went straight into `targets`.
 
     Blocks on the disk. The page goes to the hot tier where memory is free; without `targets` it
@@ -39,7 +47,7 @@ def _joined(source: PageSource, page: PageId) -> Page | None:
     return source.held(page) if coming is None else coming.result()
 
 
-def _read(source: PageSource, read: PageRead, targets: HostTargets | None) -> Page | None:
+def _read(source: PageSource, read: PageRead, targets: Targets | None) -> Page | None:
     reserved = 0
     try:
         with source.reading(read.use.page) as reader:
@@ -69,7 +77,7 @@ def fetch_all(
     source: PageSource,
     reads: Sequence[PageRead],
     take: Callable[[PageRead, Page], object],
-    targets: HostTargets | None = None,
+    targets: Targets | None = None,
 ) -> None:
     """Read pages on the store's threads, and give each to `take` here, in order.
 

@@ -19,8 +19,8 @@ from omlx_cache.arrays.mlxio import (
     zeros,
 )
 from omlx_cache.pages.encoding import convert
-from omlx_cache.restore.failure import PageFailed
 from omlx_cache.restore.plan import Copy, PageRead, Plan, is_direct
+from omlx_cache.restore.source import PageFailed
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import Page, PageId, PageInfo, TensorSpec
 

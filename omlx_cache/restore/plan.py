@@ -11,8 +11,8 @@ from omlx_cache.codecs import Codec
 from omlx_cache.pages.cut import file_order
 from omlx_cache.pages.encoding import DENSE, packing_codecs, wanted_specs
 from omlx_cache.pages.layout import Leaf
-from omlx_cache.restore.failure import PageFailed, refuse_tensors_of_no_leaf
 from omlx_cache.restore.lookup import PageUse, RestorePoint
+from omlx_cache.restore.source import PageFailed
 from omlx_cache_storage.errors import ForeignPage, PageError
 from omlx_cache_storage.page import PageMeta, TensorSpec
 
@@ -103,6 +103,14 @@ def make_plan(
     reads.sort(key=lambda read: read.use.info.position)
     encoded = any(meta.codec != DENSE for meta in models.values())
     return Plan(point.position, targets, reads, plans, codecs, encoded)
+
+
+def refuse_tensors_of_no_leaf(meta: PageMeta, members: Sequence[Leaf]) -> None:
+    """Raise ForeignPage for a page that has tensors of leaves which the layout lacks."""
+    prefixes = tuple(f"{leaf.path}." for leaf in members)
+    others = [spec.name for spec in meta.tensors if not spec.name.startswith(prefixes)]
+    if others:
+        raise ForeignPage(f"a page of group {meta.group} has {others[:3]} of no leaf")
 
 
 def is_direct(read: PageRead, meta: PageMeta) -> bool:

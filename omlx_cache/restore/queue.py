@@ -2,11 +2,30 @@
 
 import threading
 from collections import deque
+from collections.abc import Callable
+from typing import Protocol
 
-from omlx_cache.restore.background import Reading, Task
 from omlx_cache_storage.readers import ReaderPool
 
 THREADS = 4
+Task = Callable[[], None]
+
+
+class Reading(Protocol):
+    """Something that reads ahead in tasks, and takes memory from when it is admitted.
+
+    `admitted`, `taken` and `oversize` are the queue's. `nbytes` is None before it is known;
+    `hold_all` is called once there is room, and False takes the admission back.
+    """
+
+    admitted: bool
+    taken: bool
+    oversize: bool
+
+    def nbytes(self) -> int | None: ...
+    def hold_all(self) -> bool: ...
+    def next_task(self) -> Task | None: ...
+    def drop(self) -> None: ...
 
 
 class RestoreQueue:

@@ -5,10 +5,10 @@ from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from omlx_cache_storage.cold.reader import PageReader
+from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.index import Tail
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
+from omlx_cache_storage.page import Buffer, Page, PageId, PageInfo, PageMeta
 
 
 class PageView(Protocol):
@@ -16,6 +16,14 @@ class PageView(Protocol):
 
     def find(self, page: PageId) -> PageInfo | None: ...
     def tails(self, parent: BlockKey) -> set[Tail]: ...
+
+
+class OpenPage(Protocol):
+    """A page file whose header was checked."""
+
+    @property
+    def meta(self) -> PageMeta: ...
+    def read_into(self, pieces: Sequence[Buffer]) -> None: ...
 
 
 class PageSource(PageView, Protocol):
@@ -30,7 +38,7 @@ class PageSource(PageView, Protocol):
     def read_pool(self) -> Executor: ...
     def held(self, page: PageId) -> Page | None: ...
     def meta(self, page: PageId) -> PageMeta: ...
-    def reading(self, page: PageId) -> AbstractContextManager[PageReader]: ...
+    def reading(self, page: PageId) -> AbstractContextManager[OpenPage]: ...
     def reserve(self, nbytes: int) -> bool: ...
     def release(self, nbytes: int) -> None: ...
     def keep(self, page: Page) -> bool: ...
@@ -70,3 +78,16 @@ class InMemory:
 
     def tails(self, parent: BlockKey) -> set[Tail]:
         return self._source.tails(parent)
+
+
+class PageFailed(Exception):
+    """A page could not be used; the restore must be planned again without it.
+
+    `joins` says that the page itself is sound but does not fit the group that it should join.
+    """
+
+    def __init__(self, page: PageId, cause: PageError, *, joins: bool = False) -> None:
+        super().__init__(str(cause))
+        self.page = page
+        self.cause = cause
+        self.joins = joins

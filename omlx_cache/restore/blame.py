@@ -1,4 +1,4 @@
-"""A page that cannot be used, and which page is to blame when pages do not fit together."""
+"""Which page is to blame when pages that are sound do not fit together."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,25 +9,13 @@ from omlx_cache.codecs import codec_for, parse_identity
 from omlx_cache.pages.encoding import tags_of, wanted_specs
 from omlx_cache.pages.layout import Leaf
 from omlx_cache.restore.lookup import PageUse, RestorePoint
-from omlx_cache.restore.source import PageSource
+from omlx_cache.restore.plan import refuse_tensors_of_no_leaf
+from omlx_cache.restore.source import PageFailed, PageSource
 from omlx_cache_storage.errors import ForeignPage, PageError
 from omlx_cache_storage.page import Page, PageId, PageMeta
 
 VOTERS = 5
 """Pages of a group that are compared to find the odd one; headers of cold ones are read."""
-
-
-class PageFailed(Exception):
-    """A page could not be used; the restore must be planned again without it.
-
-    `joins` says that the page itself is sound but does not fit the group that it should join.
-    """
-
-    def __init__(self, page: PageId, cause: PageError, *, joins: bool = False) -> None:
-        super().__init__(str(cause))
-        self.page = page
-        self.cause = cause
-        self.joins = joins
 
 
 Form = frozenset[tuple[str, str, tuple[int, ...]]]
@@ -45,14 +33,6 @@ def form_of(meta: PageMeta, members: Sequence[Leaf]) -> Form:
                 shape[TOKEN_AXIS] = 0
             found.add((spec.name, spec.dtype, tuple(shape)))
     return frozenset(found)
-
-
-def refuse_tensors_of_no_leaf(meta: PageMeta, members: Sequence[Leaf]) -> None:
-    """Raise ForeignPage for a page that has tensors of leaves which the layout lacks."""
-    prefixes = tuple(f"{leaf.path}." for leaf in members)
-    others = [spec.name for spec in meta.tensors if not spec.name.startswith(prefixes)]
-    if others:
-        raise ForeignPage(f"a page of group {meta.group} has {others[:3]} of no leaf")
 
 
 def misfits(
