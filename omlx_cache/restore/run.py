@@ -5,7 +5,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from omlx_cache import reasons
 from omlx_cache.adapters.base import Phase
 from omlx_cache.arrays.mlxio import on_host
 from omlx_cache.pages.layout import Layout
@@ -36,6 +35,7 @@ def restore(
     limit: int,
     capacity: int,
     known: frozenset[int],
+    stamp: int | None = None,
 ) -> Restored:
     """Rebuild the fresh caches of `layout` as far as possible and return how far that was.
 
@@ -67,7 +67,7 @@ def restore(
                 leaf_plan.leaf.adapter.rebuild(
                     leaf_plan.leaf.cache, fields, point.position, leaf_plan.phase
                 )
-        store.touch(_root_first(point))
+        store.touch(_root_first(point), stamp)
         return Restored(_with_reason(point, failure), _cold_tokens(point, hot))
 
 
@@ -89,7 +89,7 @@ def _hot_pages(store: BlockStore, point: RestorePoint) -> dict[PageId, Page]:
         for use in uses:
             if use.info.tier == "cold":
                 continue
-            page = store.hot.get(use.page)
+            page = store.held(use.page)
             if page is not None and page.meta.held == use.info.held:
                 pages[use.page] = page
     return pages
@@ -137,8 +137,3 @@ def _cold_tokens(point: RestorePoint, hot: Mapping[PageId, Page]) -> int:
     if not any(use.info.held for use in uses):
         cold = 0 if uses[0].page in hot else held
     return min(point.position, cold)
-
-
-def unsupported(error: Exception) -> str:
-    """Return the miss reason for a cache that no adapter reads."""
-    return f"{reasons.UNSUPPORTED}:{error}"
