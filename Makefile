@@ -13,10 +13,10 @@ ARGS ?=
 USABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help setup demo test check bench bench-working test-peers lock clean
+.PHONY: help setup demo test test-nightly check bench bench-working test-peers lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## Make .venv and install what requirements.lock names (once)
 
@@ -46,6 +46,9 @@ demo: setup ## Show restores from memory, from SSD and after a restart on a smal
 
 test: setup ## Run the tests
 	$(BIN)/python -m pytest $(ARGS)
+
+test-nightly: setup ## Run the tests, all families of models and more examples
+	$(BIN)/python -m pytest -m "" --hypothesis-profile nightly $(ARGS)
 
 check: setup ## Lint, check formatting, check types
 	$(BIN)/ruff check .

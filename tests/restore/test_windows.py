@@ -13,6 +13,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from kit import zoo
 from kit.drive import decode, feed, prefill, random_tokens, request, same, settings
+from kit.examples import examples
 from omlx_cache import BlockStore, PrefixCache
 
 WINDOW = 64
@@ -34,7 +35,7 @@ MODELS: dict[str, tuple[Any, Callable[[Any], list[Any]]]] = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def stores() -> Iterator[dict[int, BlockStore]]:
     opened = {
         block: BlockStore(settings(Path("unused"), block_size=block, hot_cache_only=True))
@@ -49,8 +50,7 @@ def stores() -> Iterator[dict[int, BlockStore]]:
 
 @pytest.mark.parametrize("name", MODELS)
 @hypothesis_settings(
-    max_examples=15,
-    deadline=None,
+    max_examples=examples(15),
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
