@@ -13,7 +13,7 @@ ARGS ?=
 USABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help setup demo test check bench bench-working test-peers lock clean
+.PHONY: help setup demo test check bench test-peers lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -53,10 +53,7 @@ check: setup ## Lint, check formatting, check types
 	$(BIN)/mypy
 
 bench: setup ## Print benchmark ratios, each measured against its bound in one run
-	$(BIN)/python -m omlx_cache.tools.bench $(ARGS)
-
-bench-working: setup ## Measure working caches: growth, rings, attention over slack
-	$(BIN)/python -m omlx_cache.tools.bench.working_caches $(ARGS)
+	$(BIN)/omlx-cache bench $(ARGS)
 
 test-peers: setup ## Compare with other projects' packages, each in its own environment
 	@if [ -f tests/peers/run.sh ]; then bash tests/peers/run.sh; else echo "No peers to test yet."; fi
