@@ -47,10 +47,11 @@ demo: setup ## Show restores from memory, from SSD and after a restart on a smal
 test: setup ## Run the tests
 	$(BIN)/python -m pytest $(ARGS)
 
-check: setup ## Lint, check formatting, check types
+check: setup ## Lint, check formatting, check types, show the import graph
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/import_graph.py --report
 
 bench: setup ## Print benchmark ratios, each measured against its bound in one run
 	$(BIN)/omlx-cache bench $(ARGS)
