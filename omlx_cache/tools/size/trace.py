@@ -59,7 +59,7 @@ def trace(config: Config) -> ModelCaches:
 
 def _build(config: Config, dtype: mx.Dtype) -> Any:
     """Return mlx-lm's model, its lazy weights cast as mlx-lm's loader does."""
-    if "model_file" in config:
+    if config.get("model_file") is not None:
         raise SizingError("it brings code of its own (model_file)")
     # Some argument classes edit the nested dictionaries that they are given.
     own = copy.deepcopy(dict(config))
