@@ -2,39 +2,40 @@
 
 import copy
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 
 from omlx_cache.adapters.base import UnsupportedCache
-from omlx_cache.arrays.mlxio import allocate_payload
+from omlx_cache.arrays.mlxio import allocate_payload, architecture
 from omlx_cache.codecs import CodecPolicy
 from omlx_cache.commit.snapshots import SnapshotPolicy, StridePolicy
 from omlx_cache.identity.fingerprint import adapter_identity, fingerprint_model
 from omlx_cache.identity.namespace import Namespace, make_namespace, salt_digest
 from omlx_cache.pages.layout import layout_of
-from omlx_cache.restore.lookup import RestorePoint, find_restore_point
-from omlx_cache.restore.run import unsupported
+from omlx_cache.restore.boundaries import Boundaries
 from omlx_cache.results import Lookup, PageLocation
-from omlx_cache.sequences import SequenceView
+from omlx_cache.scope import Scope, ScopeOptions, unsupported
 from omlx_cache.session import DEFAULT_NEW_TOKENS, Session
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
-from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens
+from omlx_cache_storage.keys import as_tokens
 from omlx_cache_storage.prefetch import Prefetch
 
-KNOWN_BOUNDARIES = 65_536
+DEFAULT_GROUP_SIZE = 64
 
 
 class PrefixCache:
     """Sessions, look-ups and prefetches for one model; evaluates samples of its weights once.
 
-    `model_id` names the model for people and is part of its identity, as is `adapter` (a directory
-    is fingerprinted). `make_cache` replaces mlx-lm's `make_prompt_cache(model)`, `policy` the rule
-    for snapshots, `codec_policy` the `codec` settings. The weights must not change while the object
-    lives: make a new one after loading an adapter.
+    `model_id` names the model for people; `adapter` is part of its identity (a directory is
+    fingerprinted). `make_cache` replaces mlx-lm's `make_prompt_cache(model)`, `policy` the rule
+    for restore points, `codec_policy` the `codec` settings. The weights must not change while the
+    object lives: make a new one after loading an adapter.
+
+    Methods that look at sequences take the keywords of `ScopeOptions`: `salt` and `extra`, which
+    separate tenants, `kv_bits` and `kv_group_size`.
 
     A model with a cache class that no adapter reads gets sessions that miss, and stores nothing:
     `unsupported_reason` names the class.
@@ -55,30 +56,30 @@ class PrefixCache:
         self.policy: SnapshotPolicy = policy or StridePolicy(store.settings.snapshot_stride)
         self._identity = {
             "model": fingerprint_model(model),
-            "model_id": model_id or "",
             "adapter": adapter_identity(adapter),
+            "architecture": architecture(),
         }
+        self._label = model_id or f"{type(model).__module__}.{type(model).__qualname__}"
         self.codec_policy = codec_policy or CodecPolicy(
             store.settings.codec, min_quantize_tokens=store.settings.min_quantize_tokens
         )
         self._codec = _stored_codec(store.settings, codec_policy)
         self._use(make_cache or (lambda: make_prompt_cache(model)))
-        store.add_label(model_id or f"{type(model).__module__}.{type(model).__qualname__}")
+        store.add_label(self._label)
 
     def _use(self, make_cache: Callable[[], list[Any]]) -> None:
         self.unsupported_reason: str | None = None
         self._make_cache = make_cache
         self._layout_signature = ""
-        self._has_paged = False
-        self._known: OrderedDict[BlockKey, None] = OrderedDict()
+        self._boundaries = Boundaries()
         try:
-            layout = layout_of(make_cache())
-            self._layout_signature = layout.signature
-            self._has_paged = any(group.kind == "paged" for group in layout.groups)
+            self._layout_signature = layout_of(make_cache()).signature
         except UnsupportedCache as error:
             self.unsupported_reason = unsupported(error)
 
-    def fresh_cache(self, kv_bits: int | None = None, kv_group_size: int = 64) -> list[Any]:
+    def fresh_cache(
+        self, kv_bits: int | None = None, kv_group_size: int = DEFAULT_GROUP_SIZE
+    ) -> list[Any]:
         """Return a new, empty prompt cache of the model, its KVCaches quantised when asked."""
         caches = list(self._make_cache())
         if kv_bits is None:
@@ -88,46 +89,33 @@ class PrefixCache:
             for cache in caches
         ]
 
+    def scope(self, **options: Unpack[ScopeOptions]) -> Scope:
+        """Return what restores and stores sequences of one kind, for servers without sessions."""
+        bits = options.get("kv_bits")
+        group_size = options.get("kv_group_size", DEFAULT_GROUP_SIZE)
+        return Scope(
+            self.store,
+            self._namespace(options, _codec_name(bits, group_size)),
+            lambda: self.fresh_cache(bits, group_size),
+            policy=self.policy,
+            codec_policy=self.codec_policy,
+            boundaries=self._boundaries,
+            unsupported_reason=self.unsupported_reason,
+        )
+
     def session(
         self,
         tokens: Sequence[int],
         *,
-        salt: str | bytes | None = None,
-        extra: Mapping[str, str] | None = None,
         max_new_tokens: int | None = DEFAULT_NEW_TOKENS,
-        kv_bits: int | None = None,
-        kv_group_size: int = 64,
+        **options: Unpack[ScopeOptions],
     ) -> Session:
         """Restore what is cached of a prompt and return the session; never raises for a miss.
 
         Blocks on the disk for pages that are not in memory (see `prefetch`). Restored buffers
-        have room for the prompt and `max_new_tokens` more (None: 256; at most 65,536). `salt`
-        and `extra` separate tenants.
-        With `kv_bits` the session's KVCaches are QuantizedKVCaches, kept packed; it shares pages
-        with other sessions of these bits, and with dense ones of a store with that codec.
+        have room for the prompt and `max_new_tokens` more (None: 256; at most 65,536).
         """
-        return Session(
-            self,
-            tokens,
-            self._namespace(salt, extra, _codec_name(kv_bits, kv_group_size)),
-            fresh=lambda: self.fresh_cache(kv_bits, kv_group_size),
-            max_new_tokens=max_new_tokens,
-        )
-
-    def sequences(
-        self,
-        *,
-        salt: str | bytes | None = None,
-        extra: Mapping[str, str] | None = None,
-        kv_bits: int | None = None,
-        kv_group_size: int = 64,
-    ) -> SequenceView:
-        """Return what restores and stores whole sequences, for servers without sessions."""
-        return SequenceView(
-            self,
-            self._namespace(salt, extra, _codec_name(kv_bits, kv_group_size)),
-            lambda: self.fresh_cache(kv_bits, kv_group_size),
-        )
+        return Session(self.scope(**options), tokens, max_new_tokens=max_new_tokens)
 
     def with_caches(self, make_cache: Callable[[], list[Any]]) -> "PrefixCache":
         """Return a cache of the same model whose prompt caches are made otherwise.
@@ -138,23 +126,16 @@ class PrefixCache:
         other._use(make_cache)
         return other
 
-    def lookup(
-        self,
-        tokens: Sequence[int],
-        *,
-        salt: str | bytes | None = None,
-        extra: Mapping[str, str] | None = None,
-        kv_bits: int | None = None,
-        kv_group_size: int = 64,
-    ) -> Lookup:
+    def lookup(self, tokens: Sequence[int], **options: Unpack[ScopeOptions]) -> Lookup:
         """Return where a prefix lies, page by page. Reads no payload, moves nothing.
 
         Raises ValueError for tokens that are not integers.
         """
-        found = self._find(tokens, salt, extra, kv_bits, kv_group_size)
-        if found is None:
+        scope = self.scope(**options)
+        array = as_tokens(tokens)
+        if not scope.supported:
             return Lookup(0, 0, self.unsupported_reason, ())
-        point, _ = found
+        point = scope.find(scope.chain(array), max(0, len(array) - 1))
         pages = tuple(
             PageLocation(
                 use.page.key.hex(),
@@ -169,22 +150,19 @@ class PrefixCache:
         )
         return Lookup(point.position, point.matched, point.reason, pages)
 
-    def prefetch(
-        self,
-        tokens: Sequence[int],
-        *,
-        salt: str | bytes | None = None,
-        extra: Mapping[str, str] | None = None,
-        kv_bits: int | None = None,
-        kv_group_size: int = 64,
-    ) -> Prefetch:
+    def prefetch(self, tokens: Sequence[int], **options: Unpack[ScopeOptions]) -> Prefetch:
         """Begin to read a prefix's cold pages into the hot tier, while the request is queued.
 
         Raises ValueError for tokens that are not integers.
         """
-        found = self._find(tokens, salt, extra, kv_bits, kv_group_size)
-        uses = [] if found is None else [u for uses in found[0].uses.values() for u in uses]
-        uses.sort(key=lambda use: use.info.position)
+        scope = self.scope(**options)
+        array = as_tokens(tokens)
+        uses = []
+        if scope.supported:
+            found = scope.find(scope.chain(array), max(0, len(array) - 1)).uses
+            uses = sorted(
+                (use for uses in found.values() for use in uses), key=lambda use: use.info.position
+            )
         return self.store.prefetch([use.page for use in uses], allocate_payload)
 
     def clear(
@@ -198,59 +176,10 @@ class PrefixCache:
         parts: dict[str, object] = {**self._identity, "salt": salt_digest(salt)}
         if extra is not None:
             parts["extra"] = dict(extra)
-        self._known.clear()
+        self._boundaries.clear()
         return sum(self.store.clear(digest) for digest in self.store.namespaces(parts))
 
-    def known_boundaries(self, chain: KeyChain) -> frozenset[int]:
-        """Return boundaries of a chain that earlier commits passed, for layouts without pages.
-
-        Layouts with a paged group need no memory of their own: the pages are it.
-        """
-        if self._has_paged:
-            return frozenset()
-        size = chain.block_size
-        return frozenset(
-            end for end in range(size, len(chain) + 1, size) if chain.key(end) in self._known
-        )
-
-    def remember(self, chain: KeyChain, position: int) -> None:
-        """Note the boundaries that a commit passed; bounded, the oldest are forgotten."""
-        if self._has_paged:
-            return
-        for end in range(chain.block_size, position + 1, chain.block_size):
-            self._known[chain.key(end)] = None
-            self._known.move_to_end(chain.key(end))
-        while len(self._known) > KNOWN_BOUNDARIES:
-            self._known.popitem(last=False)
-
-    def _find(
-        self,
-        tokens: Sequence[int],
-        salt: str | bytes | None,
-        extra: Mapping[str, str] | None,
-        kv_bits: int | None,
-        kv_group_size: int,
-    ) -> tuple[RestorePoint, KeyChain] | None:
-        namespace = self._namespace(salt, extra, _codec_name(kv_bits, kv_group_size))
-        if namespace is None:
-            return None
-        settings = self.store.settings
-        chain = KeyChain(
-            namespace.digest, as_tokens(tokens), settings.block_size, settings.key_hash
-        )
-        groups = layout_of(self.fresh_cache(kv_bits, kv_group_size)).groups
-        point = find_restore_point(
-            chain,
-            groups,
-            self.store,
-            limit=max(0, len(chain) - 1),
-            known=self.known_boundaries(chain),
-        )
-        return point, chain
-
-    def _namespace(
-        self, salt: str | bytes | None, extra: Mapping[str, str] | None, codec: str | None = None
-    ) -> Namespace | None:
+    def _namespace(self, options: ScopeOptions, codec: str | None) -> Namespace | None:
         if self.unsupported_reason is not None:
             return None
         settings = self.store.settings
@@ -260,8 +189,9 @@ class PrefixCache:
             block_size=settings.block_size,
             key_hash=settings.key_hash,
             codec=codec or self._codec,
-            salt=salt,
-            extra=extra or {},
+            salt=options.get("salt"),
+            extra=options.get("extra") or {},
+            label=self._label,
         )
         self.store.register(namespace)
         return namespace

@@ -21,7 +21,7 @@ class TokenRange(NamedTuple):
     stop: int
 
     def __len__(self) -> int:
-        return self.stop - self.start
+        return max(0, self.stop - self.start)
 
 
 Ranges = tuple[TokenRange, ...]

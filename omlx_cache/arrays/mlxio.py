@@ -4,6 +4,7 @@ A host view is a NumPy array over an evaluated array's own memory (no copy). Whi
 MLX sees the buffer as shared, so views are taken, used and dropped inside one function.
 """
 
+import platform
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -59,6 +60,14 @@ def carrier(name: str) -> Any:
 def on_host() -> bool:
     """True when MLX computes on the CPU, where host copies beat MLX's own."""
     return bool(mx.default_device() == mx.cpu)
+
+
+def architecture() -> str:
+    """Return what tells devices apart whose results differ in the last bits."""
+    if on_host():
+        return f"cpu {platform.machine()}"
+    info: dict[str, Any] = dict(mx.device_info())
+    return f"gpu {info.get('architecture') or info.get('device_name', '')}"
 
 
 def evaluate(arrays: Sequence[Array]) -> None:

@@ -1,244 +1,398 @@
-"""What a finished sequence leaves behind: which pages are cut, in which order, from what."""
+"""Handing a sequence's pages to the tiers: while it is computed, and the rest at its end.
 
+`advance` stores what is new and never waits: what the tiers cannot take now is tried again at
+the next call, since the live cache still holds it. Windows and recurrent state move on, so they
+are cut at the policy's stops and wait in staging. `finish` stores the rest, and may wait for the
+writer; what still has no room is the deep end, dropped and counted.
+"""
+
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, TokenRange
 from omlx_cache.codecs import CodecPolicy
-from omlx_cache.commit.capture import page_meta, phases_of, snapshot_page
+from omlx_cache.commit.capture import page_meta, phases_of
+from omlx_cache.commit.order import needed, superseded, window_ends, window_start
 from omlx_cache.commit.progress import Extent
 from omlx_cache.commit.staging import Staging
+from omlx_cache.commit.trail import WindowTrail
 from omlx_cache.identity.namespace import Namespace
-from omlx_cache.pages.cut import Cutter, TensorCut, cut_tokens, earliest_held, read_source
-from omlx_cache.pages.encoding import codec_text, codecs_for, encode_page, encoded_nbytes, live_tags
+from omlx_cache.pages.cut import (
+    Cutter,
+    Source,
+    TensorCut,
+    cut_tokens,
+    cut_whole,
+    earliest_held,
+    read_source,
+)
+from omlx_cache.pages.encoding import (
+    DENSE,
+    codec_text,
+    codecs_for,
+    encode_page,
+    encoded_nbytes,
+    live_tags,
+)
 from omlx_cache.pages.layout import Layout
 from omlx_cache.results import CommitResult
-from omlx_cache.store import BlockStore
-from omlx_cache_storage.keys import KeyChain
-from omlx_cache_storage.page import Page, PageId, PageMeta
+from omlx_cache_storage.index import Tail
+from omlx_cache_storage.keys import BlockKey, KeyChain
+from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
+
+STALL_SECONDS = 60.0
+"""How long a commit that waits for the disk sees no page written before it gives up."""
+
+
+class PageSink(Protocol):
+    """What a commit asks of a store."""
+
+    def find(self, page: PageId) -> PageInfo | None: ...
+    def tails(self, parent: BlockKey) -> set[Tail]: ...
+    def admit(self, nbytes: int, own: set[PageId], *, queue: bool = True) -> bool: ...
+    def release(self, nbytes: int) -> None: ...
+    def put(self, page: Page, stamp_ns: int | None = None) -> bool: ...
+    def stamp(self) -> int: ...
+    def touch(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None: ...
+    def demote(self, pages: Iterable[PageId]) -> None: ...
+    def wait_for_writer(self, timeout: float) -> bool: ...
 
 
 class Committer:
-    """Cuts and stores the pages of one sequence, root first, within the hot tier's budget.
+    """One sequence's way into the tiers, root first. Use it on the model's thread.
 
-    A page that is in the hot tier already is not cut again; one that is on the disk only is taken
-    into memory (it was just used), and not written again.
+    `groups` are those of the sequence's caches. `start` tokens of `prompt_length` were restored,
+    from the pages `own`, used at `stamp`: the whole chain shares one stamp, so that its deep end
+    leaves before its root. `stops` are where windows and recurrent state are wanted. `patience` is
+    how many seconds `finish` may wait for the writer, None for as long as it progresses. A page
+    that a tier has is never cut or written again.
+
+    Mutable by that thread: `_own` (the sequence's pages, which make room for each other last),
+    `_done` (how far the paged group is stored), `_stops` (those to come), and the sums.
     """
 
     def __init__(
         self,
-        store: BlockStore,
+        store: PageSink,
         namespace: Namespace,
         chain: KeyChain,
-        layout: Layout,
         staging: Staging,
         policy: CodecPolicy,
+        *,
+        groups: Sequence[GroupSpec],
+        start: int = 0,
+        prompt_length: int = 0,
+        own: Iterable[PageId] = (),
+        stops: Iterable[int] = (),
+        stamp: int | None = None,
+        patience: float | None = 0.0,
     ) -> None:
         self._store = store
         self._namespace = namespace
         self._chain = chain
-        self._layout = layout
         self._staging = staging
         self._policy = policy
-        self._tags = codec_text(live_tags(layout.leaves))
-        self._keep: set[PageId] = set()
+        self._patience = patience
+        self._own = set(own)
+        self._groups = groups
+        self._prompt_length = prompt_length
+        self._start = start
+        self._stops: list[int] = []
+        self.want(stops)
+        self._trail = WindowTrail([g for g in groups if g.kind == "window"], staging, start)
+        self._done = start // chain.block_size * chain.block_size
+        self._stamp = store.stamp() if stamp is None else stamp
+        self._deadline: float | None = 0.0
+        self._finishing = False
         self._skipped: Counter[str] = Counter()
         self._pages = 0
         self._nbytes = 0
-        self._promoted = 0
-        self._new: dict[PageId, int] = {}
 
-    def run(self, prompt_length: int, extent: Extent) -> CommitResult:
-        """Store what the live cache and the staged captures hold, and return what it was."""
-        end, exact = extent.end, extent.exact
-        if not exact or end != len(self._chain):
+    @property
+    def stops(self) -> list[int]:
+        """Where windows and recurrent state are still wanted, ascending."""
+        return list(self._stops)
+
+    def want(self, stops: Iterable[int]) -> None:
+        """Add stops; those that the sequence has passed are left out.
+
+        Windows are kept at the prompt's end instead of one token before it, which they serve too.
+        """
+        wanted = {*self._stops, *(s for s in stops if s > self._start)}
+        if not any(group.kind == "state" for group in self._groups) and wanted:
+            wanted -= {self._prompt_length - 1}
+            wanted |= {self._prompt_length} - {0}
+        self._stops = sorted(wanted)
+
+    def advance(self, layout: Layout, extent: Extent) -> None:
+        """Store the complete blocks of a live cache, and windows and state of the stops that it
+        has reached. Evaluates what it copies; does not wait."""
+        end = extent.end
+        due = [stop for stop in self._stops if stop <= end]
+        if end == self._prompt_length - 1 and self._prompt_length in self._stops:
+            # The last token is fed as the first of the answer: windows will have moved on.
+            due.append(end)
+        if due or end // self._chain.block_size * self._chain.block_size > self._done:
+            self._admit_staged()
+            self._store_blocks(layout, end)
+            if due:
+                self._store_stops(layout, extent, due)
+        if extent.exact and end >= self._prompt_length - 1:
+            self._trail.follow(layout, end)
+
+    def due(self, before: int, after: int) -> bool:
+        """True when `advance` has something to do between two lengths of a growing sequence."""
+        size = self._chain.block_size
+        return before // size != after // size or self._trail.due(after, size)
+
+    def advance_row(self, source: Source, group: GroupSpec, end: int, tags: str = DENSE) -> None:
+        """Store the complete blocks of one row of a batch, of which `source` has what is new."""
+        self._admit_staged()
+        self._done = self._store_paged([source], group, self._ends_after(end), "", tags)
+
+    @property
+    def done(self) -> int:
+        """The boundary up to which complete blocks need not be offered again."""
+        return self._done
+
+    def finish(self, layout: Layout, extent: Extent) -> CommitResult:
+        """Store the rest, order the chain for eviction, and return what was stored in all.
+
+        The end of the prompt gets a page of its own in sequences without restore points, so that
+        the same prompt is found up to there.
+        """
+        end = extent.end
+        if not extent.exact or end != len(self._chain):
             self._skipped[reasons.POSITION] += 1
         if end == 0:
             return self._result(0)
-        snapshots = self._staging.take_snapshots()
-        has_state = any(group.kind == "state" for group in self._layout.groups)
-        ends = self._ends(end, prompt_length, [p.meta.position for p in snapshots], has_state)
-        self._keep = {
-            PageId(self._chain.key(e), group.name) for group in self._layout.groups for e in ends
-        }
-        self._store.touch(self._needed(ends, end))
-        for group in self._layout.groups:
-            if group.kind == "paged":
-                self._store_paged(group, ends)
-            elif group.kind == "window":
-                self._store_window(group, ends, extent)
-            else:
-                self._store_states(group, snapshots, extent)
-        self._finish(ends, end)
+        self._finishing = True
+        if self._patience is not None:
+            self._deadline = time.monotonic() + self._patience
+        else:
+            self._deadline = None
+        pages = needed(self._chain, layout.groups, end)
+        self._stamp = self._store.stamp()
+        self._store.touch(pages, self._stamp)
+        self._admit_staged()
+        reached = self._store_blocks(layout, end)
+        if reached:
+            due = [stop for stop in self._stops if stop <= end]
+            self._store_stops(layout, extent, sorted({*due, end}))
+            if len(layout.groups) == 1 and 0 < self._prompt_length <= end:
+                self._store_tail(layout, self._prompt_length)
+        self._store.touch(pages, self._stamp)
+        self._store.demote(superseded(self._chain, end, self._store.tails))
         return self._result(end)
 
-    def _ends(
-        self, end: int, prompt_length: int, snapshots: Sequence[int], has_state: bool
-    ) -> list[int]:
-        """Return where pages end: at every boundary, at each restore point and at the end."""
+    def _ends_after(self, end: int) -> list[int]:
         size = self._chain.block_size
-        ends = {*range(size, end + 1, size), end, *snapshots}
-        if not has_state and 0 < prompt_length <= end:
-            ends.add(prompt_length)
-        return sorted(e for e in ends if e <= end)
+        return list(range(self._done + size, end + 1, size))
 
-    def _store_paged(self, group: GroupSpec, ends: Sequence[int]) -> None:
-        source = read_source(self._layout.of(group))
-        extra = phases_of(self._layout, group)
+    def _store_blocks(self, layout: Layout, end: int) -> bool:
+        """Store the complete blocks of the paged group up to `end`; False when one had no room."""
+        group = next((g for g in layout.groups if g.kind == "paged"), None)
+        ends = self._ends_after(end)
+        if self._finishing:
+            # Whatever left the tiers since it was restored or stored is cut again.
+            size = self._chain.block_size
+            ends = [e for e in range(size, end + 1, size) if self._missing(group, e)]
+        if not ends or group is None:
+            return True
+        leaves = layout.of(group)
+        tags = codec_text(live_tags(leaves))
+        sources = [read_source(leaves)]
+        self._done = self._store_paged(sources, group, ends, phases_of(layout, group), tags)
+        return self._done >= ends[-1]
+
+    def _missing(self, group: GroupSpec | None, end: int) -> bool:
+        return group is not None and (
+            self._store.find(PageId(self._chain.key(end), group.name)) is None
+        )
+
+    def _store_paged(
+        self,
+        sources: Sequence[Source],
+        group: GroupSpec,
+        ends: Sequence[int],
+        extra: str,
+        tags: str,
+    ) -> int:
+        """Store paged pages in order, and return the boundary before the first without room."""
         cutter: Cutter | None = None
-        for end in ends:
+        for index, end in enumerate(ends):
             page = PageId(self._chain.key(end), group.name)
-            if self._store.hot.info(page) is not None:
+            if self._store.find(page) is not None:
+                self._own.add(page)
                 continue
             span = TokenRange(self._chain.block_start(end), end)
-            cuts = cut_tokens([source], span)
+            cuts = cut_tokens(sources, span)
             if not cuts:
                 self._skipped[reasons.NOT_HELD] += 1
                 continue
-            meta = self._meta(group, end, len(span), cuts, extra)
-            cutter = cutter or Cutter([source])
+            meta = self._meta(group, end, len(span), cuts, extra, tags)
+            cutter = cutter or Cutter(sources)
             if not self._add(meta, cutter, cuts):
-                break
+                if self._finishing:
+                    self._skipped[reasons.NO_ROOM] += len(ends) - index
+                return self._chain.block_start(end)
+        return ends[-1] if ends else self._done
 
-    def _store_window(self, group: GroupSpec, ends: Sequence[int], extent: Extent) -> None:
-        segments = self._staging.segments(group.name)
-        sources = [segment.source for segment in segments]
-        phases = {segment.stop: segment.phase for segment in segments}
-        if extent.overwritten <= group.window:
-            sources.append(read_source(self._layout.of(group)))
-            if extent.exact:
-                phases[extent.end] = phases_of(self._layout, group)
+    def _store_stops(self, layout: Layout, extent: Extent, due: Sequence[int]) -> None:
+        """Store windows, state and the tails that belong to them, at each stop in turn."""
+        for stop in due:
+            exact = extent.exact and stop == extent.end
+            held = [
+                self._store_aging(layout, group, stop, extent, exact)
+                for group in layout.groups
+                if group.kind != "paged"
+            ]
+            if all(held):
+                self._store_tail(layout, stop)
+            elif stop == extent.end:
+                self._skipped[reasons.NOT_HELD] += held.count(False)
+        self._stops = [stop for stop in self._stops if stop > due[-1]]
+
+    def _store_aging(
+        self, layout: Layout, group: GroupSpec, stop: int, extent: Extent, exact: bool
+    ) -> bool:
+        """Store a window or a state at a stop; False when the live cache does not hold it."""
+        if group.kind == "window":
+            if extent.overwritten > group.window:
+                return False
+            return self._store_window(layout, group, stop, exact)
+        return exact and not extent.overwritten and self._store_state(layout, group, stop)
+
+    def _store_tail(self, layout: Layout, stop: int) -> None:
+        group = next((g for g in layout.groups if g.kind == "paged"), None)
+        if group is None or stop % self._chain.block_size == 0 or not self._missing(group, stop):
+            return
+        leaves = layout.of(group)
+        tags = codec_text(live_tags(leaves))
+        self._store_paged([read_source(leaves)], group, [stop], phases_of(layout, group), tags)
+
+    def _store_window(self, layout: Layout, group: GroupSpec, stop: int, exact: bool) -> bool:
+        leaves = layout.of(group)
+        tags = codec_text(live_tags(leaves))
+        sources = [*self._trail.sources(group), read_source(leaves)]
+        phase = phases_of(layout, group) if exact else ""
         cutter: Cutter | None = None
-        for end in self._window_ends(group, ends):
+        first = group.needs(stop)[-1].start
+        for end in window_ends(self._chain, group, stop):
             page = PageId(self._chain.key(end), group.name)
-            block = TokenRange(self._window_start(group, end), end)
+            block = TokenRange(window_start(self._chain, group, end), end)
             start = earliest_held(sources, block)
-            if end == group.keep and start > 0:
-                self._skipped[reasons.NOT_HELD] += 1
-                continue
             info = self._store.find(page)
-            in_hot = self._store.hot.info(page)
-            if in_hot is not None and in_hot.held >= end - start:
+            if info is not None and info.held >= end - start:
+                self._own.add(page)
                 continue
-            if start == end or (info is not None and info.held > end - start):
-                self._skipped[reasons.NOT_HELD] += info is None
+            wanted = TokenRange(0 if end == group.keep else max(block.start, first), end)
+            if start > wanted.start and len(wanted) > 0:
+                return False
+            if start == end:
                 continue
             span = TokenRange(start, end)
             cuts = cut_tokens(sources, span)
             if not cuts:
-                continue
-            meta = self._meta(group, end, len(span), cuts, phases.get(end, ""))
-            cutter = cutter or Cutter(sources)
-            self._add(meta, cutter, cuts)
-
-    def _window_start(self, group: GroupSpec, end: int) -> int:
-        """Return the first token of a window page: of its block, only what a restore to the end,
-        or to one token before it, can need."""
-        first = end - (group.window - group.keep) - 1
-        block = 0 if end == group.keep else self._chain.block_start(end)
-        return block if first <= group.keep else max(block, first)
-
-    def _window_ends(self, group: GroupSpec, ends: Sequence[int]) -> list[int]:
-        """Return the ends, and the sinks' own page; the end of the sequence first."""
-        wanted = set(ends)
-        if 0 < group.keep < ends[-1]:
-            wanted.add(group.keep)
-        return sorted(wanted, reverse=True)
-
-    def _store_states(self, group: GroupSpec, snapshots: Sequence[Page], extent: Extent) -> None:
-        for page in snapshots:
-            if self._store.hot.info(page.meta.id) is None:
-                self._admit_state(page)
-        if extent.exact and not extent.overwritten:
-            page_id = PageId(self._chain.key(extent.end), group.name)
-            if self._store.hot.info(page_id) is None:
-                final = snapshot_page(self._layout, self._namespace, self._chain, group, extent.end)
-                if final is not None:
-                    self._admit_state(final)
-
-    def _admit_state(self, page: Page) -> None:
-        if self._store.admit(page.meta.nbytes, self._keep):
-            self._put(page)
-        else:
-            self._skipped[reasons.NO_ROOM] += 1
-
-    def _meta(
-        self, group: GroupSpec, end: int, held: int, cuts: list[TensorCut], extra: str = ""
-    ) -> PageMeta:
-        return page_meta(
-            self._namespace, self._chain, group, end, held, cuts, codec=self._tags, extra=extra
-        )
-
-    def _add(self, meta: PageMeta, cutter: Cutter, cuts: Sequence[TensorCut]) -> bool:
-        """Cut, encode and store one page within the budget; False, counted, without room.
-
-        The dense page lives no longer than its encoding. What is stored encoded already is not
-        encoded again, as that could give other bits.
-        """
-        codecs = codecs_for(meta, self._policy) if self._policy.encodes(len(self._chain)) else {}
-        if codecs and self._store.find(meta.id) is not None:
-            return True
-        nbytes = encoded_nbytes(meta, codecs)
-        if not self._store.admit(nbytes, self._keep):
-            self._skipped[reasons.NO_ROOM] += 1
-            return False
-        try:
-            page = encode_page(Page(meta, cutter.payload(cuts)), codecs)
-        except BaseException:
-            self._store.hot.release(nbytes)
-            raise
-        if page.meta.nbytes != nbytes:
-            self._store.hot.release(nbytes)
-            if not self._store.admit(page.meta.nbytes, self._keep):
-                self._skipped[reasons.NO_ROOM] += 1
                 return False
-        self._put(page)
+            extra = phase if end == stop else ""
+            meta = self._meta(group, end, len(span), cuts, extra, tags)
+            cutter = cutter or Cutter(sources)
+            self._add(meta, cutter, cuts, stage=True)
         return True
 
+    def _store_state(self, layout: Layout, group: GroupSpec, stop: int) -> bool:
+        page = PageId(self._chain.key(stop), group.name)
+        if self._store.find(page) is not None:
+            self._own.add(page)
+            return True
+        source = read_source(layout.of(group))
+        cuts = cut_whole(source)
+        if cuts:
+            meta = self._meta(group, stop, 0, cuts, "", DENSE)
+            self._add(meta, Cutter([source]), cuts, stage=True)
+        return True
+
+    def _meta(
+        self, group: GroupSpec, end: int, held: int, cuts: list[TensorCut], extra: str, tags: str
+    ) -> PageMeta:
+        return page_meta(
+            self._namespace, self._chain, group, end, held, cuts, codec=tags, extra=extra
+        )
+
+    def _add(
+        self, meta: PageMeta, cutter: Cutter, cuts: Sequence[TensorCut], *, stage: bool = False
+    ) -> bool:
+        """Cut, encode and store one page within the budget; False, without room.
+
+        With `stage` a page without room waits in staging, while the sequence goes on. The dense
+        page lives no longer than its encoding. What is stored encoded already is not encoded
+        again, as that could give other bits.
+        """
+        encodes = meta.held > 0 and self._policy.encodes(len(self._chain))
+        codecs = codecs_for(meta, self._policy) if encodes else {}
+        if codecs and self._store.find(meta.id) is not None:
+            return True
+
+        def make() -> Page:
+            return encode_page(Page(meta, cutter.payload(cuts)), codecs)
+
+        nbytes = encoded_nbytes(meta, codecs)
+        if self._admit(nbytes):
+            page = _made(make, nbytes, self._store.release)
+            if page.meta.nbytes == nbytes:
+                self._put(page)
+                return True
+            self._store.release(nbytes)
+            if self._admit(page.meta.nbytes):
+                self._put(page)
+                return True
+        elif stage and not self._finishing and self._staging.reserve(nbytes):
+            page = _made(make, nbytes, self._staging.give_back)
+            if page.meta.nbytes == nbytes:
+                self._staging.add_page(page)
+                return True
+            self._staging.give_back(nbytes)
+        if stage:
+            self._skipped[reasons.NO_ROOM if self._finishing else reasons.SNAPSHOT_BUDGET] += 1
+        return False
+
+    def _admit(self, nbytes: int) -> bool:
+        """Reserve memory for a page; only at the end, wait for the writer and do without it."""
+        while not self._store.admit(nbytes, self._own):
+            if not self._finishing:
+                return False
+            left = STALL_SECONDS if self._deadline is None else self._deadline - time.monotonic()
+            if left <= 0 or not self._store.wait_for_writer(left):
+                return self._store.admit(nbytes, self._own, queue=False)
+        return True
+
+    def _admit_staged(self) -> None:
+        for page in self._staging.take_pages():
+            if self._admit(page.meta.nbytes):
+                self._put(page)
+            elif not self._finishing and self._staging.reserve(page.meta.nbytes):
+                self._staging.add_page(page)
+            else:
+                self._skipped[reasons.NO_ROOM] += 1
+
     def _put(self, page: Page) -> None:
-        if self._store.put(page):
-            self._new[page.meta.id] = page.meta.position
+        self._own.add(page.meta.id)
+        if self._store.put(page, self._stamp):
             self._pages += 1
             self._nbytes += page.meta.nbytes
-        else:
-            self._promoted += 1
-
-    def _finish(self, ends: Sequence[int], end: int) -> None:
-        """Order the chain for eviction: what a restore to the end needs last; first of all tails
-        of completed blocks, and new window pages that the window has left behind."""
-        needed = self._needed(ends, end)
-        idle = sorted(self._new.keys() - set(needed), key=lambda page: -self._new[page])
-        self._store.arrange(needed)
-        self._store.demote([page for page in idle if page.group.startswith("window")])
-        self._store.demote(self._superseded(ends, end))
-
-    def _needed(self, ends: Sequence[int], end: int) -> list[PageId]:
-        """Return the pages that a restore to the end uses, root first."""
-        found: list[tuple[int, PageId]] = []
-        for group in self._layout.groups:
-            spans = group.needs(end)
-            own = self._window_ends(group, ends) if group.kind == "window" else ends
-            for e in own:
-                start = self._chain.block_start(e)
-                overlaps = any(span.start < e and span.stop > start for span in spans)
-                if overlaps or (group.kind == "state" and e == end):
-                    found.append((e, PageId(self._chain.key(e), group.name)))
-        return [page for _e, page in sorted(found, key=lambda item: item[0])]
-
-    def _superseded(self, ends: Sequence[int], end: int) -> list[PageId]:
-        """Return tails of this chain whose block is complete now, snapshots' tails excepted."""
-        size = self._chain.block_size
-        found = []
-        for start in range(0, end - size + 1, size):
-            parent = self._chain.namespace if start == 0 else self._chain.key(start)
-            tails = self._store.tails(parent)
-            kept = {tail.position for tail in tails if tail.group == "state"}
-            for position, group in tails:
-                if start < position < start + size and position not in kept:
-                    found.append(PageId(self._chain.key(position), group))
-        return found
 
     def _result(self, end: int) -> CommitResult:
         skipped = {reason: count for reason, count in self._skipped.items() if count}
-        return CommitResult(end, self._pages, self._nbytes, self._promoted, skipped)
+        return CommitResult(end, self._pages, self._nbytes, 0, skipped)
+
+
+def _made(make: Callable[[], Page], nbytes: int, give_back: Callable[[int], None]) -> Page:
+    try:
+        return make()
+    except BaseException:
+        give_back(nbytes)
+        raise

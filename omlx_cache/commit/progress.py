@@ -76,6 +76,13 @@ class Progress:
         else:
             self._doubt(live if live is not None and live < after else self._agreed)
 
+    def agreed(self) -> Extent | None:
+        """Return what is beyond doubt now, None when what was recorded and the live cache did not
+        agree the last time."""
+        if self._doubtful is not None:
+            return None
+        return Extent(self._agreed, True, self._rewound)
+
     def extent(self, recorded: int) -> Extent:
         """Return what may be cut of a sequence of `recorded` tokens."""
         live = self._look(recorded)

@@ -1,4 +1,4 @@
-"""Which positions of a prompt deserve a snapshot of recurrent state."""
+"""Which positions of a prompt deserve a restore point: windows and recurrent state, kept."""
 
 from dataclasses import dataclass
 from typing import Protocol

@@ -21,26 +21,27 @@ class Namespace:
 def make_namespace(
     *,
     model: str,
-    model_id: str,
     adapter: str,
+    architecture: str,
     layout: str,
     block_size: int,
     key_hash: str,
     codec: str,
     salt: str | bytes | None,
     extra: Mapping[str, str],
+    label: str = "",
 ) -> Namespace:
-    """Return the namespace of these parts.
+    """Return the namespace of these parts; `label` names the model for people, and no more.
 
     The salt is hashed, so that the readable document does not give it away. Versions of MLX and
-    mlx-lm are part of it: another version may compute other bits. Raises TypeError for a salt
-    that is neither text nor bytes.
+    mlx-lm and the device's architecture are part of it: others may compute other bits. Raises
+    TypeError for a salt that is neither text nor bytes.
     """
     document: dict[str, object] = {
         "format": FORMAT_VERSION,
         "model": model,
-        "model_id": model_id,
         "adapter": adapter,
+        "architecture": architecture,
         "layout": hashlib.sha256(layout.encode()).hexdigest(),
         "block_size": block_size,
         "key_hash": key_hash,
@@ -49,7 +50,8 @@ def make_namespace(
         "extra": dict(extra),
         "software": {name: _version(name) for name in ("mlx", "mlx-lm")},
     }
-    return Namespace(namespace_digest(document), document)
+    digest = namespace_digest(document)
+    return Namespace(digest, {**document, "label": label} if label else document)
 
 
 def salt_digest(salt: str | bytes | None) -> str:

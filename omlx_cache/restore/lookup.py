@@ -27,7 +27,7 @@ class RestorePoint:
     """The longest restorable prefix: `position` tokens from `uses`, root first per group.
 
     `reason` is None when nothing was left to restore. `matched` counts the leading tokens whose
-    blocks are known, restorable or not; `wanted_state` is where a snapshot was missed.
+    blocks are known, restorable or not; `wanted_state` is where windows or a snapshot were missed.
     """
 
     position: int
@@ -163,7 +163,7 @@ def _missed(
 ) -> int | None:
     """Return the branch boundary at which a snapshot would have helped."""
     boundary = matched // chain.block_size * chain.block_size
-    if boundary > position and any(group.kind == "state" for group in groups):
+    if boundary > position and any(group.kind != "paged" for group in groups):
         return boundary
     return None
 

@@ -52,6 +52,7 @@ class PendingRestore:
         limit: int,
         capacity: int,
         known: frozenset[int] = frozenset(),
+        stamp: int | None = None,
     ) -> None:
         self._queue = queue
         self._source = source
@@ -60,6 +61,7 @@ class PendingRestore:
         self._limit = limit
         self._capacity = capacity
         self._known = known
+        self._stamp = stamp
         self._caches: list[Any] = []
         self._reading: Reading | None = None
         self._finalizer: weakref.finalize[[Reading], PendingRestore] | None = None
@@ -149,15 +151,23 @@ class PendingRestore:
             limit=self._limit,
             capacity=self._capacity,
             known=self._known,
+            stamp=self._stamp,
         )
         return Taken(caches, layout, *restored)
 
     def _new_reading(self) -> Reading:
         self._caches = self._fresh()
         layout = layout_of(self._caches)
-        return Reading(
-            Walk(self._source, layout, self._chain, self._limit, self._capacity, self._known)
+        walk = Walk(
+            self._source,
+            layout,
+            self._chain,
+            self._limit,
+            self._capacity,
+            self._known,
+            self._stamp,
         )
+        return Reading(walk)
 
     def _let_go(self) -> None:
         if self._finalizer is not None:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from omlx_cache import reasons
 from omlx_cache.arrays.mlxio import Array, on_host
 from omlx_cache.pages.layout import Layout
 from omlx_cache.restore.device import join_on_device
@@ -36,15 +35,16 @@ def restore(
     limit: int,
     capacity: int,
     known: frozenset[int],
+    stamp: int | None = None,
 ) -> Restored:
     """Rebuild the fresh caches of `layout` as far as possible and return how far that was.
 
-    Evaluates MLX, reads the disk, and marks what it used as used. Never raises for what a disk or
-    a page does: the prefix before such a page is restored, after a bounded number of reads, and
-    the point's reason says why. The caches are untouched on a miss. Counts no miss: the reason is
-    the caller's to count.
+    Evaluates MLX, reads the disk, and marks what it used as used, at `stamp` of the store's clock.
+    Never raises for what a disk or a page does: the prefix before such a page is restored, after a
+    bounded number of reads, and the point's reason says why. The caches are untouched on a miss.
+    Counts no miss: the reason is the caller's to count.
     """
-    walk = Walk(source, layout, chain, limit, capacity, known)
+    walk = Walk(source, layout, chain, limit, capacity, known, stamp)
     work = Work()
     for attempt in range(DISK_PASSES + MEMORY_PASSES):
         memory = None if attempt < DISK_PASSES else work.in_memory(source)
@@ -151,7 +151,7 @@ def rebuild(
             leaf_plan.leaf.adapter.rebuild(
                 leaf_plan.leaf.cache, fields, point.position, leaf_plan.phase
             )
-    walk.source.touch(root_first(point))
+    walk.source.touch(root_first(point), walk.stamp)
     return Restored(point, _cold_tokens(point, from_disk))
 
 
@@ -168,8 +168,3 @@ def _cold_tokens(point: RestorePoint, from_disk: set[PageId]) -> int:
         return point.position if uses[0].page in from_disk else 0
     cold = sum(use.info.held for use in uses if use.page in from_disk)
     return min(point.position, cold)
-
-
-def unsupported(error: Exception) -> str:
-    """Return the miss reason for a cache that no adapter reads."""
-    return f"{reasons.UNSUPPORTED}:{error}"

@@ -32,6 +32,7 @@ class Walk:
     limit: int
     capacity: int
     known: frozenset[int]
+    stamp: int | None = None
     bad: set[PageId] = field(default_factory=set)
     failure: str | None = None
     models: dict[GroupSpec, PageMeta] = field(default_factory=dict)

@@ -10,6 +10,7 @@ SETTING_NAMES = (
     "write_policy",
     "queue_bytes",
     "queue_full",
+    "commit_wait_seconds",
     "durability",
     "codec",
     "cold_codec",

@@ -10,15 +10,18 @@ from omlx_cache_storage.index import PageIndex, Tail
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
 from omlx_cache_storage.recency import ChainRecency, Clock
+from omlx_cache_storage.stats import HotUsage
 
 
 @dataclass(slots=True)
 class _Held:
-    """A page in memory. `pins`: writes that still need it. `dirty`: the disk lacks it."""
+    """A page in memory. `pins`: writes that still need it. `dirty`: the disk lacks it.
+    `refused`: it lacks it because its budget has no room for a page so deep."""
 
     page: Page
     dirty: bool
     pins: int = 0
+    refused: bool = False
 
     @property
     def position(self) -> int:
@@ -56,24 +59,14 @@ class Grant(NamedTuple):
     dirty: list[PageId]
 
 
-@dataclass(frozen=True, slots=True)
-class HotUsage:
-    """Bytes and pages at one moment."""
-
-    pages: int
-    nbytes: int
-    peak_bytes: int
-    limit_bytes: int
-    evicted_pages: int
-
-
 class HotTier:
     """Holds live pages; `bytes held + bytes reserved <= limit_bytes` at every moment.
 
-    Mutable: every field below `_lock`, which guards them; any thread may call. No I/O here.
-    A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that the disk
-    lacks is not evicted either, but named for writing first. Without `retain` a page leaves as
-    soon as the disk has it.
+    `_lock` guards `_index`, `_order`, `_bytes`, `_reserved`, `_dirty_bytes`, `_peak`, `_evicted`;
+    any thread may call. No I/O here. A pinned page (queued for the disk) is never evicted. With
+    `keep_dirty` a page that the disk lacks is not evicted either, but named for writing first.
+    Without `retain` a page leaves as soon as the disk has it. `backed` says that there is a disk:
+    a sequence may then push out pages of its own that the disk has.
     """
 
     def __init__(
@@ -82,11 +75,13 @@ class HotTier:
         *,
         keep_dirty: bool = False,
         retain: bool = True,
+        backed: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self.limit_bytes = limit_bytes
         self._keep_dirty = keep_dirty
-        self._retain = retain
+        self.retain = retain
+        self._backed = backed
         self._clock = clock or Clock()
         self._lock = threading.Lock()
         self._index: PageIndex[_Held] = PageIndex()
@@ -98,15 +93,21 @@ class HotTier:
         self._evicted = 0
 
     def reserve(
-        self, nbytes: int, keep: Collection[PageId] = (), *, give_up_dirty: bool = False
+        self,
+        nbytes: int,
+        own: Collection[PageId] = (),
+        *,
+        evict: bool = True,
+        give_up_dirty: bool = False,
     ) -> Grant:
-        """Set bytes aside for a page about to be made, evicting others but those in `keep`.
+        """Set bytes aside for a page about to be made, evicting others as needed.
 
-        `give_up_dirty` evicts pages that the disk lacks as well, whatever `keep_dirty` says.
+        Pages of the same sequence (`own`) leave last, and only those that the disk has. Without
+        `evict` only free room is granted. `give_up_dirty` evicts pages of others that the disk
+        lacks as well, whatever `keep_dirty` says.
         """
-        spare_dirty = self._keep_dirty and not give_up_dirty
         with self._lock:
-            victims, dirty = self._victims(nbytes, keep, spare_dirty)
+            victims, dirty = self._victims(nbytes, own, evict, give_up_dirty)
             if victims is None:
                 return Grant(False, dirty)
             for page in victims:
@@ -116,28 +117,37 @@ class HotTier:
             self._peak = max(self._peak, self._bytes + self._reserved)
             return Grant(True, dirty)
 
-    def reserve_free(self, nbytes: int) -> bool:
-        """Set aside bytes that nobody uses, for a page read ahead or on the way; evicts nothing.
-
-        Never granted by a tier that retains nothing.
-        """
+    def shrink(self, nbytes: int) -> bool:
+        """Evict down to `nbytes`, as far as pages may leave; True when that was enough."""
         with self._lock:
-            taken = self._bytes + self._reserved + nbytes
-            if not self._retain or taken > self.limit_bytes:
-                return False
-            self._reserved += nbytes
-            self._peak = max(self._peak, taken)
-            return True
+            excess = self._bytes + self._reserved - nbytes
+            victims: list[PageId] = []
+
+            def consider(page: PageId) -> bool:
+                nonlocal excess
+                held = self._index.get(page)
+                if held is not None and not held.pins and not (held.dirty and self._keep_dirty):
+                    victims.append(page)
+                    excess -= held.page.meta.nbytes
+                return excess > 0
+
+            if excess > 0:
+                self._order.visit(consider)
+            for page in victims:
+                self._drop(page)
+                self._evicted += 1
+            return excess <= 0
 
     def release(self, nbytes: int) -> None:
         """Give a reservation back."""
         with self._lock:
             self._reserved -= nbytes
 
-    def put(self, page: Page, *, dirty: bool) -> bool:
+    def put(self, page: Page, *, dirty: bool, stamp_ns: int | None = None) -> bool:
         """Take a page whose payload bytes were reserved; the reservation is consumed.
 
-        False, and the page is left out, when one that holds as many of its tokens is here.
+        Its stamp of the clock is now by default. False, and the page is left out, when one that
+        holds as many of its tokens is here.
         """
         meta = page.meta
         with self._lock:
@@ -147,7 +157,9 @@ class HotTier:
                 return False
             self._drop(meta.id)
             self._index.put(meta.id, _Held(page, dirty, 0 if old is None else old.pins))
-            self._order.add(meta.id, meta.position, self._clock.now())
+            self._order.add(
+                meta.id, meta.position, self._clock.now() if stamp_ns is None else stamp_ns
+            )
             self._bytes += meta.nbytes
             self._dirty_bytes += meta.nbytes * dirty
             return True
@@ -179,16 +191,18 @@ class HotTier:
             held.pins += 1
             return held.page
 
-    def unpin(self, page: PageId, *, written: Page | None) -> None:
-        """Undo one `pin`; `written` is the version of the page that the disk has now."""
+    def unpin(self, page: PageId, *, written: Page | None, refused: bool = False) -> None:
+        """Undo one `pin`; `written` is the version of the page that the disk has now, `refused`
+        says that its budget has no room for the page."""
         with self._lock:
             held = self._index.get(page)
             if held is None:
                 return
             held.pins = max(0, held.pins - 1)
+            held.refused = refused
             if held.dirty and written is not None and written.meta.held >= held.held:
                 self._clean(held)
-            if not self._retain and not held.pins and not held.dirty:
+            if not self.retain and not held.pins and (refused or not held.dirty):
                 self._drop(page)
 
     def mark_dirty(self, pages: Iterable[PageId]) -> None:
@@ -208,7 +222,7 @@ class HotTier:
 
     def dirty(self, beyond_bytes: int = 0) -> list[PageId]:
         """Return unpinned dirty pages, next to be evicted first, until no more than
-        `beyond_bytes` of dirty bytes are left unnamed."""
+        `beyond_bytes` of dirty bytes are left unnamed. Refused pages are passed over."""
         named: list[PageId] = []
         with self._lock:
             left = self._dirty_bytes
@@ -218,7 +232,7 @@ class HotTier:
                 held = self._index.get(page)
                 if left > beyond_bytes and held is not None and held.dirty:
                     left -= held.page.meta.nbytes
-                    if not held.pins:
+                    if not held.pins and not held.refused:
                         named.append(page)
                 return left > beyond_bytes
 
@@ -278,29 +292,40 @@ class HotTier:
             assert self._bytes + self._reserved <= self.limit_bytes
 
     def _victims(
-        self, nbytes: int, keep: Collection[PageId], spare_dirty: bool
+        self, nbytes: int, own: Collection[PageId], evict: bool, give_up_dirty: bool
     ) -> tuple[list[PageId] | None, list[PageId]]:
-        """Decide what must leave to make room; None when it cannot be made."""
+        """Decide what must leave to make room, None when it cannot be made; and which pages
+        stand in the way until they are written."""
         excess = self._bytes + self._reserved + nbytes - self.limit_bytes
         victims: list[PageId] = []
         dirty: list[PageId] = []
         if excess <= 0:
             return victims, dirty
+        if not evict or nbytes > self.limit_bytes:
+            return None, dirty
+        durable: list[tuple[PageId, int]] = []
 
         def consider(page: PageId) -> bool:
             nonlocal excess
             held = self._index.get(page)
-            if held is None or held.pins or page in keep:
+            if held is None or held.pins:
                 return True
-            if held.dirty and spare_dirty:
+            ours = page in own
+            if held.dirty and self._keep_dirty and (ours or not give_up_dirty):
                 dirty.append(page)
-                return True
-            victims.append(page)
-            excess -= held.page.meta.nbytes
+            elif not ours:
+                victims.append(page)
+                excess -= held.page.meta.nbytes
+            elif self._backed and not held.dirty:
+                durable.append((page, held.page.meta.nbytes))
             return excess > 0
 
-        if nbytes <= self.limit_bytes:
-            self._order.visit(consider)
+        self._order.visit(consider)
+        for page, size in durable:
+            if excess <= 0:
+                break
+            victims.append(page)
+            excess -= size
         return (None if excess > 0 else victims), dirty
 
     def _clean(self, held: _Held) -> None:

@@ -63,7 +63,7 @@ class Prefetcher:
         It ends early when there is no free room for a page, or when one cannot be read.
         """
         prefetch = Prefetch(pages)
-        if self._cold is None or not pages:
+        if self._cold is None or not self._hot.retain or not pages:
             prefetch._ended.set()
             return prefetch
         with self._lock:
@@ -157,7 +157,7 @@ class Prefetcher:
         try:
             with cold.reading(page) as reader:
                 nbytes = reader.meta.nbytes
-                if not self._hot.reserve_free(nbytes):
+                if not self._hot.reserve(nbytes, evict=False).granted:
                     return None
                 reserved = nbytes
                 payload = allocate(nbytes)

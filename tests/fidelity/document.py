@@ -15,8 +15,9 @@ PATH = Path(__file__).parents[2] / "docs" / "fidelity.md"
 
 _INTRODUCTION = f"""# What is restored, and how exactly
 
-Written by `python -m fidelity` (with `tests` on the path); a test compares it with new
-measurements. The models are real mlx-lm classes at very small sizes with random weights, run on
+Written by `python -m fidelity` (with `tests` on the path), and compared with new measurements:
+those of one family for each mixture of cache classes in every test run, those of all families in
+the nightly one. The models are real mlx-lm classes at very small sizes with random weights, run on
 MLX's CPU back end.
 
 ## The matrix

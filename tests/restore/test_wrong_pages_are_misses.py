@@ -223,9 +223,20 @@ def test_other_adapter_files_are_another_model(store: BlockStore, tmp_path: Path
     assert request(model, PrefixCache(model, store), PROMPT, commit=False).cached == 0
 
 
-def test_another_model_id_is_another_model(model: Any, store: BlockStore) -> None:
+def test_a_models_name_is_a_label_and_no_part_of_its_identity(
+    model: Any, store: BlockStore
+) -> None:
     request(model, PrefixCache(model, store, model_id="a"), PROMPT)
-    assert request(model, PrefixCache(model, store, model_id="b"), PROMPT, commit=False).cached == 0
+    again = request(model, PrefixCache(model, store, model_id="b"), PROMPT, commit=False)
+    assert again.cached == len(PROMPT) - 1
+
+
+def test_another_architecture_is_another_namespace(
+    model: Any, store: BlockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request(model, PrefixCache(model, store), PROMPT)
+    monkeypatch.setattr("omlx_cache.prefix.architecture", lambda: "gpu sm_90")
+    assert request(model, PrefixCache(model, store), PROMPT, commit=False).cached == 0
 
 
 def test_another_block_size_or_key_hash_finds_nothing(model: Any, open_store: Opener) -> None:

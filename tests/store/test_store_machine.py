@@ -15,6 +15,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from kit.examples import examples
 from kit.storage import (
     FaultyDisk,
     Story,
@@ -229,9 +230,8 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 StoreMachine.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
 TestStoreMachine = StoreMachine.TestCase

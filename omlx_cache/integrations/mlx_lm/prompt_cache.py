@@ -19,7 +19,6 @@ from omlx_cache.integrations.mlx_lm.models import (
     caches_of,
     unknown_model,
 )
-from omlx_cache.sequences import count_request
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.keys import Tokens, as_tokens
@@ -101,7 +100,8 @@ class TieredPromptCache:
             _log.exception("the prompt cache is passed by")
             caches, position, cold, reason = None, 0, 0, f"{reasons.ERROR}:{type(error).__name__}"
         seconds = time.perf_counter() - began
-        count_request(self._store.counters, len(prompt), position, cold, seconds, reason)
+        word = None if reason is None else reasons.word(reason)
+        self._store.counters.request(len(prompt), position, cold, seconds, word)
         self.last = Fetched(len(prompt), position, cold, seconds, reason)
         return (caches, prompt[position:]) if position else (None, prompt)
 
@@ -199,7 +199,7 @@ class TieredPromptCache:
     @property
     def nbytes(self) -> int:
         """Bytes of memory that the hot tier holds, of every model."""
-        return self._store.hot.usage().nbytes
+        return self._store.stats().hot.nbytes
 
     def __len__(self) -> int:
         """Sequences that were inserted through this object and are still in a tier."""

@@ -1,1 +1,1 @@
-"""Measurements that a user can repeat: what each KV codec costs, saves and loses."""
+"""Measurements that a user can repeat: `omlx-cache bench` and `omlx-cache bench-kv`."""

@@ -8,12 +8,12 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import load_prompt_cache, make_prompt_cache, save_prompt_cache
 
-from omlx_cache.arrays.mlxio import Array
+from omlx_cache.arrays.mlxio import Array, allocate_payload
 from omlx_cache.store import READ_THREADS
 from omlx_cache.tools.bench.bed import Bed, LayersOnly
 from omlx_cache.tools.bench.raw import Concatenation, RawCopy, RawRead, can_forget
 from omlx_cache.tools.bench.rows import Peak, Row
-from omlx_cache.tools.bench.sizes import Size
+from omlx_cache.tools.bench.sizes import BLOCK_SIZE, Size
 from omlx_cache.tools.bench.timing import Work, in_turn, seconds
 
 MEMCPY = "one memcpy"
@@ -35,8 +35,8 @@ def measure_hot(size: Size, directory: Path) -> tuple[list[Row], list[Peak]]:
         if not bed.store.flush(FLUSH_SECONDS):
             raise RuntimeError("the disk took no pages")
         del live
-        pages = [bed.store.hot.get(entry.meta.id) for entry in bed.store.hot.entries()]
-        payloads = [page.payload for page in pages if page is not None]
+        blocks = size.tokens // BLOCK_SIZE
+        payloads = [allocate_payload(size.kv_bytes // blocks) for _ in range(blocks)]
         works: dict[str, Work] = {
             "ours": bed.restore,
             **_copies(size),

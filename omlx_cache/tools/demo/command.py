@@ -26,7 +26,10 @@ WIDTH = 104
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the demo, print its table, and return 1 unless every row passed."""
+    """Run the demo, print its table, and return 1 unless every row passed.
+
+    Blocks for as long as a few prefills take. Raises DemoError for input that cannot be used.
+    """
     block_size = CacheSettings().block_size
     if args.prompt_file is not None and not args.prompt_file.is_file():
         raise DemoError(f"the prompt file {args.prompt_file}: no such file")

@@ -35,16 +35,6 @@ class Run:
         return cls(**{**fields, "new_tokens": tuple(fields["new_tokens"])})
 
 
-@dataclass(frozen=True, slots=True)
-class KeepAt:
-    """A snapshot policy: recurrent state is kept where the demo restores, and nowhere else."""
-
-    places: tuple[int, ...]
-
-    def positions(self, *, start: int, stop: int, block_size: int, branch: int | None) -> list[int]:
-        return [place for place in self.places if start < place < stop]
-
-
 def warm_up(model: Any, length: int) -> None:
     """Let MLX load the kernels of a short prefill, so that no run pays for them."""
     run_plain(model, *_short(length), 2, _unheard)

@@ -1,6 +1,7 @@
 """The store that both of the demo's processes open, and the cache on it."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,18 @@ from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
 from omlx_cache.tools.demo.errors import DemoError
 from omlx_cache.tools.demo.prompts import Prompts
-from omlx_cache.tools.demo.runs import KeepAt
 
 _ROOM = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAt:
+    """A snapshot policy: recurrent state is kept where the demo restores, and nowhere else."""
+
+    places: tuple[int, ...]
+
+    def positions(self, *, start: int, stop: int, block_size: int, branch: int | None) -> list[int]:
+        return [place for place in self.places if start < place < stop]
 
 
 def demo_settings(cold_dir: Path, kv_bytes: int, block_size: int | None = None) -> CacheSettings:

@@ -1,20 +1,19 @@
 """How much memory a model's KV takes, from its config.json alone. Imports no MLX."""
 
+from .caches import GroupBytes, ModelCaches
+from .child import caches_of
 from .config import config_path, read_config
 from .errors import SizingError
 from .estimate import Estimate, GroupEstimate, estimate
-from .families import layout_of
-from .leaves import Attention, ModelLayout, State
 
 __all__ = [
-    "Attention",
     "Estimate",
+    "GroupBytes",
     "GroupEstimate",
-    "ModelLayout",
+    "ModelCaches",
     "SizingError",
-    "State",
+    "caches_of",
     "config_path",
     "estimate",
-    "layout_of",
     "read_config",
 ]

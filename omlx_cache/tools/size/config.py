@@ -11,6 +11,8 @@ from .errors import SizingError
 Config: TypeAlias = Mapping[str, Any]
 
 _REVISION = "main"
+_TEXT_PARTS = ("text_config", "llm_config", "language_config")
+_DTYPES = ("float32", "float16", "bfloat16")
 
 
 def read_config(model: str | Path) -> Config:
@@ -77,58 +79,19 @@ def _snapshots(hub: Path, model_id: str) -> list[Path]:
     return sorted(found, key=lambda path: path.name != main)
 
 
-def text_config(config: Config) -> Config:
-    """Return the language model's part of a vision-language model's configuration."""
-    for name in ("text_config", "llm_config", "language_config"):
-        nested = config.get(name)
-        if isinstance(nested, dict):
-            return {**config, **nested}
-    return config
+def model_type_of(config: Config) -> str:
+    """Return the model type; raises SizingError when the configuration names none."""
+    named = config.get("model_type")
+    if not isinstance(named, str) or not named:
+        raise SizingError("the configuration names no model_type")
+    return named
 
 
-class Fields:
-    """Typed access to a configuration; every error names the field."""
-
-    def __init__(self, config: Config) -> None:
-        self._config = config
-
-    def __contains__(self, name: str) -> bool:
-        return self._config.get(name) is not None
-
-    def count(self, *names: str, default: int | None = None) -> int:
-        """Return the first of the named fields as an integer, else `default`."""
-        for name in names:
-            value = self._config.get(name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise SizingError(f"{name} is not a count: {value!r}")
-            return value
-        if default is None:
-            raise SizingError(f"the configuration has no {' or '.join(names)}")
-        return default
-
-    def number(self, name: str, default: float) -> float:
-        value = self._config.get(name)
-        return float(value) if isinstance(value, int | float) else default
-
-    def items(self, name: str) -> list[Any]:
-        """Return a list field, empty when it is absent."""
-        value = self._config.get(name)
-        if value is None:
-            return []
-        if not isinstance(value, list | tuple | str):
-            raise SizingError(f"{name} is not a list: {value!r}")
-        return list(value)
-
-    def section(self, name: str) -> "Fields":
-        """Return a nested object's fields, empty when it is absent."""
-        value = self._config.get(name)
-        return Fields(value if isinstance(value, dict) else {})
-
-    def flag(self, name: str) -> bool:
-        return bool(self._config.get(name))
-
-    def text(self, name: str, default: str = "") -> str:
-        value = self._config.get(name)
-        return value if isinstance(value, str) else default
+def dtype_of(config: Config) -> str | None:
+    """Return the floating-point type that a configuration or its language model's part names."""
+    nested = (config.get(name) for name in _TEXT_PARTS)
+    for source in (*(part for part in nested if isinstance(part, dict)), config):
+        for name in ("dtype", "torch_dtype"):
+            if source.get(name) in _DTYPES:
+                return str(source[name])
+    return None

@@ -1,15 +1,13 @@
 """How much memory a model's KV takes: per token, per block, and for a context and a batch."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from omlx_cache.codecs.names import CodecName, check_codec_name
 
-from .codecs import Sides, token_bytes
-from .config import Config, read_config
-from .families import layout_of
-from .leaves import Attention, Kind, Leaf, ModelLayout, State
+from .caches import GroupBytes, Kind, ModelCaches
+from .child import caches_of
+from .config import Config
 
 DEFAULT_BLOCK = 256
 
@@ -81,7 +79,7 @@ class Estimate:
 
 
 def estimate(
-    model: str | Path | Config,
+    model: str | Path | Config | ModelCaches,
     *,
     context: int = 4096,
     batch: int = 1,
@@ -91,10 +89,9 @@ def estimate(
 ) -> Estimate:
     """Return the KV memory of a model; imports no MLX and loads no weights.
 
-    model: a config.json, a folder that holds one, an id in the local hub cache, or the
-        parsed configuration. reserve: tokens of room to grow for each sequence.
-    Raises SizingError: nothing readable there, or a layout that is not understood;
-    ValueError for an unknown codec or a size out of range.
+    model: its caches, or what `caches_of` takes, which then traces it.
+    reserve: tokens of room to grow for each sequence.
+    Raises SizingError as `caches_of` does; ValueError for an unknown codec or a size out of range.
     """
     for name, value, least in (
         ("context", context, 0),
@@ -105,65 +102,41 @@ def estimate(
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
     chosen = check_codec_name(codec)
-    layout = layout_of(read_config(model) if isinstance(model, str | Path) else model)
-    sizes = token_bytes(layout.leaves, chosen, layout.itemsize)
-    groups = tuple(
-        _group(layout, members, context, reserve, batch, block_size)
-        for members in _by_group(layout.leaves, sizes)
-    )
+    caches = model if isinstance(model, ModelCaches) else caches_of(model)
+    groups = tuple(_group(g, chosen, context, reserve, batch, block_size) for g in caches.groups)
     return Estimate(
-        layout.model_type,
+        caches.model_type,
         chosen,
-        layout.itemsize,
+        caches.itemsize,
         context,
         reserve,
         batch,
         block_size,
         groups,
-        layout.notes,
+        caches.notes,
     )
-
-
-_Member = tuple[Leaf, Sides]
-
-
-def _by_group(leaves: Iterable[Leaf], sizes: Iterable[Sides]) -> list[list[_Member]]:
-    """Group caches that age alike: same kind and window, in order of appearance."""
-    groups: dict[tuple[Kind, int], list[_Member]] = {}
-    for leaf, sides in zip(leaves, sizes, strict=True):
-        window = leaf.window if isinstance(leaf, Attention) else 0
-        groups.setdefault((leaf.kind, window), []).append((leaf, sides))
-    return list(groups.values())
 
 
 def _group(
-    layout: ModelLayout,
-    members: list[_Member],
-    context: int,
-    reserve: int,
-    batch: int,
-    block_size: int,
+    group: GroupBytes, codec: CodecName, context: int, reserve: int, batch: int, block_size: int
 ) -> GroupEstimate:
-    first = members[0][0]
-    keys = sum(sides.keys for _, sides in members)
-    values = sum(sides.values for _, sides in members)
-    snapshot = sum(leaf.size(layout.itemsize) for leaf, _ in members if isinstance(leaf, State))
-    window = first.window if isinstance(first, Attention) else 0
-    held = 0 if first.kind == "state" else _held(context, window)
-    room = 0 if first.kind == "state" else _held(context + reserve, window)
+    keys, values = group.token_bytes[codec]
+    held, room = _held(context, group), _held(context + reserve, group)
     return GroupEstimate(
-        kind=first.kind,
-        window=window,
-        layers=len(members),
+        kind=group.kind,
+        window=group.window,
+        layers=group.caches,
         token_bytes=keys + values,
-        block_bytes=(keys + values) * block_size + snapshot,
+        block_bytes=(keys + values) * block_size + group.snapshot_bytes,
         held_tokens=held,
         key_bytes=keys * held * batch,
         value_bytes=values * held * batch,
-        context_bytes=((keys + values) * held + snapshot) * batch,
-        reserved_bytes=((keys + values) * room + snapshot) * batch,
+        context_bytes=((keys + values) * held + group.snapshot_bytes) * batch,
+        reserved_bytes=((keys + values) * room + group.snapshot_bytes) * batch,
     )
 
 
-def _held(tokens: int, window: int) -> int:
-    return min(tokens, window) if window else tokens
+def _held(tokens: int, group: GroupBytes) -> int:
+    if group.kind == "state":
+        return 0
+    return min(tokens, group.window) if group.window else tokens

@@ -1,6 +1,5 @@
 """What the cold tier knows and says of its pages: plain values, no behaviour."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,20 +60,3 @@ class ColdEntry(NamedTuple):
     info: PageInfo
     path: Path
     used_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class ColdUsage:
-    """Physical bytes and pages at one moment, and what went wrong so far.
-
-    `state` is `ok`, or says why the disk refused most recently: it is `ok` again after the next
-    success.
-    """
-
-    pages: int
-    nbytes: int
-    peak_bytes: int
-    limit_bytes: int
-    evicted_pages: int
-    corrupt_pages: int
-    state: str

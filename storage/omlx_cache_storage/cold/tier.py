@@ -9,7 +9,7 @@ from pathlib import Path
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.reader import PageReader
-from omlx_cache_storage.cold.records import ColdEntry, ColdUsage, Doomed, StoredPage
+from omlx_cache_storage.cold.records import ColdEntry, Doomed, StoredPage
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import name_of
@@ -17,6 +17,7 @@ from omlx_cache_storage.index import PageIndex, Tail
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo
 from omlx_cache_storage.recency import ChainRecency, Clock
+from omlx_cache_storage.stats import ColdUsage
 
 FILE_SLACK_BYTES = 16 * 1024
 """More than a file takes beside header and payload: its last block, and its name."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kit.forks import CAN_FORK, parent
 from kit.tinylm import Server, make_model, serve_ours, serve_upstream
 
 SYSTEM = "You are a helpful assistant who answers briefly and to the point. " * 3
@@ -33,6 +34,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "thinking": make_model(root / "thinking", "qwen3", thinking=True),
         "thinking-hybrid": make_model(root / "thinking-hybrid", "qwen3_next", thinking=True),
     }
+
+
+@pytest.fixture(scope="session")
+def forks() -> None:
+    """The process that forks servers outlives the test that needs it first."""
+    if CAN_FORK:
+        parent()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.tinylm import Server
+from kit.tinylm import Server, serve_ours, serve_upstream
 
 from .conftest import SYSTEM, ask, assert_same_but_cached_more, converse
 
@@ -123,13 +123,13 @@ def test_a_template_that_strips_reasoning_still_shares_the_rest(
     assert mine[2].cached_tokens >= mine[1].prompt_tokens - len("assistant\n") - 4
 
 
-def test_quantised_kv(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> None:
-    from kit.tinylm import serve_ours, serve_upstream
-
+def test_quantised_kv(
+    models: dict[str, Path], forks: None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     flags = ["--kv-bits", "8", "--kv-group-size", "32", "--quantized-kv-start", "300"]
     flags += ["--model", str(models["wide"])]
     home = tmp_path_factory.mktemp("q")
-    mine, other = serve_ours(home, *flags), serve_upstream(home, *flags)
+    mine, other = (serve(home, *flags, forked=True) for serve in (serve_ours, serve_upstream))
     try:
         said = converse(mine, models["wide"], "bits", turns=4)
         assert_same_but_cached_more(said, converse(other, models["wide"], "bits", turns=4))
@@ -137,7 +137,7 @@ def test_quantised_kv(models: dict[str, Path], tmp_path_factory: pytest.TempPath
         assert said[0].prompt_tokens < 300 < said[3].prompt_tokens
         assert said[3].cached_tokens > said[2].prompt_tokens
         assert mine.stop() == 0
-        mine = serve_ours(home, *flags)
+        mine = serve_ours(home, *flags, forked=True)
         again = converse(mine, models["wide"], "bits", turns=4)
         assert [turn.text for turn in again] == [turn.text for turn in said]
         assert again[3].cached_tokens >= said[3].cached_tokens

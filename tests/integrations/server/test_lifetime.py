@@ -24,12 +24,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def start(home: Path, models: dict[str, Path]) -> Iterator[Start]:
+def start(home: Path, models: dict[str, Path], forks: None) -> Iterator[Start]:
     """Starts servers that share a cold tier, and ends those that a test left."""
     running: list[Server] = []
 
     def begin(model: str, *flags: str) -> Server:
-        running.append(serve_ours(home, "--model", str(models[model]), *flags))
+        flags = ("--model", str(models[model]), *flags)
+        running.append(serve_ours(home, *flags, forked=True))
         return running[-1]
 
     yield begin
@@ -83,7 +84,7 @@ def test_a_signal_finishes_the_answer_and_writes_everything(
         stream = client.chat.completions.create(
             model=str(models["dense"]),
             messages=messages,
-            max_tokens=1500,
+            max_tokens=500,
             temperature=0,
             stream=True,
             logit_bias={"2": -100.0},

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from kit.forks import run
 from kit.tinylm import serve_ours
 from omlx_cache.integrations.mlx_lm.server.prompts import Prompt, PromptFileError, read_prompts
 
 from .conftest import SYSTEM, ask
+
+pytestmark = pytest.mark.usefixtures("forks")
 
 CHATS = [
     {"messages": [{"role": "system", "content": f"Rules. {SYSTEM}"}]},
@@ -38,9 +41,12 @@ def warm(home: Path, file: Path, *flags: str, check: bool = True, **options: Any
         "HF_HUB_OFFLINE": "1",
     }
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OMLX_")}
-    command = [sys.executable, "-m", "omlx_cache_daemon", "warm", str(file), *flags]
-    options = {"capture_output": True, "text": True, **options}
-    done = subprocess.run(command, env={**kept, **variables}, timeout=90, **options)
+    command = ["omlx_cache_daemon", "warm", str(file), *flags]
+    if options:
+        whole = [sys.executable, "-m", *command]
+        done = subprocess.run(whole, env={**kept, **variables}, text=True, timeout=90, **options)
+    else:
+        done = run(command, {**kept, **variables})
     assert done.returncode == 0 or not check, done.stderr
     return done
 
@@ -64,7 +70,7 @@ def test_a_server_restores_what_was_warmed(
     again = json.loads(warm(home, chats_file(home), *flags).stdout)
     assert again["warm_prompts"] == 2
     assert again["computed_tokens"] == again["stored_bytes"] == 0
-    server = serve_ours(home, "--model", str(models[model]))
+    server = serve_ours(home, "--model", str(models[model]), forked=True)
     try:
         same = ask(server, models[model], CHATS[1]["messages"])
         assert same.cached_tokens == same.prompt_tokens - 1
@@ -88,7 +94,6 @@ def test_a_person_sees_a_progress_bar(
         text,
         "--model",
         str(models["dense"]),
-        capture_output=False,
         stdout=subprocess.PIPE,
         stderr=theirs,
     )

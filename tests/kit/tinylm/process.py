@@ -13,6 +13,8 @@ from pathlib import Path
 
 from openai import OpenAI
 
+from kit.forks import CAN_FORK, Forked, fork
+
 _START_SECONDS = 90.0
 
 
@@ -20,7 +22,7 @@ _START_SECONDS = 90.0
 class Server:
     """A running server. `stop` asks it to end as a person would; `kill` gives it no chance."""
 
-    process: "subprocess.Popen[str]"
+    process: "subprocess.Popen[str] | Forked"
     url: str
     log: Path
 
@@ -49,8 +51,11 @@ class Server:
         return self.log.read_text()
 
 
-def serve_ours(home: Path, *arguments: str, **variables: str) -> Server:
-    """Start `omlx-cache serve` with a cold tier and runtime directory under `home`."""
+def serve_ours(home: Path, *arguments: str, forked: bool = False, **variables: str) -> Server:
+    """Start `omlx-cache serve` with a cold tier and runtime directory under `home`.
+
+    `forked` saves the imports where the system can fork after them.
+    """
     home.mkdir(parents=True, exist_ok=True)
     environment = {
         **_environment(),
@@ -63,7 +68,7 @@ def serve_ours(home: Path, *arguments: str, **variables: str) -> Server:
         **variables,
     }
     command = ["-m", "omlx_cache_daemon", "serve", "--port", "0", *arguments]
-    process, log = _start(home / "serve.log", command, environment)
+    process, log = _start(home / "serve.log", command, environment, forked)
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line.startswith("Listening on "):
@@ -73,14 +78,14 @@ def serve_ours(home: Path, *arguments: str, **variables: str) -> Server:
     return server
 
 
-def serve_upstream(home: Path, *arguments: str) -> Server:
+def serve_upstream(home: Path, *arguments: str, forked: bool = False) -> Server:
     """Start mlx-lm's own server."""
     home.mkdir(parents=True, exist_ok=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = ["-m", "mlx_lm", "server", "--port", str(port), *arguments]
-    process, log = _start(home / "upstream.log", command, _environment())
+    process, log = _start(home / "upstream.log", command, _environment(), forked)
     server = Server(process, f"http://127.0.0.1:{port}", log)
     _wait_for(server)
     return server
@@ -97,9 +102,11 @@ def _environment() -> dict[str, str]:
 
 
 def _start(
-    log: Path, command: list[str], environment: dict[str, str]
-) -> tuple["subprocess.Popen[str]", Path]:
+    log: Path, command: list[str], environment: dict[str, str], forked: bool = False
+) -> tuple["subprocess.Popen[str] | Forked", Path]:
     with log.open("a") as stderr:
+        if forked and CAN_FORK:
+            return fork(command[1:], environment, stderr.fileno()), log
         process = subprocess.Popen(
             [sys.executable, *command],
             env=environment,

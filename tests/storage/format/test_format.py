@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
+from kit.examples import examples
 from omlx_cache_storage.cold.catalog import read_header
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.reader import PageReader
@@ -91,7 +92,7 @@ def test_a_header_is_read_back_as_it_was(meta: PageMeta, checksum: str) -> None:
     assert header_length(raw[:8]) == len(raw)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(METAS, st.randoms())
 def test_a_file_is_read_back_as_it_was(meta: PageMeta, random: Any) -> None:
     payload = random.randbytes(meta.nbytes)

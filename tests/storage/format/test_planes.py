@@ -8,6 +8,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.examples import examples
 from omlx_cache_storage.format import planes
 
 needs_zstd = pytest.mark.skipif(not planes.available(), reason="the extra zstd is not installed")
@@ -65,7 +66,7 @@ def test_empty_or_odd_page_is_refused(size: int) -> None:
         planes.pack(bytes(size))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(st.data())
 def test_every_flipped_bit_or_cut_is_refused(data: st.DataObject) -> None:
     raw = bf16(2048)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from omlx_cache.tools.bench.__main__ import main
 from omlx_cache.tools.bench.report import BEGIN, END, write_section
 from omlx_cache.tools.bench.rows import Peak, Results, Row
 from omlx_cache.tools.bench.timing import in_turn
+from omlx_cache_daemon.cli import main
 
 
 def test_one_run_compares_with_every_limit_and_writes_its_section(
@@ -15,7 +15,8 @@ def test_one_run_compares_with_every_limit_and_writes_its_section(
 ) -> None:
     page = tmp_path / "benchmarks.md"
     page.write_text(f"# Title\n{BEGIN}\nold figures\n{END}\nafter\n")
-    assert main(["--size", "tiny", "--json", "--write", str(page), "--dir", str(tmp_path)]) == 0
+    command = ["bench", "--size", "tiny", "--format", "json"]
+    assert main([*command, "--write", str(page), "--dir", str(tmp_path)]) == 0
     told = json.loads(capsys.readouterr().out)
     compared = {(row["what"].split(",")[0], row["compared_with"]) for row in told["rows"]}
     assert compared >= {
@@ -58,3 +59,25 @@ def test_works_are_run_in_turn_and_the_first_round_does_not_count() -> None:
     times = in_turn(works, runs=2, before=lambda: calls.append("-"))
     assert calls == ["-", "a", "-", "b"] * 3
     assert set(times) == {"a", "b"}
+
+
+@pytest.mark.parametrize("option", ["--dir", "--write"])
+def test_a_place_that_does_not_exist_is_one_line_before_anything_is_measured(
+    option: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["bench", option, str(tmp_path / "absent" / "place")]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.splitlines() == [told.err.rstrip("\n")]
+    assert f"{option}: there is no directory" in told.err
+
+
+def test_a_page_that_cannot_be_written_is_one_line_before_anything_is_measured(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("no markers")
+    assert main(["bench", "--write", str(page)]) == 1
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "begin: generated" in told

@@ -1,6 +1,8 @@
 """`omlx-cache size`, through the command line's own entry."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +61,11 @@ def test_a_wrong_option_is_a_usage_error(model: Any, arguments: list[str]) -> No
     with pytest.raises(SystemExit) as caught:
         main(["size", model(LLAMA_7B), *arguments])
     assert caught.value.code == 2
+
+
+def test_only_the_child_imports_mlx(model: Any) -> None:
+    code = (
+        "import sys; from omlx_cache_daemon.cli import main; code = main(sys.argv[1:]); "
+        "sys.exit(code or any(n.split('.')[0] in ('mlx', 'mlx_lm') for n in sys.modules))"
+    )
+    subprocess.run([sys.executable, "-c", code, "size", model(LLAMA_7B)], check=True)

@@ -8,14 +8,19 @@ from typing import Any
 
 import pytest
 
-from omlx_cache.tools.size import SizingError, config_path, estimate
+from omlx_cache.tools import size
+from omlx_cache.tools.size import SizingError, caches_of, config_path, read_config
+from omlx_cache.tools.size.trace import trace
 
 GIB = 2**30
 LLAMA_7B: dict[str, Any] = {
     "model_type": "llama",
     "hidden_size": 4096,
     "num_hidden_layers": 32,
+    "intermediate_size": 11008,
     "num_attention_heads": 32,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 32000,
     "torch_dtype": "float16",
 }
 LLAMA_3_8B = {**LLAMA_7B, "num_key_value_heads": 8, "torch_dtype": "bfloat16"}
@@ -27,6 +32,10 @@ DEEPSEEK_V3 = {
     "num_key_value_heads": 128,
     "kv_lora_rank": 512,
     "qk_rope_head_dim": 64,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "n_group": 8,
+    "topk_group": 4,
     "torch_dtype": "bfloat16",
 }
 QWEN3_NEXT_80B = {
@@ -42,6 +51,18 @@ QWEN3_NEXT_80B = {
     "linear_value_head_dim": 128,
     "linear_conv_kernel_dim": 4,
     "full_attention_interval": 4,
+    "intermediate_size": 5120,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "decoder_sparse_step": 1,
+    "shared_expert_intermediate_size": 512,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 512,
+    "rms_norm_eps": 1e-6,
+    "vocab_size": 151936,
+    "rope_theta": 10000000,
+    "partial_rotary_factor": 0.25,
+    "max_position_embeddings": 262144,
     "torch_dtype": "bfloat16",
 }
 GEMMA_3_27B = {
@@ -49,6 +70,8 @@ GEMMA_3_27B = {
     "text_config": {
         "model_type": "gemma3_text",
         "hidden_size": 5376,
+        "intermediate_size": 21504,
+        "vocab_size": 262208,
         "num_hidden_layers": 62,
         "num_attention_heads": 32,
         "num_key_value_heads": 16,
@@ -58,6 +81,11 @@ GEMMA_3_27B = {
     },
     "torch_dtype": "bfloat16",
 }
+
+
+def estimate(config: dict[str, Any], **options: Any) -> size.Estimate:
+    """As the product's, but traced here: a process for each would take a second."""
+    return size.estimate(trace(config), **options)
 
 
 def test_a_7b_model_at_4096_tokens_is_one_gib_of_keys_and_one_of_values() -> None:
@@ -111,34 +139,10 @@ def test_codecs_save_what_their_bits_say() -> None:
     assert four - last_layer == pytest.approx((dense - last_layer) * 4.5 / 16)
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({}, "no num_attention_heads"),
-        ({**LLAMA_7B, "num_hidden_layers": -1}, "num_hidden_layers is not a count"),
-        ({**LLAMA_7B, "num_hidden_layers": 0}, "no cache was found"),
-        ({**LLAMA_7B, "num_attention_heads": 0}, "num_attention_heads is 0"),
-        ({**LLAMA_7B, "layer_types": 3}, "layer_types is not a list"),
-        ({**LLAMA_7B, "layer_types": ["sliding_attention"]}, "no window size"),
-    ],
-)
-def test_a_configuration_that_says_too_little_is_refused(
-    config: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(SizingError, match=message):
-        estimate(config)
-
-
-def test_an_unknown_type_is_computed_with_a_note() -> None:
-    result = estimate({**LLAMA_7B, "model_type": "brand_new"})
-    assert result.context_bytes == 2 * GIB
-    assert "brand_new" in result.notes[0]
-
-
 @pytest.mark.parametrize("argument", [{"context": -1}, {"batch": 0}, {"block_size": 0}])
 def test_sizes_out_of_range_are_refused_by_name(argument: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=next(iter(argument))):
-        estimate(LLAMA_7B, **argument)  # type: ignore[arg-type]
+        estimate(LLAMA_7B, **argument)
 
 
 def test_an_unknown_codec_is_refused_with_the_known_ones() -> None:
@@ -169,13 +173,13 @@ def test_a_file_a_folder_and_a_hub_id_are_found(hub: Path, tmp_path: Path) -> No
     (model / "refs").mkdir()
     (model / "refs" / "main").write_text("abc")
     assert config_path("org/name") == main
-    assert estimate("org/name").context_bytes == 2 * GIB
+    assert read_config("org/name") == LLAMA_7B
 
 
 @pytest.mark.parametrize("model", ["org/absent", "../../etc", "a/b/c", "/nowhere/config.json", ""])
 def test_a_model_that_is_not_there_says_where_was_looked(model: str, hub: Path) -> None:
     with pytest.raises(SizingError, match="no such"):
-        estimate(model or str(hub / "nothing"))
+        caches_of(model or str(hub / "nothing"))
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"\xff\xfe"])
@@ -183,7 +187,7 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, content: byt
     path = tmp_path / "config.json"
     path.write_bytes(content)
     with pytest.raises(SizingError, match=r"config\.json"):
-        estimate(path)
+        caches_of(path)
 
 
 def test_it_imports_no_mlx() -> None:

@@ -1,0 +1,267 @@
+"""The tiers together: where a page is found, how it is admitted, written, used again and dropped.
+
+One way in (`admit`, then `put`) and one way out (`find`, then `held` or `reading`), whatever the
+page holds. No MLX.
+"""
+
+import time
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
+
+from omlx_cache_storage.cold.reader import PageReader
+from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.errors import PageUnreadable
+from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.index import Tail
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
+from omlx_cache_storage.policy import WritePolicy
+from omlx_cache_storage.recency import Clock
+from omlx_cache_storage.stats import Counters
+from omlx_cache_storage.writer import Documents, Writer
+
+FLUSH_SECONDS = 30.0
+
+
+class Tiers:
+    """A hot tier, and behind it a cold one with its writer, or none.
+
+    Any thread may call any method; only `flush`, `clear`, `wait_for_writer` and `reading` wait for
+    a disk. The tiers, the writer and the counters guard themselves; nothing here is mutable.
+    """
+
+    def __init__(
+        self,
+        *,
+        hot_bytes: int,
+        queue_bytes: int,
+        policy: WritePolicy,
+        clock: Clock,
+        cold: ColdTier | None,
+        documents: Documents,
+    ) -> None:
+        self.counters = Counters()
+        self._policy = policy
+        self._clock = clock
+        self.hot = HotTier(
+            hot_bytes or queue_bytes,
+            keep_dirty=policy.on_evict and cold is not None,
+            retain=hot_bytes > 0,
+            backed=cold is not None,
+            clock=clock,
+        )
+        self.cold = cold
+        self.writer: Writer | None = None
+        if cold is not None:
+            queue = min(queue_bytes, self.hot.limit_bytes)
+            backlog = self._unwritten if policy.on_put else tuple
+            self.writer = Writer(self.hot, cold, queue, documents, backlog)
+            self.writer.start()
+
+    # Out: finding and reading.
+
+    def find(self, page: PageId) -> PageInfo | None:
+        """Return where a page lies, the tier that holds more of it first; reads nothing."""
+        hot = self.hot.info(page)
+        cold = self.cold.info(page) if self.cold is not None else None
+        if hot is None or (cold is not None and cold.held > hot.held):
+            return cold
+        return hot
+
+    def tails(self, parent: BlockKey) -> set[Tail]:
+        """Return the pages that may end inside the block after a boundary."""
+        found = self.hot.tails(parent)
+        return found | self.cold.tails(parent) if self.cold is not None else found
+
+    def held(self, page: PageId) -> Page | None:
+        """Return a page that memory has; it stays valid for as long as the caller holds it."""
+        return self.hot.get(page)
+
+    def reading(self, page: PageId) -> AbstractContextManager[PageReader]:
+        """Open a cold page; raises PageError inside the `with` statement."""
+        if self.cold is None:
+            raise PageUnreadable("there is no cold tier")
+        return self.cold.reading(page)
+
+    def meta(self, page: PageId) -> PageMeta:
+        """Return a page's description, from memory or from its file's header; raises PageError."""
+        held = self.hot.get(page)
+        if held is not None:
+            return held.meta
+        with self.reading(page) as reader:
+            return reader.meta
+
+    # In: admitting, storing, keeping.
+
+    def admit(
+        self, nbytes: int, own: Collection[PageId] = (), *, evict: bool = True, queue: bool = True
+    ) -> bool:
+        """Reserve memory for a page about to be made; `put` or `release` must follow. Never waits.
+
+        Evicts pages of others, then pages of the same sequence (`own`) that the disk has; without
+        `evict` only free room is granted. With `queue` it is False as well when the policy writes
+        a page at once and the writer has no room for it. Pages that must be written before they
+        can leave are queued, so that another try may succeed.
+        """
+        writer = self.writer
+        if evict and queue and self._policy.on_put and writer is not None:
+            fits = nbytes <= writer.limit_bytes
+            if fits and not self._writes_fail() and not writer.has_room(nbytes):
+                return False
+        granted, dirty = self.hot.reserve(nbytes, own, evict=evict)
+        if granted or writer is None or not evict:
+            return granted
+        if self._writes_fail():
+            return self.hot.reserve(nbytes, own, give_up_dirty=True).granted
+        for page in dirty:
+            if not self._offer(page):
+                break
+        return False
+
+    def release(self, nbytes: int) -> None:
+        """Give back what `admit` or `reserve` granted."""
+        self.hot.release(nbytes)
+
+    def put(self, page: Page, stamp_ns: int | None = None) -> bool:
+        """Take an admitted page; queue it for the disk as the write policy says.
+
+        False when the disk had it already, so that it only came back into memory, or when
+        another thread was faster.
+        """
+        on_disk = self._is_cold(page.meta)
+        if on_disk and not self.hot.retain:
+            self.release(page.meta.nbytes)
+            return False
+        taken = self.hot.put(page, dirty=self.cold is not None and not on_disk, stamp_ns=stamp_ns)
+        if on_disk or not taken:
+            return False
+        self.counters.add(stored_pages=1, stored_bytes=page.meta.nbytes)
+        if self.cold is None:
+            return True
+        if self._policy.on_put:
+            if not self._offer(page.meta.id) and not self.hot.retain:
+                self.hot.discard(page.meta.id)
+        elif self._policy.dirty_share < 1.0:
+            share = int(self.hot.limit_bytes * self._policy.dirty_share)
+            for dirty in self.hot.dirty(beyond_bytes=share):
+                if not self._offer(dirty):
+                    break
+        return True
+
+    def reserve(self, nbytes: int) -> bool:
+        """Set aside free memory for a page about to be read; `keep` or `release` must follow.
+
+        Evicts nothing, and grants nothing where no page stays once the disk has it.
+        """
+        return self.hot.retain and self.hot.reserve(nbytes, evict=False).granted
+
+    def keep(self, page: Page) -> bool:
+        """Take a page that was read from the disk into the memory that `reserve` granted for it.
+
+        False, and the memory given back, when it is there already.
+        """
+        return self.hot.put(page, dirty=False)
+
+    # Use: recency.
+
+    def stamp(self) -> int:
+        """Return a new stamp of the clock: pages of one use share one."""
+        return self._clock.now()
+
+    def touch(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None:
+        """Mark the pages of a chain as used at a stamp, now by default: they leave last, the root
+        last of all; those that the write policy wants on the disk by now are queued."""
+        stamp = self._clock.now() if stamp_ns is None else stamp_ns
+        self.hot.touch(chain, stamp)
+        if self.cold is not None:
+            self.cold.touch(chain, stamp)
+        if self._policy.on_touch and self.writer is not None:
+            for page in chain:
+                if self.hot.is_dirty(page) and not self._offer(page):
+                    break
+
+    def demote(self, pages: Iterable[PageId]) -> None:
+        """Make pages the first to be evicted in both tiers."""
+        pages = list(pages)
+        stamp = self._clock.superseded()
+        self.hot.demote(pages, stamp)
+        if self.cold is not None:
+            self.cold.demote(pages, stamp)
+
+    def shrink_hot(self, nbytes: int) -> bool:
+        """Evict from memory down to `nbytes`; False when pages in use hinder that."""
+        return self.hot.shrink(nbytes)
+
+    def forget(self, page: PageId) -> None:
+        """Drop a page that proved useless from both tiers."""
+        self.hot.discard(page)
+        if self.cold is not None:
+            self.cold.discard([page])
+
+    def clear(self, namespace: BlockKey, timeout: float = FLUSH_SECONDS) -> int:
+        """Delete every page of a namespace and return how many there were.
+
+        Waits for a page that is being written now, at most `timeout` seconds.
+        """
+        pages = {e.meta.id for e in self.hot.entries() if e.meta.namespace == namespace}
+        for page in pages:
+            self.hot.discard(page)
+        if self.cold is None or self.writer is None:
+            return len(pages)
+        # What is being written now would appear after the deletion.
+        self.writer.wait_for_progress(timeout)
+        on_disk = {e.page for e in self.cold.entries() if e.namespace == namespace}
+        self.cold.discard(on_disk)
+        return len(pages | on_disk)
+
+    # The writer.
+
+    def wait_for_writer(self, timeout: float) -> bool:
+        """Block until the writer has done a page; False when none is pending, or at the timeout."""
+        return self.writer is not None and self.writer.wait_for_progress(timeout)
+
+    def flush(self, timeout: float | None = FLUSH_SECONDS) -> bool:
+        """Block until what was stored before the call is durable; False after `timeout` seconds,
+        or when the disk refused a page.
+
+        Pages that the policy holds back are not waited for, nor one larger than the queue, nor
+        the deep end of a sequence that the disk's budget has no room for.
+        """
+        if self.writer is None:
+            return True
+        deadline = None if timeout is None else time.monotonic() + timeout
+        retried = False
+        while True:
+            failed = self.writer.usage().failed_pages
+            remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not self.writer.flush(remaining):
+                return False
+            failing = self.writer.usage().failed_pages > failed
+            left = self._unwritten() if self._policy.on_flush else []
+            if not left or (failing and retried):
+                return not left and not failing
+            retried = True
+            if not self._offer(left[0]):
+                return False
+            for page in left[1:]:
+                if not self._offer(page):
+                    break
+
+    def _unwritten(self) -> list[PageId]:
+        """Return pages that the disk lacks, root first, and that fit into the queue."""
+        limit = 0 if self.writer is None else self.writer.limit_bytes
+        infos = [(page, self.hot.info(page)) for page in reversed(self.hot.dirty())]
+        return [page for page, info in infos if info is not None and info.nbytes <= limit]
+
+    def _writes_fail(self) -> bool:
+        return self.cold is not None and self.cold.refuses_writes
+
+    def _is_cold(self, meta: PageMeta) -> bool:
+        stored = self.cold.info(meta.id) if self.cold is not None else None
+        return stored is not None and stored.held >= meta.held
+
+    def _offer(self, page: PageId) -> bool:
+        held = self.hot.get(page)
+        if held is None or self.writer is None:
+            return False
+        return self.writer.offer(page, held.meta.nbytes)
