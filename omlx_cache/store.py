@@ -11,19 +11,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Self
 
-from omlx_cache.control import ControlError, ControlServer, start_control
+from omlx_cache.control import ControlError, ControlServer, check_socket, start_control
 from omlx_cache.control.operations import handlers
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.pages.cold_codec import cold_encoder
 from omlx_cache.settings import CacheSettings
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.document import has_fields
 from omlx_cache_storage.cold.reader import PageReader
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.index import Tail
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.listing import ListedPage, list_pages
 from omlx_cache_storage.page import Buffer, Page, PageId, PageInfo, PageMeta
 from omlx_cache_storage.prefetch import Prefetch, start_prefetch
 from omlx_cache_storage.recency import Clock
@@ -62,6 +64,7 @@ class BlockStore:
                 'BlockStore(CacheSettings(hot_bytes="4GiB"))'
             )
         self.settings = settings or CacheSettings()
+        check_socket(self.settings.socket)
         self.name = name
         self.counters = Counters()
         self.started = time.monotonic()
@@ -141,6 +144,25 @@ class BlockStore:
         with self._lock:
             namespace = self._namespaces.get(digest)
             return {} if namespace is None else dict(namespace.document)
+
+    def readable_document(self, digest: BlockKey) -> dict[str, object]:
+        """Return a namespace's document, from its directory for one of another process; for people.
+
+        Reads a file.
+        """
+        known = self.document(digest)
+        if known or self.cold is None:
+            return known
+        return catalog.read_namespace(self.settings.cold_dir, digest)
+
+    @property
+    def cold_dir(self) -> str | None:
+        """Where page files lie; None in hot_cache_only mode."""
+        return None if self.cold is None else str(self.settings.cold_dir)
+
+    def listing(self) -> list[ListedPage]:
+        """Return every page of both tiers once, in no order; takes each lock briefly."""
+        return list_pages(self.hot.entries(), self.cold.listing() if self.cold is not None else ())
 
     def find(self, page: PageId) -> PageInfo | None:
         """Return where a page lies, the tier that holds more of it first; reads nothing."""
@@ -275,13 +297,9 @@ class BlockStore:
         if self.cold is not None:
             for info in catalog.namespaces(self.settings.cold_dir):
                 known.setdefault(BlockKey(bytes.fromhex(info.digest)), info.document)
-        return [
-            digest
-            for digest, document in known.items()
-            if all(document.get(field) == value for field, value in parts.items())
-        ]
+        return [digest for digest, document in known.items() if has_fields(document, parts)]
 
-    def clear(self, namespace: BlockKey) -> int:
+    def clear(self, namespace: BlockKey, timeout: float = CLOSE_SECONDS) -> int:
         """Delete every page of a namespace and return how many there were; waits for the disk."""
         doomed = {e.meta.id for e in self.hot.entries() if e.meta.namespace == namespace}
         for page in doomed:
@@ -289,8 +307,8 @@ class BlockStore:
         if self.cold is None or self.writer is None:
             return len(doomed)
         # What is being written now would appear after the deletion.
-        self.writer.flush(CLOSE_SECONDS)
-        on_disk = {e.page for e in self.cold.entries() if e.namespace == namespace}
+        self.writer.flush(timeout)
+        on_disk = {e.page for e in self.cold.listing() if e.namespace == namespace}
         self.cold.discard(on_disk)
         return len(doomed | on_disk)
 

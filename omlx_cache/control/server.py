@@ -205,6 +205,14 @@ class ControlServer:
         self._wake_writer.close()
 
 
+def check_socket(setting: Literal["auto", "off"] | Path) -> None:
+    """Raise ConfigError when the environment says where the socket lies in a way that cannot be."""
+    if setting == "auto":
+        # A current directory that is gone is no matter of configuration: it costs the socket only.
+        with contextlib.suppress(OSError):
+            candidates()
+
+
 def start_control(
     setting: Literal["auto", "off"] | Path, handlers: Mapping[str, Handler]
 ) -> ControlServer | None:

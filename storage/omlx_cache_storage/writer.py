@@ -171,7 +171,7 @@ class Writer:
     def _settle(self) -> Outcome:
         try:
             self._cold.settle()
-            self._hot.mark_dirty(self._cold.take_lost())
+            self._hot.mark_dirty(self._cold.take_missing())
             return "written"
         except Exception:
             _log.exception("recency not recorded")
@@ -184,7 +184,8 @@ class Writer:
             return "gone"
         written = False
         try:
-            written = self._cold.write(page, stamp, self._documents(page.meta.namespace))
+            result = self._cold.write(page, stamp, self._documents(page.meta.namespace))
+            written = result in ("written", "present")
             self._refused = False
         except OSError as error:
             # Once, not for each of the thousands of pages that a full disk refuses.
@@ -193,7 +194,7 @@ class Writer:
             self._refused = True
         except Exception:
             _log.exception("page not written, its hot copy stays")
-        self._hot.mark_dirty(self._cold.take_lost())
+        self._hot.mark_dirty(self._cold.take_missing())
         # Whoever used the page meanwhile told the hot tier first, and the cold one in vain.
         used = self._hot.used_ns(job.page)
         if used is not None and used != stamp:

@@ -2,14 +2,18 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from omlx_cache_storage.format.names import PageName
+from omlx_cache_storage.format.names import PageName, page_path
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo
 
 ENTRY_BYTES = 256
 """What a name takes in its directory: twice its length, since directories are half full."""
+
+WriteResult = Literal["written", "present", "refused", "full"]
+"""What `ColdTier.write` did. `present`: the disk had the page. `refused`: the budget is taken by
+pages that are worth more. `full`: no room can be made, whatever is evicted."""
 
 
 class StoredPage(NamedTuple):
@@ -45,7 +49,7 @@ class StoredPage(NamedTuple):
         return PageInfo(self.position, self.held, self.nbytes, "cold")
 
 
-class Doomed(NamedTuple):
+class PendingDeletion(NamedTuple):
     """A file to be deleted, whose page has left the index."""
 
     page: PageId
@@ -54,13 +58,27 @@ class Doomed(NamedTuple):
 
 
 class ColdEntry(NamedTuple):
-    """A page in a listing, with its recency stamp."""
+    """A page in a listing, with its recency stamp. Its path is made when it is asked for."""
 
-    page: PageId
-    namespace: BlockKey
-    info: PageInfo
-    path: Path
+    cold_dir: Path
+    stored: StoredPage
     used_ns: int
+
+    @property
+    def page(self) -> PageId:
+        return self.stored.name.id
+
+    @property
+    def namespace(self) -> BlockKey:
+        return self.stored.namespace
+
+    @property
+    def info(self) -> PageInfo:
+        return self.stored.info
+
+    @property
+    def path(self) -> Path:
+        return page_path(self.cold_dir, self.stored.namespace, self.stored.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +86,7 @@ class ColdUsage:
     """Physical bytes and pages at one moment, and what went wrong so far.
 
     `state` is `ok`, or says why the disk refused most recently: it is `ok` again after the next
-    success.
+    success. `undecodable_pages` are held now, and were found to be such by this process.
     """
 
     pages: int
@@ -76,5 +94,7 @@ class ColdUsage:
     peak_bytes: int
     limit_bytes: int
     evicted_pages: int
+    refused_pages: int
     corrupt_pages: int
+    undecodable_pages: int
     state: str
