@@ -70,7 +70,7 @@ def test_info_is_answered_while_the_entries_of_many_pages_are_sorted(
     found = crowded.entries()
     assert len(found) == PAGES
     assert found[0].stored.position == 99_996, "of the oldest stamp the deepest comes first"
-    assert len(answered) >= 2
+    assert answered
     assert all(answered)
 
 

@@ -59,10 +59,11 @@ def test_a_smaller_page_does_not_fill_the_gap_behind_a_refused_one(
     tmp_path: Path, long: Story
 ) -> None:
     tier = _open(tmp_path)
-    number = 1
-    while tier.write(long.page(number), 10**18, long.document) == "written":
-        number += 1
-    small = long.page(number + 1, nbytes=1 * KIB)
+    for number in (1, 2, 3):
+        assert tier.write(long.page(number), 10**18, long.document) == "written"
+    tier.limit_bytes = tier.usage().nbytes + PAGE
+    assert tier.write(long.page(4), 10**18, long.document) == "refused"
+    small = long.page(5, nbytes=1 * KIB)
     assert tier.write(small, 10**18, long.document) == "refused"
     tier.discard(long.ids(1))
     assert tier.write(small, 10**18, long.document) == "written"
