@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from omlx_cache.control.errors import ControlError
+from omlx_cache.version import VERSION
 from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey
 from omlx_cache_storage.listing import (
     ListedPage,
@@ -47,9 +48,7 @@ def handlers(store: Answering) -> dict[str, Handler]:
 
 
 def _ping(store: Answering) -> dict[str, object]:
-    from omlx_cache import __version__
-
-    return {**store.identity(), "version": __version__}
+    return {**store.identity(), "version": VERSION}
 
 
 def _ps(store: Answering) -> dict[str, object]:
