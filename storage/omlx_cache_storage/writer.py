@@ -19,8 +19,9 @@ _log = logging.getLogger(__name__)
 
 IDLE_SETTLE_SECONDS = 5.0
 Documents = Callable[[BlockKey], dict[str, object]]
-Outcome = Literal["written", "failed", "gone"]
-"""How a job ended; `gone`: the page was discarded while it was queued."""
+Outcome = Literal["written", "refused", "failed", "gone"]
+"""How a job ended; `refused`: the disk's budget is taken by pages that are worth more; `gone`: the
+page was discarded while it was queued."""
 
 
 class _Job(NamedTuple):
@@ -182,10 +183,11 @@ class Writer:
         stamp = self._hot.used_ns(job.page)
         if page is None or stamp is None:
             return "gone"
-        written = False
+        outcome: Outcome = "failed"
         try:
             result = self._cold.write(page, stamp, self._documents(page.meta.namespace))
-            written = result in ("written", "present")
+            if result != "full":
+                outcome = "refused" if result == "refused" else "written"
             self._refused = False
         except OSError as error:
             # Once, not for each of the thousands of pages that a full disk refuses.
@@ -199,8 +201,9 @@ class Writer:
         used = self._hot.used_ns(job.page)
         if used is not None and used != stamp:
             self._cold.touch([job.page], used)
-        self._hot.unpin(job.page, written=page if written else None)
-        return "written" if written else "failed"
+        # A page that the disk does not want is waited for no longer: it leaves memory like others.
+        self._hot.unpin(job.page, written=None if outcome == "failed" else page)
+        return outcome
 
     def _count(self, job: _Job, outcome: Outcome) -> None:
         self._bytes -= job.nbytes
