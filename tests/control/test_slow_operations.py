@@ -1,5 +1,6 @@
 """An operation that hangs delays no other operation, nor another client of the same one."""
 
+import select
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -7,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from omlx_cache.control import ControlServer, Timeouts
-from omlx_cache.control.workers import PARALLEL, WAITING
+from omlx_cache.control import ControlError, ControlServer, Timeouts
+from omlx_cache.control.workers import PARALLEL, WAITING, Workers
 
 Connect = Callable[[ControlServer], Any]
 TURN = {"v": 1, "op": "turn", "args": {}}
@@ -93,29 +94,53 @@ def test_a_server_closes_while_an_operation_hangs(
     assert slow.ended.acquire(timeout=30)
 
 
-def test_too_many_requests_for_a_hanging_operation_are_refused_and_the_rest_forgotten(
+def test_too_many_calls_of_a_hanging_operation_are_refused_and_the_rest_run_in_the_end() -> None:
+    workers, gate, ended = Workers(), threading.Event(), threading.Semaphore(0)
+
+    def hang() -> None:
+        gate.wait(60)
+        ended.release()
+
+    def fill() -> None:
+        while True:
+            workers.submit("turn", hang)
+            accepted.append(1)
+
+    accepted: list[int] = []
+    with pytest.raises(ControlError, match="wait already") as refused:
+        fill()
+    assert refused.value.code == "busy"
+    assert WAITING <= len(accepted) <= WAITING + PARALLEL
+    workers.submit("ping", ended.release)
+    assert ended.acquire(timeout=30)
+    gate.set()
+    for _ in accepted:
+        assert ended.acquire(timeout=30)
+    workers.submit("turn", ended.release)
+    assert ended.acquire(timeout=30)
+
+
+def test_hanging_operations_do_not_lock_newcomers_out(
     runtime_dir: Path, connect: Connect, slow: Hanging
 ) -> None:
-    crowd = PARALLEL + WAITING
-    with _server(runtime_dir, slow, max_connections=2 * crowd) as server:
-        clients = [connect(server) for _ in range(crowd)]
-        for client in clients:
+    with _server(runtime_dir, slow, max_connections=PARALLEL + 1) as server:
+        hanging = [connect(server) for _ in range(PARALLEL)]
+        for client in hanging:
             client.send(TURN)
         for _ in range(PARALLEL):
             assert slow.started.acquire(timeout=30)
-        # The last of the crowd may still be on its way: the answer to each is behind its request.
-        replies = []
-        while not replies:
-            late = connect(server)
-            late.send(TURN)
-            late.sock.settimeout(0.2)
-            try:
-                replies.append(late.receive())
-            except TimeoutError:
-                continue
-        assert replies[0]["error"]["code"] == "busy"
+        waiting = connect(server)
+        waiting.send(TURN)
+        # There is room for one: a newcomer takes the place of a connection that is answered.
         assert connect(server).ask("ping")["result"] == "pong"
-        for client in clients:
-            client.sock.close()
-        assert connect(server).ask("ping")["result"] == "pong"
+        dropped = [client for client in (*hanging, waiting) if _is_dropped(client)]
+        assert len(dropped) == 1
         slow.gate.set()
+        for client in (*hanging, waiting):
+            if client not in dropped:
+                assert client.receive()["result"] == "done"
+
+
+def _is_dropped(client: Any) -> bool:
+    ready, _, _ = select.select([client.sock], [], [], 0)
+    return bool(ready) and client.at_end()
