@@ -204,7 +204,7 @@ class Tiers:
             return len(pages)
         # What is being written now would appear after the deletion.
         self.writer.wait_for_progress(timeout)
-        on_disk = {e.page for e in self.cold.entries() if e.namespace == namespace}
+        on_disk = {e.page for e in self.cold.listing() if e.namespace == namespace}
         self.cold.discard(on_disk)
         return len(pages | on_disk)
 
