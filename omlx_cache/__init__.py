@@ -7,6 +7,8 @@ line) does not wait for it.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from omlx_cache.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from omlx_cache.prefix import PrefixCache
     from omlx_cache.results import CommitResult, Lookup, PageLocation
@@ -15,8 +17,6 @@ if TYPE_CHECKING:
     from omlx_cache.store import BlockStore
     from omlx_cache_storage.prefetch import Prefetch
     from omlx_cache_storage.stats import Stats
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BlockStore",

@@ -10,15 +10,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Self
 
-from omlx_cache.control import ControlError, ControlServer, start_control
+from omlx_cache.control import ControlError, ControlServer, check_socket, start_control
 from omlx_cache.control.operations import handlers
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.pages.cold_codec import cold_encoder
 from omlx_cache.settings import CacheSettings
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.document import has_fields
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.listing import ListedPage, list_pages
 from omlx_cache_storage.page import Buffer, Page, PageId
 from omlx_cache_storage.policy import WRITE_POLICIES
 from omlx_cache_storage.prefetch import Prefetch, Prefetcher
@@ -59,6 +61,7 @@ class BlockStore(Tiers):
                 'BlockStore(CacheSettings(hot_bytes="4GiB"))'
             )
         self.settings = s = settings or CacheSettings()
+        check_socket(s.socket)
         self.name = name
         self.started = time.monotonic()
         self._lock = threading.Lock()
@@ -118,6 +121,25 @@ class BlockStore(Tiers):
             namespace = self._namespaces.get(digest)
             return {} if namespace is None else dict(namespace.document)
 
+    def readable_document(self, digest: BlockKey) -> dict[str, object]:
+        """Return a namespace's document, from its directory for one of another process; for people.
+
+        Reads a file.
+        """
+        known = self.document(digest)
+        if known or self.cold is None:
+            return known
+        return catalog.read_namespace(self.settings.cold_dir, digest)
+
+    @property
+    def cold_dir(self) -> str | None:
+        """Where page files lie; None in hot_cache_only mode."""
+        return None if self.cold is None else str(self.settings.cold_dir)
+
+    def listing(self) -> list[ListedPage]:
+        """Return every page of both tiers once, in no order; takes each lock briefly."""
+        return list_pages(self.hot.entries(), self.cold.listing() if self.cold is not None else ())
+
     def prefetch(self, pages: Sequence[PageId], allocate: Callable[[int], Buffer]) -> Prefetch:
         """Begin to read cold pages into free memory, in order, on a thread of the store's own."""
         return self._prefetcher.start(pages, allocate)
@@ -137,11 +159,7 @@ class BlockStore(Tiers):
         if self.cold is not None:
             for info in catalog.namespaces(self.settings.cold_dir):
                 known.setdefault(BlockKey(bytes.fromhex(info.digest)), info.document)
-        return [
-            digest
-            for digest, document in known.items()
-            if all(document.get(field) == value for field, value in parts.items())
-        ]
+        return [digest for digest, document in known.items() if has_fields(document, parts)]
 
     def stats(self) -> Stats:
         """Return one immutable picture of everything; takes each lock briefly."""

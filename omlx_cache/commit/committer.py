@@ -57,6 +57,7 @@ class PageSink(Protocol):
     def put(self, page: Page, stamp_ns: int | None = None) -> bool: ...
     def stamp(self) -> int: ...
     def touch(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None: ...
+    def arrange(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None: ...
     def demote(self, pages: Iterable[PageId]) -> None: ...
     def wait_for_writer(self, timeout: float) -> bool: ...
 
@@ -71,7 +72,7 @@ class Committer:
     that a tier has is never cut or written again.
 
     Mutable by that thread: `_own` (the sequence's pages, which make room for each other last),
-    `_done` (how far the paged group is stored), `_stops` (those to come), and the sums.
+    `_new` (those of them that it stored), `_done` (how far the paged group is stored), `_stops` (those to come), and the sums.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Committer:
         self._policy = policy
         self._patience = patience
         self._own = set(own)
+        self._new: set[PageId] = set()
         self._groups = groups
         self._prompt_length = prompt_length
         self._start = start
@@ -176,7 +178,9 @@ class Committer:
             self._deadline = None
         pages = needed(self._chain, layout.groups, end)
         self._stamp = self._store.stamp()
-        self._store.touch(pages, self._stamp)
+        # What this sequence stored a moment ago is not used a second time by that.
+        self._store.touch([page for page in pages if page not in self._new], self._stamp)
+        self._store.arrange([page for page in pages if page in self._new], self._stamp)
         self._admit_staged()
         reached = self._store_blocks(layout, end)
         if reached:
@@ -184,7 +188,6 @@ class Committer:
             self._store_stops(layout, extent, sorted({*due, end}))
             if len(layout.groups) == 1 and 0 < self._prompt_length <= end:
                 self._store_tail(layout, self._prompt_length)
-        self._store.touch(pages, self._stamp)
         self._store.demote(superseded(self._chain, end, self._store.tails))
         return self._result(end)
 
@@ -382,6 +385,7 @@ class Committer:
     def _put(self, page: Page) -> None:
         self._own.add(page.meta.id)
         if self._store.put(page, self._stamp):
+            self._new.add(page.meta.id)
             self._pages += 1
             self._nbytes += page.meta.nbytes
 

@@ -126,7 +126,7 @@ class HotTier:
             def consider(page: PageId) -> bool:
                 nonlocal excess
                 held = self._index.get(page)
-                if held is not None and not held.pins and not (held.dirty and self._keep_dirty):
+                if held is not None and not held.pins and not self._must_write(held):
                     victims.append(page)
                     excess -= held.page.meta.nbytes
                 return excess > 0
@@ -311,7 +311,7 @@ class HotTier:
             if held is None or held.pins:
                 return True
             ours = page in own
-            if held.dirty and self._keep_dirty and (ours or not give_up_dirty):
+            if self._must_write(held) and (ours or not give_up_dirty):
                 dirty.append(page)
             elif not ours:
                 victims.append(page)
@@ -327,6 +327,10 @@ class HotTier:
             victims.append(page)
             excess -= size
         return (None if excess > 0 else victims), dirty
+
+    def _must_write(self, held: _Held) -> bool:
+        """True for a page that is written before it may leave."""
+        return self._keep_dirty and held.dirty and not held.refused
 
     def _clean(self, held: _Held) -> None:
         held.dirty = False

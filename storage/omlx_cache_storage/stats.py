@@ -27,7 +27,8 @@ class ColdUsage:
     """The cold tier at one moment: physical bytes and pages, and what went wrong so far.
 
     `state` is `ok`, or says why the disk refused most recently: it is `ok` again after the next
-    success.
+    success. `refused_pages` were worth less than all that is held; `undecodable_pages` are held
+    now, and were found to be such by this process.
     """
 
     pages: int
@@ -35,7 +36,9 @@ class ColdUsage:
     peak_bytes: int
     limit_bytes: int
     evicted_pages: int
+    refused_pages: int
     corrupt_pages: int
+    undecodable_pages: int
     state: str
 
 

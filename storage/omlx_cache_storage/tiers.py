@@ -168,13 +168,18 @@ class Tiers:
         """Return a new stamp of the clock: pages of one use share one."""
         return self._clock.now()
 
-    def touch(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None:
-        """Mark the pages of a chain as used at a stamp, now by default: they leave last, the root
-        last of all; those that the write policy wants on the disk by now are queued."""
+    def arrange(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None:
+        """Put the pages of a chain at a stamp, now by default: they leave last, the root last of
+        all."""
         stamp = self._clock.now() if stamp_ns is None else stamp_ns
         self.hot.touch(chain, stamp)
         if self.cold is not None:
             self.cold.touch(chain, stamp)
+
+    def touch(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None:
+        """Mark the pages of a chain as used again: `arrange`, and those that the write policy
+        wants on the disk by now are queued."""
+        self.arrange(chain, stamp_ns)
         if self._policy.on_touch and self.writer is not None:
             for page in chain:
                 if self.hot.is_dirty(page) and not self._offer(page):
@@ -210,7 +215,7 @@ class Tiers:
             return len(pages)
         # What is being written now would appear after the deletion.
         self.writer.wait_for_progress(timeout)
-        on_disk = {e.page for e in self.cold.entries() if e.namespace == namespace}
+        on_disk = {e.page for e in self.cold.listing() if e.namespace == namespace}
         self.cold.discard(on_disk)
         return len(pages | on_disk)
 

@@ -200,7 +200,7 @@ class Writer:
     def _settle(self) -> Outcome:
         try:
             self._cold.settle()
-            self._hot.mark_dirty(self._cold.take_lost())
+            self._hot.mark_dirty(self._cold.take_missing())
         except Exception:
             _log.exception("recency not recorded")
         return "gone"
@@ -212,8 +212,9 @@ class Writer:
             return "gone"
         outcome: Outcome = "failed"
         try:
-            room = self._cold.write(page, stamp, self._documents(page.meta.namespace))
-            outcome = "written" if room else "refused"
+            result = self._cold.write(page, stamp, self._documents(page.meta.namespace))
+            if result != "full":
+                outcome = "refused" if result == "refused" else "written"
             self._failing = False
         except OSError as error:
             # Once, not for each of the thousands of pages that a full disk refuses.
@@ -222,7 +223,7 @@ class Writer:
             self._failing = True
         except Exception:
             _log.exception("page not written, its hot copy stays")
-        self._hot.mark_dirty(self._cold.take_lost())
+        self._hot.mark_dirty(self._cold.take_missing())
         # Whoever used the page meanwhile told the hot tier first, and the cold one in vain.
         used = self._hot.used_ns(job.page)
         if used is not None and used != stamp:

@@ -43,7 +43,10 @@ def page_file(tmp_path: Path) -> Path:
     )
     tier = ColdTier(tmp_path / "cold", 2**30)
     tier.open()
-    assert tier.write(Page(meta, bytes(range(256)) * (meta.nbytes // 256)), 10**18, _DOCUMENT)
+    assert (
+        tier.write(Page(meta, bytes(range(256)) * (meta.nbytes // 256)), 10**18, _DOCUMENT)
+        == "written"
+    )
     return next((tmp_path / "cold").rglob("*.safetensors"))
 
 

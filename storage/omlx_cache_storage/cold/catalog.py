@@ -1,6 +1,5 @@
 """Reading a cold directory without owning it: what the tier indexes at start and the CLI shows."""
 
-import json
 import os
 import stat
 from collections.abc import Iterator
@@ -9,6 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.document import read_document
+from omlx_cache_storage.cold.records import ColdEntry, StoredPage
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.format.header import ALIGNMENT, Header, decode_header, header_length
 from omlx_cache_storage.format.names import (
@@ -39,21 +40,6 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogEntry:
-    """One page file: who it is, its physical bytes and when it was last used."""
-
-    namespace: str
-    key: str
-    parent: str
-    group: str
-    position: int
-    held: int
-    nbytes: int
-    mtime: float
-    path: Path
-
-
-@dataclass(frozen=True, slots=True)
 class NamespaceInfo:
     """One namespace's directory and the document that its digest was made from."""
 
@@ -76,14 +62,20 @@ def namespace_directories(cold_dir: Path, fs: FileSystem) -> Iterator[tuple[Bloc
 
 def walk(cold_dir: Path, fs: FileSystem) -> Iterator[Found]:
     """Yield every page and temporary file. Opens none; one stat a file."""
-    for digest, directory in namespace_directories(cold_dir, fs):
-        for entry in fs.scan(directory):
-            if entry.name.startswith(TEMPORARY_PREFIX):
-                found = _found(digest, None, directory, entry)
-                if found is not None:
-                    yield found
-            elif len(entry.name) == 2 and entry.is_dir(follow_symlinks=False):
-                yield from _walk_shard(digest, entry, fs)
+    for digest, _directory in namespace_directories(cold_dir, fs):
+        yield from walk_namespace(cold_dir, digest, fs)
+
+
+def walk_namespace(cold_dir: Path, digest: BlockKey, fs: FileSystem) -> Iterator[Found]:
+    """Yield the page and temporary files of one namespace. Opens none; one stat a file."""
+    directory = cold_dir / digest.hex()
+    for entry in fs.scan(directory):
+        if entry.name.startswith(TEMPORARY_PREFIX):
+            found = _found(digest, None, directory, entry)
+            if found is not None:
+                yield found
+        elif len(entry.name) == 2 and entry.is_dir(follow_symlinks=False):
+            yield from _walk_shard(digest, entry, fs)
 
 
 def _walk_shard(digest: BlockKey, shard: "os.DirEntry[str]", fs: FileSystem) -> Iterator[Found]:
@@ -113,42 +105,34 @@ def _found(
         return None
     if not stat.S_ISREG(info.st_mode):
         return None
-    return Found(digest, name, directory, entry.name, info.st_blocks * 512, info.st_mtime_ns)
+    nbytes = max(info.st_blocks * 512, info.st_size)
+    return Found(digest, name, directory, entry.name, nbytes, info.st_mtime_ns)
 
 
-def scan(cold_dir: Path) -> Iterator[CatalogEntry]:
+def scan(cold_dir: Path) -> Iterator[ColdEntry]:
     """Yield the pages of a cold directory, by directory scan only."""
     for found in walk(cold_dir, FileSystem()):
         if found.name is not None:
-            yield CatalogEntry(
-                found.namespace.hex(),
-                found.name.id.key.hex(),
-                found.name.parent_hint.hex(),
-                found.name.id.group,
-                found.name.position,
-                found.name.held,
-                found.nbytes,
-                found.mtime_ns / 1e9,
-                found.path,
-            )
+            stored = StoredPage(found.namespace, found.name, found.nbytes)
+            yield ColdEntry(cold_dir, stored, found.mtime_ns)
 
 
 def namespaces(cold_dir: Path) -> list[NamespaceInfo]:
     """Return the namespaces with their documents; an unreadable document is empty."""
-    found = []
-    for digest, path in namespace_directories(cold_dir, FileSystem()):
-        try:
-            document = json.loads((path / NAMESPACE_FILE).read_bytes())
-        except (OSError, ValueError):
-            document = {}
-        found.append(
-            NamespaceInfo(digest.hex(), document if isinstance(document, dict) else {}, path)
-        )
-    return found
+    fs = FileSystem()
+    return [
+        NamespaceInfo(digest.hex(), read_document(path / NAMESPACE_FILE, fs), path)
+        for digest, path in namespace_directories(cold_dir, fs)
+    ]
+
+
+def read_namespace(cold_dir: Path, digest: BlockKey) -> dict[str, object]:
+    """Return the document of one namespace, {} when there is none that can be read."""
+    return read_document(cold_dir / digest.hex() / NAMESPACE_FILE, FileSystem())
 
 
 def read_header(path: Path, fs: FileSystem | None = None) -> Header:
-    """Return a page file's header; raises CorruptPage, or PageUnreadable when the disk refuses."""
+    """Return a page file's header; raises PageError."""
     fs = fs or FileSystem()
     try:
         fd = fs.open(path)
@@ -161,7 +145,7 @@ def read_header(path: Path, fs: FileSystem | None = None) -> Header:
 
 
 def read_header_at(fd: int, fs: FileSystem) -> Header:
-    """Return the header of an open page file; raises CorruptPage or OSError."""
+    """Return the header of an open page file; raises PageError or OSError."""
     raw = fs.read(fd, ALIGNMENT, 0)
     total = header_length(raw)
     if total > len(raw):

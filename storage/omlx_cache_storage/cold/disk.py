@@ -4,8 +4,10 @@ Methods raise OSError as the system does; none of them takes a lock.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -85,8 +87,22 @@ class FileSystem:
             os.close(fd)
 
     def open(self, path: Path) -> int:
-        """Open for reading and return the descriptor."""
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        """Open a regular file for reading and return the descriptor; never waits for a pipe.
+
+        Raises FileNotFoundError when something else has the name: a link, a pipe, a directory.
+        """
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            fd = os.open(path, flags)
+        except OSError as error:
+            # A link is ELOOP; a socket, or a device without a driver, is ENXIO.
+            if error.errno in (errno.ELOOP, errno.ENXIO, errno.EOPNOTSUPP):
+                raise _not_a_file(path) from error
+            raise
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise _not_a_file(path)
+        return fd
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -135,6 +151,10 @@ class FileSystem:
         """Return the bytes that an unprivileged writer may still take on the path's disk."""
         info = os.statvfs(path)
         return info.f_bavail * info.f_frsize
+
+
+def _not_a_file(path: Path) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "not a regular file", str(path))
 
 
 def _advance(views: list[memoryview], start: int, came: int) -> tuple[int, memoryview | None]:

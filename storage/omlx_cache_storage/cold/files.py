@@ -1,54 +1,39 @@
 """The files and directories of a cold tier: placing, publishing, deleting; no index, no budget."""
 
 import contextlib
-import itertools
-import json
-import os
-import secrets
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from omlx_cache_storage.cold.catalog import Found, namespace_directories, walk
 from omlx_cache_storage.cold.disk import Durability, FileSystem
+from omlx_cache_storage.cold.document import encode_document
 from omlx_cache_storage.cold.records import ENTRY_BYTES
+from omlx_cache_storage.cold.temporary import TemporaryNames, is_leftover
 from omlx_cache_storage.format.names import (
     NAMESPACE_FILE,
-    TEMPORARY_PREFIX,
-    PageName,
-    format_name,
-    shard_of,
 )
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, PageId
 
 SMALL_FILE_BYTES = 4096
-MAX_DOCUMENT_BYTES = 16 * 1024
-ABANDONED_SECONDS = 3600.0
-"""No write takes an hour: an older temporary file has lost its writer, whoever has the pid now."""
-
-_writers: set[str] = set()
-"""The tokens of this process's live tiers. Grows by one for each tier and is never iterated."""
 
 
 class PageFiles:
     """Knows where pages lie under `directory`. Methods raise OSError as the disk does.
 
-    Mutable: `_noted` and `_identity`, guarded by `_lock`. Any thread may call; no I/O under it.
+    `_lock` guards `_counted`, `_overhead` and `_identity`; no I/O under it. Any thread may call.
     """
 
     def __init__(self, directory: Path, fs: FileSystem, durability: Durability) -> None:
         self.directory = directory
         self.fs = fs
         self.durability: Durability = durability
-        self._token = secrets.token_hex(4)
-        self._sequence = itertools.count()
+        self._names = TemporaryNames()
         self._lock = threading.Lock()
-        self._noted: dict[Path, int] = {}
+        self._counted: dict[Path, int] = {}
         self._overhead = 0
         self._identity: tuple[int, int] | None = None
-        _writers.add(self._token)
 
     @property
     def overhead_bytes(self) -> int:
@@ -56,10 +41,11 @@ class PageFiles:
         with self._lock:
             return self._overhead
 
-    def path(self, namespace: BlockKey, name: PageName) -> Path:
-        """Return where a page lies."""
-        shard = self.directory / namespace.hex() / shard_of(name.id.key)
-        return shard / format_name(name)
+    def document_bytes(self, namespace: BlockKey, document: Mapping[str, object]) -> int:
+        """Return what a namespace's first page takes for its document; 0 when that is there."""
+        with self._lock:
+            known = self.directory / namespace.hex() / NAMESPACE_FILE in self._counted
+        return 0 if known else len(encode_document(document)) + SMALL_FILE_BYTES
 
     def is_ours(self) -> bool:
         """True when the directory is the one that was read last, not removed or replaced."""
@@ -80,14 +66,14 @@ class PageFiles:
         identity = self.fs.identity(self.directory)
         with self._lock:
             self._identity = None
-            self._noted.clear()
+            self._counted.clear()
             self._overhead = 0
-        self._note(self.directory)
+        self._count(self.directory)
         best: dict[PageId, Found] = {}
         useless: list[Found] = []
         for found in walk(self.directory, self.fs):
             if found.name is None:
-                useless += [found] if _is_leftover(found) else []
+                useless += [found] if is_leftover(found) else []
                 continue
             other = best.get(found.name.id)
             if other is None or _worth(found) > _worth(other):
@@ -98,17 +84,18 @@ class PageFiles:
         for found in useless:
             with contextlib.suppress(OSError):
                 self.fs.remove(found.path)
-        self._note_directories({found.directory for found in best.values()})
+        self._count_directories({found.directory for found in best.values()})
         with self._lock:
             self._identity = identity
         return list(best.values())
 
-    def _note_directories(self, used: set[Path]) -> None:
+    def _count_directories(self, used: set[Path]) -> None:
         """Count the directories; remove shards that are not `used` and have nothing else in."""
         for _digest, directory in namespace_directories(self.directory, self.fs):
             shards = [Path(e.path) for e in self.fs.scan(directory) if len(e.name) == 2]
-            for path in (directory, directory / NAMESPACE_FILE, *shards):
-                self._note(path)
+            for path in (directory, *shards):
+                self._count(path)
+            self._count_document(directory / NAMESPACE_FILE)
             self.tidy([shard for shard in shards if shard not in used])
             if not shards:
                 self._tidy_namespace(directory)
@@ -127,7 +114,7 @@ class PageFiles:
         self, path: Path, pieces: list[Buffer], document: Mapping[str, object]
     ) -> tuple[Path, int]:
         self._prepare(path.parent, document)
-        temporary = self._temporary(path.parent)
+        temporary = self._names.new(path.parent)
         with self._removing_on_failure(temporary):
             return temporary, self.fs.write(temporary, pieces, self.durability)
 
@@ -169,20 +156,26 @@ class PageFiles:
         described = directory / NAMESPACE_FILE
         for path in (self.directory, directory):
             self._make_directory(path)
-        if not described.exists():
-            text = json.dumps(document, indent=2, sort_keys=True, default=str) + "\n"
-            raw = text.encode() if len(text) <= MAX_DOCUMENT_BYTES else b"{}\n"
-            temporary = self._temporary(directory)
+        if not self._count_document(described):
+            temporary = self._names.new(directory)
             with self._removing_on_failure(temporary):
-                size = self.fs.write(temporary, [raw], self.durability)
+                size = self.fs.write(temporary, [encode_document(document)], self.durability)
                 self.fs.publish(temporary, described)
-            self._note(described, size)
-        self._note(described)
+            self._count(described, size)
         self._make_directory(shard)
+
+    def _count_document(self, path: Path) -> bool:
+        """Count a namespace document at its size; False when there is none."""
+        try:
+            info = path.lstat()
+        except FileNotFoundError:
+            return False
+        self._count(path, max(info.st_blocks * 512, info.st_size))
+        return True
 
     def _make_directory(self, path: Path) -> None:
         made = self.fs.make_directory(path)
-        self._note(path)
+        self._count(path)
         if made:
             self.fs.sync_directory(path.parent, self.durability)
 
@@ -195,48 +188,17 @@ class PageFiles:
                 self.fs.remove(temporary)
             raise
 
-    def _temporary(self, directory: Path) -> Path:
-        number = next(self._sequence)
-        return directory / f"{TEMPORARY_PREFIX}{os.getpid()}-{self._token}-{number}"
-
-    def _note(self, path: Path, nbytes: int = SMALL_FILE_BYTES) -> None:
+    def _count(self, path: Path, nbytes: int = SMALL_FILE_BYTES) -> None:
         """Count a directory or document once."""
         with self._lock:
-            if path not in self._noted:
-                self._noted[path] = nbytes + ENTRY_BYTES
+            if path not in self._counted:
+                self._counted[path] = nbytes + ENTRY_BYTES
                 self._overhead += nbytes + ENTRY_BYTES
 
     def _forget(self, path: Path) -> None:
         with self._lock:
-            self._overhead -= self._noted.pop(path, 0)
+            self._overhead -= self._counted.pop(path, 0)
 
 
 def _worth(found: Found) -> tuple[int, int]:
     return (found.name.held if found.name is not None else 0, found.mtime_ns)
-
-
-def _is_leftover(found: Found) -> bool:
-    """True when the writer of a temporary file is gone, as its name and age tell."""
-    if time.time() - found.mtime_ns / 1e9 > ABANDONED_SECONDS:
-        return True
-    parts = found.file.removeprefix(TEMPORARY_PREFIX).split("-")
-    try:
-        pid = int(parts[0])
-    except ValueError:
-        return True
-    if pid == os.getpid():
-        # After a restart in a container the dead process had this very pid.
-        return len(parts) < 2 or parts[1] not in _writers
-    return not _runs(pid)
-
-
-def _runs(pid: int) -> bool:
-    if pid <= 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        return True
-    return True

@@ -33,7 +33,7 @@ class PageReader:
     def read_into(self, pieces: Sequence[Buffer]) -> None:
         """Fill the pieces, payload order, with the whole payload and verify it.
 
-        Raises CorruptPage or ForeignPage; the pieces' content is then undefined. Blocks on the
+        Raises CorruptPage or UndecodablePage; the pieces' content is then undefined. Blocks on the
         disk. A wrapped page takes its own size in memory while it is unwrapped.
         """
         if not is_wrapped(self._stored):

@@ -1,14 +1,18 @@
 """What the cold tier knows and says of its pages: plain values, no behaviour."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from omlx_cache_storage.format.names import PageName
+from omlx_cache_storage.format.names import PageName, page_path
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo
 
 ENTRY_BYTES = 256
 """What a name takes in its directory: twice its length, since directories are half full."""
+
+WriteResult = Literal["written", "present", "refused", "full"]
+"""What `ColdTier.write` did. `present`: the disk had the page. `refused`: the budget is taken by
+pages that are worth more. `full`: no room can be made, whatever is evicted."""
 
 
 class StoredPage(NamedTuple):
@@ -44,7 +48,7 @@ class StoredPage(NamedTuple):
         return PageInfo(self.position, self.held, self.nbytes, "cold")
 
 
-class Doomed(NamedTuple):
+class PendingDeletion(NamedTuple):
     """A file to be deleted, whose page has left the index."""
 
     page: PageId
@@ -53,10 +57,24 @@ class Doomed(NamedTuple):
 
 
 class ColdEntry(NamedTuple):
-    """A page in a listing, with its recency stamp."""
+    """A page in a listing, with its recency stamp. Its path is made when it is asked for."""
 
-    page: PageId
-    namespace: BlockKey
-    info: PageInfo
-    path: Path
+    cold_dir: Path
+    stored: StoredPage
     used_ns: int
+
+    @property
+    def page(self) -> PageId:
+        return self.stored.name.id
+
+    @property
+    def namespace(self) -> BlockKey:
+        return self.stored.namespace
+
+    @property
+    def info(self) -> PageInfo:
+        return self.stored.info
+
+    @property
+    def path(self) -> Path:
+        return page_path(self.cold_dir, self.stored.namespace, self.stored.name)

@@ -11,12 +11,12 @@ this order, and a reader accepts no other: a flipped bit anywhere is noticed.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import xxhash
 
-from omlx_cache_storage.errors import CorruptPage
+from omlx_cache_storage.errors import CorruptPage, PageError, UndecodablePage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import ITEM_BYTES, Buffer, PageMeta, TensorSpec
 
@@ -78,8 +78,7 @@ def encode_header(meta: PageMeta, checksum: str) -> bytes:
         raise ValueError(f"tensor names must differ from each other and from {METADATA}")
     fields = _fields(meta, checksum)
     entries = _compact(tensors)
-    summed = f"[{_compact(fields)},{entries}]".encode()
-    fields["header_checksum"] = xxhash.xxh3_64_hexdigest(summed)
+    fields["header_checksum"] = _header_checksum(fields, entries)
     rest = f",{entries[1:]}" if tensors else "}"
     text = f'{{"{METADATA}":{_compact(fields)}{rest}'.encode()
     total = -(-(LENGTH_BYTES + len(text)) // ALIGNMENT) * ALIGNMENT
@@ -103,7 +102,10 @@ def header_length(prefix: bytes) -> int:
 
 
 def decode_header(raw: bytes) -> Header:
-    """Read back what `encode_header` wrote; raises CorruptPage for anything else."""
+    """Read back what `encode_header` wrote.
+
+    Raises UndecodablePage for an undamaged header of a later format, CorruptPage for anything else.
+    """
     total = header_length(raw)
     if len(raw) < total:
         raise CorruptPage(f"the header should have {total} bytes, the file has {len(raw)}")
@@ -113,7 +115,7 @@ def decode_header(raw: bytes) -> Header:
         if not all(isinstance(value, str) for value in fields.values()):
             raise CorruptPage("an entry of the header's metadata is not a text")
         if fields["format"] != str(FORMAT_VERSION):
-            raise CorruptPage(f"format {fields['format']!r} is not {FORMAT_VERSION}")
+            raise _other_format(fields, document)
         meta = PageMeta(
             namespace=BlockKey(bytes.fromhex(fields["namespace"])),
             key=BlockKey(bytes.fromhex(fields["key"])),
@@ -130,7 +132,7 @@ def decode_header(raw: bytes) -> Header:
         if encode_header(meta, header.checksum) != raw[:total]:
             raise CorruptPage("the header is not what its own entries and checksum say")
         return header
-    except CorruptPage:
+    except PageError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptPage(f"the header cannot be read: {error!r}") from error
@@ -143,6 +145,16 @@ def tensor_spec(name: object, dtype: object, shape: object) -> TensorSpec:
     if not isinstance(shape, list) or len(shape) > MAX_RANK or not all(map(_is_dimension, shape)):
         raise CorruptPage(f"tensor {name!r:.80} has shape {shape!r:.80}")
     return TensorSpec(name, dtype, tuple(shape))
+
+
+def _other_format(fields: dict[str, str], tensors: Mapping[str, object]) -> PageError:
+    """Tell a later format from a damaged header: every format keeps `format` and the checksum."""
+    stated, given = fields["format"], fields.pop("header_checksum", "")
+    message = f"format {stated!r} is not {FORMAT_VERSION}"
+    later = stated.isascii() and stated.isdecimal() and int(stated) > FORMAT_VERSION
+    if later and given == _header_checksum(fields, _compact(tensors)):
+        return UndecodablePage(message)
+    return CorruptPage(message)
 
 
 def _tensors(document: dict[str, dict[str, object]]) -> tuple[TensorSpec, ...]:
@@ -176,6 +188,10 @@ def _fields(meta: PageMeta, checksum: str) -> dict[str, str]:
         "extra": meta.extra,
         "checksum": checksum,
     }
+
+
+def _header_checksum(fields: Mapping[str, str], entries: str) -> str:
+    return xxhash.xxh3_64_hexdigest(f"[{_compact(fields)},{entries}]".encode())
 
 
 def _compact(value: object) -> str:

@@ -6,6 +6,7 @@ in the shard `<first two hex of key>/` of the namespace's directory. `t` marks a
 """
 
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache_storage.keys import BlockKey
@@ -69,3 +70,8 @@ def name_of(meta: PageMeta) -> PageName:
 def shard_of(key: BlockKey) -> str:
     """Return the sub-directory of a key."""
     return key[:1].hex()
+
+
+def page_path(cold_dir: Path, namespace: BlockKey, name: PageName) -> Path:
+    """Return where a page's file lies in a cold directory."""
+    return cold_dir / namespace.hex() / shard_of(name.id.key) / format_name(name)

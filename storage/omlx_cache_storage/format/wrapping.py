@@ -7,12 +7,13 @@ tenth. What the page held stands in its codec text, so that readers see the page
 import json
 from dataclasses import replace
 
-from omlx_cache_storage.errors import CorruptPage, ForeignPage
+from omlx_cache_storage.errors import CorruptPage, UndecodablePage
 from omlx_cache_storage.format import planes
 from omlx_cache_storage.format.header import tensor_spec
 from omlx_cache_storage.page import ITEM_BYTES, Buffer, Page, PageMeta, TensorSpec
 
-_PREFIX = "planes/1 "
+_PACKING = "planes/"
+_PREFIX = f"{_PACKING}1 "
 _DENSE = "dense"
 
 
@@ -38,9 +39,11 @@ def is_wrapped(meta: PageMeta) -> bool:
 def unwrapped(meta: PageMeta) -> PageMeta:
     """Return what a wrapped page held; a page that is not wrapped as it is.
 
-    Raises CorruptPage for a text that cannot be read.
+    Raises CorruptPage for a text that cannot be read, UndecodablePage for another version's.
     """
     if not is_wrapped(meta):
+        if meta.codec.startswith(_PACKING):
+            raise UndecodablePage(f"the packing {meta.codec[:40]!r} is not {_PREFIX.strip()}")
         return meta
     try:
         inner = json.loads(meta.codec.removeprefix(_PREFIX))
@@ -53,10 +56,10 @@ def unwrapped(meta: PageMeta) -> PageMeta:
 
 
 def unwrap_payload(frame: Buffer, nbytes: int) -> bytearray:
-    """Return a wrapped page's payload; raises CorruptPage, or ForeignPage without a zstd."""
+    """Return a wrapped page's payload; raises CorruptPage, or UndecodablePage without a zstd."""
     try:
         return planes.unpack(frame, nbytes)
     except planes.BadFrame as error:
         raise CorruptPage(str(error)) from error
     except planes.ZstdMissing as error:
-        raise ForeignPage(str(error)) from error
+        raise UndecodablePage(str(error)) from error

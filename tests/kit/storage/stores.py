@@ -33,16 +33,21 @@ def open_store(directory: Path, disk: FileSystem | None = None, **options: Any) 
 
 def store_page(store: BlockStore, page: Page, keep: Collection[PageId] = ()) -> bool:
     """Admit and put one page as a commit does; True when it was taken as a new one."""
+    nbytes = page.meta.nbytes
     if store.hot.info(page.meta.id) is not None:
         return False
-    return store.admit(page.meta.nbytes, keep) and store.put(page)
+    waits = store.settings.queue_full == "wait"
+    while not store.admit(nbytes, keep):
+        if not waits or nbytes > store.hot.limit_bytes or not store.wait_for_writer(60):
+            return store.admit(nbytes, keep, queue=False) and store.put(page)
+    return store.put(page)
 
 
 def commit(store: BlockStore, story: Story, *numbers: int) -> list[bool]:
     """Store pages of a chain, root first, and order them, as a session's commit does."""
     keep = set(story.ids(*numbers))
     done = [store_page(store, page, keep) for page in story.pages(*numbers)]
-    store.touch(story.ids(*numbers))
+    store.arrange(story.ids(*numbers))
     return done
 
 

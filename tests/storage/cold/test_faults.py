@@ -37,7 +37,7 @@ def tier(tmp_path: Path, disk: FaultyDisk, story: Story) -> ColdTier:
 
 
 def _write(tier: ColdTier, story: Story, number: int) -> bool:
-    return tier.write(story.page(number), 10**18 + number, story.document)
+    return tier.write(story.page(number), 10**18 + number, story.document) == "written"
 
 
 def _is_there(tier: ColdTier, story: Story, number: int) -> None:
@@ -136,8 +136,8 @@ def test_a_directory_removed_while_running_is_noticed_and_made_again(
     shutil.rmtree(tier.directory)
     tier.settle()
     assert tier.usage().pages == 0
-    assert tier.take_lost() == story.ids(1)
-    assert tier.take_lost() == []
+    assert tier.take_missing() == story.ids(1)
+    assert tier.take_missing() == []
     shutil.rmtree(tier.directory)
     assert _write(tier, story, 2)
     _is_there(tier, story, 2)
@@ -155,7 +155,7 @@ def test_a_directory_replaced_by_another_cache_is_read_anew(
     shutil.rmtree(tier.directory)
     (tmp_path / "other").rename(tier.directory)
     tier.settle()
-    assert tier.take_lost() == story.ids(1)
+    assert tier.take_missing() == story.ids(1)
     _is_there(tier, story, 2)
 
 

@@ -29,7 +29,7 @@ def _open(directory: Path, limit: int = BIG, **options: object) -> ColdTier:
 def _store(tier: ColdTier, story: Story, *numbers: int) -> None:
     clock = Clock()
     for page in story.pages(*numbers):
-        assert tier.write(page, clock.now(), story.document)
+        assert tier.write(page, clock.now(), story.document) == "written"
     tier.touch(story.ids(*numbers))
     tier.settle()
 
@@ -231,7 +231,7 @@ def test_a_damaged_file_is_corrupt_once_and_then_gone(
         read_cold(tier, story.id(1))
     assert read_cold(tier, story.id(2)) == expected_payload(story.id(2), 4 * KIB)
     tier.check_integrity()
-    assert tier.write(story.page(1), 10**18, story.document)
+    assert tier.write(story.page(1), 10**18, story.document) == "written"
     assert read_cold(tier, story.id(1)) == expected_payload(story.id(1), 4 * KIB)
 
 
@@ -295,7 +295,7 @@ def test_empty_directories_go_and_are_made_again(tmp_path: Path) -> None:
     empty = tier.usage().nbytes
     for turn in range(50):
         story = Story(f"tenant {turn}")
-        assert tier.write(story.page(1), 10**18, story.document)
+        assert tier.write(story.page(1), 10**18, story.document) == "written"
         assert (tmp_path / story.namespace.hex() / NAMESPACE_FILE).exists()
         assert tier.discard(story.ids(1)) == 1
         assert tier.usage().nbytes == empty
@@ -310,7 +310,7 @@ def test_many_tenants_do_not_fill_the_budget_with_directories(tmp_path: Path) ->
     tier = _open(tmp_path, limit=400 * KIB)
     for turn in range(60):
         story = Story(f"tenant {turn}", nbytes=20 * KIB)
-        assert tier.write(story.page(1), Clock().now(), story.document)
+        assert tier.write(story.page(1), Clock().now(), story.document) == "written"
         assert read_cold(tier, story.id(1)) == expected_payload(story.id(1), 20 * KIB)
         assert disk_usage(tmp_path) <= tier.usage().nbytes <= 400 * KIB
     tier.check_integrity()
@@ -334,7 +334,7 @@ def test_a_page_written_again_is_not_deleted_by_a_late_deletion(
     _store(tier, story, 1)
     doomed = tier._pop(story.id(1))
     assert doomed is not None
-    assert tier.write(story.page(1), 10**18, story.document)
+    assert tier.write(story.page(1), 10**18, story.document) == "written"
     tier._delete([doomed])
     assert read_cold(tier, story.id(1)) == expected_payload(story.id(1), 4 * KIB)
 
