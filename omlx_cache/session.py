@@ -12,6 +12,7 @@ from omlx_cache.arrays.mlxio import evaluate
 from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.progress import Extent, Progress, extent_of
 from omlx_cache.commit.staging import Staging
+from omlx_cache.pages.cut import Source
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.results import CommitResult
 from omlx_cache.scope import RestoredSequence, Scope, unsupported
@@ -205,14 +206,19 @@ class Session:
             self._counters.add_seconds("prefill", time.perf_counter() - began)
 
     def checkpoint(
-        self, position: int | None = None, prompt_cache: Sequence[Any] | None = None
+        self,
+        position: int | None = None,
+        prompt_cache: Sequence[Any] | None = None,
+        *,
+        row: Source | None = None,
     ) -> None:
         """Store the blocks that are complete, and what would not last: windows, and recurrent
         state at a wanted position.
 
         Call it when `position` tokens (default: as the cache says, else what `next_stop` asked
         for) have been fed. Evaluates the arrays it copies; waits for nothing. Skips, counted, when
-        the cache is elsewhere.
+        the cache is elsewhere. `row` has the growing caches' tokens from `stored` on, for a batch
+        whose extracted caches are costly to read.
         """
         layout = self._live_layout(prompt_cache)
         if layout is None or self._committer is None or self._finished or self._staging.closed:
@@ -220,14 +226,29 @@ class Session:
             return
         try:
             self._fed = self._where(layout, position)
-            self._advance(layout, self._fed)
+            self._advance(layout, self._fed, row)
         except UnsupportedCache as error:
             self._counters.skip(reasons.word(unsupported(error)))
         except Exception:
             _log.exception("checkpoint failed, the positions are skipped")
             self._counters.skip(reasons.ERROR)
 
-    def _advance(self, layout: Layout, position: int) -> None:
+    @property
+    def stored(self) -> int:
+        """The boundary up to which complete blocks were stored, or refused, so far."""
+        return 0 if self._committer is None else self._committer.done
+
+    def store_row(self, row: Source, position: int) -> None:
+        """Store the complete blocks of a batch's row; `row` has its tokens from `stored` on."""
+        if self._committer is None or self._finished or self._staging.closed:
+            return
+        try:
+            self._committer.advance_row(row, position)
+        except Exception:
+            _log.exception("blocks of a batch are not stored before the end")
+            self._counters.skip(reasons.ERROR)
+
+    def _advance(self, layout: Layout, position: int, row: Source | None) -> None:
         """Store what a live cache at a position has, if that is beyond doubt."""
         if self._committer is None or self._chain is None:
             return
@@ -236,7 +257,7 @@ class Session:
         known = Extent(min(position, recorded), position <= recorded)
         extent = known if own is None else own.agreed()
         if extent is not None:
-            self._committer.advance(layout, extent)
+            self._committer.advance(layout, extent, row)
 
     def _where(self, layout: Layout, position: int | None) -> int:
         """Return where the live cache is; counts it when that is not `position`."""

@@ -15,6 +15,7 @@ SETTINGS = {
     "write_policy": "through, back or second_touch",
     "queue_bytes": "bytes that may wait for the writer",
     "queue_full": "drop or wait",
+    "commit_wait_seconds": "how long a last commit may wait for the disk",
     "durability": "none, fsync or full",
     "codec": "how pages are encoded in both tiers",
     "cold_codec": "how pages are encoded on disk only",

@@ -72,7 +72,8 @@ class Committer:
     that a tier has is never cut or written again.
 
     Mutable by that thread: `_own` (the sequence's pages, which make room for each other last),
-    `_new` (those of them that it stored), `_done` (how far the paged group is stored), `_stops` (those to come), and the sums.
+    `_new` (those of them that it stored), `_done` (how far the paged group is stored), `_stops`
+    (those to come), `_row` (during a call), and the sums.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Committer:
         self._stamp = store.stamp() if stamp is None else stamp
         self._deadline: float | None = 0.0
         self._finishing = False
+        self._row: Source | None = None
         self._skipped: Counter[str] = Counter()
         self._pages = 0
         self._nbytes = 0
@@ -129,20 +131,25 @@ class Committer:
             wanted |= {self._prompt_length} - {0}
         self._stops = sorted(wanted)
 
-    def advance(self, layout: Layout, extent: Extent) -> None:
+    def advance(self, layout: Layout, extent: Extent, row: Source | None = None) -> None:
         """Store the complete blocks of a live cache, and windows and state of the stops that it
-        has reached. Evaluates what it copies; does not wait."""
+        has reached. Evaluates what it copies; does not wait.
+
+        `row` has the paged group's tokens from `done` on, when `layout` is costly to read.
+        """
         end = extent.end
         due = [stop for stop in self._stops if stop <= end]
-        if end == self._prompt_length - 1 and self._prompt_length in self._stops:
+        if end + 1 == self._prompt_length and self._prompt_length in self._stops:
             # The last token is fed as the first of the answer: windows will have moved on.
             due.append(end)
         if due or end // self._chain.block_size * self._chain.block_size > self._done:
+            self._row = row
             self._admit_staged()
             self._store_blocks(layout, end)
             if due:
                 self._store_stops(layout, extent, due)
-        if extent.exact and end >= self._prompt_length - 1:
+            self._row = None
+        if extent.exact and 0 < self._prompt_length <= end + 1:
             self._trail.follow(layout, end)
 
     def due(self, before: int, after: int) -> bool:
@@ -150,10 +157,12 @@ class Committer:
         size = self._chain.block_size
         return before // size != after // size or self._trail.due(after, size)
 
-    def advance_row(self, source: Source, group: GroupSpec, end: int, tags: str = DENSE) -> None:
-        """Store the complete blocks of one row of a batch, of which `source` has what is new."""
-        self._admit_staged()
-        self._done = self._store_paged([source], group, self._ends_after(end), "", tags)
+    def advance_row(self, row: Source, end: int) -> None:
+        """Store the complete blocks of one row of a batch; `row` has its tokens from `done` on."""
+        group = next((g for g in self._groups if g.kind == "paged"), None)
+        if group is not None:
+            self._admit_staged()
+            self._done = self._store_paged([row], group, self._ends_after(end), "", DENSE)
 
     @property
     def done(self) -> int:
@@ -205,11 +214,15 @@ class Committer:
             ends = [e for e in range(size, end + 1, size) if self._missing(group, e)]
         if not ends or group is None:
             return True
+        self._done = self._store_paged_of(layout, group, ends)
+        return self._done >= ends[-1]
+
+    def _store_paged_of(self, layout: Layout, group: GroupSpec, ends: Sequence[int]) -> int:
+        if self._row is not None:
+            return self._store_paged([self._row], group, ends, "", DENSE)
         leaves = layout.of(group)
         tags = codec_text(live_tags(leaves))
-        sources = [read_source(leaves)]
-        self._done = self._store_paged(sources, group, ends, phases_of(layout, group), tags)
-        return self._done >= ends[-1]
+        return self._store_paged([read_source(leaves)], group, ends, phases_of(layout, group), tags)
 
     def _missing(self, group: GroupSpec | None, end: int) -> bool:
         return group is not None and (
@@ -273,9 +286,7 @@ class Committer:
         group = next((g for g in layout.groups if g.kind == "paged"), None)
         if group is None or stop % self._chain.block_size == 0 or not self._missing(group, stop):
             return
-        leaves = layout.of(group)
-        tags = codec_text(live_tags(leaves))
-        self._store_paged([read_source(leaves)], group, [stop], phases_of(layout, group), tags)
+        self._store_paged_of(layout, group, [stop])
 
     def _store_window(self, layout: Layout, group: GroupSpec, stop: int, exact: bool) -> bool:
         leaves = layout.of(group)

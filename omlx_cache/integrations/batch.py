@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from mlx_lm.generate import BatchGenerator
 
+from omlx_cache.integrations.rows import paged_source, row_of
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.results import CommitResult
 from omlx_cache.session import Session
@@ -23,6 +24,7 @@ class _Request:
     session: Session
     prompt_length: int
     stops: set[int] = field(default_factory=set)
+    generated: int = 0
 
 
 class BatchedToken(NamedTuple):
@@ -44,6 +46,7 @@ class CachedBatchGenerator:
     def __init__(self, generator: BatchGenerator, cache: PrefixCache) -> None:
         self._generator = generator
         self._cache = cache
+        self._block_size = cache.store.settings.block_size
         self._requests: dict[int, _Request] = {}
 
     def __len__(self) -> int:
@@ -100,13 +103,32 @@ class CachedBatchGenerator:
     def next(self) -> list[BatchedToken]:
         """Do one step of prefill and decoding, store what became due, and return the tokens."""
         prompts, generated = self._generator.next()
+        for response in prompts:
+            if response.uid in self._requests and not response.end_of_prompt:
+                request = self._requests[response.uid]
+                reached = request.session.cached_tokens + response.progress[0]
+                self._store_blocks(response.uid, request, reached)
         self._checkpoint([r.uid for r in prompts if r.end_of_segment and not r.end_of_prompt])
         return [self._take(response) for response in generated]
+
+    def _store_blocks(self, uid: int, request: _Request, reached: int) -> None:
+        """Store the blocks that a request completed, from its row of the batch."""
+        session = request.session
+        if reached - session.stored < self._block_size:
+            return
+        row = row_of(self._generator, uid)
+        if row is None:
+            return
+        known = len(session.tokens)
+        session.extend(row.tokens[known:])
+        source = paged_source(row, session.stored)
+        if source is not None and source.arrays:
+            session.store_row(source, len(row.tokens))
 
     def cancel(self, uid: int) -> bool:
         """Drop a request and free what it holds; False for one that is not there.
 
-        What its prompt had passed through is not stored.
+        The blocks that it had completed stay stored.
         """
         request = self._requests.pop(uid, None)
         if request is None:
@@ -128,15 +150,22 @@ class CachedBatchGenerator:
             position = len(tokens)
             if position in request.stops:
                 request.stops.discard(position)
-                request.session.checkpoint(position, caches)
+                row = row_of(self._generator, uid)
+                source = None if row is None else paged_source(row, request.session.stored)
+                request.session.checkpoint(position, caches, row=source)
 
     def _take(self, response: Any) -> BatchedToken:
         result = None
         if response.finish_reason is not None and response.uid in self._requests:
             request = self._requests.pop(response.uid)
             fed = list(response.all_tokens)
-            request.session.extend(fed[request.prompt_length :])
+            request.session.extend(fed[len(request.session.tokens) :])
             result = request.session.commit(response.prompt_cache, release=True)
+        elif response.uid in self._requests:
+            request = self._requests[response.uid]
+            request.generated += 1
+            reached = request.prompt_length + request.generated - 1
+            self._store_blocks(response.uid, request, reached)
         return BatchedToken(response.uid, response.token, response.finish_reason, result)
 
 

@@ -107,6 +107,10 @@ class Lane:
             self._siblings.add(draft_chain, drafted.tokens)
         return Stored(chain, result)
 
+    def scopes(self) -> list[Scope]:
+        """Return the target's scope, and the draft's behind it."""
+        return [self._target] + ([] if self._draft is None else [self._draft])
+
     def fresh(self) -> list[Any]:
         """Return new, empty caches: the target's, then the draft's."""
         return self._target.fresh() + ([] if self._draft is None else self._draft.fresh())

@@ -11,6 +11,7 @@ import numpy as np
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
+from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.lanes import Bits, Lane, Stored, nearest, packed_as
 from omlx_cache.integrations.mlx_lm.ledger import SequenceLedger
 from omlx_cache.integrations.mlx_lm.models import (
@@ -174,12 +175,13 @@ class TieredPromptCache:
                 absorbs=lane.view.trims,
             )
 
-    def captures(self, model: Any) -> bool:
-        """Return whether prefixes of a model's sequences are lost when a sequence goes on."""
+    def followers(self, model: Any, tokens: Sequence[int], start: int) -> list[Following]:
+        """Return what stores a sequence's dense caches while it grows from its first `start` tokens
+        on: one for the target, one for a draft model. None for a model that is not known."""
         known = self._lanes(model)
-        return known is not None and any(
-            group.kind != "paged" for lane in known.lanes.values() for group in lane.view.groups
-        )
+        if known is None or not all(scope.supported for scope in known.lanes[None].scopes()):
+            return []
+        return [Following(scope, tokens, start) for scope in known.lanes[None].scopes()]
 
     def fresh(self, model: Any) -> list[Any]:
         """Return new, empty caches for a known model, its draft model's behind them."""

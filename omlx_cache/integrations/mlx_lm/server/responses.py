@@ -2,14 +2,15 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from mlx_lm.server import ModelProvider
 
-from omlx_cache.integrations.mlx_lm import TieredPromptCache
-from omlx_cache.integrations.mlx_lm.prompt_cache import Fetched
+from omlx_cache.integrations.mlx_lm.following import Following
+from omlx_cache.integrations.mlx_lm.prompt_cache import Fetched, TieredPromptCache
+from omlx_cache.integrations.mlx_lm.server.batches import storing_batches
 from omlx_cache.integrations.mlx_lm.server.checked import CheckedResponseGenerator
 from omlx_cache.store import BlockStore
 
@@ -19,9 +20,9 @@ _log = logging.getLogger(__name__)
 class ServerPromptCache(TieredPromptCache):
     """Also keeps a prompt's prefix while it is prefilled, and what its fetches found.
 
-    Served one at a time, mlx-lm's server inserts a sequence at its end only, when the recurrent
-    state and the windows of its prompt are gone. `lending` says that a request is served so;
-    `prefilled` is then called after each chunk, by the same thread. `_reports` is written by that
+    mlx-lm's server inserts a sequence where a part of it ends. In a batch `follow` is asked for
+    what stores it meanwhile. Served one at a time, `lending` says so, and `prefilled` is called
+    after each chunk, by the same thread. `_reports` is written by that
     thread and read by the handlers': single dict operations, which are atomic.
     """
 
@@ -30,6 +31,7 @@ class ServerPromptCache(TieredPromptCache):
         self._reports: dict[tuple[int, int], Fetched] = {}
         self._lent: _Lent | None = None
         self._lending = False
+        self._key: Any = None
 
     @contextmanager
     def lending(self) -> Iterator[None]:
@@ -39,25 +41,42 @@ class ServerPromptCache(TieredPromptCache):
             yield
         finally:
             self._lending = False
+            if self._lent is not None:
+                for following in self._lent.followed:
+                    following.close()
             self._lent = None
 
+    def follow(self, tokens: Sequence[int], start: int) -> Following | None:
+        """Return what stores a sequence of the model that was asked for last, while it grows."""
+        found = self.followers(self._key, tokens, start)
+        return found[0] if len(found) == 1 else None
+
     def fetch_nearest_cache(self, model: Any, tokens: Any) -> tuple[list[Any] | None, list[int]]:
+        self._key = model
         caches, rest = super().fetch_nearest_cache(model, tokens)
         if self.last is not None:
             self._reports[_name(tokens)] = self.last
         while len(self._reports) > 256:
             self._reports.pop(next(iter(self._reports)), None)
-        if self._lending and self.captures(model):
-            caches = self.fresh(model) if caches is None else caches
-            self._lent = _Lent(model, list(tokens), caches, len(tokens) - len(rest))
+        if self._lending and (fresh := self.fresh(model)):
+            start = len(tokens) - len(rest)
+            caches = fresh if caches is None else caches
+            followed = self.followers(model, tokens[:start], start)
+            self._lent = _Lent(list(tokens), caches, start, followed)
         return caches, rest
 
     def prefilled(self, count: int) -> None:
         """Store what the lent caches hold, now that `count` tokens were fed to them."""
         lent = self._lent
-        if lent is not None and 0 < count < len(lent.tokens) - lent.start:
-            prefix = lent.tokens[: lent.start + count]
-            self.insert_cache(lent.model, prefix, lent.caches, cache_type="user")
+        if lent is None or not 0 < count < len(lent.tokens) - lent.start:
+            return
+        prefix = lent.tokens[: lent.start + count]
+        first = 0
+        for following in lent.followed:
+            size = len(lent.caches) if len(lent.followed) == 1 else following.layers
+            own = lent.caches[first : first + size]
+            following.caches(prefix, own, keep=len(prefix) == len(lent.tokens) - 1)
+            first += size
 
     def take_report(self, tokens: Any) -> Fetched | None:
         """Return what the last fetch of these tokens found, once."""
@@ -67,10 +86,10 @@ class ServerPromptCache(TieredPromptCache):
 class _Lent(NamedTuple):
     """Caches that the server feeds: they hold the first `start` of the tokens, at first."""
 
-    model: Any
     tokens: list[int]
     caches: list[Any]
     start: int
+    followed: Sequence[Following]
 
 
 class _Progress:
@@ -99,6 +118,10 @@ class MeasuredResponseGenerator(CheckedResponseGenerator):
         self._store = store
         self._measured = cache
         super().__init__(provider, cache)
+
+    def _generate(self) -> None:
+        with storing_batches(self._measured):
+            super()._generate()
 
     def _serve_single(self, request: Any, stream: Any) -> None:
         responses, *rest = request
