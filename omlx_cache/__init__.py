@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from omlx_cache.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from omlx_cache.begun import Begun
     from omlx_cache.prefix import PrefixCache
     from omlx_cache.results import CommitResult, Lookup, PageLocation
     from omlx_cache.session import Session
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from omlx_cache_storage.stats import Stats
 
 __all__ = [
+    "Begun",
     "BlockStore",
     "CacheSettings",
     "CommitResult",
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Begun": "omlx_cache.begun",
     "BlockStore": "omlx_cache.store",
     "CacheSettings": "omlx_cache.settings",
     "CommitResult": "omlx_cache.results",

@@ -9,6 +9,7 @@ from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 
 from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.arrays.mlxio import allocate_payload, architecture
+from omlx_cache.begun import DEFAULT_NEW_TOKENS, Begun, listed
 from omlx_cache.codecs import CodecPolicy
 from omlx_cache.commit.snapshots import SnapshotPolicy, StridePolicy
 from omlx_cache.identity.fingerprint import adapter_identity, fingerprint_model
@@ -17,7 +18,7 @@ from omlx_cache.pages.layout import layout_of
 from omlx_cache.restore.boundaries import Boundaries
 from omlx_cache.results import Lookup, PageLocation
 from omlx_cache.scope import Scope, ScopeOptions, unsupported
-from omlx_cache.session import DEFAULT_NEW_TOKENS, Session
+from omlx_cache.session import Session
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.keys import as_tokens
@@ -108,14 +109,39 @@ class PrefixCache:
         tokens: Sequence[int],
         *,
         max_new_tokens: int | None = DEFAULT_NEW_TOKENS,
+        begun: Begun | None = None,
+        deadline: float | None = None,
         **options: Unpack[ScopeOptions],
     ) -> Session:
         """Restore what is cached of a prompt and return the session; never raises for a miss.
 
-        Blocks on the disk for pages that are not in memory (see `prefetch`). Restored buffers
-        have room for the prompt and `max_new_tokens` more (None: 256; at most 65,536).
+        Blocks on the disk for pages that are not in memory, `deadline` seconds at most: what has
+        not come by then is left to be computed. `begun` is what `begin` returned for these tokens
+        and options; the deadline is then that of the settings, unless another is given. Restored
+        buffers have room for the prompt and `max_new_tokens` more (None: 256; at most 65,536).
         """
-        return Session(self.scope(**options), tokens, max_new_tokens=max_new_tokens)
+        scope = self.scope(**options)
+        if begun is not None:
+            if begun.tokens == listed(tokens) and begun.scope.same_as(scope):
+                return Session(begun, begun.deadline if deadline is None else deadline)
+            begun.cancel()
+        return Session(Begun(scope, tokens, max_new_tokens), deadline)
+
+    def begin(
+        self,
+        tokens: Sequence[int],
+        *,
+        max_new_tokens: int | None = DEFAULT_NEW_TOKENS,
+        **options: Unpack[ScopeOptions],
+    ) -> Begun:
+        """Begin to read what is cached of a prompt, into buffers of its own; returns at once.
+
+        Callable from any thread, while others compute. `session(tokens, begun=...)` takes it over
+        on the model's thread. Raises nothing.
+        """
+        begun = Begun(self.scope(**options), tokens, max_new_tokens)
+        begun.start()
+        return begun
 
     def with_caches(self, make_cache: Callable[[], list[Any]]) -> "PrefixCache":
         """Return a cache of the same model whose prompt caches are made otherwise.

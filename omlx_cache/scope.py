@@ -17,7 +17,7 @@ from omlx_cache.identity.namespace import Namespace
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.restore.boundaries import Boundaries
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
-from omlx_cache.restore.run import restore
+from omlx_cache.restore.pending import PendingRestore
 from omlx_cache.results import CommitResult
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.keys import KeyChain, Tokens
@@ -96,6 +96,13 @@ class Scope:
         """True when a stored sequence can be restored to any shorter length."""
         return all(group.kind == "paged" for group in self.groups)
 
+    def same_as(self, other: "Scope") -> bool:
+        """True when both stand for the same sequences of one store."""
+        mine, theirs = self._namespace, other._namespace
+        return self.store is other.store and (
+            mine is theirs if mine is None or theirs is None else mine.digest == theirs.digest
+        )
+
     def fresh(self) -> list[Any]:
         """Return a new, empty prompt cache."""
         return self._fresh()
@@ -129,35 +136,26 @@ class Scope:
         size = self.store.settings.block_size
         return self._policy.positions(start=start, stop=stop, block_size=size, branch=branch)
 
-    def restore(
+    def pending(
         self, chain: KeyChain, limit: int, capacity: int, stamp: int | None = None
-    ) -> RestoredSequence:
-        """Restore at most `limit` tokens into buffers with room for `capacity`; evaluates MLX."""
-        prompt_cache = self._fresh()
-        try:
-            restored = restore(
-                self.store,
-                layout_of(prompt_cache),
-                chain,
-                limit=limit,
-                capacity=capacity,
-                known=self._known(chain),
-                stamp=stamp,
-            )
-        except Exception as error:
-            _log.exception("restore failed, the request is computed in full")
-            reason = f"{reasons.ERROR}:{type(error).__name__}"
-            return RestoredSequence(self._fresh(), 0, 0, reason)
-        point = restored.point
-        pages = tuple(use.page for uses in point.uses.values() for use in uses)
-        return RestoredSequence(
-            prompt_cache,
-            point.position,
-            restored.cold_tokens,
-            point.reason,
-            pages,
-            point.wanted_state,
+    ) -> PendingRestore:
+        """Return a restore of at most `limit` tokens into buffers with room for `capacity`, not
+        begun; the chain belongs to it until it is taken."""
+        return PendingRestore(
+            self.store.restores,
+            self.store,
+            self._fresh,
+            chain,
+            limit=limit,
+            capacity=capacity,
+            known=self._known(chain),
+            stamp=stamp,
         )
+
+    def restore(self, chain: KeyChain, limit: int, capacity: int) -> RestoredSequence:
+        """Restore at most `limit` tokens into buffers with room for `capacity`; evaluates MLX, and
+        waits for the disk."""
+        return take(self.pending(chain, limit, capacity), None)
 
     def committer(
         self,
@@ -233,6 +231,22 @@ class Scope:
 
     def _known(self, chain: KeyChain) -> frozenset[int]:
         return self._boundaries.of(chain)
+
+
+def take(pending: PendingRestore, deadline: float | None) -> RestoredSequence:
+    """Return what a pending restore has brought, after `deadline` seconds at most; None waits for
+    all of it. Evaluates MLX."""
+    taken = pending.take(deadline)
+    point = taken.point
+    pages = tuple(use.page for uses in point.uses.values() for use in uses)
+    return RestoredSequence(
+        taken.prompt_cache,
+        point.position,
+        taken.cold_tokens,
+        point.reason,
+        pages,
+        point.wanted_state,
+    )
 
 
 def unsupported(error: Exception) -> str:

@@ -9,21 +9,18 @@ from typing import Any, Self
 from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.arrays.mlxio import evaluate
+from omlx_cache.begun import Begun, listed
 from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.progress import Extent, Progress, extent_of
 from omlx_cache.commit.staging import Staging
 from omlx_cache.pages.cut import Source
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.results import CommitResult
-from omlx_cache.scope import RestoredSequence, Scope, unsupported
+from omlx_cache.scope import unsupported
 from omlx_cache_storage.keys import KeyChain, as_tokens
 from omlx_cache_storage.stats import Counters
 
 _log = logging.getLogger(__name__)
-
-DEFAULT_NEW_TOKENS = 256
-MAX_NEW_TOKENS = 65_536
-"""Room beyond this is not allocated ahead: "no limit" must not take all memory at once."""
 
 
 class Session:
@@ -38,14 +35,8 @@ class Session:
     was restored), `prompt_cache` (the list for `model(..., cache=...)`).
     """
 
-    def __init__(
-        self,
-        scope: Scope,
-        tokens: Sequence[int],
-        *,
-        max_new_tokens: int | None = DEFAULT_NEW_TOKENS,
-    ) -> None:
-        self._scope = scope
+    def __init__(self, begun: Begun, deadline: float | None = None) -> None:
+        scope = self._scope = begun.scope
         self._counters = scope.store.counters
         self._staging = Staging(self._counters, scope.store.settings.snapshot_bytes)
         self._finished = False
@@ -55,7 +46,7 @@ class Session:
         self.prompt_cache: list[Any] = []
         self._layout: Layout | None = None
         self._chain: KeyChain | None = None
-        self._prompt_tokens = _listed(tokens)
+        self._prompt_tokens = list(begun.tokens)
         self._prompt_length = len(self._prompt_tokens)
         self._splits: list[int] = []
         self._fed = self._planned = 0
@@ -65,7 +56,7 @@ class Session:
         self._finalizer = weakref.finalize(self, _abandon, self._staging, self._counters)
         began = time.perf_counter()
         try:
-            self._begin(max_new_tokens)
+            self._begin(begun, deadline)
         except Exception as error:
             self._give_up(error)
         if not self.prompt_cache:
@@ -78,29 +69,18 @@ class Session:
             None if self.miss_reason is None else reasons.word(self.miss_reason),
         )
 
-    def _begin(self, max_new_tokens: int | None) -> None:
-        scope = self._scope
-        try:
-            array = as_tokens(self._prompt_tokens)
-        except (ValueError, TypeError, OverflowError) as error:
-            self.miss_reason = f"{reasons.BAD_TOKENS}:{error}"
-            return
-        if not scope.supported:
-            self.miss_reason = scope.unsupported_reason
-            return
-        chain = scope.chain(array)
-        stamp = scope.store.stamp()
-        restored = RestoredSequence(scope.fresh(), 0, 0, reasons.TOO_SHORT)
-        if self._prompt_length >= 2:
-            room = self._prompt_length + _room(max_new_tokens)
-            restored = scope.restore(chain, self._prompt_length - 1, room, stamp)
-        start = restored.tokens
+    def _begin(self, begun: Begun, deadline: float | None) -> None:
+        scope, chain = self._scope, begun.chain
+        restored = begun.take(deadline)
         self.prompt_cache = restored.prompt_cache
+        self.miss_reason = restored.miss_reason
+        if chain is None:
+            return
+        start = restored.tokens
         self._layout = layout_of(self.prompt_cache)
         self._chain = chain
         self.cached_tokens = self._fed = self._planned = start
         self.cached_cold_tokens = restored.cold_tokens
-        self.miss_reason = restored.miss_reason
         stops = scope.stops(start, self._prompt_length, restored.wanted)
         self._committer = scope.committer(
             chain,
@@ -109,7 +89,7 @@ class Session:
             prompt_length=self._prompt_length,
             own=restored.pages,
             stops=stops,
-            stamp=stamp,
+            stamp=begun.stamp,
         )
         self._splits = stops if self._splits_prefill else []
         self._progress = Progress(self._layout, start)
@@ -284,16 +264,16 @@ class Session:
         """
         if self._chain is None or self._finished:
             return
-        listed = _listed(tokens)
+        new = listed(tokens)
         before = len(self._prompt_tokens)
         try:
-            self._chain.extend(as_tokens(listed))
+            self._chain.extend(as_tokens(new))
         except (ValueError, TypeError, OverflowError) as error:
             self._counters.skip(reasons.BAD_TOKENS)
             self.miss_reason = f"{reasons.BAD_TOKENS}:{error}"
             self._chain = self._committer = None
             return
-        self._prompt_tokens += listed
+        self._prompt_tokens += new
         if self._progress is None:
             return
         self._progress.recorded(before, len(self._prompt_tokens))
@@ -389,19 +369,3 @@ def _is_used(layout: Layout) -> bool:
         return not layout.is_empty()
     except UnsupportedCache:
         return False
-
-
-def _room(max_new_tokens: Any) -> int:
-    """Return the tokens to make room for: a whole number within limits, else the default."""
-    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int):
-        return DEFAULT_NEW_TOKENS
-    return min(max(0, max_new_tokens), MAX_NEW_TOKENS)
-
-
-def _listed(tokens: Any) -> list[Any]:
-    """Return tokens of any kind of sequence as a list; what is no sequence, as one bad token."""
-    plain = tokens.tolist() if hasattr(tokens, "tolist") else tokens
-    try:
-        return list(plain)
-    except TypeError:
-        return [plain]

@@ -14,6 +14,7 @@ from omlx_cache.control import ControlError, ControlServer, check_socket, start_
 from omlx_cache.control.operations import handlers
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.pages.cold_codec import cold_encoder
+from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.settings import CacheSettings
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.disk import FileSystem
@@ -79,6 +80,7 @@ class BlockStore(Tiers):
         )
         self.read_pool = ReaderPool(READ_THREADS, "omlx-cache-read")
         self._prefetcher = Prefetcher(self.hot, self.cold)
+        self.restores = RestoreQueue(s.restore_bytes)
         self._control = self._start_control()
         _open_stores.add(self)
 
@@ -189,7 +191,8 @@ class BlockStore(Tiers):
         if self.writer is not None:
             clean = self.writer.stop(timeout if clean else 1.0) and clean
         deadline = time.monotonic() + min(timeout, THREADS_SECONDS)
-        self._prefetcher.shutdown(deadline - time.monotonic())
+        self.restores.shutdown(max(0.0, deadline - time.monotonic()))
+        self._prefetcher.shutdown(max(0.0, deadline - time.monotonic()))
         self.read_pool.stop(max(0.0, deadline - time.monotonic()))
         for entry in self.hot.entries():
             self.hot.discard(entry.meta.id)

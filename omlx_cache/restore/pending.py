@@ -91,6 +91,13 @@ class PendingRestore:
         reading = self._reading
         return reading is not None and reading.admitted and reading.ended.is_set()
 
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until `ready`, for `timeout` seconds at most; False at once if it never will be."""
+        reading = self._reading
+        if reading is None or reading.oversize:
+            return False
+        return reading.ended.wait(timeout) and self.ready
+
     @property
     def oversize(self) -> bool:
         """True when it is larger than the queue may ever hold: nothing is read ahead, and `take`

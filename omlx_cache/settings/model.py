@@ -114,6 +114,18 @@ class CacheSettings(BaseSettings):
     """How long a sequence's last commit may wait for the writer. Blocks stored during prefill and
     decode never wait."""
 
+    restore_bytes: Size = Field(_DERIVED)
+    """Memory that restores which were begun ahead of their sessions may take together. A prefix
+    larger than this is read when its session begins."""
+
+    restore_wait_seconds: float = Field(2.0, ge=0, le=3600)
+    """How long a session that takes over a restore that was begun waits for the disk: this, and
+    `restore_wait_seconds_per_token` for each token of the prompt. What has not come by then is
+    computed."""
+
+    restore_wait_seconds_per_token: float = Field(0.001, ge=0, le=1)
+    """See `restore_wait_seconds`: about what it costs to compute a token instead."""
+
     durability: Annotated[Literal["none", "fsync", "full"], BeforeValidator(_lower)] = "fsync"
     """What precedes a file's publication: nothing, `fsync`, or `full`, which on macOS asks the
     drive to empty its own cache too (F_FULLFSYNC) and elsewhere means `fsync`."""

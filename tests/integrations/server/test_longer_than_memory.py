@@ -12,7 +12,18 @@ from .conftest import ask
 from .test_lifetime import stats, wait_until_durable
 
 TURNS = 12
-WORDS = "river stone lamp window paper garden letter copper winter mirror".split()
+WORDS = [
+    "river",
+    "stone",
+    "lamp",
+    "window",
+    "paper",
+    "garden",
+    "letter",
+    "copper",
+    "winter",
+    "mirror",
+]
 
 
 def question(number: int) -> str:
