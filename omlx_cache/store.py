@@ -22,7 +22,7 @@ from omlx_cache_storage.cold.document import has_fields
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.listing import ListedPage, list_pages
-from omlx_cache_storage.page import Buffer, Page, PageId
+from omlx_cache_storage.page import Buffer, Page, PageId, PageInfo
 from omlx_cache_storage.policy import WRITE_POLICIES
 from omlx_cache_storage.prefetch import Prefetch, Prefetcher
 from omlx_cache_storage.readers import ReaderPool
@@ -122,6 +122,16 @@ class BlockStore(Tiers):
         with self._lock:
             namespace = self._namespaces.get(digest)
             return {} if namespace is None else dict(namespace.document)
+
+    def find(self, page: PageId) -> PageInfo | None:
+        """Return where a page lies, None in a closed store too; reads nothing."""
+        return None if self._closed else super().find(page)
+
+    def admit(
+        self, nbytes: int, own: Collection[PageId] = (), *, evict: bool = True, queue: bool = True
+    ) -> bool:
+        """`Tiers.admit`; a closed store admits nothing."""
+        return not self._closed and super().admit(nbytes, own, evict=evict, queue=queue)
 
     def readable_document(self, digest: BlockKey) -> dict[str, object]:
         """Return a namespace's document, from its directory for one of another process; for people.

@@ -259,6 +259,11 @@ class HotTier:
         with self._lock:
             return self._index.tails(parent)
 
+    def pages(self) -> set[PageId]:
+        """Return what is held, in no order."""
+        with self._lock:
+            return set(self._index)
+
     def entries(self) -> list[HotEntry]:
         """Return what is held, the first to be evicted first."""
         with self._lock:

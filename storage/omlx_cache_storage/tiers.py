@@ -113,9 +113,7 @@ class Tiers:
             return granted
         if self._writes_fail():
             return self.hot.reserve(nbytes, own, give_up_dirty=True).granted
-        for page in dirty:
-            if not self._offer(page):
-                break
+        self._offer_each(dirty)
         return False
 
     def release(self, nbytes: int) -> None:
@@ -143,9 +141,7 @@ class Tiers:
                 self.hot.discard(page.meta.id)
         elif self._policy.dirty_share < 1.0:
             share = int(self.hot.limit_bytes * self._policy.dirty_share)
-            for dirty in self.hot.dirty(beyond_bytes=share):
-                if not self._offer(dirty):
-                    break
+            self._offer_each(self.hot.dirty(beyond_bytes=share))
         return True
 
     def reserve(self, nbytes: int) -> bool:
@@ -181,9 +177,7 @@ class Tiers:
         wants on the disk by now are queued."""
         self.arrange(chain, stamp_ns)
         if self._policy.on_touch and self.writer is not None:
-            for page in chain:
-                if self.hot.is_dirty(page) and not self._offer(page):
-                    break
+            self._offer_each(chain)
 
     def demote(self, pages: Iterable[PageId]) -> None:
         """Make pages the first to be evicted in both tiers."""
@@ -232,31 +226,47 @@ class Tiers:
         Pages that the policy holds back are not waited for, nor one larger than the queue, nor
         the deep end of a sequence that the disk's budget has no room for.
         """
-        if self.writer is None:
+        writer = self.writer
+        if writer is None:
             return True
         deadline = None if timeout is None else time.monotonic() + timeout
+        # What others store meanwhile would keep a flush waiting for as long as they do.
+        known = self.hot.pages() if self._policy.on_flush else set()
         retried = False
         while True:
-            failed = self.writer.usage().failed_pages
+            # Queued before the barrier: a page that the idle writer takes up behind it would
+            # look durable, and be pending.
+            queued = self._offer_each(self._unwritten(known))
+            failed = writer.usage().failed_pages
             remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not self.writer.flush(remaining):
+            if not writer.flush(remaining):
                 return False
-            failing = self.writer.usage().failed_pages > failed
-            left = self._unwritten() if self._policy.on_flush else []
-            if not left or (failing and retried):
-                return not left and not failing
-            retried = True
-            if not self._offer(left[0]):
+            failing = writer.usage().failed_pages > failed
+            left = self._unwritten(known)
+            if failing and (retried or not left):
                 return False
-            for page in left[1:]:
-                if not self._offer(page):
-                    break
+            if writer.stopped or (queued and not left):
+                return not left
+            retried = retried or failing
 
-    def _unwritten(self) -> list[PageId]:
-        """Return pages that the disk lacks, root first, and that fit into the queue."""
+    def _unwritten(self, known: Collection[PageId] | None = None) -> list[PageId]:
+        """Return pages, of `known` ones, that the disk lacks, root first, and that fit into the
+        queue."""
         limit = 0 if self.writer is None else self.writer.limit_bytes
-        infos = [(page, self.hot.info(page)) for page in reversed(self.hot.dirty())]
+        dirty = (p for p in reversed(self.hot.dirty()) if known is None or p in known)
+        infos = [(page, self.hot.info(page)) for page in dirty]
         return [page for page, info in infos if info is not None and info.nbytes <= limit]
+
+    def _offer_each(self, pages: Iterable[PageId]) -> bool:
+        """Queue pages in order until one does not fit; False, and nothing counted, then."""
+        for page in pages:
+            held = self.hot.get(page)
+            if held is None or self.writer is None or not self.hot.is_dirty(page):
+                continue
+            if not self.writer.has_room(held.meta.nbytes):
+                return False
+            self.writer.offer(page, held.meta.nbytes)
+        return True
 
     def _writes_fail(self) -> bool:
         return self.cold is not None and self.cold.refuses_writes

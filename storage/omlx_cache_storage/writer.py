@@ -5,7 +5,6 @@ A queued page stays pinned in the hot tier, so it is readable and its bytes are 
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
@@ -31,12 +30,13 @@ class _Job(NamedTuple):
 
 
 class Writer:
-    """Writes pages behind the caller's back; `offer` never waits for a disk unless told to.
+    """Writes pages behind the caller's back; `offer` never waits.
 
-    The condition `_changed` guards `_jobs`, `_bytes`, `_busy`, `_settling`, `_stopping`,
-    `_settles_wanted`, `_settles`, `_accepted`, `_ended` and the counts; any thread may call.
-    `_failing` belongs to the writer's thread. `backlog` names pages that should be on the disk
-    and were not queued, when there was no room for them: an idle writer takes them up.
+    The condition `_changed` guards `_jobs`, `_bytes`, `_busy`, `_stopping`, `_flushes` (how many
+    jobs must have ended before the recency of each is recorded), `_asked`, `_answered`,
+    `_accepted`, `_ended` and the counts; any thread may call. `_failing` belongs to the writer's
+    thread. `backlog` names pages that should be on the disk and were not queued, when there was
+    no room for them: an idle writer takes them up.
     """
 
     def __init__(
@@ -57,8 +57,9 @@ class Writer:
         self._bytes = 0
         self._busy = False
         self._stopping = False
-        self._settles_wanted = 0
-        self._settles = 0
+        self._flushes: deque[int] = deque()
+        self._asked = 0
+        self._answered = 0
         self._accepted = 0
         self._ended = 0
         self._peak = 0
@@ -72,6 +73,10 @@ class Writer:
 
     def start(self) -> None:
         self._thread.start()
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopping
 
     def has_room(self, nbytes: int) -> bool:
         """True when `offer` would take a page of this size now."""
@@ -111,20 +116,18 @@ class Writer:
         False when `timeout` seconds were not enough, or when the writer was stopped with work
         left. What others offer meanwhile is not waited for.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             accepted = self._accepted
-            if not self._wait(lambda: self._ended >= accepted, deadline):
-                return False
-            self._settles_wanted += 1
-            wanted = self._settles_wanted
+            self._flushes.append(accepted)
+            self._asked += 1
+            asked = self._asked
             self._changed.notify_all()
-            return self._wait(lambda: self._settles >= wanted, deadline) or self._stopping
+            self._wait(lambda: self._answered >= asked, timeout)
+            stopped = self._stopping and self._ended >= accepted
+            return self._answered >= asked or stopped
 
-    def _wait(self, done: Callable[[], bool], deadline: float | None) -> bool:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        self._changed.wait_for(lambda: done() or self._stopping, left)
-        return done()
+    def _wait(self, done: Callable[[], bool], timeout: float | None) -> None:
+        self._changed.wait_for(lambda: done() or self._stopping, timeout)
 
     def stop(self, timeout: float | None) -> bool:
         """Write what is pending, within `timeout` seconds, and end the thread.
@@ -163,32 +166,33 @@ class Writer:
         while True:
             with self._changed:
                 woken = self._changed.wait_for(
-                    lambda: bool(self._jobs) or self._stopping or self._must_settle(),
+                    lambda: bool(self._jobs) or self._stopping or self._due() > 0,
                     IDLE_SECONDS,
                 )
                 if self._stopping:
                     return
-                # First, so that a flush does not wait for what others offer all the time.
-                settles = self._must_settle() or not self._jobs
-                job = None if settles else self._jobs.popleft()
+                # First, so that a flush does not wait for what is offered after it.
+                due = self._due()
+                job = self._jobs.popleft() if self._jobs and not due else None
                 self._busy = job is not None
-                wanted = self._settles_wanted
             outcome = self._write(job) if job is not None else self._settle()
             # One step: who waits for progress must not see a job counted and yet under way.
             with self._changed:
                 self._busy = False
                 if job is not None:
                     self._count(job, outcome)
-                else:
-                    self._settles = wanted
+                for _ in range(due):
+                    self._flushes.popleft()
+                self._answered += due
                 idle = not self._jobs
                 self._changed.notify_all()
             # A disk that fails is asked again at leisure, not in a loop.
             if idle and (outcome == "written" or not woken):
                 self._take_up_backlog()
 
-    def _must_settle(self) -> bool:
-        return self._settles_wanted > self._settles
+    def _due(self) -> int:
+        """Return how many flushes wait for nothing but their recency to be recorded."""
+        return sum(1 for ended in self._flushes if ended <= self._ended)
 
     def _take_up_backlog(self) -> None:
         for page in self._backlog():

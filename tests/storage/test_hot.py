@@ -35,12 +35,12 @@ def test_a_reservation_counts_until_it_is_used_or_released(story: Story) -> None
     tier.check_integrity()
 
 
-def test_pages_to_keep_are_not_evicted_for_their_own_chain(story: Story) -> None:
+def test_without_a_disk_pages_are_not_evicted_for_their_own_chain(story: Story) -> None:
     tier = HotTier(2 * KIB)
     assert _put(tier, story.page(1))
     assert _put(tier, story.page(2))
-    assert not tier.reserve(KIB, keep=set(story.ids(1, 2))).granted
-    assert tier.reserve(KIB, keep=set(story.ids(1))).granted
+    assert not tier.reserve(KIB, set(story.ids(1, 2))).granted
+    assert tier.reserve(KIB, set(story.ids(1))).granted
     assert tier.info(story.id(1)) is not None
     assert tier.info(story.id(2)) is None
 
