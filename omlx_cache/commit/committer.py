@@ -312,7 +312,7 @@ class Committer:
             cuts = cut_tokens(sources, span)
             if not cuts:
                 return False
-            extra = phase if end == stop else ""
+            extra = phase if end == stop else self._trail.phase(group, end)
             meta = self._meta(group, end, len(span), cuts, extra, tags)
             cutter = cutter or Cutter(sources)
             self._add(meta, cutter, cuts, stage=True)

@@ -7,21 +7,24 @@ of the sequence, which is what an exact repeat asks for, needs one token more.
 from collections.abc import Sequence
 
 from omlx_cache.adapters.base import GroupSpec, TokenRange
+from omlx_cache.commit.capture import phases_of
 from omlx_cache.commit.staging import Segment, Staging
 from omlx_cache.pages.cut import Cutter, Source, cut_tokens, earliest_held, read_source
 from omlx_cache.pages.layout import Layout
 
 
 class WindowTrail:
-    """Copies each window's tokens once, in small segments, and keeps those of the last window.
+    """Copies each window's tokens once, in small segments, and keeps those of the last window; and
+    the order that its rings had where it looked.
 
-    Mutable by the model's thread: `_reached`. The segments are the staging's.
+    Mutable by the model's thread: `_reached`, `_phases`. The segments are the staging's.
     """
 
     def __init__(self, groups: Sequence[GroupSpec], staging: Staging, start: int) -> None:
         self._groups = groups
         self._staging = staging
         self._reached = start
+        self._phases: dict[GroupSpec, dict[int, str]] = {group: {} for group in groups}
 
     def due(self, position: int, block_size: int) -> bool:
         """True when a window is about to lose tokens that were not copied."""
@@ -37,7 +40,13 @@ class WindowTrail:
             last = max(first, segments[-1].stop) if segments else first
             if position > last:
                 self._copy(layout, group, TokenRange(last, position))
+            kept = {at: p for at, p in self._phases[group].items() if first < at < position}
+            self._phases[group] = {**kept, position: phases_of(layout, group)}
         self._reached = position
+
+    def phase(self, group: GroupSpec, position: int) -> str:
+        """Return the rings' order at a position, as a page carries it; "" where it was not seen."""
+        return self._phases[group].get(position, "")
 
     def sources(self, group: GroupSpec) -> list[Source]:
         """Return the copies of a group, oldest first."""
