@@ -39,9 +39,8 @@ from omlx_cache.pages.encoding import (
 )
 from omlx_cache.pages.layout import Layout
 from omlx_cache.results import CommitResult
-from omlx_cache_storage.index import Tail
 from omlx_cache_storage.keys import BlockKey, KeyChain
-from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
+from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
 
 STALL_SECONDS = 60.0
 """How long a commit that waits for the disk sees no page written before it gives up."""

@@ -6,9 +6,8 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from omlx_cache_storage.errors import PageError
-from omlx_cache_storage.index import Tail
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Buffer, Page, PageId, PageInfo, PageMeta
+from omlx_cache_storage.page import Buffer, Page, PageId, PageInfo, PageMeta, Tail
 
 
 class PageView(Protocol):

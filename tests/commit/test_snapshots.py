@@ -91,7 +91,7 @@ def test_the_final_state_stamped_into_an_earlier_block_is_caught(
     request(model, cache, PROMPT, new=5)
     found = snapshots(store)
     final, victim = found[205], found[128]
-    store.hot.discard(victim.meta.id)
+    store.hot.discard([victim.meta.id])
     assert store.hot.reserve(victim.meta.nbytes).granted
     store.hot.put(Page(victim.meta, final.payload), dirty=False)
     wrong = request(model, cache, tokens, commit=False)

@@ -14,7 +14,8 @@ from omlx_cache import BlockStore, CommitResult, PrefixCache
 from omlx_cache.codecs import CodecPolicy
 from omlx_cache.pages import encoding
 from omlx_cache.pages.layout import layout_of
-from omlx_cache_storage.cold.catalog import describe, scan
+from omlx_cache_storage.cold.catalog import scan
+from omlx_cache_storage.cold.reader import describe
 from omlx_cache_storage.errors import ForeignPage
 
 OpenStore = Callable[..., BlockStore]

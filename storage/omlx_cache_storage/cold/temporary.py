@@ -6,7 +6,6 @@ import secrets
 import time
 from pathlib import Path
 
-from omlx_cache_storage.cold.catalog import Found
 from omlx_cache_storage.format.names import TEMPORARY_PREFIX
 
 ABANDONED_SECONDS = 3600.0
@@ -30,11 +29,11 @@ class TemporaryNames:
         return directory / f"{TEMPORARY_PREFIX}{os.getpid()}-{self._token}-{number}"
 
 
-def is_leftover(found: Found) -> bool:
+def is_leftover(file: str, mtime_ns: int) -> bool:
     """True when the writer of a temporary file is gone, as its name and age tell."""
-    if time.time() - found.mtime_ns / 1e9 > ABANDONED_SECONDS:
+    if time.time() - mtime_ns / 1e9 > ABANDONED_SECONDS:
         return True
-    parts = found.file.removeprefix(TEMPORARY_PREFIX).split("-")
+    parts = file.removeprefix(TEMPORARY_PREFIX).split("-")
     try:
         pid = int(parts[0])
     except ValueError:

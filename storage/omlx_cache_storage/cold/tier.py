@@ -15,16 +15,15 @@ from omlx_cache_storage.cold.records import (
     ColdEntry,
     PendingDeletion,
     StoredPage,
-    WriteResult,
 )
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, UndecodablePage
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import name_of, page_path
-from omlx_cache_storage.index import Tail
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, PageInfo
+from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import ColdUsage
+from omlx_cache_storage.tier import WriteResult
 
 FILE_SLACK_BYTES = 16 * 1024
 """More than a file takes beside header and payload: its last block, and its name."""
@@ -62,7 +61,7 @@ class ColdTier:
         self._files = PageFiles(directory, self._fs, durability)
         self._clock = clock or Clock()
         self._naming = threading.Lock()
-        self._deleter = Deleter(self._fs, self._files, self._naming, self._is_published_again)
+        self._deleter = Deleter(self._fs, self._files.tidy, self._naming, self._is_published_again)
         self._lock = threading.Lock()
         self._contents = Contents()
         self._reserved = 0
