@@ -29,15 +29,9 @@ from omlx_cache.pages.cut import (
     earliest_held,
     read_source,
 )
-from omlx_cache.pages.encoding import (
-    DENSE,
-    codec_text,
-    codecs_for,
-    encode_page,
-    encoded_nbytes,
-    live_tags,
-)
+from omlx_cache.pages.encoding import codecs_for, encode_page, encoded_nbytes
 from omlx_cache.pages.layout import Layout
+from omlx_cache.pages.tensors import DENSE, codec_text, live_tags
 from omlx_cache.results import CommitResult
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail

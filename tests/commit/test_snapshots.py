@@ -10,8 +10,8 @@ from mlx_lm.models.cache import ConcatenateKVCache, KVCache, make_prompt_cache
 from kit import zoo
 from kit.drive import digest, feed, prefill, random_tokens, request, run, same
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache.pages.encoding import page_arrays
 from omlx_cache.pages.layout import layout_of
+from omlx_cache.pages.tensors import page_arrays
 from omlx_cache_storage.page import Page, PageId
 
 PROMPT = random_tokens(200, 1)

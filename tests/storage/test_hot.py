@@ -179,7 +179,7 @@ def test_an_evicted_page_frees_its_memory() -> None:
         tier.put(Page(meta, payload), dirty=False)
         del payload
         assert mx.get_active_memory() - before <= min(number, 3) * size + 64 * KIB
-    tier.discard(story.id(6))
+    tier.discard([story.id(6)])
     assert mx.get_active_memory() - before <= 2 * size + 64 * KIB
     for entry in tier.entries():
         tier.discard([entry.meta.id])
