@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, UnsupportedCache
 from omlx_cache.codecs import CodecPolicy
-from omlx_cache.commit.committer import Committer, PageSink
+from omlx_cache.commit.admission import PageSink
+from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.progress import extent_of
 from omlx_cache.commit.snapshots import SnapshotPolicy
 from omlx_cache.commit.staging import Staging
@@ -212,7 +213,7 @@ class Scope:
         self, chain: KeyChain, prompt_cache: Sequence[Any], prompt_length: int
     ) -> CommitResult:
         if not self.accepts(prompt_cache):
-            return CommitResult(0, 0, 0, 0, {reasons.LAYOUT_CHANGED: 1})
+            return CommitResult.none(reasons.LAYOUT_CHANGED)
         staging = Staging(self.store.counters, self.store.settings.snapshot_bytes)
         try:
             layout = layout_of(prompt_cache)
@@ -222,10 +223,10 @@ class Scope:
             self.remember(chain, result.tokens)
             return result
         except UnsupportedCache as error:
-            return CommitResult(0, 0, 0, 0, {reasons.word(unsupported(error)): 1})
+            return CommitResult.none(reasons.word(unsupported(error)))
         except Exception:
             _log.exception("commit failed, nothing more is stored")
-            return CommitResult(0, 0, 0, 0, {reasons.ERROR: 1})
+            return CommitResult.none(reasons.ERROR)
         finally:
             staging.release()
 

@@ -1,11 +1,12 @@
 """Reading one page file: its header, and its payload into buffers of the caller's, verified."""
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.errors import CorruptPage, PageUnreadable
+from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable
 from omlx_cache_storage.format.header import (
     ALIGNMENT,
     Header,
@@ -13,7 +14,9 @@ from omlx_cache_storage.format.header import (
     decode_header,
     header_length,
 )
+from omlx_cache_storage.format.names import PageName, name_of
 from omlx_cache_storage.format.wrapping import is_wrapped, unwrap_payload, unwrapped
+from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer
 
 
@@ -64,6 +67,21 @@ class PageReader:
             digest.update(piece)
         if digest.text() != self._checksum:
             raise CorruptPage(f"{self._path.name}: the payload does not match its checksum")
+
+
+@contextlib.contextmanager
+def open_page(
+    fs: FileSystem, path: Path, namespace: BlockKey, name: PageName
+) -> Iterator[PageReader]:
+    """Open the file of a page, whose header says what the name says; raises PageError, OSError."""
+    fd = fs.open(path)
+    try:
+        reader = PageReader(fs, fd, path)
+        if (reader.meta.namespace, name_of(reader.meta)) != (namespace, name):
+            raise ForeignPage(f"{path.name} holds another page than its name says")
+        yield reader
+    finally:
+        fs.close(fd)
 
 
 def read_header(path: Path, fs: FileSystem | None = None) -> Header:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from omlx_cache_storage.format.names import TEMPORARY_PREFIX
+from omlx_cache_storage.processes import is_running
 
 ABANDONED_SECONDS = 3600.0
 """No write takes an hour: an older temporary file has lost its writer, whoever has the pid now."""
@@ -41,16 +42,4 @@ def is_leftover(file: str, mtime_ns: int) -> bool:
     if pid == os.getpid():
         # After a restart in a container the dead process had this very pid.
         return len(parts) < 2 or parts[1] not in _writers
-    return not _runs(pid)
-
-
-def _runs(pid: int) -> bool:
-    if pid <= 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        return True
-    return True
+    return not is_running(pid)

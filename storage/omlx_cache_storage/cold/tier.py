@@ -10,12 +10,8 @@ from omlx_cache_storage.cold.contents import Candidate, Contents
 from omlx_cache_storage.cold.deletion import Deleter
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
-from omlx_cache_storage.cold.reader import PageReader
-from omlx_cache_storage.cold.records import (
-    ColdEntry,
-    PendingDeletion,
-    StoredPage,
-)
+from omlx_cache_storage.cold.reader import PageReader, open_page
+from omlx_cache_storage.cold.records import ColdEntry, PendingDeletion, StoredPage
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, UndecodablePage
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import name_of, page_path
@@ -153,14 +149,8 @@ class ColdTier:
             raise PageUnreadable("the page is no longer on the disk")
         path = self._path(stored)
         try:
-            fd = self._fs.open(path)
-            try:
-                reader = PageReader(self._fs, fd, path)
-                if (reader.meta.namespace, name_of(reader.meta)) != stored[:2]:
-                    raise ForeignPage(f"{path.name} holds another page than its name says")
+            with open_page(self._fs, path, stored.namespace, stored.name) as reader:
                 yield reader
-            finally:
-                self._fs.close(fd)
             with self._lock:
                 self._read_trouble = ""
         except FileNotFoundError as error:
