@@ -185,7 +185,7 @@ class Scope:
             own=own,
             stops=stops,
             stamp=stamp,
-            patience=None if settings.queue_full == "wait" else settings.commit_wait_seconds,
+            wait_seconds=None if settings.queue_full == "wait" else settings.commit_wait_seconds,
         )
 
     def remember(self, chain: KeyChain, position: int) -> None:

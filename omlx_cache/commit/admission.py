@@ -34,8 +34,8 @@ class Admission:
     """Stores the pages of one sequence and counts what it stored. Use it on the model's thread.
 
     `own` are pages that the sequence was restored from, used at `stamp`. Until `finish` nothing
-    waits; then a page without room waits for the writer, `patience` seconds for all of them, None
-    for as long as it progresses.
+    waits; then pages without room wait for the writer: `wait_seconds` in all, None for as long as
+    it progresses.
 
     Mutable by that thread: `own` (the sequence's pages, which make room for each other last),
     `_new` (those of them that it stored), `finishing`, `_stamp`, `_deadline`, `skipped` and the
@@ -48,11 +48,11 @@ class Admission:
         staging: Staging,
         own: Iterable[PageId],
         stamp: int | None,
-        patience: float | None,
+        wait_seconds: float | None,
     ) -> None:
         self._store = store
         self._staging = staging
-        self._patience = patience
+        self._wait_seconds = wait_seconds
         self._own = set(own)
         self._new: set[PageId] = set()
         self._stamp = store.stamp() if stamp is None else stamp
@@ -111,7 +111,9 @@ class Admission:
     def finish(self, pages: Sequence[PageId]) -> None:
         """Mark `pages`, a whole sequence's, as used together; from now on pages wait for room."""
         self.finishing = True
-        self._deadline = None if self._patience is None else time.monotonic() + self._patience
+        self._deadline = (
+            None if self._wait_seconds is None else time.monotonic() + self._wait_seconds
+        )
         self._stamp = self._store.stamp()
         # What this sequence stored a moment ago is not used a second time by that.
         self._store.touch([page for page in pages if page not in self._new], self._stamp)

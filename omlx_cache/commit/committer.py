@@ -40,9 +40,9 @@ class Committer:
 
     `groups` are those of the sequence's caches. `start` tokens of `prompt_length` were restored,
     from the pages `own`, used at `stamp`: the whole chain shares one stamp, so that its deep end
-    leaves before its root. `stops` are where windows and recurrent state are wanted. `patience` is
-    how many seconds `finish` may wait for the writer, None for as long as it progresses. A page
-    that a tier has is never cut or written again.
+    leaves before its root. `stops` are where windows and recurrent state are wanted. `finish` waits
+    for the writer for `wait_seconds`, None for as long as it progresses. A page that a tier has is
+    never cut or written again.
 
     Mutable by that thread: `_done` (how far the paged group is stored), `_stops` (those to come),
     and `_row` (during a call).
@@ -62,13 +62,13 @@ class Committer:
         own: Iterable[PageId] = (),
         stops: Iterable[int] = (),
         stamp: int | None = None,
-        patience: float | None = 0.0,
+        wait_seconds: float | None = 0.0,
     ) -> None:
         self._store = store
         self._namespace = namespace
         self._chain = chain
         self._policy = policy
-        self._admission = Admission(store, staging, own, stamp, patience)
+        self._admission = Admission(store, staging, own, stamp, wait_seconds)
         self._groups = groups
         self._prompt_length = prompt_length
         self._start = start

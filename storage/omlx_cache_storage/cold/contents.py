@@ -94,7 +94,7 @@ class Contents:
     def is_undecodable(self, page: PageId) -> bool:
         return page in self._undecodable
 
-    def set_aside(self, page: PageId) -> None:
+    def quarantine(self, page: PageId) -> None:
         """Hide a page that cannot be decoded here."""
         if page in self._index:
             self._undecodable.add(page)
