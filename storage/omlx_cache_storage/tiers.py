@@ -241,9 +241,14 @@ class Tiers:
             left = self._unwritten(known)
             if failing and (retried or not left):
                 return False
-            if writer.stopped or (queued and not left):
+            if writer.stopped or (queued and not left and not self._pending(known)):
                 return not left
             retried = retried or failing
+
+    def _pending(self, known: Collection[PageId]) -> bool:
+        """True when a page of `known` ones is queued: the disk lost it while the flush waited."""
+        infos = (self.hot.info(page) for page in known)
+        return any(info is not None and info.tier == "pending" for info in infos)
 
     def _unwritten(self, known: Collection[PageId] | None = None) -> list[PageId]:
         """Return pages, of `known` ones, that the disk lacks, root first, and that fit into the
