@@ -139,7 +139,7 @@ class Tiers:
         if self._policy.on_put:
             if not self._offer(page.meta.id) and not self.hot.retain:
                 self.hot.discard(page.meta.id)
-        elif self._policy.dirty_share < 1.0:
+        elif self._policy.dirty_share < 1.0 and self._has_room(page.meta.nbytes):
             share = int(self.hot.limit_bytes * self._policy.dirty_share)
             self._offer_each(self.hot.dirty(beyond_bytes=share))
         return True
@@ -267,6 +267,9 @@ class Tiers:
                 return False
             self.writer.offer(page, held.meta.nbytes)
         return True
+
+    def _has_room(self, nbytes: int) -> bool:
+        return self.writer is not None and self.writer.has_room(nbytes)
 
     def _writes_fail(self) -> bool:
         return self.cold is not None and self.cold.refuses_writes
