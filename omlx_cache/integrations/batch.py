@@ -81,11 +81,14 @@ class CachedBatchGenerator:
         It joins the batch when its prefix has come from the disk, or when that takes longer than
         the settings allow. `segments` are token counts at which a chat's parts end (its system
         prompt, say): a hybrid model can be restored there later. Raises ValueError for an empty
-        prompt.
+        prompt, and for a `max_tokens` below 1.
         """
         prompt = list(tokens)
         if not prompt:
             raise ValueError("an empty prompt")
+        if max_tokens < 1:
+            # Refused here, not when its prefix has come: that would end the others' step.
+            raise ValueError(f"max_tokens={max_tokens}: at least one token is generated")
         uid = next(self._uids)
 
         def insert(session: Session) -> None:

@@ -68,7 +68,8 @@ class HotTier:
 
     `_lock` guards `_index`, `_order`, `_bytes`, `_reserved`, `_dirty_bytes`, `_queued_bytes` (dirty
     and pinned), `_peak`, `_evicted`; any thread may call. No I/O here. A pinned page (queued for
-    the disk) is never evicted. With `keep_dirty` a page that the disk lacks is not evicted either, but named for writing first.
+    the disk) is never evicted. With `keep_dirty` a page that the disk lacks is not evicted either,
+    but named for writing first.
     Without `retain` a page leaves as soon as the disk has it. `backed` says that there is a disk:
     a sequence may then push out pages of its own that the disk has.
     """

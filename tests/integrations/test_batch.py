@@ -143,6 +143,13 @@ def test_nothing_but_pages_is_left_of_a_request(family: str, open_store: Open) -
     assert left_over() - before < 64 * 1024
 
 
+def test_a_request_for_no_token_is_refused_before_it_can_disturb_others(store: BlockStore) -> None:
+    batch = batch_of(model_of("qwen3"), store)
+    with pytest.raises(ValueError, match="at least one"):
+        batch.submit(prompt_of(50), max_tokens=0)
+    assert len(batch) == 0
+
+
 def test_an_empty_prompt_is_refused(store: BlockStore) -> None:
     with pytest.raises(ValueError, match="empty"):
         batch_of(model_of("qwen3"), store).submit([], max_tokens=1)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from omlx_cache.commit.progress import Extent
+from omlx_cache.commit.progress import Extent, extent_of
 from omlx_cache.commit.staging import Staging
 from omlx_cache.integrations.rows import Row, paged_source
 from omlx_cache.pages.layout import layout_of
@@ -67,7 +67,8 @@ class Following:
             self._extend(tokens)
             if keep or len(tokens) - self._kept >= self._stride:
                 self._keep(len(tokens))
-            self._committer.advance(layout_of(caches), Extent(len(tokens), True))
+            layout = layout_of(caches)
+            self._committer.advance(layout, extent_of(layout, len(tokens)))
         except Exception:
             self._give_up()
 
