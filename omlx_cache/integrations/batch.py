@@ -20,13 +20,15 @@ from omlx_cache.session import Session
 
 @dataclass(slots=True)
 class _Request:
-    """A request in the generator. `stops`: token counts at which it must be checkpointed."""
+    """A request in the generator. `stops`: token counts at which it must be checkpointed;
+    `offered`: the boundary up to which its blocks were offered, taken or not."""
 
     uid: int
     session: Session
     prompt_length: int
     stops: set[int] = field(default_factory=set)
     generated: int = 0
+    offered: int = 0
 
 
 class _Waiting(NamedTuple):
@@ -165,8 +167,10 @@ class CachedBatchGenerator:
     def _store_blocks(self, uid: int, request: _Request, reached: int) -> None:
         """Store the blocks that a request completed, from its row of the batch."""
         session = request.session
-        if reached - session.stored < self._block_size:
+        if reached - max(session.stored, request.offered) < self._block_size:
             return
+        # What has no room now is not tried again with every token.
+        request.offered = reached // self._block_size * self._block_size
         row = row_of(self._generator, uid)
         if row is None:
             return
