@@ -93,13 +93,12 @@ class Conversations:
                 token = int(mx.argmax(logits[-1][-1]).item())
                 logits.append(feed(self.model, session.prompt_cache, [token]))
                 session.append(token)
-            whole = session.tokens
-            self.check(whole, start, logits)
-            if self.draw.random() < 0.2:
+            self.check(session.tokens, start, logits)
+            if self.draw.random() < 0.4:
                 # Recorded and never fed: no page may be stored under its key.
                 session.extend([1, 2, 3])
             session.commit()
-        self.told.append(whole)
+            self.told.append(session.tokens)
 
     def together(self, cache: PrefixCache) -> None:
         generator = BatchGenerator(self.model, prefill_step_size=self.draw.choice([32, 100]))
