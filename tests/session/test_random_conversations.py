@@ -128,7 +128,7 @@ def nothing_is_left(store: BlockStore) -> None:
     assert store.restores.peak_bytes <= store.restores.limit_bytes
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next"])
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next", "mamba2"])
 def test_what_is_restored_is_right_and_nothing_is_left_behind(family: str, tmp_path: Path) -> None:
     talk = Conversations(family, seed=9)
     for _ in range(ROUNDS):
