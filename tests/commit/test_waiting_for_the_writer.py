@@ -10,7 +10,7 @@ from kit import zoo
 from kit.drive import prefill, random_tokens, settings
 from kit.storage.faults import FaultyDisk
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache.commit import committer
+from omlx_cache.commit import admission
 from omlx_cache_storage.page import PageId
 
 PROMPT = random_tokens(400, 3)
@@ -48,7 +48,7 @@ def test_what_the_writer_ends_between_a_refusal_and_the_wait_is_progress(
 def test_a_commit_waits_once_for_a_disk_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(committer, "STALL_SECONDS", 0.05)
+    monkeypatch.setattr(admission, "STALL_SECONDS", 0.05)
     model, disk = zoo.build("gemma3_text"), FaultyDisk()
     disk.gate.clear()
     budget = {"hot_bytes": 30_000, "queue_bytes": 30_000, "queue_full": "wait"}
