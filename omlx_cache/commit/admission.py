@@ -27,7 +27,9 @@ class PageSink(Protocol):
     def touch(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None: ...
     def arrange(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None: ...
     def demote(self, pages: Iterable[PageId]) -> None: ...
-    def wait_for_writer(self, timeout: float) -> bool: ...
+    @property
+    def writes_ended(self) -> int: ...
+    def wait_for_writer(self, timeout: float, since: int | None = None) -> bool: ...
 
 
 class Admission:
@@ -127,13 +129,20 @@ class Admission:
 
     def _admit(self, nbytes: int) -> bool:
         """Reserve memory for a page; only at the end, wait for the writer and do without it."""
-        while not self._store.admit(nbytes, self._own):
+        while True:
+            # Asked first: what ends between a refusal and the wait is progress too.
+            ended = self._store.writes_ended
+            if self._store.admit(nbytes, self._own):
+                return True
             if not self.finishing:
                 return False
-            left = STALL_SECONDS if self._deadline is None else self._deadline - time.monotonic()
-            if left <= 0 or not self._store.wait_for_writer(left):
+            began = time.monotonic()
+            left = STALL_SECONDS if self._deadline is None else self._deadline - began
+            if left <= 0 or not self._store.wait_for_writer(left, ended):
+                if time.monotonic() - began >= left:
+                    # A disk that hangs is waited for once, not again for each page.
+                    self._deadline = 0.0
                 return self._store.admit(nbytes, self._own, queue=False)
-        return True
 
     def _put(self, page: Page) -> None:
         self._own.add(page.meta.id)

@@ -20,13 +20,15 @@ from omlx_cache.session import Session
 
 @dataclass(slots=True)
 class _Request:
-    """A request in the generator. `stops`: token counts at which it must be checkpointed."""
+    """A request in the generator. `stops`: token counts at which it must be checkpointed;
+    `offered`: the boundary up to which its blocks were offered, taken or not."""
 
     uid: int
     session: Session
     prompt_length: int
     stops: set[int] = field(default_factory=set)
     generated: int = 0
+    offered: int = 0
 
 
 class _Waiting(NamedTuple):
@@ -81,11 +83,14 @@ class CachedBatchGenerator:
         It joins the batch when its prefix has come from the disk, or when that takes longer than
         the settings allow. `segments` are token counts at which a chat's parts end (its system
         prompt, say): a hybrid model can be restored there later. Raises ValueError for an empty
-        prompt.
+        prompt, and for a `max_tokens` below 1.
         """
         prompt = list(tokens)
         if not prompt:
             raise ValueError("an empty prompt")
+        if max_tokens < 1:
+            # Refused here, not when its prefix has come: that would end the others' step.
+            raise ValueError(f"max_tokens={max_tokens}: at least one token is generated")
         uid = next(self._uids)
 
         def insert(session: Session) -> None:
@@ -162,8 +167,10 @@ class CachedBatchGenerator:
     def _store_blocks(self, uid: int, request: _Request, reached: int) -> None:
         """Store the blocks that a request completed, from its row of the batch."""
         session = request.session
-        if reached - session.stored < self._block_size:
+        if reached - max(session.stored, request.offered) < self._block_size:
             return
+        # What has no room now is not tried again with every token.
+        request.offered = reached // self._block_size * self._block_size
         row = row_of(self._generator, uid)
         if row is None:
             return

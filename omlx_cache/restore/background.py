@@ -42,7 +42,8 @@ class Reading:
 
     Mutable, guarded by `_lock`, which is held over no I/O: `walk` (replaced, never changed),
     `point`, `plan`, `targets`, `arrived`, `read`, and the state of the reads. `ended` is set once
-    nothing more will come. `admitted` and `taken` belong to the queue.
+    nothing more will come; `settled` then too, and once waiting for it is in vain. `admitted` and
+    `taken` belong to the queue.
     """
 
     def __init__(self, walk: Walk) -> None:
@@ -51,6 +52,7 @@ class Reading:
             walk.chain.key(len(walk.chain))
         self.admitted = self.taken = self.oversize = False
         self.ended = threading.Event()
+        self.settled = threading.Event()
         self._lock = threading.Lock()
         self._fill = on_host()
         self.walk = walk
@@ -111,6 +113,11 @@ class Reading:
                 return self._guarded(partial(self._read, self._left.popleft()))
             return None
 
+    def refuse(self) -> None:
+        """Say that it is larger than the queue may hold: nothing comes before it is taken."""
+        self.oversize = True
+        self.settled.set()
+
     def close(self) -> None:
         """Begin no more reads, and let those under way write nowhere. Waits for memory only."""
         with self._lock:
@@ -126,6 +133,8 @@ class Reading:
         with self._lock:
             self.targets = None
             self.arrived = {}
+        # Nobody will end it: who waits for it, on whatever thread, must not wait for ever.
+        self._end()
 
     def _guarded(self, task: Task) -> Task:
         """Return the task such that an unexpected error ends the reading, and no thread."""
@@ -276,6 +285,7 @@ class Reading:
         with self._lock:
             self._state = _State.ENDED
         self.ended.set()
+        self.settled.set()
 
 
 def _is_aside(page: PageId) -> bool:

@@ -10,7 +10,7 @@ from omlx_cache.arrays.blank import blank_bytes
 from omlx_cache.arrays.mlxio import HostView, allocate_payload, on_host, writable_view
 from omlx_cache.restore.plan import PageFailed, PageRead, is_direct
 from omlx_cache.restore.source import PageSource
-from omlx_cache_storage.errors import PageError
+from omlx_cache_storage.errors import PageError, PageUnreadable
 from omlx_cache_storage.page import Page, PageId
 
 READ_AHEAD = 12
@@ -36,7 +36,9 @@ def fetch(source: PageSource, read: PageRead, targets: Targets | None = None) ->
     page = read.use.page
     try:
         joined = _joined(source, page)
-        return joined if joined is not None else _read(source, read, targets)
+        if joined is not None and joined.meta.held == read.use.info.held:
+            return joined
+        return _read(source, read, targets)
     except PageError as error:
         raise PageFailed(page, error) from error
 
@@ -52,6 +54,9 @@ def _read(source: PageSource, read: PageRead, targets: Targets | None) -> Page |
     try:
         with source.reading(read.use.page) as reader:
             meta = reader.meta
+            if meta.held != read.use.info.held:
+                # Sound, and no misfit: a fuller one, which covers other tokens, took its place.
+                raise PageUnreadable("the page was replaced since it was looked up")
             direct = is_direct(read, meta)
             if source.reserve(meta.nbytes):
                 reserved = meta.nbytes

@@ -94,9 +94,7 @@ class PendingRestore:
     def wait(self, timeout: float | None = None) -> bool:
         """Block until `ready`, for `timeout` seconds at most; False at once if it never will be."""
         reading = self._reading
-        if reading is None or reading.oversize:
-            return False
-        return reading.ended.wait(timeout) and self.ready
+        return reading is not None and reading.settled.wait(timeout) and self.ready
 
     @property
     def oversize(self) -> bool:
@@ -207,7 +205,8 @@ def _finish(reading: Reading, *, came: bool) -> Restored:
                 plan = plan_for(walk, point, memory.pages, disk=False)
             if on_host():
                 targets = reading.targets
-                if targets is None or targets.plan is not plan:
+                # Past the deadline the reading's own were closed, whatever is left to go in.
+                if targets is None or targets.plan is not plan or not came:
                     targets = reading.targets = HostTargets(plan, before=targets)
                 left = [read for read in plan.reads if read.use.page not in targets.filled]
                 fill_from(walk.source, targets, left, memory.pages)

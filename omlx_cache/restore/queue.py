@@ -14,16 +14,17 @@ Task = Callable[[], None]
 class Reading(Protocol):
     """Something that reads ahead in tasks, and takes memory from when it is admitted.
 
-    `admitted`, `taken` and `oversize` are the queue's. `nbytes` is None before it is known;
-    `hold_all` is called once there is room, and False takes the admission back.
+    `admitted` and `taken` are the queue's. `nbytes` is None before it is known; `hold_all` is
+    called once there is room, and False takes the admission back; `refuse` is for one that is
+    larger than the queue.
     """
 
     admitted: bool
     taken: bool
-    oversize: bool
 
     def nbytes(self) -> int | None: ...
     def hold_all(self) -> bool: ...
+    def refuse(self) -> None: ...
     def next_task(self) -> Task | None: ...
     def drop(self) -> None: ...
 
@@ -155,7 +156,7 @@ class RestoreQueue:
             if nbytes is None:
                 return
             if nbytes > self.limit_bytes:
-                reading.oversize = True
+                reading.refuse()
                 self._readings.remove(reading)
                 continue
             if used + nbytes > self.limit_bytes:

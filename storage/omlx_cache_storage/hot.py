@@ -12,6 +12,10 @@ from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.recency import ChainRecency, Clock
 from omlx_cache_storage.stats import HotUsage
 
+SPARE_SHARE = 32
+"""What a sequence larger than the tier pushes out of its own pages at a time, and what write-back
+queues at a time: this share of the tier, so that the order is not gone through for each page."""
+
 
 @dataclass(slots=True)
 class _Held:
@@ -79,9 +83,10 @@ class Grant(NamedTuple):
 class HotTier:
     """Holds live pages; `bytes held + bytes reserved <= limit_bytes` at every moment.
 
-    `_lock` guards `_index`, `_order`, `_bytes`, `_reserved`, `_dirty_bytes`, `_peak`, `_evicted`;
-    any thread may call. No I/O here. A pinned page (queued for the disk) is never evicted. With
-    `keep_dirty` a page that the disk lacks is not evicted either, but named for writing first.
+    `_lock` guards `_index`, `_order`, `_bytes`, `_reserved`, `_dirty_bytes`, `_queued_bytes` (dirty
+    and pinned), `_peak`, `_evicted`; any thread may call. No I/O here. A pinned page (queued for
+    the disk) is never evicted. With `keep_dirty` a page that the disk lacks is not evicted either,
+    but named for writing first.
     Without `retain` a page leaves as soon as the disk has it. `backed` says that there is a disk:
     a sequence may then push out pages of its own that the disk has.
     """
@@ -106,6 +111,7 @@ class HotTier:
         self._bytes = 0
         self._reserved = 0
         self._dirty_bytes = 0
+        self._queued_bytes = 0
         self._peak = 0
         self._evicted = 0
 
@@ -173,12 +179,13 @@ class HotTier:
             if old is not None and old.held >= meta.held:
                 return False
             self._drop(meta.id)
-            self._index.put(meta.id, _Held(page, dirty, 0 if old is None else old.pins))
+            held = _Held(page, dirty, 0 if old is None else old.pins)
+            self._index.put(meta.id, held)
             self._order.add(
                 meta.id, meta.position, self._clock.now() if stamp_ns is None else stamp_ns
             )
             self._bytes += meta.nbytes
-            self._dirty_bytes += meta.nbytes * dirty
+            self._weigh(held, 1)
             return True
 
     def get(self, page: PageId) -> Page | None:
@@ -205,7 +212,9 @@ class HotTier:
             held = self._index.get(page)
             if held is None:
                 return None
+            self._weigh(held, -1)
             held.pins += 1
+            self._weigh(held, 1)
             return held.page
 
     def unpin(self, page: PageId, *, written: Page | None, refused: bool = False) -> None:
@@ -215,10 +224,12 @@ class HotTier:
             held = self._index.get(page)
             if held is None:
                 return
+            self._weigh(held, -1)
             held.pins = max(0, held.pins - 1)
             held.refused = refused
-            if held.dirty and written is not None and written.meta.held >= held.held:
-                self._clean(held)
+            if written is not None and written.meta.held >= held.held:
+                held.dirty = False
+            self._weigh(held, 1)
             if not self.retain and not held.pins and (refused or not held.dirty):
                 self._drop(page)
 
@@ -227,9 +238,10 @@ class HotTier:
         with self._lock:
             for page in pages:
                 held = self._index.get(page)
-                if held is not None and not held.dirty:
+                if held is not None:
+                    self._weigh(held, -1)
                     held.dirty = True
-                    self._dirty_bytes += held.page.meta.nbytes
+                    self._weigh(held, 1)
 
     def is_dirty(self, page: PageId) -> bool:
         """True when the page is here, the disk lacks it, and no write is queued."""
@@ -239,22 +251,28 @@ class HotTier:
 
     def dirty(self, beyond_bytes: int = 0) -> list[PageId]:
         """Return unpinned dirty pages, next to be evicted first, until no more than
-        `beyond_bytes` of dirty bytes are left unnamed. Refused pages are passed over."""
+        `beyond_bytes` of dirty bytes are left unnamed; when they are more, a few further ones too.
+        Refused pages are passed over."""
         named: list[PageId] = []
         with self._lock:
+            if self._dirty_bytes - self._queued_bytes <= beyond_bytes:
+                return named
             left = self._dirty_bytes
+            spare = beyond_bytes // SPARE_SHARE
 
             def note(page: PageId) -> bool:
                 nonlocal left
                 held = self._index.get(page)
-                if left > beyond_bytes and held is not None and held.dirty:
-                    left -= held.page.meta.nbytes
+                if held is not None and held.dirty:
+                    size = held.page.meta.nbytes
+                    if left <= beyond_bytes and beyond_bytes - left + size > spare:
+                        return False
+                    left -= size
                     if not held.pins and not held.refused:
                         named.append(page)
-                return left > beyond_bytes
+                return left > beyond_bytes - spare
 
-            if left > beyond_bytes:
-                self._order.visit(note)
+            self._order.visit(note)
         return named
 
     def touch(self, chain: Iterable[PageId], stamp_ns: int | None = None) -> None:
@@ -307,8 +325,10 @@ class HotTier:
             entries = dict(self._index.items())
             held = sum(e.page.meta.nbytes for e in entries.values())
             dirty = sum(e.page.meta.nbytes for e in entries.values() if e.dirty)
+            queued = sum(e.page.meta.nbytes for e in entries.values() if e.dirty and e.pins)
             assert self._bytes == held, (self._bytes, held)
             assert self._dirty_bytes == dirty, (self._dirty_bytes, dirty)
+            assert self._queued_bytes == queued, (self._queued_bytes, queued)
             assert self._reserved >= 0, self._reserved
             assert set(self._order.ordered()) == set(entries)
             assert self._bytes + self._reserved <= self.limit_bytes
@@ -343,8 +363,9 @@ class HotTier:
             return excess > 0
 
         self._order.visit(consider)
+        spare = self.limit_bytes // SPARE_SHARE if excess > 0 else 0
         for page, size in durable:
-            if excess <= 0:
+            if excess <= 0 and size - excess > spare:
                 break
             victims.append(page)
             excess -= size
@@ -354,9 +375,11 @@ class HotTier:
         """True for a page that is written before it may leave."""
         return self._keep_dirty and held.dirty and not held.refused
 
-    def _clean(self, held: _Held) -> None:
-        held.dirty = False
-        self._dirty_bytes -= held.page.meta.nbytes
+    def _weigh(self, held: _Held, sign: int) -> None:
+        """Count a page's dirty bytes, or with -1 no longer, before what they depend on changes."""
+        nbytes = sign * held.page.meta.nbytes if held.dirty else 0
+        self._dirty_bytes += nbytes
+        self._queued_bytes += nbytes if held.pins else 0
 
     def _drop(self, page: PageId) -> bool:
         held = self._index.pop(page)
@@ -364,5 +387,5 @@ class HotTier:
             return False
         self._order.discard(page)
         self._bytes -= held.page.meta.nbytes
-        self._dirty_bytes -= held.page.meta.nbytes * held.dirty
+        self._weigh(held, -1)
         return True

@@ -125,8 +125,11 @@ class Tiers:
         False when the disk had it already, so that it only came back into memory, or when
         another thread was faster.
         """
-        on_disk = self._is_cold(page.meta)
-        if on_disk and not self.hot.retain:
+        stored = self.cold.info(page.meta.id) if self.cold is not None else None
+        more = -1 if stored is None else stored.held - page.meta.held
+        on_disk = more >= 0
+        if more > 0 or (on_disk and not self.hot.retain):
+            # A page that is found by what the disk holds of it must not be less in memory.
             self.release(page.meta.nbytes)
             return False
         taken = self.hot.put(page, dirty=self.cold is not None and not on_disk, stamp_ns=stamp_ns)
@@ -138,7 +141,7 @@ class Tiers:
         if self._policy.on_put:
             if not self._offer(page.meta.id) and not self.hot.retain:
                 self.hot.discard([page.meta.id])
-        elif self._policy.dirty_share < 1.0:
+        elif self._policy.dirty_share < 1.0 and self._has_room(page.meta.nbytes):
             share = int(self.hot.limit_bytes * self._policy.dirty_share)
             self._offer_each(self.hot.dirty(beyond_bytes=share))
         return True
@@ -211,9 +214,15 @@ class Tiers:
 
     # The writer.
 
-    def wait_for_writer(self, timeout: float) -> bool:
-        """Block until the writer has done a page; False when none is pending, or at the timeout."""
-        return self.writer is not None and self.writer.wait_for_progress(timeout)
+    @property
+    def writes_ended(self) -> int:
+        """How many pages the writer is done with."""
+        return 0 if self.writer is None else self.writer.ended
+
+    def wait_for_writer(self, timeout: float, since: int | None = None) -> bool:
+        """Block until the writer has done a page, since `writes_ended` was `since`; False when it
+        has not and none is pending, or at the timeout."""
+        return self.writer is not None and self.writer.wait_for_progress(timeout, since)
 
     def flush(self, timeout: float | None = FLUSH_SECONDS) -> bool:
         """Block until what was stored before the call is durable; False after `timeout` seconds,
@@ -269,12 +278,11 @@ class Tiers:
             self.writer.offer(page, held.meta.nbytes)
         return True
 
+    def _has_room(self, nbytes: int) -> bool:
+        return self.writer is not None and self.writer.has_room(nbytes)
+
     def _writes_fail(self) -> bool:
         return self.cold is not None and self.cold.refuses_writes
-
-    def _is_cold(self, meta: PageMeta) -> bool:
-        stored = self.cold.info(meta.id) if self.cold is not None else None
-        return stored is not None and stored.held >= meta.held
 
     def _offer(self, page: PageId) -> bool:
         held = self.hot.get(page)

@@ -101,12 +101,21 @@ class Writer:
             self._changed.notify_all()
             return True
 
-    def wait_for_progress(self, timeout: float) -> bool:
-        """Block until a queued page is done; False at once when nothing is queued."""
+    @property
+    def ended(self) -> int:
+        """How many pages are done: written, refused, failed or gone."""
         with self._changed:
+            return self._ended
+
+    def wait_for_progress(self, timeout: float, since: int | None = None) -> bool:
+        """Block until a queued page is done, or at once if one is since `ended` was that; False at
+        once when nothing is queued either."""
+        with self._changed:
+            before = self._ended if since is None else since
+            if self._ended != before:
+                return True
             if not self._jobs and not self._busy:
                 return False
-            before = self._ended
             self._changed.wait_for(lambda: self._ended != before or self._stopping, timeout)
             return self._ended != before
 

@@ -22,8 +22,10 @@ from kit.restoring import (
     contents,
 )
 from omlx_cache import BlockStore, PrefixCache
+from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache.restore.pending import PendingRestore
 from omlx_cache.restore.queue import RestoreQueue
+from omlx_cache_storage.page import PageId
 
 FAMILIES = (DENSE, WINDOWED, HYBRID)
 PATIENCE = 30.0
@@ -310,3 +312,61 @@ def test_a_queue_that_is_shut_down_restores_nothing_and_hangs_nobody(
         assert pending.take(0.05).point.position == 0
         disk.gate.set()
         assert queue.shutdown(PATIENCE)
+
+
+def test_a_page_that_another_brought_in_by_the_deadline_is_used(
+    talks: dict[str, Conversation], disk: PagedDisk, queue: RestoreQueue
+) -> None:
+    talk = talks[DENSE]
+    deepest = TOKENS // BLOCK * BLOCK
+    disk.hold = lambda position, group: (position, group) == (deepest, "paged")
+    with talk.open(disk) as store:
+        pending = talk.pending(store, queue)
+        pending.start()
+        assert disk.reached.acquire(timeout=PATIENCE)
+        disk.hold = lambda position, group: False
+        # All of them, as the others' reads may not have ended either.
+        pages = [PageId(talk.chain().key(end), "paged") for end in range(BLOCK, TOKENS, BLOCK)]
+        prefetch = store.prefetch(pages, allocate_payload)
+        assert prefetch.wait(PATIENCE)
+        assert all(store.held(page) is not None for page in pages)
+        taken = pending.take(deadline=0.0)
+        assert taken.point.position >= deepest
+        assert talk.is_exact(taken.prompt_cache, taken.point.position)
+        disk.gate.set()
+
+
+@pytest.mark.parametrize("end", ["cancel", "shutdown"])
+def test_who_waits_is_woken_when_the_restore_is_given_up(
+    talks: dict[str, Conversation], disk: PagedDisk, queue: RestoreQueue, end: str
+) -> None:
+    disk.hold = lambda position, group: group == "paged"
+    with talks[DENSE].open(disk) as store:
+        pending = talks[DENSE].pending(store, queue)
+        pending.start()
+        assert disk.reached.acquire(timeout=PATIENCE)
+        waiting = threading.Thread(target=pending.wait, daemon=True)
+        waiting.start()
+        if end == "cancel":
+            pending.cancel()
+        else:
+            queue.shutdown(0.0)
+        waiting.join(PATIENCE)
+        assert not waiting.is_alive()
+        disk.gate.set()
+
+
+def test_who_waits_is_woken_when_the_restore_proves_larger_than_the_queue(
+    talks: dict[str, Conversation], disk: PagedDisk
+) -> None:
+    queue = RestoreQueue(1000)
+    with talks[DENSE].open(disk) as store:
+        pending = talks[DENSE].pending(store, queue)
+        pending.start()
+        waiting = threading.Thread(target=pending.wait, daemon=True)
+        waiting.start()
+        waiting.join(PATIENCE)
+        assert not waiting.is_alive()
+        assert pending.oversize
+        pending.cancel()
+    assert queue.shutdown(PATIENCE)

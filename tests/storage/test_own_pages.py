@@ -1,5 +1,6 @@
 """A sequence longer than memory: its own pages leave last, and never before the disk has them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,50 @@ def test_own_pages_leave_memory_only_when_the_disk_has_them(story: Story) -> Non
     assert tier.reserve(KIB, own).granted
     assert tier.info(story.id(1)) is not None
     assert tier.info(story.id(2)) is None
+    tier.check_integrity()
+
+
+def shown_by(tier: HotTier, monkeypatch: pytest.MonkeyPatch) -> list[PageId]:
+    """Return a list that grows by every page that the tier's order shows from now on."""
+    shown: list[PageId] = []
+    visit = tier._order.visit
+
+    def counting(visitor: Callable[[PageId], bool]) -> None:
+        visit(lambda page: (shown.append(page), visitor(page))[1])
+
+    monkeypatch.setattr(tier._order, "visit", counting)
+    return shown
+
+
+def test_what_a_page_costs_does_not_grow_with_the_pages_of_its_sequence_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = 256
+    story = Story(nbytes=KIB, blocks=2 * held)
+    tier = HotTier(held * KIB, backed=True)
+    shown = shown_by(tier, monkeypatch)
+    own: set[PageId] = set()
+    for number in range(1, 2 * held + 1):
+        assert tier.reserve(KIB, own).granted
+        assert tier.put(story.page(number), dirty=False, stamp_ns=1)
+        own.add(story.id(number))
+        assert tier.usage().nbytes >= min(number, held - held // 32) * KIB
+    assert len(shown) <= held * 40
+
+
+def test_what_write_back_names_costs_no_walk_over_all_pages_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = 256
+    story = Story(nbytes=KIB, blocks=held)
+    tier = HotTier(held * KIB, keep_dirty=True, backed=True)
+    shown = shown_by(tier, monkeypatch)
+    for number in range(1, held + 1):
+        assert _put(tier, story.page(number), dirty=True)
+        for page in tier.dirty(beyond_bytes=held // 2 * KIB):
+            tier.pin(page)
+    assert sum(tier.is_dirty(id) for id in story.ids(*range(1, held + 1))) >= held // 2 - 4
+    assert len(shown) <= held * 32
     tier.check_integrity()
 
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from omlx_cache.commit.progress import Extent
+from omlx_cache.commit.progress import Extent, extent_of
 from omlx_cache.commit.staging import Staging
 from omlx_cache.integrations.rows import Row, paged_source
 from omlx_cache.pages.layout import layout_of
@@ -22,7 +22,8 @@ class Following:
     """Follows one sequence. Use it on the model's thread; no method raises or waits.
 
     Windows and recurrent state are kept every `snapshot_stride` tokens, as chunks end, and where
-    the caller says so. Mutable by that thread: `_kept`, the last such place, and `_failed`.
+    the caller says so. Mutable by that thread: `_kept`, the last such place, `_offered`,
+    the boundary up to which a row's blocks were offered, and `_failed`.
     """
 
     def __init__(self, scope: Scope, tokens: Sequence[int], start: int) -> None:
@@ -35,13 +36,17 @@ class Following:
         self._chain = scope.chain(as_tokens(tokens))
         self._committer = scope.committer(self._chain, self._staging, start=start)
         self._kept = start
+        self._offered = 0
         self._failed = False
 
     def row(self, row: Row, extract: Callable[[], Sequence[Any]]) -> None:
         """Store the blocks that a row of a batch has completed; `extract` gives its caches."""
         position = len(row.tokens)
-        if self._failed or position - self._committer.done < self._chain.block_size:
+        size = self._chain.block_size
+        if self._failed or position - max(self._committer.done, self._offered) < size:
             return
+        # What has no room now is not tried again with every token.
+        self._offered = position // size * size
         try:
             self._extend(row.tokens)
             source = paged_source(row, self._committer.done)
@@ -67,7 +72,8 @@ class Following:
             self._extend(tokens)
             if keep or len(tokens) - self._kept >= self._stride:
                 self._keep(len(tokens))
-            self._committer.advance(layout_of(caches), Extent(len(tokens), True))
+            layout = layout_of(caches)
+            self._committer.advance(layout, extent_of(layout, len(tokens)))
         except Exception:
             self._give_up()
 

@@ -37,10 +37,12 @@ def store_page(store: BlockStore, page: Page, keep: Collection[PageId] = ()) -> 
     if store.hot.info(page.meta.id) is not None:
         return False
     waits = store.settings.queue_full == "wait"
-    while not store.admit(nbytes, keep):
-        if not waits or nbytes > store.hot.limit_bytes or not store.wait_for_writer(60):
+    while True:
+        ended = store.writes_ended
+        if store.admit(nbytes, keep):
+            return store.put(page)
+        if not waits or nbytes > store.hot.limit_bytes or not store.wait_for_writer(60, ended):
             return store.admit(nbytes, keep, queue=False) and store.put(page)
-    return store.put(page)
 
 
 def commit(store: BlockStore, story: Story, *numbers: int) -> list[bool]:
