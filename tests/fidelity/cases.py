@@ -65,6 +65,8 @@ class Answer:
 def ask(model: Any, cache: PrefixCache, tokens: Sequence[int]) -> Answer:
     """Restore, feed the rest of the prompt and three fixed tokens; store nothing."""
     with cache.session(tokens) as session:
+        # Its caches go on living; what they compute is not stored.
+        session.abort()
         turn = prefill(model, session, BLOCK)
         for token in FOLLOWING:
             turn.logits.append(feed(model, session.prompt_cache, [token]))
