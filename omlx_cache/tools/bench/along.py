@@ -1,13 +1,13 @@
 """What the cache costs on the model's thread while a model computes, beside not having it."""
 
 import itertools
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
-from omlx_cache.begun import Begun
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.session import Session
 from omlx_cache.settings import CacheSettings
@@ -80,10 +80,10 @@ def _commit_row(size: Size, pages: Path) -> list[Row]:
         live = bed.live_arrays()
         for _ in range(size.runs + 1):
             restored = bed.restore()
-            spent["nothing"].append(seconds(lambda s=restored: _commit_nothing(s)))
+            spent["nothing"].append(seconds(partial(_commit_nothing, restored)))
             salt = f"all {next(salts)}"
             filled = bed.filled(live, salt)
-            spent["everything"].append(seconds(lambda s=filled: bed.commit(s)))
+            spent["everything"].append(seconds(partial(bed.commit, filled)))
             bed.store.flush(FLUSH_SECONDS)
             bed.cache.clear(salt=salt)
     nothing, everything = (median(times[1:]) for times in spent.values())
@@ -101,20 +101,11 @@ def _begun_row(size: Size, pages: Path) -> list[Row]:
     """Take a restore that was begun and has come, against one that reads on the spot: the time of
     the model's thread, with the files in the system's cache."""
     bed = Bed(size, pages, hot=False)
-    begun: list[Begun] = []
+    spent: dict[str, list[float]] = {"taken": [], "on the spot": []}
     with bed.store:
-
-        def begin() -> None:
-            for old in begun:
-                old.cancel()
-            begun[:] = [bed.cache.begin(bed.tokens)]
-            if not begun[0].wait(FLUSH_SECONDS):
-                raise RuntimeError("the restore that was begun did not come")
-
-        spent: dict[str, list[float]] = {"taken": [], "on the spot": []}
         for _ in range(size.runs + 1):
-            begin()
-            spent["taken"].append(seconds(lambda: bed.restore(begun=begun[0])))
+            begun = bed.begin()
+            spent["taken"].append(seconds(partial(bed.restore, begun=begun)))
             spent["on the spot"].append(seconds(bed.restore))
     taken, on_the_spot = (median(times[1:]) for times in spent.values())
     what = "restore, cold, begun ahead and ready"

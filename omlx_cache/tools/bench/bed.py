@@ -14,6 +14,8 @@ from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
 from omlx_cache.tools.bench.sizes import BLOCK_SIZE, Size
 
+BEGUN_SECONDS = 600.0
+
 
 class LayersOnly:
     """A model of so many layers that computes nothing: its KV is drawn instead."""
@@ -71,6 +73,13 @@ class Bed:
         if session.cached_tokens != self.size.tokens:
             raise RuntimeError(f"{session.cached_tokens} tokens restored: {session.miss_reason}")
         return session
+
+    def begin(self, salt: str = "") -> Begun:
+        """Read everything ahead of a `restore`; raises RuntimeError if it does not come."""
+        begun = self.cache.begin(self.tokens, salt=salt)
+        if not begun.wait(BEGUN_SECONDS):
+            raise RuntimeError("the restore that was begun did not come")
+        return begun
 
     def filled(self, arrays: list[tuple[Array, Array]], salt: str = "") -> Session:
         """Return a session whose live cache holds `arrays`, as if they had been computed."""
