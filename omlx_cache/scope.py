@@ -2,13 +2,14 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, Protocol
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, UnsupportedCache
 from omlx_cache.codecs import CodecPolicy
+from omlx_cache.commit.admission import PageSink
 from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.progress import extent_of
 from omlx_cache.commit.snapshots import SnapshotPolicy
@@ -18,26 +19,26 @@ from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.restore.boundaries import Boundaries
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
 from omlx_cache.restore.pending import PendingRestore
+from omlx_cache.restore.queue import RestoreQueue
+from omlx_cache.restore.source import PageSource
 from omlx_cache.results import CommitResult
-from omlx_cache.store import BlockStore
+from omlx_cache.settings import CacheSettings
 from omlx_cache_storage.keys import KeyChain, Tokens
 from omlx_cache_storage.page import PageId
+from omlx_cache_storage.stats import Counters
 
 _log = logging.getLogger(__name__)
 
 
-class ScopeOptions(TypedDict, total=False):
-    """What separates the sequences of one model from each other.
+class SequenceStore(PageSource, PageSink, Protocol):
+    """A store as sequences see it: where their pages come from and go to. `BlockStore` is one."""
 
-    `salt` and `extra` separate tenants. With `kv_bits` a sequence's KVCaches are QuantizedKVCaches,
-    kept packed; it shares pages with others of these bits, and with dense ones of a store with
-    that codec.
-    """
-
-    salt: str | bytes | None
-    extra: Mapping[str, str] | None
-    kv_bits: int | None
-    kv_group_size: int
+    @property
+    def settings(self) -> CacheSettings: ...
+    @property
+    def counters(self) -> Counters: ...
+    @property
+    def restores(self) -> RestoreQueue: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Scope:
 
     def __init__(
         self,
-        store: BlockStore,
+        store: SequenceStore,
         namespace: Namespace | None,
         fresh: Callable[[], list[Any]],
         *,
@@ -184,7 +185,7 @@ class Scope:
             own=own,
             stops=stops,
             stamp=stamp,
-            patience=None if settings.queue_full == "wait" else settings.commit_wait_seconds,
+            wait_seconds=None if settings.queue_full == "wait" else settings.commit_wait_seconds,
         )
 
     def remember(self, chain: KeyChain, position: int) -> None:
@@ -212,7 +213,7 @@ class Scope:
         self, chain: KeyChain, prompt_cache: Sequence[Any], prompt_length: int
     ) -> CommitResult:
         if not self.accepts(prompt_cache):
-            return CommitResult(0, 0, 0, 0, {reasons.LAYOUT_CHANGED: 1})
+            return CommitResult.none(reasons.LAYOUT_CHANGED)
         staging = Staging(self.store.counters, self.store.settings.snapshot_bytes)
         try:
             layout = layout_of(prompt_cache)
@@ -222,10 +223,10 @@ class Scope:
             self.remember(chain, result.tokens)
             return result
         except UnsupportedCache as error:
-            return CommitResult(0, 0, 0, 0, {reasons.word(unsupported(error)): 1})
+            return CommitResult.none(reasons.word(unsupported(error)))
         except Exception:
             _log.exception("commit failed, nothing more is stored")
-            return CommitResult(0, 0, 0, 0, {reasons.ERROR: 1})
+            return CommitResult.none(reasons.ERROR)
         finally:
             staging.release()
 

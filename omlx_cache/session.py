@@ -293,7 +293,7 @@ class Session:
         `abort`, stores nothing.
         """
         began = time.perf_counter()
-        result = CommitResult(0, 0, 0, 0, {reasons.CLOSED: 1})
+        result = CommitResult.none(reasons.CLOSED)
         if not self._finished and not self._staging.closed:
             result = self._commit(prompt_cache)
             self._counters.commit(result.skipped)
@@ -308,9 +308,9 @@ class Session:
     def _commit(self, prompt_cache: Sequence[Any] | None) -> CommitResult:
         layout = self._live_layout(prompt_cache)
         if self._chain is None or self._committer is None:
-            return CommitResult(0, 0, 0, 0, {reasons.word(self.miss_reason or reasons.ERROR): 1})
+            return CommitResult.none(reasons.word(self.miss_reason or reasons.ERROR))
         if layout is None:
-            return CommitResult(0, 0, 0, 0, {reasons.LAYOUT_CHANGED: 1})
+            return CommitResult.none(reasons.LAYOUT_CHANGED)
         try:
             recorded = len(self._chain)
             own = self._progress if layout is self._layout else None
@@ -319,10 +319,10 @@ class Session:
             self._scope.remember(self._chain, result.tokens)
             return result
         except UnsupportedCache as error:
-            return CommitResult(0, 0, 0, 0, {reasons.word(unsupported(error)): 1})
+            return CommitResult.none(reasons.word(unsupported(error)))
         except Exception:
             _log.exception("commit failed, nothing more is stored")
-            return CommitResult(0, 0, 0, 0, {reasons.ERROR: 1})
+            return CommitResult.none(reasons.ERROR)
 
     def _live_layout(self, prompt_cache: Sequence[Any] | None) -> Layout | None:
         """Return the layout of the live cache, None when it is not the session's kind."""

@@ -204,8 +204,7 @@ class BlockStore(Tiers):
         self.restores.shutdown(max(0.0, deadline - time.monotonic()))
         self._prefetcher.shutdown(max(0.0, deadline - time.monotonic()))
         self.read_pool.stop(max(0.0, deadline - time.monotonic()))
-        for entry in self.hot.entries():
-            self.hot.discard(entry.meta.id)
+        self.hot.discard(self.hot.pages())
         return clean
 
     def identity(self) -> Mapping[str, object]:

@@ -6,14 +6,12 @@ are cut at the policy's stops and wait in staging. `finish` stores the rest, and
 writer; what still has no room is the deep end, dropped and counted.
 """
 
-import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, TokenRange
 from omlx_cache.codecs import CodecPolicy
+from omlx_cache.commit.admission import Admission, PageSink
 from omlx_cache.commit.capture import page_meta, phases_of
 from omlx_cache.commit.order import needed, superseded, window_ends, window_start
 from omlx_cache.commit.progress import Extent
@@ -29,37 +27,12 @@ from omlx_cache.pages.cut import (
     earliest_held,
     read_source,
 )
-from omlx_cache.pages.encoding import (
-    DENSE,
-    codec_text,
-    codecs_for,
-    encode_page,
-    encoded_nbytes,
-    live_tags,
-)
+from omlx_cache.pages.encoding import codecs_for, encode_page, encoded_nbytes
 from omlx_cache.pages.layout import Layout
+from omlx_cache.pages.tensors import DENSE, codec_text, live_tags
 from omlx_cache.results import CommitResult
-from omlx_cache_storage.index import Tail
-from omlx_cache_storage.keys import BlockKey, KeyChain
-from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
-
-STALL_SECONDS = 60.0
-"""How long a commit that waits for the disk sees no page written before it gives up."""
-
-
-class PageSink(Protocol):
-    """What a commit asks of a store."""
-
-    def find(self, page: PageId) -> PageInfo | None: ...
-    def tails(self, parent: BlockKey) -> set[Tail]: ...
-    def admit(self, nbytes: int, own: set[PageId], *, queue: bool = True) -> bool: ...
-    def release(self, nbytes: int) -> None: ...
-    def put(self, page: Page, stamp_ns: int | None = None) -> bool: ...
-    def stamp(self) -> int: ...
-    def touch(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None: ...
-    def arrange(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None: ...
-    def demote(self, pages: Iterable[PageId]) -> None: ...
-    def wait_for_writer(self, timeout: float) -> bool: ...
+from omlx_cache_storage.keys import KeyChain
+from omlx_cache_storage.page import Page, PageId, PageMeta
 
 
 class Committer:
@@ -67,13 +40,12 @@ class Committer:
 
     `groups` are those of the sequence's caches. `start` tokens of `prompt_length` were restored,
     from the pages `own`, used at `stamp`: the whole chain shares one stamp, so that its deep end
-    leaves before its root. `stops` are where windows and recurrent state are wanted. `patience` is
-    how many seconds `finish` may wait for the writer, None for as long as it progresses. A page
-    that a tier has is never cut or written again.
+    leaves before its root. `stops` are where windows and recurrent state are wanted. `finish` waits
+    for the writer for `wait_seconds`, None for as long as it progresses. A page that a tier has is
+    never cut or written again.
 
-    Mutable by that thread: `_own` (the sequence's pages, which make room for each other last),
-    `_new` (those of them that it stored), `_done` (how far the paged group is stored), `_stops`
-    (those to come), `_row` (during a call), and the sums.
+    Mutable by that thread: `_done` (how far the paged group is stored), `_stops` (those to come),
+    and `_row` (during a call).
     """
 
     def __init__(
@@ -90,16 +62,13 @@ class Committer:
         own: Iterable[PageId] = (),
         stops: Iterable[int] = (),
         stamp: int | None = None,
-        patience: float | None = 0.0,
+        wait_seconds: float | None = 0.0,
     ) -> None:
         self._store = store
         self._namespace = namespace
         self._chain = chain
-        self._staging = staging
         self._policy = policy
-        self._patience = patience
-        self._own = set(own)
-        self._new: set[PageId] = set()
+        self._admission = Admission(store, staging, own, stamp, wait_seconds)
         self._groups = groups
         self._prompt_length = prompt_length
         self._start = start
@@ -107,13 +76,7 @@ class Committer:
         self.want(stops)
         self._trail = WindowTrail([g for g in groups if g.kind == "window"], staging, start)
         self._done = start // chain.block_size * chain.block_size
-        self._stamp = store.stamp() if stamp is None else stamp
-        self._deadline: float | None = 0.0
-        self._finishing = False
         self._row: Source | None = None
-        self._skipped: Counter[str] = Counter()
-        self._pages = 0
-        self._nbytes = 0
 
     @property
     def stops(self) -> list[int]:
@@ -144,7 +107,7 @@ class Committer:
             due.append(end)
         if due or end // self._chain.block_size * self._chain.block_size > self._done:
             self._row = row
-            self._admit_staged()
+            self._admission.add_staged()
             self._store_blocks(layout, end)
             if due:
                 self._store_stops(layout, extent, due)
@@ -161,7 +124,7 @@ class Committer:
         """Store the complete blocks of one row of a batch; `row` has its tokens from `done` on."""
         group = next((g for g in self._groups if g.kind == "paged"), None)
         if group is not None:
-            self._admit_staged()
+            self._admission.add_staged()
             self._done = self._store_paged([row], group, self._ends_after(end), "", DENSE)
 
     @property
@@ -177,20 +140,10 @@ class Committer:
         """
         end = extent.end
         if not extent.exact or end != len(self._chain):
-            self._skipped[reasons.POSITION] += 1
+            self._admission.skipped[reasons.POSITION] += 1
         if end == 0:
-            return self._result(0)
-        self._finishing = True
-        if self._patience is not None:
-            self._deadline = time.monotonic() + self._patience
-        else:
-            self._deadline = None
-        pages = needed(self._chain, layout.groups, end)
-        self._stamp = self._store.stamp()
-        # What this sequence stored a moment ago is not used a second time by that.
-        self._store.touch([page for page in pages if page not in self._new], self._stamp)
-        self._store.arrange([page for page in pages if page in self._new], self._stamp)
-        self._admit_staged()
+            return self._admission.result(0)
+        self._admission.finish(needed(self._chain, layout.groups, end))
         reached = self._store_blocks(layout, end)
         if reached:
             due = [stop for stop in self._stops if stop <= end]
@@ -198,7 +151,7 @@ class Committer:
             if len(layout.groups) == 1 and 0 < self._prompt_length <= end:
                 self._store_tail(layout, self._prompt_length)
         self._store.demote(superseded(self._chain, end, self._store.tails))
-        return self._result(end)
+        return self._admission.result(end)
 
     def _ends_after(self, end: int) -> list[int]:
         size = self._chain.block_size
@@ -208,7 +161,7 @@ class Committer:
         """Store the complete blocks of the paged group up to `end`; False when one had no room."""
         group = next((g for g in layout.groups if g.kind == "paged"), None)
         ends = self._ends_after(end)
-        if self._finishing:
+        if self._admission.finishing:
             # Whatever left the tiers since it was restored or stored is cut again.
             size = self._chain.block_size
             ends = [e for e in range(size, end + 1, size) if self._missing(group, e)]
@@ -226,7 +179,7 @@ class Committer:
 
     def _missing(self, group: GroupSpec | None, end: int) -> bool:
         return group is not None and (
-            self._store.find(PageId(self._chain.key(end), group.name)) is None
+            not self._admission.has(PageId(self._chain.key(end), group.name))
         )
 
     def _store_paged(
@@ -240,20 +193,18 @@ class Committer:
         """Store paged pages in order, and return the boundary before the first without room."""
         cutter: Cutter | None = None
         for index, end in enumerate(ends):
-            page = PageId(self._chain.key(end), group.name)
-            if self._store.find(page) is not None:
-                self._own.add(page)
+            if self._admission.owns(PageId(self._chain.key(end), group.name)):
                 continue
             span = TokenRange(self._chain.block_start(end), end)
             cuts = cut_tokens(sources, span)
             if not cuts:
-                self._skipped[reasons.NOT_HELD] += 1
+                self._admission.skipped[reasons.NOT_HELD] += 1
                 continue
             meta = self._meta(group, end, len(span), cuts, extra, tags)
             cutter = cutter or Cutter(sources)
             if not self._add(meta, cutter, cuts):
-                if self._finishing:
-                    self._skipped[reasons.NO_ROOM] += len(ends) - index
+                if self._admission.finishing:
+                    self._admission.skipped[reasons.NO_ROOM] += len(ends) - index
                 return self._chain.block_start(end)
         return ends[-1] if ends else self._done
 
@@ -269,7 +220,7 @@ class Committer:
             if all(held):
                 self._store_tail(layout, stop)
             elif stop == extent.end:
-                self._skipped[reasons.NOT_HELD] += held.count(False)
+                self._admission.skipped[reasons.NOT_HELD] += held.count(False)
         self._stops = [stop for stop in self._stops if stop > due[-1]]
 
     def _store_aging(
@@ -299,9 +250,7 @@ class Committer:
             page = PageId(self._chain.key(end), group.name)
             block = TokenRange(window_start(self._chain, group, end), end)
             start = earliest_held(sources, block)
-            info = self._store.find(page)
-            if info is not None and info.held >= end - start:
-                self._own.add(page)
+            if self._admission.owns(page, end - start):
                 continue
             wanted = TokenRange(0 if end == group.keep else max(block.start, first), end)
             if start > wanted.start and len(wanted) > 0:
@@ -320,8 +269,7 @@ class Committer:
 
     def _store_state(self, layout: Layout, group: GroupSpec, stop: int) -> bool:
         page = PageId(self._chain.key(stop), group.name)
-        if self._store.find(page) is not None:
-            self._own.add(page)
+        if self._admission.owns(page):
             return True
         source = read_source(layout.of(group))
         cuts = cut_whole(source)
@@ -340,74 +288,17 @@ class Committer:
     def _add(
         self, meta: PageMeta, cutter: Cutter, cuts: Sequence[TensorCut], *, stage: bool = False
     ) -> bool:
-        """Cut, encode and store one page within the budget; False, without room.
+        """Cut, encode and store one page; False without room.
 
-        With `stage` a page without room waits in staging, while the sequence goes on. The dense
-        page lives no longer than its encoding. What is stored encoded already is not encoded
-        again, as that could give other bits.
+        The dense page lives no longer than its encoding. What is stored encoded already is not
+        encoded again, as that could give other bits.
         """
         encodes = meta.held > 0 and self._policy.encodes(len(self._chain))
         codecs = codecs_for(meta, self._policy) if encodes else {}
-        if codecs and self._store.find(meta.id) is not None:
+        if codecs and self._admission.has(meta.id):
             return True
 
         def make() -> Page:
             return encode_page(Page(meta, cutter.payload(cuts)), codecs)
 
-        nbytes = encoded_nbytes(meta, codecs)
-        if self._admit(nbytes):
-            page = _made(make, nbytes, self._store.release)
-            if page.meta.nbytes == nbytes:
-                self._put(page)
-                return True
-            self._store.release(nbytes)
-            if self._admit(page.meta.nbytes):
-                self._put(page)
-                return True
-        elif stage and not self._finishing and self._staging.reserve(nbytes):
-            page = _made(make, nbytes, self._staging.give_back)
-            if page.meta.nbytes == nbytes:
-                self._staging.add_page(page)
-                return True
-            self._staging.give_back(nbytes)
-        if stage:
-            self._skipped[reasons.NO_ROOM if self._finishing else reasons.SNAPSHOT_BUDGET] += 1
-        return False
-
-    def _admit(self, nbytes: int) -> bool:
-        """Reserve memory for a page; only at the end, wait for the writer and do without it."""
-        while not self._store.admit(nbytes, self._own):
-            if not self._finishing:
-                return False
-            left = STALL_SECONDS if self._deadline is None else self._deadline - time.monotonic()
-            if left <= 0 or not self._store.wait_for_writer(left):
-                return self._store.admit(nbytes, self._own, queue=False)
-        return True
-
-    def _admit_staged(self) -> None:
-        for page in self._staging.take_pages():
-            if self._admit(page.meta.nbytes):
-                self._put(page)
-            elif not self._finishing and self._staging.reserve(page.meta.nbytes):
-                self._staging.add_page(page)
-            else:
-                self._skipped[reasons.NO_ROOM] += 1
-
-    def _put(self, page: Page) -> None:
-        self._own.add(page.meta.id)
-        if self._store.put(page, self._stamp):
-            self._new.add(page.meta.id)
-            self._pages += 1
-            self._nbytes += page.meta.nbytes
-
-    def _result(self, end: int) -> CommitResult:
-        skipped = {reason: count for reason, count in self._skipped.items() if count}
-        return CommitResult(end, self._pages, self._nbytes, 0, skipped)
-
-
-def _made(make: Callable[[], Page], nbytes: int, give_back: Callable[[int], None]) -> Page:
-    try:
-        return make()
-    except BaseException:
-        give_back(nbytes)
-        raise
+        return self._admission.add(encoded_nbytes(meta, codecs), make, stage=stage)

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from omlx_cache.adapters.base import GroupSpec
-from omlx_cache_storage.index import Tail
 from omlx_cache_storage.keys import BlockKey, KeyChain
-from omlx_cache_storage.page import PageId
+from omlx_cache_storage.page import PageId, Tail
 
 
 def block_ends(chain: KeyChain, end: int) -> list[int]:

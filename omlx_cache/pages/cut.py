@@ -21,7 +21,8 @@ from omlx_cache.arrays.mlxio import (
     writable_view,
 )
 from omlx_cache.pages.layout import Leaf
-from omlx_cache_storage.page import ITEM_BYTES, TensorSpec
+from omlx_cache.pages.tensors import file_order
+from omlx_cache_storage.page import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,18 +142,6 @@ def _pieces_at(held: Sequence[Ranges], start: int, stop: int) -> Iterator[Piece]
                 lo = base + start - tokens.start
                 yield Piece(source, lo, lo + min(stop, tokens.stop) - start)
             base += len(tokens)
-
-
-def file_order(specs: Iterable[TensorSpec]) -> list[TensorSpec]:
-    """Order tensors so that equal shapes lie side by side, wide items first (for alignment)."""
-    listed = list(specs)
-    first: dict[tuple[str, tuple[int, ...]], int] = {}
-    for index, spec in enumerate(listed):
-        first.setdefault((spec.dtype, spec.shape), index)
-    return sorted(
-        listed,
-        key=lambda s: (-ITEM_BYTES[s.dtype], first[s.dtype, s.shape]),
-    )
 
 
 def _in_file_order(cuts: Iterable[TensorCut]) -> list[TensorCut]:

@@ -19,8 +19,7 @@ from omlx_cache.arrays.mlxio import on_host
 from omlx_cache.restore.fetch import fetch
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import PageUse, RestorePoint
-from omlx_cache.restore.plan import PageRead, Plan, is_direct
-from omlx_cache.restore.source import PageFailed
+from omlx_cache.restore.plan import PageFailed, PageRead, Plan, is_direct
 from omlx_cache.restore.walk import DISK_PASSES, Walk, plan_for
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.page import Page, PageId

@@ -1,16 +1,14 @@
 """Which page is to blame when pages that are sound do not fit together."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from omlx_cache.adapters.base import GroupSpec
 from omlx_cache.arrays.mlxio import TOKEN_AXIS
 from omlx_cache.codecs import codec_for, parse_identity
-from omlx_cache.pages.encoding import tags_of, wanted_specs
 from omlx_cache.pages.layout import Leaf
+from omlx_cache.pages.tensors import refuse_tensors_of_no_leaf, tags_of, wanted_specs
 from omlx_cache.restore.lookup import PageUse, RestorePoint
-from omlx_cache.restore.plan import refuse_tensors_of_no_leaf
-from omlx_cache.restore.source import PageFailed, PageSource
 from omlx_cache_storage.errors import ForeignPage, PageError
 from omlx_cache_storage.page import Page, PageId, PageMeta
 
@@ -36,28 +34,29 @@ def form_of(meta: PageMeta, members: Sequence[Leaf]) -> Form:
 
 
 def misfits(
-    failed: PageFailed,
+    failed: PageId,
     point: RestorePoint,
     leaves: Sequence[Leaf],
-    source: PageSource,
     held: Mapping[PageId, Page],
-    *,
-    disk: bool,
+    stored: Callable[[PageId], PageMeta] | None,
 ) -> set[PageId]:
     """Return the pages to forget after pages did not join: those unlike most of their group.
 
     Without a majority all that were compared are to blame: which one is right cannot be told, and
     a commit writes right ones again. A page that only this build cannot decode is never to blame.
-    With `disk` it may read headers of a few cold pages; raises nothing.
+    `stored` reads the header of a cold page, a few at most; None leaves those out. Raises nothing.
     """
-    group, uses = _group_of(failed.page, point)
+    group, uses = _group_of(failed, point)
     members = [leaf for leaf in leaves if leaf.group == group]
     forms: dict[PageId, Form | None] = {}
-    for page in _voters(failed.page, uses, held):
-        if page not in held and not disk:
-            continue
+    for page in _voters(failed, uses, held):
         try:
-            meta = held[page].meta if page in held else source.meta(page)
+            if page in held:
+                meta = held[page].meta
+            elif stored is not None:
+                meta = stored(page)
+            else:
+                continue
         except PageError:
             continue
         if not _is_decodable(meta):
@@ -71,9 +70,9 @@ def misfits(
         return set()
     agreed = next((form for form, n in votes.items() if 2 * n > votes.total()), None)
     blamed = {page for page, form in forms.items() if form is None or form != agreed}
-    if not blamed and failed.page in forms:
+    if not blamed and failed in forms:
         # It looks like the others and still could not be joined.
-        blamed = {failed.page}
+        blamed = {failed}
     return blamed
 
 

@@ -12,30 +12,19 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_of, evaluate, zeros
-from omlx_cache.pages.encoding import convert
-from omlx_cache.restore.decode import decode_joined
-from omlx_cache.restore.plan import PageRead, Plan, is_direct
-from omlx_cache.restore.source import PageFailed
+from omlx_cache.restore.decode import Piece, convert, decode_joined
+from omlx_cache.restore.plan import PageFailed, PageRead, Plan, is_direct
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import Page, PageId, TensorSpec
 
 BATCH = 8
 
 
-class _Piece(NamedTuple):
-    """Tokens [lo, hi) of a page go to index `to`."""
-
-    page: PageId
-    lo: int
-    hi: int
-    to: int
-
-
 class _Job(NamedTuple):
     """One target, where its tokens come from, and its byte offset in each page."""
 
     target: TensorSpec
-    pieces: tuple[_Piece, ...]
+    pieces: tuple[Piece, ...]
     offsets: tuple[int, ...]
     widths: tuple[int, ...]
 
@@ -48,7 +37,7 @@ def join_on_device(plan: Plan, pages: Mapping[PageId, Page]) -> dict[str, Array]
     items = [(read, pages[read.use.page]) for read in plan.reads]
     forms = {is_direct(read, page.meta) for read, page in items}
     try:
-        made = decode_joined(plan, items) if False in forms else _joined(plan, items)
+        made = _decoded(plan, items) if False in forms else _joined(plan, items)
     except ForeignPage as error:
         raise PageFailed(items[-1][0].use.page, error, joins=True) from error
     made |= _snapshots(plan, items)
@@ -56,6 +45,18 @@ def join_on_device(plan: Plan, pages: Mapping[PageId, Page]) -> dict[str, Array]
     made |= {name: zeros(spec.shape, spec.dtype) for name, spec in missing.items()}
     evaluate(list(made.values()))
     return made
+
+
+def _decoded(plan: Plan, items: Sequence[tuple[PageRead, Page]]) -> dict[str, Array]:
+    """Return the token targets when some page is encoded; raises ForeignPage."""
+    pieces: dict[str, list[Piece]] = {}
+    for read, _page in items:
+        for copy in read.copies:
+            if copy.hi >= 0 and plan.targets[copy.tensor].nbytes:
+                piece = Piece(copy.to, copy.lo, copy.hi, read.use.page)
+                pieces.setdefault(copy.tensor, []).append(piece)
+    pages = {read.use.page: page for read, page in items}
+    return decode_joined(plan.targets, pieces, pages, plan.codecs)
 
 
 def _snapshots(plan: Plan, items: Sequence[tuple[PageRead, Page]]) -> dict[str, Array]:
@@ -94,7 +95,7 @@ def _joined(plan: Plan, items: Sequence[tuple[PageRead, Page]]) -> dict[str, Arr
 
 
 def _jobs(plan: Plan, reads: Sequence[PageRead]) -> list[_Job]:
-    pieces: dict[str, list[tuple[_Piece, int, int]]] = {}
+    pieces: dict[str, list[tuple[Piece, int, int]]] = {}
     for read in reads:
         offset = 0
         places = {}
@@ -103,7 +104,7 @@ def _jobs(plan: Plan, reads: Sequence[PageRead]) -> list[_Job]:
             offset += spec.nbytes
         for copy in read.copies:
             if copy.hi >= 0:
-                piece = _Piece(read.use.page, copy.lo, copy.hi, copy.to)
+                piece = Piece(copy.to, copy.lo, copy.hi, read.use.page)
                 pieces.setdefault(copy.tensor, []).append((piece, *places[copy.tensor]))
     jobs = []
     for name, found in pieces.items():

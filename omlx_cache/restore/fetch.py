@@ -8,8 +8,8 @@ from typing import Protocol
 
 from omlx_cache.arrays.blank import blank_bytes
 from omlx_cache.arrays.mlxio import HostView, allocate_payload, on_host, writable_view
-from omlx_cache.restore.plan import PageRead, is_direct
-from omlx_cache.restore.source import PageFailed, PageSource
+from omlx_cache.restore.plan import PageFailed, PageRead, is_direct
+from omlx_cache.restore.source import PageSource
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.page import Page, PageId
 

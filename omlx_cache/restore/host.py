@@ -18,9 +18,8 @@ from omlx_cache.arrays.mlxio import (
     payload_view,
     zeros,
 )
-from omlx_cache.pages.encoding import convert
-from omlx_cache.restore.plan import Copy, PageRead, Plan, is_direct
-from omlx_cache.restore.source import PageFailed
+from omlx_cache.restore.decode import convert
+from omlx_cache.restore.plan import Copy, PageFailed, PageRead, Plan, is_direct
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import Page, PageId, PageInfo, TensorSpec
 

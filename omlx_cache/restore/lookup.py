@@ -6,13 +6,19 @@ the pages on the token sequence's own chain, then tries positions from the longe
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, TokenRange
-from omlx_cache.restore.source import PageView
-from omlx_cache_storage.keys import KeyChain
-from omlx_cache_storage.page import PageId, PageInfo
+from omlx_cache_storage.keys import BlockKey, KeyChain
+from omlx_cache_storage.page import PageId, PageInfo, Tail
+
+
+class PageView(Protocol):
+    """What the walk for a restore point asks: which pages there are. Reads nothing."""
+
+    def find(self, page: PageId) -> PageInfo | None: ...
+    def tails(self, parent: BlockKey) -> set[Tail]: ...
 
 
 class PageUse(NamedTuple):

@@ -14,10 +14,10 @@ from omlx_cache.restore.background import Reading
 from omlx_cache.restore.device import join_on_device
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import RestorePoint
-from omlx_cache.restore.plan import Plan
+from omlx_cache.restore.plan import PageFailed, Plan
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.restore.run import MEMORY_PASSES, Restored, fill_from, rebuild, restore
-from omlx_cache.restore.source import InMemory, PageFailed, PageSource
+from omlx_cache.restore.source import InMemory, PageSource
 from omlx_cache.restore.walk import Walk, plan_for
 from omlx_cache_storage.keys import KeyChain
 

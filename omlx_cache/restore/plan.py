@@ -8,13 +8,30 @@ from typing import NamedTuple
 from omlx_cache.adapters.base import GroupSpec, Phase, Ranges, TokenRange
 from omlx_cache.arrays.mlxio import TOKEN_AXIS
 from omlx_cache.codecs import Codec
-from omlx_cache.pages.cut import file_order
-from omlx_cache.pages.encoding import DENSE, packing_codecs, wanted_specs
 from omlx_cache.pages.layout import Leaf
+from omlx_cache.pages.tensors import (
+    DENSE,
+    file_order,
+    packing_codecs,
+    refuse_tensors_of_no_leaf,
+    wanted_specs,
+)
 from omlx_cache.restore.lookup import PageUse, RestorePoint
-from omlx_cache.restore.source import PageFailed
 from omlx_cache_storage.errors import ForeignPage, PageError
-from omlx_cache_storage.page import PageMeta, TensorSpec
+from omlx_cache_storage.page import PageId, PageMeta, TensorSpec
+
+
+class PageFailed(Exception):
+    """A page could not be used; the restore must be planned again without it.
+
+    `joins` says that the page itself is sound but does not fit the group that it should join.
+    """
+
+    def __init__(self, page: PageId, cause: PageError, *, joins: bool = False) -> None:
+        super().__init__(str(cause))
+        self.page = page
+        self.cause = cause
+        self.joins = joins
 
 
 class Copy(NamedTuple):
@@ -103,14 +120,6 @@ def make_plan(
     reads.sort(key=lambda read: read.use.info.position)
     encoded = any(meta.codec != DENSE for meta in models.values())
     return Plan(point.position, targets, reads, plans, codecs, encoded)
-
-
-def refuse_tensors_of_no_leaf(meta: PageMeta, members: Sequence[Leaf]) -> None:
-    """Raise ForeignPage for a page that has tensors of leaves which the layout lacks."""
-    prefixes = tuple(f"{leaf.path}." for leaf in members)
-    others = [spec.name for spec in meta.tensors if not spec.name.startswith(prefixes)]
-    if others:
-        raise ForeignPage(f"a page of group {meta.group} has {others[:3]} of no leaf")
 
 
 def is_direct(read: PageRead, meta: PageMeta) -> bool:

@@ -93,12 +93,6 @@ class RestoreQueue:
         reading.drop()
         self._wake()
 
-    def leave(self, reading: Reading) -> None:
-        """Forget a taken reading that needs no more turns."""
-        with self._lock:
-            if reading in self._readings:
-                self._readings.remove(reading)
-
     def settle(self) -> None:
         """Give back the bytes of handles that were lost; called by every other operation."""
         while self.lost:

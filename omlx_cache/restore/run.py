@@ -10,8 +10,8 @@ from omlx_cache.restore.device import join_on_device
 from omlx_cache.restore.fetch import fetch_all
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import PageUse, RestorePoint
-from omlx_cache.restore.plan import PageRead, Plan, is_direct
-from omlx_cache.restore.source import InMemory, PageFailed, PageSource
+from omlx_cache.restore.plan import PageFailed, PageRead, Plan, is_direct
+from omlx_cache.restore.source import InMemory, PageSource
 from omlx_cache.restore.walk import DISK_PASSES, Walk, plan_for
 from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.page import Page, PageId

@@ -5,25 +5,10 @@ from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from omlx_cache_storage.errors import PageError
-from omlx_cache_storage.index import Tail
+from omlx_cache.restore.lookup import PageView
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Buffer, Page, PageId, PageInfo, PageMeta
-
-
-class PageView(Protocol):
-    """What the walk for a restore point asks: which pages there are. Reads nothing."""
-
-    def find(self, page: PageId) -> PageInfo | None: ...
-    def tails(self, parent: BlockKey) -> set[Tail]: ...
-
-
-class OpenPage(Protocol):
-    """A page file whose header was checked."""
-
-    @property
-    def meta(self) -> PageMeta: ...
-    def read_into(self, pieces: Sequence[Buffer]) -> None: ...
+from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
+from omlx_cache_storage.tier import OpenPage
 
 
 class PageSource(PageView, Protocol):
@@ -78,16 +63,3 @@ class InMemory:
 
     def tails(self, parent: BlockKey) -> set[Tail]:
         return self._source.tails(parent)
-
-
-class PageFailed(Exception):
-    """A page could not be used; the restore must be planned again without it.
-
-    `joins` says that the page itself is sound but does not fit the group that it should join.
-    """
-
-    def __init__(self, page: PageId, cause: PageError, *, joins: bool = False) -> None:
-        super().__init__(str(cause))
-        self.page = page
-        self.cause = cause
-        self.joins = joins

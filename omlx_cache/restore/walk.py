@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from omlx_cache.adapters.base import GroupSpec, Phase
 from omlx_cache.pages.layout import Layout
 from omlx_cache.restore.blame import misfits
-from omlx_cache.restore.lookup import PageUse, RestorePoint, find_restore_point
-from omlx_cache.restore.plan import Plan, make_plan
-from omlx_cache.restore.source import PageFailed, PageSource, PageView
+from omlx_cache.restore.lookup import PageUse, PageView, RestorePoint, find_restore_point
+from omlx_cache.restore.plan import PageFailed, Plan, make_plan
+from omlx_cache.restore.source import PageSource
 from omlx_cache_storage.errors import PageError, PageUnreadable
 from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.page import Page, PageId, PageMeta
@@ -69,7 +69,8 @@ class Walk:
         self.failure = failed.cause.reason
         blamed = {failed.page}
         if failed.joins:
-            odd = misfits(failed, point, self.layout.leaves, self.source, held, disk=disk)
+            stored = self.source.meta if disk else None
+            odd = misfits(failed.page, point, self.layout.leaves, held, stored)
             for page in odd:
                 self.source.forget(page)
             blamed = odd or blamed

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from omlx_cache_storage.format.names import parent_hint
-from omlx_cache_storage.index import PageIndex, Tail
+from omlx_cache_storage.index import PageIndex
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
+from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.recency import ChainRecency, Clock
 from omlx_cache_storage.stats import HotUsage
 
@@ -50,6 +50,23 @@ class HotEntry(NamedTuple):
     meta: PageMeta
     tier: str
     used_ns: int
+
+    @property
+    def page(self) -> PageId:
+        return self.meta.id
+
+    @property
+    def namespace(self) -> BlockKey:
+        return self.meta.namespace
+
+    @property
+    def info(self) -> PageInfo:
+        return PageInfo(self.meta.position, self.meta.held, self.meta.nbytes, self.tier)
+
+    @property
+    def path(self) -> None:
+        """None: what is in memory is no file."""
+        return None
 
 
 class Grant(NamedTuple):
@@ -250,10 +267,10 @@ class HotTier:
         with self._lock:
             self._order.touch(pages, self._clock.superseded() if stamp_ns is None else stamp_ns)
 
-    def discard(self, page: PageId) -> None:
-        """Forget a page, pinned or not."""
+    def discard(self, pages: Iterable[PageId]) -> int:
+        """Forget pages, pinned or not; return how many there were."""
         with self._lock:
-            self._drop(page)
+            return sum(self._drop(page) for page in pages)
 
     def tails(self, parent: BlockKey) -> set[Tail]:
         with self._lock:
@@ -341,9 +358,11 @@ class HotTier:
         held.dirty = False
         self._dirty_bytes -= held.page.meta.nbytes
 
-    def _drop(self, page: PageId) -> None:
+    def _drop(self, page: PageId) -> bool:
         held = self._index.pop(page)
-        if held is not None:
-            self._order.discard(page)
-            self._bytes -= held.page.meta.nbytes
-            self._dirty_bytes -= held.page.meta.nbytes * held.dirty
+        if held is None:
+            return False
+        self._order.discard(page)
+        self._bytes -= held.page.meta.nbytes
+        self._dirty_bytes -= held.page.meta.nbytes * held.dirty
+        return True

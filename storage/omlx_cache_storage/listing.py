@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from omlx_cache_storage.cold.catalog import describe
-from omlx_cache_storage.cold.records import ColdEntry
+from omlx_cache_storage.cold.reader import describe
 from omlx_cache_storage.errors import CacheError, PageError
 from omlx_cache_storage.hot import HotEntry
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageMeta
 from omlx_cache_storage.recency import age_seconds
+from omlx_cache_storage.tier import TierEntry
 
 Row = dict[str, object]
 """Plain values, so that a row is the same before and after a socket or a JSON document."""
@@ -46,7 +46,7 @@ class ListedPage:
     nbytes: int
     tiers: tuple[str, ...]
     used_ns: int
-    cold: ColdEntry | None = None
+    cold: TierEntry | None = None
     meta: PageMeta | None = None
 
     @property
@@ -55,39 +55,32 @@ class ListedPage:
         return None if self.cold is None else self.cold.path
 
 
-def list_pages(hot: Iterable[HotEntry], cold: Iterable[ColdEntry]) -> list[ListedPage]:
+def list_pages(hot: Iterable[HotEntry], cold: Iterable[TierEntry]) -> list[ListedPage]:
     """Return every page of two tiers once, in no order."""
-    merged = {
-        meta.id: ListedPage(
-            meta.namespace,
-            meta.id,
-            meta.position,
-            meta.held,
-            meta.nbytes,
-            (tier,),
-            used_ns,
-            meta=meta,
-        )
-        for meta, tier, used_ns in hot
-    }
+    merged: dict[PageId, ListedPage] = {}
+    for held in hot:
+        merged[held.page] = replace(_listed(held), meta=held.meta)
     for entry in cold:
-        stored = entry.stored
-        page = ListedPage(
-            stored.namespace,
-            stored.name.id,
-            stored.position,
-            stored.held,
-            stored.nbytes,
-            ("cold",),
-            entry.used_ns,
-            cold=entry,
-        )
+        page = replace(_listed(entry), cold=entry)
         live = merged.get(page.page)
         if live is not None:
             used_ns = max(live.used_ns, page.used_ns)
             page = replace(page, tiers=(*live.tiers, "cold"), used_ns=used_ns, meta=live.meta)
         merged[page.page] = page
     return list(merged.values())
+
+
+def _listed(entry: TierEntry) -> ListedPage:
+    info = entry.info
+    return ListedPage(
+        entry.namespace,
+        entry.page,
+        info.position,
+        info.held,
+        info.nbytes,
+        (info.tier,),
+        entry.used_ns,
+    )
 
 
 def find_namespace(pages: Iterable[ListedPage], prefix: str) -> BlockKey:

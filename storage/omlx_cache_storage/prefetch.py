@@ -8,11 +8,11 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 
-from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.page import Buffer, Page, PageId
 from omlx_cache_storage.readers import ReaderPool
+from omlx_cache_storage.tier import BackingTier
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Prefetcher:
     itself, by prefetch) and `_reading`, guarded by `_lock`; no I/O under it. Any thread may call.
     """
 
-    def __init__(self, hot: HotTier, cold: ColdTier | None) -> None:
+    def __init__(self, hot: HotTier, cold: BackingTier | None) -> None:
         self._hot = hot
         self._cold = cold
         self._pool = ReaderPool(1, "omlx-cache-prefetch")
@@ -106,7 +106,9 @@ class Prefetcher:
             self._end(prefetch)
         return ended
 
-    def _run(self, cold: ColdTier, prefetch: Prefetch, allocate: Callable[[int], Buffer]) -> None:
+    def _run(
+        self, cold: BackingTier, prefetch: Prefetch, allocate: Callable[[int], Buffer]
+    ) -> None:
         try:
             for page in prefetch._wanted:
                 if prefetch._cancelled.is_set():
@@ -121,7 +123,7 @@ class Prefetcher:
 
     def _read(
         self,
-        cold: ColdTier,
+        cold: BackingTier,
         prefetch: Prefetch,
         page: PageId,
         allocate: Callable[[int], Buffer],
@@ -150,7 +152,7 @@ class Prefetcher:
         return came is not None
 
     def _fetch(
-        self, cold: ColdTier, page: PageId, allocate: Callable[[int], Buffer]
+        self, cold: BackingTier, page: PageId, allocate: Callable[[int], Buffer]
     ) -> Page | None:
         """Return the page, its memory reserved; None, and nothing reserved, without free room."""
         reserved = 0

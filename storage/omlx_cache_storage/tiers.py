@@ -8,16 +8,14 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 
-from omlx_cache_storage.cold.reader import PageReader
-from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.index import Tail
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
+from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.policy import WritePolicy
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import Counters
+from omlx_cache_storage.tier import BackingTier, OpenPage, Tier
 from omlx_cache_storage.writer import Documents, Writer
 
 FLUSH_SECONDS = 30.0
@@ -37,7 +35,7 @@ class Tiers:
         queue_bytes: int,
         policy: WritePolicy,
         clock: Clock,
-        cold: ColdTier | None,
+        cold: BackingTier | None,
         documents: Documents,
     ) -> None:
         self.counters = Counters()
@@ -51,6 +49,7 @@ class Tiers:
             clock=clock,
         )
         self.cold = cold
+        self._levels: tuple[Tier, ...] = (self.hot,) if cold is None else (self.hot, cold)
         self.writer: Writer | None = None
         if cold is not None:
             queue = min(queue_bytes, self.hot.limit_bytes)
@@ -62,22 +61,22 @@ class Tiers:
 
     def find(self, page: PageId) -> PageInfo | None:
         """Return where a page lies, the tier that holds more of it first; reads nothing."""
-        hot = self.hot.info(page)
-        cold = self.cold.info(page) if self.cold is not None else None
-        if hot is None or (cold is not None and cold.held > hot.held):
-            return cold
-        return hot
+        found: PageInfo | None = None
+        for tier in self._levels:
+            info = tier.info(page)
+            if info is not None and (found is None or info.held > found.held):
+                found = info
+        return found
 
     def tails(self, parent: BlockKey) -> set[Tail]:
         """Return the pages that may end inside the block after a boundary."""
-        found = self.hot.tails(parent)
-        return found | self.cold.tails(parent) if self.cold is not None else found
+        return set().union(*(tier.tails(parent) for tier in self._levels))
 
     def held(self, page: PageId) -> Page | None:
         """Return a page that memory has; it stays valid for as long as the caller holds it."""
         return self.hot.get(page)
 
-    def reading(self, page: PageId) -> AbstractContextManager[PageReader]:
+    def reading(self, page: PageId) -> AbstractContextManager[OpenPage]:
         """Open a cold page; raises PageError inside the `with` statement."""
         if self.cold is None:
             raise PageUnreadable("there is no cold tier")
@@ -138,7 +137,7 @@ class Tiers:
             return True
         if self._policy.on_put:
             if not self._offer(page.meta.id) and not self.hot.retain:
-                self.hot.discard(page.meta.id)
+                self.hot.discard([page.meta.id])
         elif self._policy.dirty_share < 1.0:
             share = int(self.hot.limit_bytes * self._policy.dirty_share)
             self._offer_each(self.hot.dirty(beyond_bytes=share))
@@ -168,9 +167,8 @@ class Tiers:
         """Put the pages of a chain at a stamp, now by default: they leave last, the root last of
         all."""
         stamp = self._clock.now() if stamp_ns is None else stamp_ns
-        self.hot.touch(chain, stamp)
-        if self.cold is not None:
-            self.cold.touch(chain, stamp)
+        for tier in self._levels:
+            tier.touch(chain, stamp)
 
     def touch(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None:
         """Mark the pages of a chain as used again: `arrange`, and those that the write policy
@@ -183,9 +181,8 @@ class Tiers:
         """Make pages the first to be evicted in both tiers."""
         pages = list(pages)
         stamp = self._clock.superseded()
-        self.hot.demote(pages, stamp)
-        if self.cold is not None:
-            self.cold.demote(pages, stamp)
+        for tier in self._levels:
+            tier.demote(pages, stamp)
 
     def shrink_hot(self, nbytes: int) -> bool:
         """Evict from memory down to `nbytes`; False when pages in use hinder that."""
@@ -193,9 +190,8 @@ class Tiers:
 
     def forget(self, page: PageId) -> None:
         """Drop a page that proved useless from both tiers."""
-        self.hot.discard(page)
-        if self.cold is not None:
-            self.cold.discard([page])
+        for tier in self._levels:
+            tier.discard([page])
 
     def clear(self, namespace: BlockKey, timeout: float = FLUSH_SECONDS) -> int:
         """Delete every page of a namespace and return how many there were.
@@ -204,7 +200,7 @@ class Tiers:
         """
         pages = {e.meta.id for e in self.hot.entries() if e.meta.namespace == namespace}
         for page in pages:
-            self.hot.discard(page)
+            self.hot.discard([page])
         if self.cold is None or self.writer is None:
             return len(pages)
         # What is being written now would appear after the deletion.
@@ -245,9 +241,14 @@ class Tiers:
             left = self._unwritten(known)
             if failing and (retried or not left):
                 return False
-            if writer.stopped or (queued and not left):
+            if writer.stopped or (queued and not left and not self._pending(known)):
                 return not left
             retried = retried or failing
+
+    def _pending(self, known: Collection[PageId]) -> bool:
+        """True when a page of `known` ones is queued: the disk lost it while the flush waited."""
+        infos = (self.hot.info(page) for page in known)
+        return any(info is not None and info.tier == "pending" for info in infos)
 
     def _unwritten(self, known: Collection[PageId] | None = None) -> list[PageId]:
         """Return pages, of `known` ones, that the disk lacks, root first, and that fit into the

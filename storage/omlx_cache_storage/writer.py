@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 
-from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.stats import WriterUsage
+from omlx_cache_storage.tier import BackingTier
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Writer:
     def __init__(
         self,
         hot: HotTier,
-        cold: ColdTier,
+        cold: BackingTier,
         limit_bytes: int,
         documents: Documents,
         backlog: Callable[[], Iterable[PageId]] = tuple,

@@ -10,8 +10,8 @@ from mlx_lm.models.cache import ConcatenateKVCache, KVCache, make_prompt_cache
 from kit import zoo
 from kit.drive import digest, feed, prefill, random_tokens, request, run, same
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache.pages.encoding import page_arrays
 from omlx_cache.pages.layout import layout_of
+from omlx_cache.pages.tensors import page_arrays
 from omlx_cache_storage.page import Page, PageId
 
 PROMPT = random_tokens(200, 1)
@@ -91,7 +91,7 @@ def test_the_final_state_stamped_into_an_earlier_block_is_caught(
     request(model, cache, PROMPT, new=5)
     found = snapshots(store)
     final, victim = found[205], found[128]
-    store.hot.discard(victim.meta.id)
+    store.hot.discard([victim.meta.id])
     assert store.hot.reserve(victim.meta.nbytes).granted
     store.hot.put(Page(victim.meta, final.payload), dirty=False)
     wrong = request(model, cache, tokens, commit=False)

@@ -76,7 +76,7 @@ def in_memory(hot: HotTier, target: Target, kind: str) -> Iterator[None]:
 
 
 def _replace(hot: HotTier, page: Page) -> None:
-    hot.discard(page.meta.id)
+    hot.discard([page.meta.id])
     assert hot.reserve(page.meta.nbytes).granted
     assert hot.put(page, dirty=False)
 

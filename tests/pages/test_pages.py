@@ -12,9 +12,10 @@ from mlx_lm.models.cache import QuantizedKVCache
 from kit import zoo
 from omlx_cache import BlockStore, CommitResult, PrefixCache
 from omlx_cache.codecs import CodecPolicy
-from omlx_cache.pages import encoding
+from omlx_cache.pages import encoding, tensors
 from omlx_cache.pages.layout import layout_of
-from omlx_cache_storage.cold.catalog import describe, scan
+from omlx_cache_storage.cold.catalog import scan
+from omlx_cache_storage.cold.reader import describe
 from omlx_cache_storage.errors import ForeignPage
 
 OpenStore = Callable[..., BlockStore]
@@ -190,7 +191,7 @@ def test_a_page_of_another_packing_is_refused(model: Any, open_store: OpenStore)
         prefill(model, cache, prompt(100), kv_bits=8)
         meta = store.hot.entries()[0].meta
         with pytest.raises(ForeignPage, match="packed"):
-            encoding.wanted_specs(layout_of(cache.fresh_cache(kv_bits=4)).leaves[0], meta)
+            tensors.wanted_specs(layout_of(cache.fresh_cache(kv_bits=4)).leaves[0], meta)
 
 
 @pytest.mark.parametrize("cold_codec", ["affine8", "turbo4"])

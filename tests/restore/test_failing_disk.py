@@ -71,7 +71,7 @@ def test_a_disk_that_fails_serves_what_is_in_memory(directory: Path) -> None:
     with chain.open(directory, disk) as store:
         chain.restore(store)
         for number in range(33, 65):
-            store.hot.discard(chain.id(number))
+            store.hot.discard([chain.id(number)])
         disk.refuse = lambda position, group: True
         before = sum(disk.opened.values())
         caches, restored = chain.restore(store)

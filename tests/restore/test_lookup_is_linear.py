@@ -10,9 +10,8 @@ import pytest
 from omlx_cache.adapters.base import PAGED, STATE, GroupSpec
 from omlx_cache.restore import lookup
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
-from omlx_cache_storage.index import Tail
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
-from omlx_cache_storage.page import PageId, PageInfo
+from omlx_cache_storage.page import PageId, PageInfo, Tail
 
 SIZE = 16
 WINDOW = GroupSpec("window", 8 * SIZE)

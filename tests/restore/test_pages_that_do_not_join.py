@@ -31,7 +31,7 @@ def test_the_odd_page_is_forgotten_and_the_next_commit_heals_the_chain(
         chain.store(store, [WRONG[wrong](chain, number)])
         if tier == "cold":
             for n in range(1, BLOCKS + 1):
-                store.hot.discard(chain.id(n))
+                store.hot.discard([chain.id(n)])
         caches, restored = chain.restore(store)
         before = (number - 1) * chain.size
         assert (restored.point.position, restored.point.reason) == (before, "mismatch")

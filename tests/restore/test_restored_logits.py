@@ -129,7 +129,7 @@ def test_eviction_of_a_tier_costs_tokens_but_never_bits(
     assert store.flush(30)
     if lost in ("hot", "both"):
         for entry in store.hot.entries():
-            store.hot.discard(entry.meta.id)
+            store.hot.discard([entry.meta.id])
     if lost in ("cold", "both"):
         assert store.cold is not None
         store.cold.discard([entry.page for entry in store.cold.entries()])

@@ -11,7 +11,8 @@ from mlx_lm.models.cache import make_prompt_cache
 from kit import zoo
 from kit.drive import Turn, decode, feed, prefill, random_tokens, same, settings
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache_storage.cold.catalog import read_header, scan
+from omlx_cache_storage.cold.catalog import scan
+from omlx_cache_storage.cold.reader import read_header
 
 TURNS = 20
 ASKED = 70

@@ -82,7 +82,7 @@ def test_an_evicted_page_is_freed(big: Any) -> None:
     freed = 0
     for entry in entries[: len(entries) // 2]:
         freed += entry.meta.nbytes
-        cache.store.hot.discard(entry.meta.id)
+        cache.store.hot.discard([entry.meta.id])
     assert full - held() == pytest.approx(freed, abs=MIB // 4)
     cache.clear()
     assert held() - before < MIB // 4

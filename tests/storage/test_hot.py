@@ -133,7 +133,7 @@ def test_a_page_discarded_while_it_is_read_stays_valid_for_the_reader(story: Sto
     tier = HotTier(4 * KIB)
     assert _put(tier, story.page(1))
     held = tier.get(story.id(1))
-    tier.discard(story.id(1))
+    tier.discard([story.id(1)])
     assert held is not None
     assert held.payload == story.page(1).payload
     assert tier.usage().nbytes == 0
@@ -179,8 +179,8 @@ def test_an_evicted_page_frees_its_memory() -> None:
         tier.put(Page(meta, payload), dirty=False)
         del payload
         assert mx.get_active_memory() - before <= min(number, 3) * size + 64 * KIB
-    tier.discard(story.id(6))
+    tier.discard([story.id(6)])
     assert mx.get_active_memory() - before <= 2 * size + 64 * KIB
     for entry in tier.entries():
-        tier.discard(entry.meta.id)
+        tier.discard([entry.meta.id])
     assert mx.get_active_memory() - before <= 64 * KIB

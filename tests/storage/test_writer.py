@@ -159,7 +159,7 @@ def test_a_page_discarded_while_it_is_queued_counts_as_dropped(rig: WriterRig) -
     assert rig.offer(1)
     assert rig.offer(2)
     assert rig.disk.reached.wait(30)
-    rig.hot.discard(rig.story.id(2))
+    rig.hot.discard([rig.story.id(2)])
     rig.disk.gate.set()
     assert rig.writer.flush(30)
     usage = rig.writer.usage()

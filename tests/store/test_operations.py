@@ -29,7 +29,7 @@ def test_namespaces_are_summed_over_both_tiers(tmp_path: Path, story: Story) -> 
         commit(store, story, 1, 2, 3)
         commit(store, Story("other"), 1)
         assert store.flush()
-        store.hot.discard(story.id(3))
+        store.hot.discard([story.id(3)])
         found = {entry["namespace"]: entry for entry in _ask(store, "ls")}
         mine = found[story.namespace.hex()]
         assert len(found) == 2

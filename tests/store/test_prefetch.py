@@ -203,7 +203,7 @@ def test_a_page_committed_meanwhile_is_not_replaced_by_its_older_self(
         assert store.admit(small.meta.nbytes, ())
         assert store.put(small)
         assert store.flush()
-        store.hot.discard(small.meta.id)
+        store.hot.discard([small.meta.id])
         full = story.page(9)
 
         def allocate(nbytes: int) -> Any:

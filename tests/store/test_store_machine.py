@@ -107,7 +107,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Read a chain without the help of memory, where the disk has it."""
         for number in range(1, 6):
             if not self.store.hot.is_dirty(story.id(number)):
-                self.store.hot.discard(story.id(number))
+                self.store.hot.discard([story.id(number)])
             self.read(story, number, 0)
 
     @rule(story=WHICH, last=NUMBERS)

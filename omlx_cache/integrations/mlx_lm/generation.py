@@ -13,9 +13,14 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx_cache import reasons
-from omlx_cache.integrations.mlx_lm.lanes import Bits, Lane, nearest, packed_as
+from omlx_cache.integrations.mlx_lm.lanes import (
+    QUANTIZED_KV_START,
+    Bits,
+    Lane,
+    nearest,
+    packed_as,
+)
 from omlx_cache.integrations.mlx_lm.models import ModelCaches
-from omlx_cache.integrations.mlx_lm.prompt_cache import QUANTIZED_KV_START
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.scope import RestoredSequence
 from omlx_cache.session import Session

@@ -15,8 +15,11 @@ from omlx_cache.integrations.mlx_lm.models import ModelCaches
 from omlx_cache.integrations.mlx_lm.siblings import SiblingIndex
 from omlx_cache.results import CommitResult
 from omlx_cache.scope import RestoredSequence, Scope
+from omlx_cache.scopes import Scopes
 from omlx_cache_storage.keys import KeyChain, Tokens
 
+QUANTIZED_KV_START = 5000
+"""Where mlx-lm begins to pack a sequence, unless told otherwise."""
 ROOM_TOKENS = 256
 
 
@@ -162,14 +165,10 @@ def packed_as(prompt_cache: Sequence[Any], start: int) -> Bits | None:
     return None
 
 
-def _view(cache: Any, bits: Bits | None, salt: str | bytes | None) -> Scope:
+def _view(scopes: Scopes, bits: Bits | None, salt: str | bytes | None) -> Scope:
     if bits is None:
-        scope: Scope = cache.scope(salt=salt)
-        return scope
+        return scopes.scope(salt=salt)
     # Tokens before `start` attended to dense keys: other bits than with packed ones from the first
     # on, as sessions have them.
     extra = {"quantized_kv_start": str(bits.start)}
-    packed: Scope = cache.scope(
-        salt=salt, extra=extra, kv_bits=bits.bits, kv_group_size=bits.group_size
-    )
-    return packed
+    return scopes.scope(salt=salt, extra=extra, kv_bits=bits.bits, kv_group_size=bits.group_size)

@@ -12,7 +12,14 @@ import numpy as np
 from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.integrations.mlx_lm.following import Following
-from omlx_cache.integrations.mlx_lm.lanes import Bits, Lane, Stored, nearest, packed_as
+from omlx_cache.integrations.mlx_lm.lanes import (
+    QUANTIZED_KV_START,
+    Bits,
+    Lane,
+    Stored,
+    nearest,
+    packed_as,
+)
 from omlx_cache.integrations.mlx_lm.ledger import SequenceLedger
 from omlx_cache.integrations.mlx_lm.models import (
     ModelCaches,
@@ -27,8 +34,6 @@ from omlx_cache_storage.page import PageId
 
 _log = logging.getLogger(__name__)
 
-QUANTIZED_KV_START = 5000
-"""Where mlx-lm begins to pack a sequence, unless told otherwise."""
 MODELS = 8
 
 

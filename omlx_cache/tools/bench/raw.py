@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 
 from omlx_cache.arrays.mlxio import Array, HostView, evaluate
-from omlx_cache_storage.cold.catalog import read_header
+from omlx_cache_storage.cold.reader import read_header
 
 LARGEST_BYTES = 1 << 30
 """MLX's shapes are 32-bit integers."""

@@ -10,8 +10,7 @@ from typing import NamedTuple
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.document import read_document
 from omlx_cache_storage.cold.records import ColdEntry, StoredPage
-from omlx_cache_storage.errors import PageUnreadable
-from omlx_cache_storage.format.header import ALIGNMENT, Header, decode_header, header_length
+from omlx_cache_storage.cold.temporary import is_leftover
 from omlx_cache_storage.format.names import (
     NAMESPACE_FILE,
     TEMPORARY_PREFIX,
@@ -37,6 +36,11 @@ class Found(NamedTuple):
     @property
     def path(self) -> Path:
         return self.directory / self.file
+
+    @property
+    def is_leftover(self) -> bool:
+        """True for a temporary file whose writer is gone."""
+        return self.name is None and is_leftover(self.file, self.mtime_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,52 +133,3 @@ def namespaces(cold_dir: Path) -> list[NamespaceInfo]:
 def read_namespace(cold_dir: Path, digest: BlockKey) -> dict[str, object]:
     """Return the document of one namespace, {} when there is none that can be read."""
     return read_document(cold_dir / digest.hex() / NAMESPACE_FILE, FileSystem())
-
-
-def read_header(path: Path, fs: FileSystem | None = None) -> Header:
-    """Return a page file's header; raises PageError."""
-    fs = fs or FileSystem()
-    try:
-        fd = fs.open(path)
-        try:
-            return read_header_at(fd, fs)
-        finally:
-            fs.close(fd)
-    except OSError as error:
-        raise PageUnreadable(f"{path.name}: {error}") from error
-
-
-def read_header_at(fd: int, fs: FileSystem) -> Header:
-    """Return the header of an open page file; raises PageError or OSError."""
-    raw = fs.read(fd, ALIGNMENT, 0)
-    total = header_length(raw)
-    if total > len(raw):
-        raw += fs.read(fd, total - len(raw), len(raw))
-    return decode_header(raw)
-
-
-def describe(path: Path) -> dict[str, object]:
-    """Return what a page file says of itself, for people; raises PageError."""
-    header = read_header(path)
-    meta = header.meta
-    try:
-        size = os.stat(path).st_size
-    except OSError as error:
-        raise PageUnreadable(f"{path.name}: {error}") from error
-    return {
-        "key": meta.key.hex(),
-        "parent": meta.parent.hex(),
-        "namespace": meta.namespace.hex(),
-        "group": meta.group,
-        "position": meta.position,
-        "tokens": meta.held,
-        "tail": meta.tail,
-        "codec": meta.codec,
-        "bytes": size,
-        "checksum": header.checksum,
-        "data_offset": header.data_offset,
-        "tensors": [
-            {"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in meta.tensors
-        ],
-        "path": str(path),
-    }

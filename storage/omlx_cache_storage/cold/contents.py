@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from omlx_cache_storage.cold.records import StoredPage
-from omlx_cache_storage.index import PageIndex, Tail
+from omlx_cache_storage.index import PageIndex
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import PageId
+from omlx_cache_storage.page import PageId, Tail
 from omlx_cache_storage.recency import ChainRecency, Place
 
 
@@ -94,7 +94,7 @@ class Contents:
     def is_undecodable(self, page: PageId) -> bool:
         return page in self._undecodable
 
-    def set_aside(self, page: PageId) -> None:
+    def quarantine(self, page: PageId) -> None:
         """Hide a page that cannot be decoded here."""
         if page in self._index:
             self._undecodable.add(page)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.records import PendingDeletion
 
 
@@ -14,18 +13,18 @@ class Deleter:
 
     `_lock` guards `_undeletable` and `_nbytes`; no I/O under it. A file is deleted under `naming`,
     which its owner holds while it publishes, and not when `is_named` says that the name is in use
-    again. Any thread may call.
+    again. `tidy` removes the directories among those given that are empty now. Any thread may call.
     """
 
     def __init__(
         self,
         fs: FileSystem,
-        files: PageFiles,
+        tidy: Callable[[Iterable[Path]], None],
         naming: threading.Lock,
         is_named: Callable[[PendingDeletion], bool],
     ) -> None:
         self._fs = fs
-        self._files = files
+        self._tidy = tidy
         self._naming = naming
         self._is_named = is_named
         self._lock = threading.Lock()
@@ -52,7 +51,7 @@ class Deleter:
                     with self._lock:
                         self._nbytes += file.cost
                         self._undeletable[file.path] = file
-        self._files.tidy(shards)
+        self._tidy(shards)
 
     def retry(self) -> None:
         """Try again what could not be deleted before."""

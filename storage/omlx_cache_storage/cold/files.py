@@ -9,10 +9,8 @@ from omlx_cache_storage.cold.catalog import Found, namespace_directories, walk
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.document import encode_document
 from omlx_cache_storage.cold.records import ENTRY_BYTES
-from omlx_cache_storage.cold.temporary import TemporaryNames, is_leftover
-from omlx_cache_storage.format.names import (
-    NAMESPACE_FILE,
-)
+from omlx_cache_storage.cold.temporary import TemporaryNames
+from omlx_cache_storage.format.names import NAMESPACE_FILE
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, PageId
 
@@ -73,7 +71,7 @@ class PageFiles:
         useless: list[Found] = []
         for found in walk(self.directory, self.fs):
             if found.name is None:
-                useless += [found] if is_leftover(found) else []
+                useless += [found] if found.is_leftover else []
                 continue
             other = best.get(found.name.id)
             if other is None or _worth(found) > _worth(other):

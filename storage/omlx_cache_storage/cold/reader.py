@@ -1,13 +1,22 @@
-"""Reading one page file into buffers that the caller owns, verified."""
+"""Reading one page file: its header, and its payload into buffers of the caller's, verified."""
 
-from collections.abc import Sequence
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from omlx_cache_storage.cold.catalog import read_header_at
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.errors import CorruptPage
-from omlx_cache_storage.format.header import PayloadDigest
+from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable
+from omlx_cache_storage.format.header import (
+    ALIGNMENT,
+    Header,
+    PayloadDigest,
+    decode_header,
+    header_length,
+)
+from omlx_cache_storage.format.names import PageName, name_of
 from omlx_cache_storage.format.wrapping import is_wrapped, unwrap_payload, unwrapped
+from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer
 
 
@@ -58,3 +67,67 @@ class PageReader:
             digest.update(piece)
         if digest.text() != self._checksum:
             raise CorruptPage(f"{self._path.name}: the payload does not match its checksum")
+
+
+@contextlib.contextmanager
+def open_page(
+    fs: FileSystem, path: Path, namespace: BlockKey, name: PageName
+) -> Iterator[PageReader]:
+    """Open the file of a page, whose header says what the name says; raises PageError, OSError."""
+    fd = fs.open(path)
+    try:
+        reader = PageReader(fs, fd, path)
+        if (reader.meta.namespace, name_of(reader.meta)) != (namespace, name):
+            raise ForeignPage(f"{path.name} holds another page than its name says")
+        yield reader
+    finally:
+        fs.close(fd)
+
+
+def read_header(path: Path, fs: FileSystem | None = None) -> Header:
+    """Return a page file's header; raises PageError."""
+    fs = fs or FileSystem()
+    try:
+        fd = fs.open(path)
+        try:
+            return read_header_at(fd, fs)
+        finally:
+            fs.close(fd)
+    except OSError as error:
+        raise PageUnreadable(f"{path.name}: {error}") from error
+
+
+def read_header_at(fd: int, fs: FileSystem) -> Header:
+    """Return the header of an open page file; raises PageError or OSError."""
+    raw = fs.read(fd, ALIGNMENT, 0)
+    total = header_length(raw)
+    if total > len(raw):
+        raw += fs.read(fd, total - len(raw), len(raw))
+    return decode_header(raw)
+
+
+def describe(path: Path) -> dict[str, object]:
+    """Return what a page file says of itself, for people; raises PageError."""
+    header = read_header(path)
+    meta = header.meta
+    try:
+        size = os.stat(path).st_size
+    except OSError as error:
+        raise PageUnreadable(f"{path.name}: {error}") from error
+    return {
+        "key": meta.key.hex(),
+        "parent": meta.parent.hex(),
+        "namespace": meta.namespace.hex(),
+        "group": meta.group,
+        "position": meta.position,
+        "tokens": meta.held,
+        "tail": meta.tail,
+        "codec": meta.codec,
+        "bytes": size,
+        "checksum": header.checksum,
+        "data_offset": header.data_offset,
+        "tensors": [
+            {"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in meta.tensors
+        ],
+        "path": str(path),
+    }

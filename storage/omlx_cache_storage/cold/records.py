@@ -1,7 +1,7 @@
 """What the cold tier knows and says of its pages: plain values, no behaviour."""
 
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from omlx_cache_storage.format.names import PageName, page_path
 from omlx_cache_storage.keys import BlockKey
@@ -9,10 +9,6 @@ from omlx_cache_storage.page import PageId, PageInfo
 
 ENTRY_BYTES = 256
 """What a name takes in its directory: twice its length, since directories are half full."""
-
-WriteResult = Literal["written", "present", "refused", "full"]
-"""What `ColdTier.write` did. `present`: the disk had the page. `refused`: the budget is taken by
-pages that are worth more. `full`: no room can be made, whatever is evicted."""
 
 
 class StoredPage(NamedTuple):

@@ -6,7 +6,6 @@ from typing import NamedTuple
 from omlx_cache_storage.cold.catalog import walk_namespace
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.files import PageFiles
-from omlx_cache_storage.cold.temporary import is_leftover
 from omlx_cache_storage.keys import BlockKey
 
 
@@ -28,7 +27,7 @@ def remove_namespace(cold_dir: Path, digest: BlockKey, fs: FileSystem | None = N
     pages = nbytes = 0
     shards = set()
     for found in list(walk_namespace(cold_dir, digest, fs)):
-        if found.name is not None or is_leftover(found):
+        if found.name is not None or found.is_leftover:
             fs.remove(found.path)
             shards.add(found.directory)
         if found.name is not None:

@@ -6,8 +6,8 @@ import secrets
 import time
 from pathlib import Path
 
-from omlx_cache_storage.cold.catalog import Found
 from omlx_cache_storage.format.names import TEMPORARY_PREFIX
+from omlx_cache_storage.processes import is_running
 
 ABANDONED_SECONDS = 3600.0
 """No write takes an hour: an older temporary file has lost its writer, whoever has the pid now."""
@@ -30,11 +30,11 @@ class TemporaryNames:
         return directory / f"{TEMPORARY_PREFIX}{os.getpid()}-{self._token}-{number}"
 
 
-def is_leftover(found: Found) -> bool:
+def is_leftover(file: str, mtime_ns: int) -> bool:
     """True when the writer of a temporary file is gone, as its name and age tell."""
-    if time.time() - found.mtime_ns / 1e9 > ABANDONED_SECONDS:
+    if time.time() - mtime_ns / 1e9 > ABANDONED_SECONDS:
         return True
-    parts = found.file.removeprefix(TEMPORARY_PREFIX).split("-")
+    parts = file.removeprefix(TEMPORARY_PREFIX).split("-")
     try:
         pid = int(parts[0])
     except ValueError:
@@ -42,16 +42,4 @@ def is_leftover(found: Found) -> bool:
     if pid == os.getpid():
         # After a restart in a container the dead process had this very pid.
         return len(parts) < 2 or parts[1] not in _writers
-    return not _runs(pid)
-
-
-def _runs(pid: int) -> bool:
-    if pid <= 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        return True
-    return True
+    return not is_running(pid)

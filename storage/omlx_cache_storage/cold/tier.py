@@ -10,21 +10,16 @@ from omlx_cache_storage.cold.contents import Candidate, Contents
 from omlx_cache_storage.cold.deletion import Deleter
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
-from omlx_cache_storage.cold.reader import PageReader
-from omlx_cache_storage.cold.records import (
-    ColdEntry,
-    PendingDeletion,
-    StoredPage,
-    WriteResult,
-)
+from omlx_cache_storage.cold.reader import PageReader, open_page
+from omlx_cache_storage.cold.records import ColdEntry, PendingDeletion, StoredPage
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, UndecodablePage
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import name_of, page_path
-from omlx_cache_storage.index import Tail
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, PageInfo
+from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import ColdUsage
+from omlx_cache_storage.tier import WriteResult
 
 FILE_SLACK_BYTES = 16 * 1024
 """More than a file takes beside header and payload: its last block, and its name."""
@@ -38,7 +33,7 @@ class ColdTier:
 
     `_lock` guards `limit_bytes`, `_contents`, `_reserved`, `_unrecorded`, `_missing`,
     `_refused_rank`, the counts `_peak`, `_evicted`, `_refused` and `_corrupt`, and the texts
-    `_write_trouble` and `_read_trouble`; no I/O, sorting or making of paths under it. `_naming`
+    `_write_error` and `_read_error`; no I/O, sorting or making of paths under it. `_naming`
     keeps a deletion and a publication of one name apart and is taken before `_lock`. Any thread
     may read and discard; `open`, `write` and `settle` belong to one thread at a time.
     """
@@ -62,7 +57,7 @@ class ColdTier:
         self._files = PageFiles(directory, self._fs, durability)
         self._clock = clock or Clock()
         self._naming = threading.Lock()
-        self._deleter = Deleter(self._fs, self._files, self._naming, self._is_published_again)
+        self._deleter = Deleter(self._fs, self._files.tidy, self._naming, self._is_published_again)
         self._lock = threading.Lock()
         self._contents = Contents()
         self._reserved = 0
@@ -75,8 +70,8 @@ class ColdTier:
         self._evicted = 0
         self._refused = 0
         self._corrupt = 0
-        self._write_trouble = ""
-        self._read_trouble = ""
+        self._write_error = ""
+        self._read_error = ""
 
     def open(self, budget: Callable[[int], int] | None = None) -> None:
         """Make the directory, delete leftovers of dead writers, index what is there, and evict
@@ -103,7 +98,7 @@ class ColdTier:
             files = self._files.inventory()
         except OSError as error:
             with self._lock:
-                self._write_trouble = f"unavailable: {error.strerror or error}"
+                self._write_error = f"unavailable: {error.strerror or error}"
             raise
         now = time.time_ns()
         contents = Contents()
@@ -118,7 +113,7 @@ class ColdTier:
             self._refused_rank = None
             self._missing += before - contents.pages()
             self._unrecorded &= contents.pages()
-            self._write_trouble = ""
+            self._write_error = ""
             self._note_peak()
 
     def _used_bytes(self) -> int:
@@ -154,26 +149,20 @@ class ColdTier:
             raise PageUnreadable("the page is no longer on the disk")
         path = self._path(stored)
         try:
-            fd = self._fs.open(path)
-            try:
-                reader = PageReader(self._fs, fd, path)
-                if (reader.meta.namespace, name_of(reader.meta)) != stored[:2]:
-                    raise ForeignPage(f"{path.name} holds another page than its name says")
+            with open_page(self._fs, path, stored.namespace, stored.name) as reader:
                 yield reader
-            finally:
-                self._fs.close(fd)
             with self._lock:
-                self._read_trouble = ""
+                self._read_error = ""
         except FileNotFoundError as error:
             with self._lock:
                 self._pop(page)
             raise PageUnreadable(f"{path.name} is gone") from error
         except OSError as error:
             with self._lock:
-                self._read_trouble = f"failing: {error.strerror or error}"
+                self._read_error = f"failing: {error.strerror or error}"
             raise PageUnreadable(f"{path.name}: {error}") from error
         except UndecodablePage:
-            self.set_aside(page)
+            self.quarantine(page)
             raise
         except (CorruptPage, ForeignPage):
             with self._lock:
@@ -181,10 +170,10 @@ class ColdTier:
             self.discard([page])
             raise
 
-    def set_aside(self, page: PageId) -> None:
+    def quarantine(self, page: PageId) -> None:
         """Keep a page that this process cannot decode out of its look-ups; its file stays."""
         with self._lock:
-            self._contents.set_aside(page)
+            self._contents.quarantine(page)
 
     def write(self, page: Page, time_ns: int, document: Mapping[str, object]) -> WriteResult:
         """Publish a page whole or not at all, and say what was done.
@@ -242,10 +231,10 @@ class ColdTier:
             with self._lock:
                 self._reserved -= expected
                 if isinstance(error, OSError):
-                    self._write_trouble = f"failing: {error.strerror or error}"
+                    self._write_error = f"failing: {error.strerror or error}"
             raise
         with self._lock:
-            self._write_trouble = ""
+            self._write_error = ""
 
     def _make_room(self, nbytes: int, candidate: Candidate) -> WriteResult | None:
         """Count `nbytes` as taken, evicting what must go; else a refusal, and nothing is taken."""
@@ -263,7 +252,7 @@ class ColdTier:
                 self._refused_rank = candidate.rank if over >= short else None
                 return "refused"
             if not victims.enough:
-                self._write_trouble = "full"
+                self._write_error = "full"
                 return "full"
             evicted = self._evict(victims.pages)
             self._reserved += nbytes
@@ -272,7 +261,7 @@ class ColdTier:
             if self._used_bytes() + DIRECTORY_SLACK_BYTES > self.limit_bytes:
                 # What was evicted could not be deleted, so its bytes are still there.
                 self._reserved -= nbytes
-                self._write_trouble = "full"
+                self._write_error = "full"
                 return "full"
             self._note_peak()
         return None
@@ -364,14 +353,14 @@ class ColdTier:
                 refused_pages=self._refused,
                 corrupt_pages=self._corrupt,
                 undecodable_pages=self._contents.undecodable,
-                state=self._write_trouble or self._read_trouble or "ok",
+                state=self._write_error or self._read_error or "ok",
             )
 
     @property
     def refuses_writes(self) -> bool:
         """True from a failed write until the next one that succeeds."""
         with self._lock:
-            return bool(self._write_trouble)
+            return bool(self._write_error)
 
     def check_integrity(self) -> None:
         """Assert that the byte counts, the index and the order agree, when no write is running."""

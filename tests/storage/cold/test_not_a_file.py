@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kit.storage import Story, files_in, read_cold
-from omlx_cache_storage.cold.catalog import describe
+from omlx_cache_storage.cold.reader import describe
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnreadable
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from kit.examples import examples
-from omlx_cache_storage.cold.catalog import read_header
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.reader import PageReader
+from omlx_cache_storage.cold.reader import PageReader, read_header
 from omlx_cache_storage.errors import CorruptPage
 from omlx_cache_storage.format.header import (
     ALIGNMENT,

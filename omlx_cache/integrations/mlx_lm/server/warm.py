@@ -8,9 +8,9 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm import load
 
-from omlx_cache.integrations.mlx_lm import cache_of
 from omlx_cache.integrations.mlx_lm.server.loading import loading
 from omlx_cache.integrations.mlx_lm.server.prompts import Prompt, Warmable, warmable
+from omlx_cache.integrations.mlx_lm.shared import cache_of
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.errors import ConfigError
