@@ -98,8 +98,8 @@ class CacheSettings(BaseSettings):
     write_policy: Annotated[Literal["through", "back", "second_touch"], BeforeValidator(_lower)] = (
         "through"
     )
-    """When a page goes to disk: `through` at commit, `back` when the hot tier evicts it,
-    `second_touch` when it is wanted again."""
+    """When a page goes to disk: `through` as soon as it is stored, `back` when the hot tier evicts
+    it, `second_touch` when a second request uses it."""
 
     queue_bytes: Size = Field(_DERIVED)
     """Bytes that may wait for the writer, `hot_bytes` at most unless that is 0. Blocks that do not

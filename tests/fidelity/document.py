@@ -139,10 +139,9 @@ _STORAGE = f"""
 ## Storage per cached token
 
 For the published configurations, in bf16, over a prompt of {CONTEXT:,} tokens. *Stored* is every
-page that a commit makes: each token once in every paged or windowed group (of a window shorter
-than a block, one token more than the window for each block), and the snapshots that the default
-policy keeps. *Needed* is what a restore to the end of the prompt reads: of windows only
-the last blocks, of snapshots one; the other pages are the first to be evicted. *Everything per
+page that a commit makes: each token once in every paged group, and at the restore points of the
+default policy the blocks of a window and a snapshot. *Needed* is what a restore to the end of the
+prompt reads: of windows only the last blocks, of snapshots one. *Everything per
 block* is what a cache stores that keeps, with every block, all that its layers hold at that point:
 whole windows and the recurrent state.
 """

@@ -124,30 +124,29 @@ def footprint(model: str) -> Footprint:
         for group in trace(CONFIGS[model]).groups
     }
     captured = StridePolicy(STRIDE).positions(start=0, stop=CONTEXT, block_size=BLOCK, branch=None)
-    snapshots = len({*captured, CONTEXT})
+    stops = sorted({*captured, CONTEXT})
     stored = needed = everything = 0
     for group, size in sizes.items():
         if group.kind == "state":
-            stored += size * snapshots
+            stored += size * len(stops)
             needed += size
             everything += size * (CONTEXT // BLOCK)
             continue
-        stored += size * CONTEXT // BLOCK * _page_tokens(group)
-        needed += size * _paged_tokens(group)
+        kept = [CONTEXT] if group.kind == "paged" else stops
+        stored += size * BLOCK * len(set().union(*(_blocks(group, stop) for stop in kept)))
+        needed += size * BLOCK * len(_blocks(group, CONTEXT))
         everything += size * sum(_held(group, end) for end in range(BLOCK, CONTEXT + 1, BLOCK))
     named = {group.name: size for group, size in sizes.items()}
-    return Footprint(model, named, stored, needed, everything, sizes.get(STATE, 0) * snapshots)
+    return Footprint(model, named, stored, needed, everything, sizes.get(STATE, 0) * len(stops))
 
 
-def _page_tokens(group: GroupSpec) -> int:
-    """Return the tokens in a block's page: of a window shorter than the block, one more than it."""
-    return BLOCK if group.kind == "paged" else min(BLOCK, group.window + 1)
-
-
-def _paged_tokens(group: GroupSpec) -> int:
-    """Return the tokens in the pages that a restore to the end of the context touches."""
-    blocks = sum(-(-span.stop // BLOCK) - span.start // BLOCK for span in group.needs(CONTEXT))
-    return blocks * _page_tokens(group)
+def _blocks(group: GroupSpec, position: int) -> set[int]:
+    """Return the blocks that a restore to a position touches."""
+    return {
+        b
+        for span in group.needs(position)
+        for b in range(span.start // BLOCK, -(-span.stop // BLOCK))
+    }
 
 
 def _held(group: GroupSpec, end: int) -> int:

@@ -80,6 +80,7 @@ def test_sources_say_where_each_value_came_from(
         ("min_quantize_tokens", "-1", "a whole number, 0 or more"),
         ("key_hash", "md5", "sha256 or xxh3"),
         ("snapshot_stride", 0, "a whole number, 1 or more"),
+        ("commit_wait_seconds", 61, "a number from 0 to 60"),
         ("socket", "/" + "x" * 103, "at most 103 bytes"),
         ("log_level", "loud", "debug, info, warning, error or critical"),
     ],

@@ -6,12 +6,15 @@ from typing import Any
 import mlx.core as mx
 
 from omlx_cache.arrays.mlxio import Array, evaluate
+from omlx_cache.begun import Begun
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.results import CommitResult
 from omlx_cache.session import Session
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
 from omlx_cache.tools.bench.sizes import BLOCK_SIZE, Size
+
+BEGUN_SECONDS = 600.0
 
 
 class LayersOnly:
@@ -44,6 +47,7 @@ class Bed:
                 block_size=BLOCK_SIZE,
                 hot_bytes=room if hot else 0,
                 queue_bytes=room,
+                restore_bytes=room,
                 cold_bytes=2 * room,
                 min_free_bytes=0,
                 hot_cache_only=False,
@@ -63,12 +67,19 @@ class Bed:
         evaluate([array for pair in layers for array in pair])
         return layers
 
-    def restore(self, salt: str = "") -> Session:
+    def restore(self, salt: str = "", begun: Begun | None = None) -> Session:
         """Return a session with everything restored; raises RuntimeError for less."""
-        session = self.cache.session(self.tokens, salt=salt)
+        session = self.cache.session(self.tokens, salt=salt, begun=begun)
         if session.cached_tokens != self.size.tokens:
             raise RuntimeError(f"{session.cached_tokens} tokens restored: {session.miss_reason}")
         return session
+
+    def begin(self, salt: str = "") -> Begun:
+        """Read everything ahead of a `restore`; raises RuntimeError if it does not come."""
+        begun = self.cache.begin(self.tokens, salt=salt)
+        if not begun.wait(BEGUN_SECONDS):
+            raise RuntimeError("the restore that was begun did not come")
+        return begun
 
     def filled(self, arrays: list[tuple[Array, Array]], salt: str = "") -> Session:
         """Return a session whose live cache holds `arrays`, as if they had been computed."""

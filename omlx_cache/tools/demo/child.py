@@ -1,6 +1,6 @@
-"""The demo's second process: `python -m omlx_cache.tools.demo.child`, a request on standard input.
+"""The demo's second process: `python -m omlx_cache.tools.demo.child`, requests on standard input.
 
-It knows nothing but the model, the prompt and the directory, so what it restores came from disk.
+It knows nothing but the model, the prompts and the directory, so what it restores came from disk.
 """
 
 import json
@@ -21,27 +21,27 @@ from omlx_cache.tools.demo.subject import load_subject
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the new process needs to know; plain values only."""
+    """What the new process needs to know of a prompt; plain values only."""
 
-    model: str | None
     cold_dir: str
     tokens: Sequence[int]
     ends: Sequence[int]
     shared: int
     new_tokens: int
     kv_bytes: int
+    hot_bytes: int | None
     block_size: int
     salt: str
 
 
-def run_in_new_process(request: Request) -> Run:
-    """Start a Python process, let it serve the request, and return its run; blocks until then.
+def run_in_new_process(model: str | None, requests: Sequence[Request]) -> list[Run]:
+    """Start a Python process, let it serve the requests, and return its runs; blocks until then.
 
     Raises DemoError with the process's last words when it fails.
     """
     ended = subprocess.run(
         [sys.executable, "-m", "omlx_cache.tools.demo.child"],
-        input=json.dumps(asdict(request)),
+        input=json.dumps({"model": model, "requests": [asdict(request) for request in requests]}),
         capture_output=True,
         text=True,
         check=False,
@@ -49,21 +49,21 @@ def run_in_new_process(request: Request) -> Run:
     if ended.returncode != 0:
         words = ended.stderr.strip().splitlines() or ["it said nothing"]
         raise DemoError(f"the new process ended with {ended.returncode}: {words[-1]}")
-    return Run.from_dict(json.loads(ended.stdout.splitlines()[-1]))
+    return [Run.from_dict(run) for run in json.loads(ended.stdout.splitlines()[-1])]
 
 
-def serve(request: Request) -> Run:
+def serve(model: Any, request: Request) -> Run:
     """Restore the prompt from the cold tier, compute the rest, and return the run."""
-    subject = load_subject(request.model)
-    warm_up(subject.model, min(CHUNK, len(request.tokens)))
     cold_dir = Path(request.cold_dir)
     forget_file_cache(cold_dir)
-    settings = demo_settings(cold_dir, request.kv_bytes, request.block_size)
+    settings = demo_settings(
+        cold_dir, request.kv_bytes, request.block_size, hot_bytes=request.hot_bytes
+    )
     with BlockStore(settings, name="demo") as store:
-        cache = demo_cache(subject.model, store, len(request.tokens), request.shared)
+        cache = demo_cache(model, store, len(request.tokens), request.shared)
         run, _seconds = run_cached(
             cache,
-            subject.model,
+            model,
             request.tokens,
             request.ends,
             request.new_tokens,
@@ -74,8 +74,11 @@ def serve(request: Request) -> Run:
 
 
 def main() -> int:
-    fields: dict[str, Any] = json.load(sys.stdin)
-    print(json.dumps(serve(Request(**fields)).to_dict()))
+    told: dict[str, Any] = json.load(sys.stdin)
+    requests = [Request(**fields) for fields in told["requests"]]
+    subject = load_subject(told["model"])
+    warm_up(subject.model, min(CHUNK, *(len(request.tokens) for request in requests)))
+    print(json.dumps([serve(subject.model, request).to_dict() for request in requests]))
     return 0
 
 

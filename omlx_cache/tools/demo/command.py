@@ -5,6 +5,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from math import ceil
 from pathlib import Path
 
 from rich.console import Console
@@ -22,6 +23,8 @@ from omlx_cache.tools.demo.store import demo_cache, demo_salt, demo_settings
 from omlx_cache.tools.demo.subject import Subject, load_subject
 
 FLUSH_SECONDS = 300.0
+LONG_SHARE = 0.99
+"""How much of a conversation longer than the memory must come back."""
 WIDTH = 104
 
 
@@ -84,6 +87,7 @@ class _Course:
         self._cold_dir = cold_dir
         self._progress = progress
         self._salt = demo_salt(prompts)
+        self._long_salt = f"{self._salt} long"
 
     def report(self) -> Report:
         first, second, shared = self._prompts.first, self._prompts.second, self._prompts.shared
@@ -99,14 +103,24 @@ class _Course:
                 raise DemoError(f"the cold tier in {self._cold_dir} took no pages: see the log")
             hot, _ = self._cached(cache, "the same prompt, hot tier", first)
             half, _ = self._cached(cache, "second prompt, half of it shared", second)
+            largest = max(page.nbytes for page in store.listing())
         other, _ = self._plain("second prompt without the cache", second)
-        cold = self._in_new_process(kv_bytes, settings.block_size)
+        little = max(kv_bytes // 10, largest)
+        self._grow(kv_bytes, little)
+        cold, long = self._in_new_process(kv_bytes, little, settings.block_size)
         length = len(first)
         rows = (
             Row("prefill without the cache", plain, plain, length, 0),
             Row("same prompt, hot tier", hot, plain, length, length - 1),
             Row("new process, from SSD", cold, plain, length, length - 1),
             Row("half shared, hot tier", half, other, length, shared),
+            Row(
+                f"{kv_bytes // little}x the memory, from SSD",
+                long,
+                plain,
+                length,
+                ceil(LONG_SHARE * (length - 1)),
+            ),
         )
         return Report(self._subject.name, self._new, kv_bytes, seconds, rows)
 
@@ -127,22 +141,49 @@ class _Course:
                 salt=self._salt,
             )
 
-    def _in_new_process(self, kv_bytes: int, block_size: int) -> Run:
-        request = Request(
-            self._model,
-            str(self._cold_dir),
-            self._prompts.first,
-            self._prompts.ends,
-            self._prompts.shared,
-            self._new,
-            kv_bytes,
-            block_size,
-            self._salt,
-        )
-        with self._task("the same prompt, new process, from SSD") as advance:
-            run = run_in_new_process(request)
-            advance(len(request.tokens))
-            return run
+    def _grow(self, kv_bytes: int, hot_bytes: int) -> None:
+        """Let the first prompt grow turn by turn over a store with so little memory."""
+        prompts = self._prompts
+        settings = demo_settings(self._cold_dir, kv_bytes, hot_bytes=hot_bytes)
+        with (
+            BlockStore(settings, name="demo") as store,
+            self._task(f"a conversation of {kv_bytes // hot_bytes}x the memory") as advance,
+        ):
+            cache = demo_cache(self._subject.model, store, len(prompts.first), prompts.shared)
+            reached = 0
+            for turn in prompts.turns:
+                run_cached(
+                    cache,
+                    self._subject.model,
+                    prompts.first[:turn],
+                    [end for end in prompts.ends if end <= turn],
+                    1,
+                    lambda _tokens: None,
+                    commit=True,
+                    salt=self._long_salt,
+                )
+                advance(turn - reached)
+                reached = turn
+
+    def _in_new_process(self, kv_bytes: int, little: int, block_size: int) -> list[Run]:
+        requests = [
+            Request(
+                str(self._cold_dir),
+                self._prompts.first,
+                self._prompts.ends,
+                self._prompts.shared,
+                self._new,
+                kv_bytes,
+                hot_bytes,
+                block_size,
+                salt,
+            )
+            for hot_bytes, salt in ((None, self._salt), (little, self._long_salt))
+        ]
+        with self._task("both again, new process, from SSD") as advance:
+            runs = run_in_new_process(self._model, requests)
+            advance(len(self._prompts.first))
+            return runs
 
     @contextmanager
     def _task(self, title: str) -> Iterator[Advance]:

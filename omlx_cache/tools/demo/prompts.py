@@ -10,6 +10,7 @@ from omlx_cache.tools.demo.subject import SEED, Subject
 
 DEFAULT_TOKENS = 4096
 CHUNK = 512
+TURNS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,13 @@ class Prompts:
     second: list[int]
     shared: int
     ends: tuple[int, ...]
+
+    @property
+    def turns(self) -> list[int]:
+        """Lengths at which the first prompt is a turn of a conversation, about equally far apart;
+        steps end there, and the last is the whole prompt."""
+        last = len(self.ends) - 1
+        return sorted({self.ends[last * turn // TURNS] for turn in range(1, TURNS + 1)})
 
 
 def read_tokens(subject: Subject, prompt_file: Path | None, wanted: int | None) -> list[int]:

@@ -101,8 +101,8 @@ def print_report(report: Report, console: Console) -> None:
     disk = "the SSD" if can_forget_file_cache() else "the system's file cache or the SSD"
     console.print(
         f"{report.new_tokens} greedy tokens compared. The KV takes {report.kv_bytes / 2**20:.1f} "
-        f"MiB; committing it took {report.commit_seconds * 1e3:.1f} ms. The new process read it "
-        f"from {disk}.",
+        f"MiB; most of it was stored while it was computed, and the commit took "
+        f"{report.commit_seconds * 1e3:.1f} ms. The new process read from {disk}.",
         markup=False,
     )
 

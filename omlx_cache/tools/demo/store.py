@@ -24,18 +24,23 @@ class KeepAt:
         return [place for place in self.places if start < place < stop]
 
 
-def demo_settings(cold_dir: Path, kv_bytes: int, block_size: int | None = None) -> CacheSettings:
-    """Return settings with room for every page of the demo, whatever the environment grants.
+def demo_settings(
+    cold_dir: Path, kv_bytes: int, block_size: int | None = None, *, hot_bytes: int | None = None
+) -> CacheSettings:
+    """Return settings with room for every page of the demo, whatever the environment grants; in
+    memory too, unless `hot_bytes` says otherwise.
 
     Lossless, since the demo promises equal tokens. Raises ConfigError for a bad environment.
     """
     budget = 8 * kv_bytes + _ROOM
+    hot = budget if hot_bytes is None else hot_bytes
     return CacheSettings(
         cold_dir=cold_dir,
-        hot_bytes=budget,
+        hot_bytes=hot,
         cold_bytes=4 * budget,
-        queue_bytes=budget,
+        queue_bytes=hot,
         queue_full="wait",
+        snapshot_bytes=budget,
         min_free_bytes=0,
         hot_cache_only=False,
         write_policy="through",
