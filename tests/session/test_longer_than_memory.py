@@ -24,6 +24,20 @@ FAMILIES = ["llama", "gemma3_text", "qwen3_next"]
 """Dense, windowed and hybrid."""
 
 
+def mixed() -> list[Any]:
+    """Every family with every policy, and without a hot tier; each of them once in every run."""
+    every_run = {
+        ("llama", "through", 10),
+        ("gemma3_text", "back", 10),
+        ("qwen3_next", "through", 0),
+    }
+    budgets = [("through", 10), ("back", 10), ("through", 0)]
+    return [
+        pytest.param(*case, marks=[] if case in every_run else [pytest.mark.nightly])
+        for case in ((family, *budget) for family in FAMILIES for budget in budgets)
+    ]
+
+
 def bytes_of(model: Any, tokens: int) -> int:
     """What all pages of a sequence of so many tokens take."""
     with BlockStore(settings(Path("unused"), hot_cache_only=True)) as store:
@@ -76,11 +90,6 @@ class Conversation:
         return same(turn.logits, [feed(self.model, self._live, step) for step in turn.steps])
 
 
-@pytest.fixture(params=FAMILIES)
-def model(request: pytest.FixtureRequest) -> Any:
-    return zoo.build(request.param)
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
     return tmp_path / "cold"
@@ -90,10 +99,11 @@ def payload_bytes(disk: Path) -> int:
     return sum(read_header(entry.path).meta.nbytes for entry in scan(disk))
 
 
-@pytest.mark.parametrize(("policy", "share"), [("through", 10), ("back", 10), ("through", 0)])
+@pytest.mark.parametrize(("family", "policy", "share"), mixed())
 def test_a_conversation_of_ten_times_the_memory_is_restored_whole_after_every_restart(
-    model: Any, disk: Path, policy: str, share: int
+    family: str, disk: Path, policy: str, share: int
 ) -> None:
+    model = zoo.build(family)
     whole = bytes_of(model, LENGTH)
     budget = {"hot_bytes": whole // share if share else 0, "queue_bytes": whole // 10}
 
@@ -109,7 +119,11 @@ def test_a_conversation_of_ten_times_the_memory_is_restored_whole_after_every_re
     assert conversation.written_bytes <= 1.03 * payload_bytes(disk)
 
 
-def test_what_was_used_twice_survives_a_restart_under_second_touch(model: Any, disk: Path) -> None:
+@pytest.mark.parametrize(
+    "family", ["llama", *(pytest.param(f, marks=pytest.mark.nightly) for f in FAMILIES[1:])]
+)
+def test_what_was_used_twice_survives_a_restart_under_second_touch(family: str, disk: Path) -> None:
+    model = zoo.build(family)
     # What was used once is in memory only, so that must hold what one turn adds.
     hot = max(bytes_of(model, LENGTH) // 10, 2 * bytes_of(model, ASKED + ANSWERED))
 
