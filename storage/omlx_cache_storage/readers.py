@@ -1,9 +1,16 @@
-"""Threads that wait for disks: daemons, so that a disk that hangs keeps no process from ending."""
+"""Threads that wait for disks: daemons, so that a disk that hangs keeps no process from ending.
+
+A thread that has made an MLX array keeps a stream of its own, and MLX an operating system's thread
+for it, for as long as the process lives. So threads are not ended with their pool: the next pool
+employs them.
+"""
 
 import contextlib
+import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
@@ -23,11 +30,56 @@ class _Task(NamedTuple):
 
 _Tasks = SimpleQueue[_Task | None]
 
+_IDLE_NAME = "idle-reader"
+
+
+class _Worker(threading.Thread):
+    """A thread that is employed by one pool after the other."""
+
+    def __init__(self) -> None:
+        super().__init__(name=_IDLE_NAME, daemon=True)
+        self._employments: SimpleQueue[_Employment] = SimpleQueue()
+        self.start()
+
+    def employ(self, employment: "_Employment") -> None:
+        self._employments.put(employment)
+
+    def run(self) -> None:
+        while True:
+            employment = self._employments.get()
+            self.name = employment.name
+            _run(employment.tasks)
+            self.name = _IDLE_NAME
+            _idle.append(self)
+            employment.ended.set()
+            del employment
+
+
+class _Employment(NamedTuple):
+    """A pool's tasks for one worker; `ended` is set when it has left them."""
+
+    tasks: _Tasks
+    name: str
+    ended: threading.Event
+
+
+_idle: deque[_Worker] = deque()
+"""Workers that no pool employs; appending and popping are atomic."""
+os.register_at_fork(after_in_child=_idle.clear)
+
+
+def _employ(employment: _Employment) -> None:
+    try:
+        worker = _idle.pop()
+    except IndexError:
+        worker = _Worker()
+    worker.employ(employment)
+
 
 class ReaderPool(Executor):
     """Runs tasks in the order in which they came, on at most `threads` daemon threads.
 
-    Mutable: `_threads` and `_closed`, guarded by `_lock`, which is held over no task. A pool that
+    Mutable: `_employed` and `_closed`, guarded by `_lock`, which is held over no task. A pool that
     is lost without `shutdown` ends its threads without taking a lock.
     """
 
@@ -36,7 +88,7 @@ class ReaderPool(Executor):
         self._name = name
         self._lock = threading.Lock()
         self._tasks: _Tasks = SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._employed: list[_Employment] = []
         self._closed = False
         self._finalizer = weakref.finalize(self, _end, self._tasks, threads)
         self._finalizer.atexit = False
@@ -49,15 +101,15 @@ class ReaderPool(Executor):
             if self._closed:
                 raise RuntimeError(f"{self._name} is shut down")
             self._tasks.put(task)
-            if len(self._threads) < self._limit:
-                name = f"{self._name}-{len(self._threads)}"
-                thread = threading.Thread(target=_run, args=(self._tasks,), name=name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            if len(self._employed) < self._limit:
+                name = f"{self._name}-{len(self._employed)}"
+                employment = _Employment(self._tasks, name, threading.Event())
+                self._employed.append(employment)
+                _employ(employment)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more tasks; with `wait`, block until the threads have ended."""
+        """Take no more tasks; with `wait`, block until the threads have left them."""
         self.stop(None if wait else 0.0, cancel_futures=cancel_futures)
 
     def stop(self, timeout: float | None, *, cancel_futures: bool = True) -> bool:
@@ -67,15 +119,15 @@ class ReaderPool(Executor):
         """
         with self._lock:
             self._closed = True
-            threads = list(self._threads)
+            employed = list(self._employed)
         if cancel_futures:
             _cancel(self._tasks)
         _end(self._tasks, self._limit)
         deadline = None if timeout is None else time.monotonic() + timeout
-        for thread in threads:
+        for employment in employed:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            thread.join(left)
-        return not any(thread.is_alive() for thread in threads)
+            employment.ended.wait(left)
+        return all(employment.ended.is_set() for employment in employed)
 
 
 def _run(tasks: _Tasks) -> None:

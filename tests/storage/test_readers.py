@@ -52,15 +52,28 @@ def test_stopping_leaves_a_task_that_hangs_behind_and_cancels_those_that_wait() 
     assert pool.stop(30)
 
 
-def test_a_pool_that_is_lost_ends_its_threads() -> None:
+def test_a_pool_that_is_lost_gives_its_threads_back() -> None:
     pool = ReaderPool(2, "lost")
     pool.submit(int).result(30)
-    threads = [t for t in threading.enumerate() if t.name.startswith("lost")]
+    (employment,) = pool._employed
+    assert not employment.ended.is_set()
     del pool
     gc.collect()
-    for thread in threads:
-        thread.join(30)
-        assert not thread.is_alive()
+    assert employment.ended.wait(30)
+
+
+def test_pools_that_follow_each_other_use_the_same_threads() -> None:
+    """MLX keeps a thread of its own for every thread that ever made an array."""
+    warm = ReaderPool(2, "warm")
+    for _ in range(2):
+        warm.submit(int)
+    assert warm.stop(30)
+    before = threading.active_count()
+    for number in range(20):
+        pool = ReaderPool(2, f"pool-{number}")
+        pool.submit(int).result(30)
+        assert pool.stop(30)
+    assert threading.active_count() == before
 
 
 def test_a_thread_keeps_nothing_of_its_last_task() -> None:
