@@ -13,10 +13,10 @@ ARGS ?=
 USABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help setup demo test check bench bench-working test-peers lock clean
+.PHONY: help setup demo test test-nightly check bench test-peers lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## Make .venv and install what requirements.lock names (once)
 
@@ -47,16 +47,17 @@ demo: setup ## Show restores from memory, from SSD and after a restart on a smal
 test: setup ## Run the tests
 	$(BIN)/python -m pytest $(ARGS)
 
-check: setup ## Lint, check formatting, check types
+test-nightly: setup ## Run the tests, all families of models and more examples
+	$(BIN)/python -m pytest -m "" --hypothesis-profile nightly $(ARGS)
+
+check: setup ## Lint, check formatting, check types, check the import graph
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/import_graph.py --max-chain 15
 
 bench: setup ## Print benchmark ratios, each measured against its bound in one run
-	$(BIN)/python -m omlx_cache.bench $(ARGS)
-
-bench-working: setup ## Measure working caches: growth, rings, attention over slack
-	$(BIN)/python -m omlx_cache.bench.working_caches $(ARGS)
+	$(BIN)/omlx-cache bench $(ARGS)
 
 test-peers: setup ## Compare with other projects' packages, each in its own environment
 	@if [ -f tests/peers/run.sh ]; then bash tests/peers/run.sh; else echo "No peers to test yet."; fi

@@ -1,8 +1,8 @@
 """A reference scheduler: what the author of a model server would copy, and nothing else.
 
 One thread owns the model (`run`); any thread may call `submit` and `cancel`. A request goes
-through: prefetch on arrival -> restore -> chunked prefill with checkpoints -> decoding in a
-batch -> commit. See docs/scheduler.md.
+through: reading its cached prefix from arrival on, while others compute -> chunked prefill with
+checkpoints -> decoding in a batch -> commit. See docs/scheduler.md.
 """
 
 import queue
@@ -15,7 +15,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
 
-from omlx_cache import PrefixCache, Session
+from omlx_cache import Begun, PrefixCache, Session
 
 PREFILL_STEP = 512
 
@@ -31,6 +31,7 @@ class Request:
     done: threading.Event = field(default_factory=threading.Event)
     cancelled: threading.Event = field(default_factory=threading.Event)
     cached_tokens: int = 0
+    begun: Begun | None = None
 
     def answer(self) -> list[int]:
         """Block until the answer is complete, and return it."""
@@ -64,7 +65,8 @@ class Scheduler:
 
     def submit(self, request: Request) -> Request:
         """Queue a request and begin to read what is cached of it; returns at once."""
-        self._cache.prefetch(request.prompt, salt=request.salt)
+        # Buffers get room for the prompt only, as the batch copies them.
+        request.begun = self._cache.begin(request.prompt, salt=request.salt, max_new_tokens=0)
         self._arrivals.put(request)
         return request
 
@@ -110,11 +112,24 @@ class Scheduler:
             pass
         return more
 
+    def _next_ready(self) -> Request | None:
+        """Take the first request whose prefix has come, or was waited for long enough.
+
+        With nothing to decode meanwhile, the first of all is waited for.
+        """
+        for request in self._waiting:
+            begun = request.begun
+            if begun is None or begun.ready or not begun.deadline or not self._decoding:
+                self._waiting.remove(request)
+                return request
+        return None
+
     def _prefill_a_chunk(self) -> None:
-        if self._prefill is None and self._waiting:
-            request = self._waiting.popleft()
-            # Restores on the spot; buffers get room for the prompt only, as the batch copies them.
-            session = self._cache.session(request.prompt, salt=request.salt, max_new_tokens=0)
+        request = None if self._prefill is not None else self._next_ready()
+        if request is not None:
+            session = self._cache.session(
+                request.prompt, salt=request.salt, max_new_tokens=0, begun=request.begun
+            )
             request.cached_tokens = session.cached_tokens
             self._prefill = Prefill(request, session, session.cached_tokens)
         if self._prefill is None:
@@ -162,6 +177,8 @@ class Scheduler:
         assert self._batch is not None
         for request in [r for r in self._waiting if r.cancelled.is_set()]:
             self._waiting.remove(request)
+            if request.begun is not None:
+                request.begun.cancel()
             self._finish(request)
         if self._prefill is not None and self._prefill.request.cancelled.is_set():
             # Whole blocks that were prefilled are worth keeping: the client may ask again.

@@ -7,20 +7,28 @@ line) does not wait for it.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from omlx_cache.version import VERSION as __version__
+
 if TYPE_CHECKING:
-    from omlx_cache.prefetch import Prefetch
+    from omlx_cache.adapters import Adapter, UnsupportedCache
+    from omlx_cache.adapters import register as register_adapter
+    from omlx_cache.begun import Begun
+    from omlx_cache.codecs import CodecPolicy
+    from omlx_cache.commit.snapshots import SnapshotPolicy, StridePolicy
     from omlx_cache.prefix import PrefixCache
     from omlx_cache.results import CommitResult, Lookup, PageLocation
     from omlx_cache.session import Session
     from omlx_cache.settings import CacheSettings, ConfigError
     from omlx_cache.store import BlockStore
+    from omlx_cache_storage.prefetch import Prefetch
     from omlx_cache_storage.stats import Stats
 
-__version__ = "0.1.0"
-
 __all__ = [
+    "Adapter",
+    "Begun",
     "BlockStore",
     "CacheSettings",
+    "CodecPolicy",
     "CommitResult",
     "ConfigError",
     "Lookup",
@@ -28,28 +36,41 @@ __all__ = [
     "Prefetch",
     "PrefixCache",
     "Session",
+    "SnapshotPolicy",
     "Stats",
+    "StridePolicy",
+    "UnsupportedCache",
     "__version__",
+    "register_adapter",
 ]
 
 _MODULES = {
+    "Adapter": "omlx_cache.adapters",
+    "Begun": "omlx_cache.begun",
     "BlockStore": "omlx_cache.store",
     "CacheSettings": "omlx_cache.settings",
+    "CodecPolicy": "omlx_cache.codecs",
     "CommitResult": "omlx_cache.results",
     "ConfigError": "omlx_cache.settings",
     "Lookup": "omlx_cache.results",
     "PageLocation": "omlx_cache.results",
-    "Prefetch": "omlx_cache.prefetch",
+    "Prefetch": "omlx_cache_storage.prefetch",
     "PrefixCache": "omlx_cache.prefix",
     "Session": "omlx_cache.session",
+    "SnapshotPolicy": "omlx_cache.commit.snapshots",
     "Stats": "omlx_cache_storage.stats",
+    "StridePolicy": "omlx_cache.commit.snapshots",
+    "UnsupportedCache": "omlx_cache.adapters",
+    "register_adapter": "omlx_cache.adapters",
 }
+_THEIR_NAMES = {"register_adapter": "register"}
+"""What a name is called in its own module, where that differs."""
 
 
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_MODULES[name]), name)
+    value = getattr(import_module(_MODULES[name]), _THEIR_NAMES.get(name, name))
     globals()[name] = value
     return value
 

@@ -39,3 +39,8 @@ class CommitResult:
     nbytes: int
     promoted_pages: int
     skipped: Mapping[str, int]
+
+    @classmethod
+    def none(cls, reason: str) -> "CommitResult":
+        """Return the result of a commit that could not begin, for a reason's word."""
+        return cls(0, 0, 0, 0, {reason: 1})

@@ -3,135 +3,101 @@
 import logging
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Self
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
-from omlx_cache.capturing import Capturer
-from omlx_cache.commit import Committer
-from omlx_cache.layout import Layout, layout_of
-from omlx_cache.mlxio import evaluate
-from omlx_cache.namespace import Namespace
-from omlx_cache.progress import Progress, extent_of
-from omlx_cache.restoring import restore, unsupported
+from omlx_cache.arrays.mlxio import evaluate
+from omlx_cache.begun import Begun, listed
+from omlx_cache.commit.committer import Committer
+from omlx_cache.commit.progress import Extent, Progress, extent_of
+from omlx_cache.commit.staging import Staging
+from omlx_cache.pages.cut import Source
+from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.results import CommitResult
-from omlx_cache.staging import Staging
+from omlx_cache.scope import unsupported
 from omlx_cache_storage.keys import KeyChain, as_tokens
-
-if TYPE_CHECKING:
-    from omlx_cache.prefix import PrefixCache
+from omlx_cache_storage.stats import Counters
 
 _log = logging.getLogger(__name__)
 
-DEFAULT_NEW_TOKENS = 256
-MAX_NEW_TOKENS = 65_536
-"""Room beyond this is not allocated ahead: "no limit" must not take all memory at once."""
-
 
 class Session:
-    """Restores on construction; captures during prefill and decode; stores on `commit`.
+    """Restores on construction; stores blocks while they are computed, and the rest on `commit`.
 
     Use it as a context manager, on the thread that runs the model; only `abort` may come from
     another. No method raises for what the cache, the disk or an unsupported model does: that is
-    a miss, or a skipped page, with a reason. Leaving without commit frees all it captured.
+    a miss, or a skipped page, with a reason. Leaving without commit frees all that it held; the
+    blocks that it passed on stay stored.
 
     Attributes: `cached_tokens` (int, at most len(tokens) - 1), `miss_reason` (None, or why no more
     was restored), `prompt_cache` (the list for `model(..., cache=...)`).
     """
 
-    def __init__(
-        self,
-        cache: "PrefixCache",
-        tokens: Sequence[int],
-        namespace: Namespace | None,
-        *,
-        fresh: Callable[[], list[Any]],
-        max_new_tokens: int | None = DEFAULT_NEW_TOKENS,
-    ) -> None:
-        self._cache = cache
-        self._fresh = fresh
-        self._store = cache.store
-        self._namespace = namespace
-        self._counters = cache.store.counters
-        self._staging = Staging(self._counters, cache.store.settings.snapshot_bytes)
+    def __init__(self, begun: Begun, deadline: float | None = None) -> None:
+        scope = self._scope = begun.scope
+        self._counters = scope.store.counters
+        self._staging = Staging(self._counters, scope.store.settings.snapshot_bytes)
         self._finished = False
         self.cached_tokens = 0
         self.cached_cold_tokens = 0
         self.miss_reason: str | None = None
-        self.prompt_cache: list[Any] = fresh()
+        self.prompt_cache: list[Any] = []
         self._layout: Layout | None = None
         self._chain: KeyChain | None = None
-        self._prompt_tokens = _listed(tokens)
+        self._prompt_tokens = list(begun.tokens)
         self._prompt_length = len(self._prompt_tokens)
-        self._stops: list[int] = []
-        self._capturer: Capturer | None = None
+        self._splits: list[int] = []
         self._fed = self._planned = 0
         self._progress: Progress | None = None
-        self._counters.add(sessions=1, live_sessions=1, asked_tokens=self._prompt_length)
-        self._finalizer = weakref.finalize(self, _finish, self._staging, self._counters)
+        self._committer: Committer | None = None
+        self._counters.add(live_sessions=1)
+        self._finalizer = weakref.finalize(self, _abandon, self._staging, self._counters)
+        began = time.perf_counter()
         try:
-            self._begin(max_new_tokens)
+            self._begin(begun, deadline)
         except Exception as error:
             self._give_up(error)
-        if self.miss_reason is not None:
-            self._counters.miss(reasons.word(self.miss_reason))
+        if not self.prompt_cache:
+            self.prompt_cache = scope.fresh()
+        self._counters.request(
+            self._prompt_length,
+            self.cached_tokens,
+            self.cached_cold_tokens,
+            time.perf_counter() - began,
+            None if self.miss_reason is None else reasons.word(self.miss_reason),
+        )
 
-    def _begin(self, max_new_tokens: int | None) -> None:
-        namespace = self._namespace
-        try:
-            array = as_tokens(self._prompt_tokens)
-        except (ValueError, TypeError, OverflowError) as error:
-            self.miss_reason = f"{reasons.BAD_TOKENS}:{error}"
+    def _begin(self, begun: Begun, deadline: float | None) -> None:
+        scope, chain = self._scope, begun.chain
+        restored = begun.take(deadline)
+        self.prompt_cache = restored.prompt_cache
+        self.miss_reason = restored.miss_reason
+        if chain is None:
             return
-        if namespace is None:
-            self.miss_reason = self._cache.unsupported_reason
-            return
-        settings = self._store.settings
+        start = restored.tokens
         self._layout = layout_of(self.prompt_cache)
-        self._chain = KeyChain(namespace.digest, array, settings.block_size, settings.key_hash)
-        self._progress = Progress(self._layout, 0)
-        self._capturer = Capturer(self._staging, self._counters, namespace, self._chain, 0)
-        if self._prompt_length < 2:
-            self.miss_reason = reasons.TOO_SHORT
-            return
-        began = time.perf_counter()
-        known = self._cache.known_boundaries(self._chain)
-        restored = restore(
-            self._store,
-            self._layout,
-            self._chain,
-            limit=self._prompt_length - 1,
-            capacity=self._prompt_length + _room(max_new_tokens),
-            known=known,
-        )
-        point = restored.point
-        self.cached_tokens = self._fed = self._planned = point.position
+        self._chain = chain
+        self.cached_tokens = self._fed = self._planned = start
         self.cached_cold_tokens = restored.cold_tokens
-        self.miss_reason = point.reason
-        self._capturer = Capturer(
-            self._staging, self._counters, namespace, self._chain, point.position
+        stops = scope.stops(start, self._prompt_length, restored.wanted)
+        self._committer = scope.committer(
+            chain,
+            self._staging,
+            start=start,
+            prompt_length=self._prompt_length,
+            own=restored.pages,
+            stops=stops,
+            stamp=begun.stamp,
         )
-        self._progress = Progress(self._layout, point.position)
-        if any(group.kind == "state" for group in self._layout.groups):
-            self._stops = self._cache.policy.positions(
-                start=point.position,
-                stop=self._prompt_length,
-                block_size=settings.block_size,
-                branch=point.wanted_state,
-            )
-        self._count_restore(point.position, restored.cold_tokens, time.perf_counter() - began)
+        self._splits = stops if self._splits_prefill else []
+        self._progress = Progress(self._layout, start)
 
-    def _count_restore(self, tokens: int, cold: int, seconds: float) -> None:
-        self._counters.add(
-            restored_tokens=tokens,
-            restored_cold_tokens=cold,
-            restored_hot_tokens=tokens - cold,
-        )
-        self._counters.add_seconds("restore", seconds)
-        rate = self._counters.prefill_rate()
-        if tokens and rate:
-            self._counters.add_seconds("saved", tokens / rate - seconds)
+    @property
+    def _splits_prefill(self) -> bool:
+        """True when a chunk must end where a restore point is wanted: state is of one position."""
+        return any(group.kind == "state" for group in self._scope.groups)
 
     def _give_up(self, error: Exception) -> None:
         """Turn an unexpected error into a miss with a fresh cache."""
@@ -141,9 +107,8 @@ class Session:
             _log.exception("restore failed, the request is computed in full")
             self.miss_reason = f"{reasons.ERROR}:{type(error).__name__}"
         self.cached_tokens = self.cached_cold_tokens = self._fed = self._planned = 0
-        self._layout = None
-        self._progress = None
-        self.prompt_cache = self._fresh()
+        self._layout = self._chain = self._progress = self._committer = None
+        self.prompt_cache = []
 
     def __enter__(self) -> Self:
         return self
@@ -163,22 +128,24 @@ class Session:
 
     @property
     def captures(self) -> bool:
-        """True when `checkpoint` has something to do: the model has windows or recurrent state."""
-        return self._layout is not None and any(g.kind != "paged" for g in self._layout.groups)
+        """True when something is lost without `checkpoint`: the model has windows or recurrent
+        state. For others it stores blocks early."""
+        return self._layout is not None and not self._scope.trims
 
     @property
     def snapshot_positions(self) -> tuple[int, ...]:
-        """Token counts at which `checkpoint` will capture recurrent state, ascending."""
-        return tuple(self._stops)
+        """Token counts at which `checkpoint` will keep windows and recurrent state, ascending."""
+        return () if self._committer is None else tuple(self._committer.stops)
 
     def want_snapshots(self, positions: Iterable[int]) -> None:
-        """Ask for recurrent state at more token counts, the ends of a chat's parts, say.
+        """Ask for restore points at more token counts: the ends of a chat's parts, say.
 
-        To be called before the prefill; without effect for models that have no such state.
+        To be called before the prefill; without effect for models that can be restored anywhere.
         """
-        if self._layout is not None and any(g.kind == "state" for g in self._layout.groups):
-            inside = {p for p in positions if self.cached_tokens < p < self._prompt_length}
-            self._stops = sorted({*self._stops, *inside})
+        if self._committer is None or not self.captures:
+            return
+        self._committer.want(p for p in positions if self.cached_tokens < p < self._prompt_length)
+        self._splits = self._committer.stops if self._splits_prefill else []
 
     def take_cache(self) -> list[Any]:
         """Give the prompt cache away and let go of it, for a batch that copies it.
@@ -187,7 +154,7 @@ class Session:
         """
         taken, self.prompt_cache = self.prompt_cache, []
         if self._layout is not None:
-            self._layout = layout_of(self._fresh())
+            self._layout = layout_of(self._scope.fresh())
             self._progress = None
         return taken
 
@@ -199,14 +166,14 @@ class Session:
         if self._fed >= self._prompt_length:
             return 0
         stop = min(self._fed + max(1, step), self._prompt_length)
-        self._planned = min([s for s in self._stops if self._fed < s < stop], default=stop)
+        self._planned = min([s for s in self._splits if self._fed < s < stop], default=stop)
         return self._planned - self._fed
 
     def prefill_chunks(self, step: int = 2048) -> Iterator[list[int]]:
         """Yield the prompt's remaining tokens in chunks of at most `step`.
 
-        Chunks end where the layer groups need a snapshot or a window captured; that is done, and
-        MLX evaluated for it, when the loop asks for the next chunk.
+        Chunks end where recurrent state needs a snapshot; that is taken, new blocks are stored,
+        and MLX is evaluated for it, when the loop asks for the next chunk.
         """
         while count := self.next_stop(step):
             began = time.perf_counter()
@@ -219,28 +186,58 @@ class Session:
             self._counters.add_seconds("prefill", time.perf_counter() - began)
 
     def checkpoint(
-        self, position: int | None = None, prompt_cache: Sequence[Any] | None = None
+        self,
+        position: int | None = None,
+        prompt_cache: Sequence[Any] | None = None,
+        *,
+        row: Source | None = None,
     ) -> None:
-        """Capture what would not last: window tokens, and recurrent state at a wanted position.
+        """Store the blocks that are complete, and what would not last: windows, and recurrent
+        state at a wanted position.
 
         Call it when `position` tokens (default: as the cache says, else what `next_stop` asked
-        for) have been fed. Evaluates the arrays it copies. Skips, counted, when the cache is
-        elsewhere.
+        for) have been fed. Evaluates the arrays it copies; waits for nothing. Skips, counted, when
+        the cache is elsewhere. `row` has the growing caches' tokens from `stored` on, for a batch
+        whose extracted caches are costly to read.
         """
         layout = self._live_layout(prompt_cache)
-        if layout is None or self._chain is None or self._finished:
+        if layout is None or self._committer is None or self._finished or self._staging.closed:
             self._fed = position if position is not None else self._fed
             return
         try:
-            actual = self._where(layout, position)
-            self._fed = actual
-            if self._capturer is not None:
-                self._capturer.capture(layout, actual, self._stops)
+            self._fed = self._where(layout, position)
+            self._advance(layout, self._fed, row)
         except UnsupportedCache as error:
             self._counters.skip(reasons.word(unsupported(error)))
         except Exception:
             _log.exception("checkpoint failed, the positions are skipped")
             self._counters.skip(reasons.ERROR)
+
+    @property
+    def stored(self) -> int:
+        """The boundary up to which complete blocks were stored, or refused, so far."""
+        return 0 if self._committer is None else self._committer.done
+
+    def store_row(self, row: Source, position: int) -> None:
+        """Store the complete blocks of a batch's row; `row` has its tokens from `stored` on."""
+        if self._committer is None or self._finished or self._staging.closed:
+            return
+        try:
+            self._committer.advance_row(row, position)
+        except Exception:
+            _log.exception("blocks of a batch are not stored before the end")
+            self._counters.skip(reasons.ERROR)
+
+    def _advance(self, layout: Layout, position: int, row: Source | None) -> None:
+        """Store what a live cache at a position has, if that is beyond doubt."""
+        if self._committer is None or self._chain is None:
+            return
+        own = self._progress if layout is self._layout else None
+        recorded = len(self._chain)
+        known = Extent(min(position, recorded), position <= recorded)
+        extent = known if own is None else own.agreed()
+        if extent is not None:
+            self._committer.advance(layout, extent, row)
 
     def _where(self, layout: Layout, position: int | None) -> int:
         """Return where the live cache is; counts it when that is not `position`."""
@@ -263,38 +260,40 @@ class Session:
     def extend(self, tokens: Sequence[int]) -> None:
         """Record tokens that were generated and fed to the model.
 
-        Now and then it captures window tokens before the ring overwrites them, which evaluates MLX.
+        Where a block ends it is stored, which evaluates MLX.
         """
         if self._chain is None or self._finished:
             return
-        listed = _listed(tokens)
+        new = listed(tokens)
+        before = len(self._prompt_tokens)
         try:
-            self._chain.extend(as_tokens(listed))
+            self._chain.extend(as_tokens(new))
         except (ValueError, TypeError, OverflowError) as error:
             self._counters.skip(reasons.BAD_TOKENS)
             self.miss_reason = f"{reasons.BAD_TOKENS}:{error}"
-            self._chain = None
+            self._chain = self._committer = None
             return
-        before = len(self._prompt_tokens)
-        self._prompt_tokens += listed
-        if self._progress is not None:
-            self._progress.recorded(before, len(self._prompt_tokens))
-        if self._layout is None or self._capturer is None:
+        self._prompt_tokens += new
+        if self._progress is None:
             return
-        if self._capturer.due(self._layout):
-            self.checkpoint()
+        self._progress.recorded(before, len(self._prompt_tokens))
+        if self._committer is not None and self._layout is not None:
+            after = len(self._prompt_tokens)
+            if self._committer.due(before, after) and _is_used(self._layout):
+                self.checkpoint()
 
     def commit(
         self, prompt_cache: Sequence[Any] | None = None, *, release: bool = False
     ) -> CommitResult:
-        """Hand the new blocks to the tiers and return what was stored.
+        """Hand the remaining blocks to the tiers and return what was stored in all.
 
-        Copies on this thread and returns; the disk is written behind its back. `prompt_cache` is
-        one extracted from a batch; with `release` it is consumed, as is the session's own. A
-        second commit, or one after `abort`, stores nothing.
+        Copies on this thread; the disk is written behind its back, and waited for as long as the
+        settings allow when memory has no room left. `prompt_cache` is one extracted from a batch;
+        with `release` it is consumed, as is the session's own. A second commit, or one after
+        `abort`, stores nothing.
         """
         began = time.perf_counter()
-        result = CommitResult(0, 0, 0, 0, {reasons.CLOSED: 1})
+        result = CommitResult.none(reasons.CLOSED)
         if not self._finished and not self._staging.closed:
             result = self._commit(prompt_cache)
             self._counters.commit(result.skipped)
@@ -308,30 +307,22 @@ class Session:
 
     def _commit(self, prompt_cache: Sequence[Any] | None) -> CommitResult:
         layout = self._live_layout(prompt_cache)
-        if self._chain is None or self._namespace is None:
-            return CommitResult(0, 0, 0, 0, {reasons.word(self.miss_reason or reasons.ERROR): 1})
+        if self._chain is None or self._committer is None:
+            return CommitResult.none(reasons.word(self.miss_reason or reasons.ERROR))
         if layout is None:
-            return CommitResult(0, 0, 0, 0, {reasons.LAYOUT_CHANGED: 1})
+            return CommitResult.none(reasons.LAYOUT_CHANGED)
         try:
-            committer = Committer(
-                self._store,
-                self._namespace,
-                self._chain,
-                layout,
-                self._staging,
-                self._cache.codec_policy,
-            )
             recorded = len(self._chain)
             own = self._progress if layout is self._layout else None
             extent = extent_of(layout, recorded) if own is None else own.extent(recorded)
-            result = committer.run(self._prompt_length, extent)
-            self._cache.remember(self._chain, result.tokens)
+            result = self._committer.finish(layout, extent)
+            self._scope.remember(self._chain, result.tokens)
             return result
         except UnsupportedCache as error:
-            return CommitResult(0, 0, 0, 0, {reasons.word(unsupported(error)): 1})
+            return CommitResult.none(reasons.word(unsupported(error)))
         except Exception:
             _log.exception("commit failed, nothing more is stored")
-            return CommitResult(0, 0, 0, 0, {reasons.ERROR: 1})
+            return CommitResult.none(reasons.ERROR)
 
     def _live_layout(self, prompt_cache: Sequence[Any] | None) -> Layout | None:
         """Return the layout of the live cache, None when it is not the session's kind."""
@@ -348,12 +339,13 @@ class Session:
         return layout
 
     def abort(self) -> None:
-        """Free all that the session captured; safe from any thread, any number of times."""
+        """Free all that the session holds; safe from any thread, any number of times."""
         self._close()
 
     def _close(self) -> None:
         self._finished = True
-        self._finalizer()
+        if self._finalizer.detach() is not None:
+            _finish(self._staging, self._counters)
 
     def evaluate(self) -> None:
         """Evaluate the live cache now; for loops that leave arrays lazy."""
@@ -361,22 +353,19 @@ class Session:
             evaluate([a for leaf in self._layout.leaves for a in leaf.arrays().values()])
 
 
-def _finish(staging: Staging, counters: Any) -> None:
+def _finish(staging: Staging, counters: Counters) -> None:
     staging.release()
     counters.add(live_sessions=-1)
 
 
-def _room(max_new_tokens: Any) -> int:
-    """Return the tokens to make room for: a whole number within limits, else the default."""
-    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int):
-        return DEFAULT_NEW_TOKENS
-    return min(max(0, max_new_tokens), MAX_NEW_TOKENS)
+def _abandon(staging: Staging, counters: Counters) -> None:
+    """Clean up after a session that was lost. A finalizer: it may run anywhere, under any lock."""
+    counters.defer(lambda: _finish(staging, counters))
 
 
-def _listed(tokens: Any) -> list[Any]:
-    """Return tokens of any kind of sequence as a list; what is no sequence, as one bad token."""
-    plain = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+def _is_used(layout: Layout) -> bool:
+    """False for a cache that nobody feeds (a batch has its tokens), or that no adapter reads."""
     try:
-        return list(plain)
-    except TypeError:
-        return [plain]
+        return not layout.is_empty()
+    except UnsupportedCache:
+        return False

@@ -1,23 +1,28 @@
-"""What a cold directory holds, read from its files, in the shapes that a running store answers."""
+"""What a cold directory holds, read from its files: the rows that a running store answers with."""
 
 import stat
 import sys
-import time
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from os import environ
 from pathlib import Path
 
 from omlx_cache.settings.errors import ConfigError
 from omlx_cache.settings.places import COLD_DIR_VARIABLE, cold_dir_from_environment
 from omlx_cache_daemon.errors import CommandError, NobodyThere
-from omlx_cache_storage.catalog import CatalogEntry, NamespaceInfo, describe, namespaces, scan
-from omlx_cache_storage.errors import PageError
-from omlx_cache_storage.recency import age_seconds
-
-_COLD = ["cold"]
+from omlx_cache_storage.cold.catalog import read_namespace, scan
+from omlx_cache_storage.cold.removal import Removed, remove_namespace
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.listing import (
+    ListedPage,
+    NoSuchNamespace,
+    Row,
+    detail_rows,
+    find_namespace,
+    list_pages,
+    namespace_rows,
+    page_rows,
+)
 
 
 def configured_directory() -> Path:
@@ -32,47 +37,40 @@ def configured_directory() -> Path:
         ) from None
 
 
-def list_namespaces(cold_dir: Path, limit: int) -> list[dict[str, object]]:
-    """Return one map for each namespace. Opens no page. Raises NobodyThere without a directory."""
-    pages: defaultdict[str, list[CatalogEntry]] = defaultdict(list)
-    for entry in _scan(cold_dir):
-        pages[entry.namespace].append(entry)
-    found = sorted(_namespaces(cold_dir), key=lambda info: info.digest)
-    return [_namespace(info, pages[info.digest]) for info in found[:limit]]
+def cold_namespaces(cold_dir: Path, limit: int) -> list[Row]:
+    """Return a row for each namespace. Opens no page. Raises NobodyThere without a directory."""
+    return namespace_rows(_pages(cold_dir), lambda name: read_namespace(cold_dir, name), limit)
 
 
-def list_pages(cold_dir: Path, prefix: str, limit: int) -> list[dict[str, object]]:
-    """Return one map for each page of the namespace that begins with `prefix`, oldest token first.
+def cold_pages(cold_dir: Path, prefix: str, limit: int) -> list[Row]:
+    """Return a row for each page of the namespace that begins with `prefix`, oldest token first.
 
     Raises CommandError when no namespace, or more than one, begins so.
     """
-    matches = [n.digest for n in _namespaces(cold_dir) if n.digest.startswith(prefix)]
-    if len(matches) != 1:
-        what = "no namespace begins" if not matches else f"{len(matches)} namespaces begin"
-        raise CommandError(f"{what} with {prefix} in {cold_dir}")
-    entries = [entry for entry in _scan(cold_dir) if entry.namespace == matches[0]]
-    entries.sort(key=lambda entry: (entry.position, entry.group, entry.key))
-    now_ns = time.time_ns()
-    return [_page(entry, now_ns) for entry in entries[:limit]]
+    pages = _pages(cold_dir)
+    try:
+        return page_rows(pages, find_namespace(pages, prefix), limit)
+    except NoSuchNamespace as error:
+        raise CommandError(f"{error} in {cold_dir}") from error
 
 
-def inspect_pages(cold_dir: Path, prefix: str, limit: int) -> list[dict[str, object]]:
+def cold_details(cold_dir: Path, prefix: str, limit: int) -> list[Row]:
     """Return what the files of the pages say whose keys begin with `prefix`.
 
     A page that cannot be read is in the list with an `error`. Reads headers, no payload.
     """
-    entries = (entry for entry in _scan(cold_dir) if entry.key.startswith(prefix))
-    return [_details(entry) for entry in islice(entries, limit)]
+    return detail_rows(_pages(cold_dir), prefix, limit)
 
 
-def _scan(cold_dir: Path) -> Iterator[CatalogEntry]:
+def remove_cold(cold_dir: Path, digest: str) -> Removed:
+    """Delete the pages of a namespace; raises CommandError when the disk refuses."""
     with _reading(cold_dir):
-        yield from scan(cold_dir)
+        return remove_namespace(cold_dir, BlockKey(bytes.fromhex(digest)))
 
 
-def _namespaces(cold_dir: Path) -> list[NamespaceInfo]:
+def _pages(cold_dir: Path) -> list[ListedPage]:
     with _reading(cold_dir):
-        return namespaces(cold_dir)
+        return list_pages((), scan(cold_dir))
 
 
 @contextmanager
@@ -88,49 +86,3 @@ def _reading(cold_dir: Path) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise CommandError(f"{cold_dir}: {error.strerror}") from error
-
-
-def _namespace(info: NamespaceInfo, pages: list[CatalogEntry]) -> dict[str, object]:
-    tokens: defaultdict[str, int] = defaultdict(int)
-    for page in pages:
-        tokens[page.group] += page.held
-    return {
-        "namespace": info.digest,
-        "label": label(info.document),
-        "pages": len(pages),
-        "bytes": sum(page.nbytes for page in pages),
-        # Layer groups cover the same tokens, so the best stocked one counts, not their sum.
-        "tokens": max(tokens.values(), default=0),
-        "groups": sorted(tokens),
-        "tiers": _COLD,
-    }
-
-
-def label(document: Mapping[str, object]) -> str:
-    """Return a model's name for people, or the start of its fingerprint, from a document."""
-    return str(document.get("model_id") or str(document.get("model", ""))[:12])
-
-
-def _page(entry: CatalogEntry, now_ns: int) -> dict[str, object]:
-    return {
-        "key": entry.key,
-        "group": entry.group,
-        "position": entry.position,
-        "tokens": entry.held,
-        "bytes": entry.nbytes,
-        "tiers": _COLD,
-        "age_s": age_seconds(int(entry.mtime * 1e9), now_ns),
-    }
-
-
-def _details(entry: CatalogEntry) -> dict[str, object]:
-    try:
-        return {**describe(entry.path), "tiers": _COLD}
-    except PageError as error:
-        return {
-            "key": entry.key,
-            "namespace": entry.namespace,
-            "path": str(entry.path),
-            "tiers": _COLD,
-            "error": f"{error.reason}: {error}",
-        }

@@ -13,15 +13,17 @@ def with_verdict(page: Map) -> Map:
     path = page.get("path")
     if "error" in page:
         return page
-    if not isinstance(path, str):
+    if not isinstance(path, str) or not path:
         return {**page, "data": "not verified: not on disk"}
     # A page without a file needs none of it, and asking a store is to be quick.
-    from omlx_cache_storage.errors import ForeignPage, PageError, PageUnreadable
+    from omlx_cache_storage.errors import ForeignPage, PageError, PageUnreadable, UndecodablePage
 
     try:
         _read(Path(path))
     except FileNotFoundError:
         return {**page, "data": "not verified: evicted meanwhile"}
+    except UndecodablePage as error:
+        return {**page, "data": "not verified", "error": f"{error.reason}: {error}"}
     except (ForeignPage, PageUnreadable, OSError) as error:
         return {**page, "data": "not verified", "error": f"unreadable: {error}"}
     except PageError as error:
@@ -31,8 +33,8 @@ def with_verdict(page: Map) -> Map:
 
 def _read(path: Path) -> None:
     """Read a page file and compare its checksum; raises PageError or OSError."""
-    from omlx_cache_storage.fileio import FileSystem
-    from omlx_cache_storage.reader import PageReader
+    from omlx_cache_storage.cold.disk import FileSystem
+    from omlx_cache_storage.cold.reader import PageReader
 
     fs = FileSystem()
     fd = fs.open(path)

@@ -1,11 +1,31 @@
-"""Adapters: one small module per class of live cache, and the registry that finds them."""
+"""Adapters: one small module per class of live cache, and the registry that finds them.
 
-from omlx_cache.adapters.base import Adapter, GroupSpec, TokenRange, UnsupportedCache
+The classes below are what an adapter of another package is made from: see docs/adapters.md.
+"""
+
+from omlx_cache.adapters.arrays import ArraysCacheAdapter
+from omlx_cache.adapters.base import (
+    PAGED,
+    STATE,
+    Adapter,
+    GroupSpec,
+    TokenRange,
+    UnsupportedCache,
+)
+from omlx_cache.adapters.kv import KVCacheAdapter
+from omlx_cache.adapters.quantized import QuantizedKVCacheAdapter
 from omlx_cache.adapters.registry import adapter_for, register
+from omlx_cache.adapters.rotating import RotatingKVCacheAdapter
 
 __all__ = [
+    "PAGED",
+    "STATE",
     "Adapter",
+    "ArraysCacheAdapter",
     "GroupSpec",
+    "KVCacheAdapter",
+    "QuantizedKVCacheAdapter",
+    "RotatingKVCacheAdapter",
     "TokenRange",
     "UnsupportedCache",
     "adapter_for",

@@ -5,7 +5,7 @@ from typing import Any
 
 from omlx_cache.adapters.base import Phase, one_sequence
 from omlx_cache.adapters.snapshot import SnapshotAdapter
-from omlx_cache.mlxio import Array
+from omlx_cache.arrays.mlxio import Array
 
 
 class ArraysCacheAdapter(SnapshotAdapter):

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
+from omlx_cache.arrays.mlxio import Array
 from omlx_cache.codecs import Codec
-from omlx_cache.mlxio import Array
 
 Kind = Literal["paged", "window", "state"]
 
@@ -21,7 +21,7 @@ class TokenRange(NamedTuple):
     stop: int
 
     def __len__(self) -> int:
-        return self.stop - self.start
+        return max(0, self.stop - self.start)
 
 
 Ranges = tuple[TokenRange, ...]

@@ -5,7 +5,7 @@ from typing import Any
 
 from omlx_cache.adapters.base import GroupSpec, Phase, Ranges, TokenRange
 from omlx_cache.adapters.kv import KVCacheAdapter
-from omlx_cache.mlxio import Array
+from omlx_cache.arrays.mlxio import Array
 
 
 class ChunkedKVCacheAdapter(KVCacheAdapter):

@@ -4,7 +4,7 @@ from typing import Any
 
 from omlx_cache.adapters.base import Ranges, TokenRange, UnsupportedCache
 from omlx_cache.adapters.kv import KVCacheAdapter
-from omlx_cache.mlxio import TOKEN_AXIS, Array
+from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array
 
 
 class ConcatenateKVCacheAdapter(KVCacheAdapter):

@@ -12,7 +12,7 @@ from omlx_cache.adapters.base import (
     TokenRange,
     one_sequence,
 )
-from omlx_cache.mlxio import Array
+from omlx_cache.arrays.mlxio import Array
 
 
 class KVCacheAdapter:

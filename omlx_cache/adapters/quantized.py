@@ -5,8 +5,8 @@ from typing import Any
 
 from omlx_cache.adapters.base import DenseForm, Packing, Phase, one_sequence
 from omlx_cache.adapters.kv import KVCacheAdapter
+from omlx_cache.arrays.mlxio import Array, dtype_name
 from omlx_cache.codecs import AffineCodec
-from omlx_cache.mlxio import Array, dtype_name
 
 _PARTS = ("packed", "scales", "biases")
 

@@ -11,34 +11,23 @@ from typing import Any
 
 from omlx_cache.adapters.base import (
     GroupSpec,
-    Packing,
     Phase,
     Ranges,
     TokenRange,
     UnsupportedCache,
-    one_sequence,
 )
-from omlx_cache.mlxio import TOKEN_AXIS, Array
+from omlx_cache.adapters.kv import KVCacheAdapter
+from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array
 
 
-class RotatingKVCacheAdapter:
-    """mlx-lm's RotatingKVCache, and drop-in subclasses with its fields."""
+class RotatingKVCacheAdapter(KVCacheAdapter):
+    """mlx-lm's RotatingKVCache, and drop-in subclasses with its fields: a KVCache's, in a ring."""
 
     def group(self, cache: Any) -> GroupSpec:
         return GroupSpec("window", int(cache.max_size), int(cache.keep))
 
     def config(self, cache: Any) -> dict[str, int]:
         return {"max_size": int(cache.max_size), "keep": int(cache.keep)}
-
-    def position(self, cache: Any) -> int | None:
-        return int(cache.offset)
-
-    def arrays(self, cache: Any) -> dict[str, Array]:
-        if cache.keys is None:
-            return {}
-        arrays = {"keys": cache.keys, "values": cache.values}
-        one_sequence(arrays)
-        return arrays
 
     def held(self, cache: Any) -> Ranges:
         if cache.keys is None:
@@ -70,9 +59,6 @@ class RotatingKVCacheAdapter:
         return _temporal(position, size, keep)
 
     def grows(self, cache: Any) -> int | None:
-        return None
-
-    def packing(self, cache: Any) -> Packing | None:
         return None
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from omlx_cache.adapters.base import DenseForm, Packing, Phase, UnsupportedCache
 from omlx_cache.adapters.kv import KVCacheAdapter
+from omlx_cache.arrays.mlxio import Array
 from omlx_cache.codecs import TurboCodec
 from omlx_cache.codecs.peer import PeerLayer, PeerMismatch, read_peer, restore_into, tag_of
-from omlx_cache.mlxio import Array
 
 
 class TurboQuantKVCacheAdapter(KVCacheAdapter):

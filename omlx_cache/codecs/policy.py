@@ -34,7 +34,7 @@ class LayerCodecs:
 
     @property
     def identity(self) -> str:
-        """Canonical text of both, for a namespace or a page's metadata."""
+        """Canonical text of both, for people."""
         return f"{self.keys.identity}+{self.values.identity}"
 
 
@@ -89,11 +89,3 @@ class CodecPolicy:
             if choice.reason
         ]
         return LayerCodecs(pair.keys.codec, pair.values.codec, "; ".join(reasons))
-
-
-def parse_layer_identity(text: str) -> tuple[str, str]:
-    """Split `LayerCodecs.identity` into the texts of keys and values; raises ValueError."""
-    keys, separator, values = text.partition("+")
-    if not separator or "+" in values:
-        raise ValueError(f"not a pair of codec identities: {text[:80]!r}")
-    return keys, values

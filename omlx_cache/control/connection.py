@@ -1,9 +1,10 @@
 """One client of the control socket: a state machine that never blocks.
 
-It either reads a request or writes a reply, one after the other, and says until when it may
-take. Only the control thread touches it.
+It reads a request, waits for its answer, and writes the reply, one after the other, and says until
+when the client may take. Only the control thread touches it; others may read its state.
 """
 
+import math
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,8 +22,9 @@ from omlx_cache.control.frames import (
 
 _CHUNK = 64 * 2**10
 
-Answer = Callable[[Request], bytes]
-State = Literal["reading", "writing", "closed"]
+Dispatch = Callable[["Connection", Request], None]
+"""Takes a request whose reply comes to `Connection.reply`, sooner or later."""
+State = Literal["reading", "answering", "writing", "closed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +39,19 @@ class Timeouts:
 class Connection:
     """A client's socket with its half-read request or half-written reply.
 
-    Mutable: `_incoming`, `_outgoing`, `_closing`, `deadline`; no lock, one thread.
+    Mutable: `_incoming`, `_answering`, `_outgoing`, `_closing`, `deadline`; no lock, one thread.
     """
 
-    def __init__(self, sock: socket.socket, answer: Answer, timeouts: Timeouts, now: float) -> None:
+    def __init__(
+        self, sock: socket.socket, dispatch: Dispatch, timeouts: Timeouts, now: float
+    ) -> None:
         sock.setblocking(False)
         self.socket = sock
         self.deadline = now + timeouts.idle
-        self._answer = answer
+        self._dispatch = dispatch
         self._timeouts = timeouts
         self._incoming = bytearray()
+        self._answering = False
         self._outgoing = memoryview(b"")
         self._closing = False
 
@@ -54,12 +59,14 @@ class Connection:
     def state(self) -> State:
         if self.socket.fileno() < 0:
             return "closed"
+        if self._answering:
+            return "answering"
         return "writing" if self._outgoing else "reading"
 
     @property
     def idle(self) -> bool:
         """True between two requests: nobody is hurt when it is closed."""
-        return not self._incoming and not self._outgoing
+        return not (self._incoming or self._outgoing or self._answering)
 
     def on_readable(self, now: float) -> None:
         """Take what has come and answer a complete request. Closes at the end of the stream."""
@@ -96,6 +103,12 @@ class Connection:
         self.deadline = now + (self._timeouts.read if self._incoming else self._timeouts.idle)
         self._answer_next(now)
 
+    def reply(self, frame: bytes, now: float) -> None:
+        """Take the answer to the request that was dispatched; sends nothing yet."""
+        self._answering = False
+        self._outgoing = memoryview(frame)
+        self.deadline = now + self._timeouts.write
+
     def close(self) -> None:
         """Close the socket and forget both buffers."""
         self.socket.close()
@@ -107,14 +120,16 @@ class Connection:
             payload = self._take_frame()
             if payload is None:
                 return
-            reply = self._answer(decode_request(payload))
+            request = decode_request(payload)
         except ControlError as error:
             # The stream is out of step, or the client speaks another language: say so and end.
             self._closing = True
             self._incoming.clear()
-            reply = encode_error(error)
-        self._outgoing = memoryview(reply)
-        self.deadline = now + self._timeouts.write
+            self.reply(encode_error(error), now)
+            return
+        # The time that the store takes is not the client's.
+        self._answering, self.deadline = True, math.inf
+        self._dispatch(self, request)
 
     def _take_frame(self) -> bytearray | None:
         if len(self._incoming) < HEADER.size:

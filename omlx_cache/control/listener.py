@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.paths import check_length, socket_name, sockets_in
+from omlx_cache_storage.processes import is_running
 
 _BACKLOG = 64
 _PROBE_SECONDS = 0.2
@@ -81,7 +82,7 @@ def remove_stale(directory: Path) -> list[Path]:
     with _binding:
         for name in sockets_in(directory):
             own = name.pid == os.getpid()
-            if (own or not _alive(name.pid)) and not _answers(name.path):
+            if (own or not is_running(name.pid)) and not _answers(name.path):
                 name.path.unlink(missing_ok=True)
                 removed.append(name.path)
     return removed
@@ -138,13 +139,3 @@ def _answers(path: Path) -> bool:
             # A full backlog, or no permission: somebody is there.
             return True
         return True
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -2,13 +2,16 @@
 
 import contextlib
 import logging
+import math
 import os
 import selectors
 import socket
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Literal, Self
 
@@ -18,6 +21,7 @@ from omlx_cache.control.frames import Request, encode_error, encode_result
 from omlx_cache.control.listener import Listener, listen_at, listen_in, remove_own
 from omlx_cache.control.paths import candidates, first_usable
 from omlx_cache.control.peer import peer_uid
+from omlx_cache.control.workers import Workers
 
 Handler = Callable[[Mapping[str, object]], object]
 
@@ -25,17 +29,19 @@ _LOG = logging.getLogger(__name__)
 _MAX_CONNECTIONS = 64
 _ACCEPT_PAUSE_SECONDS = 0.5
 _JOIN_SECONDS = 5.0
+_EVENTS = {"reading": selectors.EVENT_READ, "writing": selectors.EVENT_WRITE}
 
 
 class ControlServer:
     """Serves `handlers` on a Unix socket from a daemon thread, from construction to `close`.
 
-    Handlers run on that thread, one at a time: they must be quick and lock briefly. Whatever a
-    client or a handler does, the thread survives and other clients are served. After a fork
-    the child holds nothing of it, and the parent's socket stays.
+    Handlers run on threads of their own: one that waits for a disk delays no other operation, and
+    of one operation several run at once. Whatever a client or a handler does, the control thread
+    survives and other clients are served. After a fork the child holds nothing of it, and the
+    parent's socket stays.
 
-    `_connections` and `_accept_after` belong to the control thread; `_closed` is guarded by
-    `_lock`; the rest never changes.
+    `_connections`, `_events` and `_accept_after` belong to the control thread; handlers append to
+    `_replies`, a deque, without a lock; `_closed` is guarded by `_lock`; the rest never changes.
     """
 
     def __init__(
@@ -55,10 +61,15 @@ class ControlServer:
         self._credentials = credentials
         self._max_connections = max_connections
         self._connections: dict[socket.socket, Connection] = {}
+        self._events: dict[socket.socket, int] = {}
+        self._workers = Workers()
+        self._replies: deque[tuple[Connection, bytes]] = deque()
         self._accept_after = 0.0
         self._lock = threading.Lock()
         self._closed = False
         self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener.socket, selectors.EVENT_READ)
         self._selector.register(self._wake_reader, selectors.EVENT_READ)
@@ -74,8 +85,7 @@ class ControlServer:
                 return
             self._closed = True
         self._remove()
-        with contextlib.suppress(OSError):
-            self._wake_writer.send(b"x")
+        self._wake()
         if threading.current_thread() is not self._thread:
             self._thread.join(_JOIN_SECONDS)
 
@@ -107,7 +117,9 @@ class ControlServer:
             if key.fileobj is self._listener.socket:
                 self._accept()
             elif isinstance(key.data, Connection):
-                self._serve_one(key.data)
+                self._guarded(key.data, self._advance)
+            else:
+                self._take_replies()
         now = time.monotonic()
         for connection in [c for c in self._connections.values() if c.deadline <= now]:
             self._drop(connection)
@@ -116,7 +128,7 @@ class ControlServer:
             self._selector.register(self._listener.socket, selectors.EVENT_READ)
 
     def _patience(self) -> float | None:
-        times = [c.deadline for c in self._connections.values()]
+        times = [c.deadline for c in self._connections.values() if c.deadline < math.inf]
         if self._accept_after:
             times.append(self._accept_after)
         return max(0.0, min(times) - time.monotonic()) if times else None
@@ -137,9 +149,9 @@ class ControlServer:
             return
         if len(self._connections) >= self._max_connections:
             self._drop(self._least_urgent())
-        connection = Connection(sock, self._answer, self._timeouts, time.monotonic())
+        connection = Connection(sock, self._dispatch, self._timeouts, time.monotonic())
         self._connections[sock] = connection
-        self._selector.register(sock, selectors.EVENT_READ, connection)
+        self._watch(connection)
 
     def _welcome(self, sock: socket.socket) -> bool:
         try:
@@ -155,38 +167,66 @@ class ControlServer:
     def _least_urgent(self) -> Connection:
         return min(self._connections.values(), key=lambda c: (not c.idle, c.deadline))
 
-    def _serve_one(self, connection: Connection) -> None:
+    def _guarded(self, connection: Connection, step: Callable[[Connection], None]) -> None:
         try:
-            self._advance(connection)
+            step(connection)
         except Exception:
             # A fault here is this program's own; it costs one client, not the thread.
             _LOG.exception("control socket: a client was dropped")
             self._drop(connection)
+        else:
+            self._watch(connection)
 
     def _advance(self, connection: Connection) -> None:
-        before = connection.state
-        if before == "writing":
+        if connection.state == "writing":
             connection.on_writable(time.monotonic())
-        else:
+        elif connection.state == "reading":
             connection.on_readable(time.monotonic())
-        after = connection.state
-        if after == "closed":
+
+    def _watch(self, connection: Connection) -> None:
+        """Ask the selector for what a connection waits for: nothing while it is answered."""
+        sock, state = connection.socket, connection.state
+        if state == "closed":
             self._drop(connection)
-        elif after != before:
-            event = selectors.EVENT_WRITE if after == "writing" else selectors.EVENT_READ
-            self._selector.modify(connection.socket, event, connection)
+            return
+        wanted = _EVENTS.get(state, 0)
+        known = self._events.get(sock, 0)
+        if wanted == known:
+            return
+        if known and wanted:
+            self._selector.modify(sock, wanted, connection)
+        elif wanted:
+            self._selector.register(sock, wanted, connection)
+        else:
+            self._selector.unregister(sock)
+        self._events[sock] = wanted
 
     def _drop(self, connection: Connection) -> None:
+        self._connections.pop(connection.socket, None)
         # A closed socket has left an epoll set already; the selector's own map has not.
-        if self._connections.pop(connection.socket, None) is not None:
+        if self._events.pop(connection.socket, 0):
             self._selector.unregister(connection.socket)
         connection.close()
 
-    def _answer(self, request: Request) -> bytes:
-        handler = self._handlers.get(request.op)
+    def _dispatch(self, connection: Connection, request: Request) -> None:
+        """Have a request answered on another thread."""
         try:
+            handler = self._handlers.get(request.op)
             if handler is None:
                 raise ControlError("unknown_op", f"unknown operation {request.op!r}")
+            self._workers.submit(request.op, partial(self._respond, connection, request, handler))
+        except ControlError as error:
+            connection.reply(encode_error(error), time.monotonic())
+
+    def _respond(self, connection: Connection, request: Request, handler: Handler) -> None:
+        """Carry out a request and hand its reply to the control thread. Runs on a worker."""
+        # Nobody waits for the answer of a connection that has gone.
+        if connection.state == "answering":
+            self._replies.append((connection, self._answer(request, handler)))
+            self._wake()
+
+    def _answer(self, request: Request, handler: Handler) -> bytes:
+        try:
             return encode_result(handler(request.args))
         except ControlError as error:
             return encode_error(error)
@@ -195,14 +235,37 @@ class ControlServer:
             _LOG.exception("control socket: operation %s failed", request.op)
             return encode_error(ControlError("failed", f"{type(error).__name__}: {error}"))
 
+    def _take_replies(self) -> None:
+        with contextlib.suppress(BlockingIOError, InterruptedError):
+            self._wake_reader.recv(4096)
+        while self._replies:
+            connection, frame = self._replies.popleft()
+            if connection.state == "answering":
+                connection.reply(frame, time.monotonic())
+                self._watch(connection)
+
+    def _wake(self) -> None:
+        # A full socket wakes the control thread as well, and a closed one has nobody to wake.
+        with contextlib.suppress(OSError):
+            self._wake_writer.send(b"x")
+
     def _close_descriptors(self) -> None:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+        self._events.clear()
         self._selector.close()
         self._listener.socket.close()
         self._wake_reader.close()
         self._wake_writer.close()
+
+
+def check_socket(setting: Literal["auto", "off"] | Path) -> None:
+    """Raise ConfigError when the environment says where the socket lies in a way that cannot be."""
+    if setting == "auto":
+        # A current directory that is gone is no matter of configuration: it costs the socket only.
+        with contextlib.suppress(OSError):
+            candidates()
 
 
 def start_control(

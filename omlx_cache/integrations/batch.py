@@ -4,13 +4,15 @@ The generator pads and merges the caches of its requests, so a session's own cac
 away when its request starts, and what is stored is extracted from the batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any, NamedTuple
 
 from mlx_lm.generate import BatchGenerator
 
+from omlx_cache.begun import Begun
+from omlx_cache.integrations.rows import paged_source, row_of
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.results import CommitResult
 from omlx_cache.session import Session
@@ -18,11 +20,22 @@ from omlx_cache.session import Session
 
 @dataclass(slots=True)
 class _Request:
-    """A request in the generator. `stops`: token counts at which it must be checkpointed."""
+    """A request in the generator. `stops`: token counts at which it must be checkpointed;
+    `offered`: the boundary up to which its blocks were offered, taken or not."""
 
+    uid: int
     session: Session
     prompt_length: int
     stops: set[int] = field(default_factory=set)
+    generated: int = 0
+    offered: int = 0
+
+
+class _Waiting(NamedTuple):
+    """A request whose prefix is still read, and how it is inserted when it has come."""
+
+    begun: Begun
+    insert: Callable[[Session], None]
 
 
 class BatchedToken(NamedTuple):
@@ -37,18 +50,22 @@ class BatchedToken(NamedTuple):
 class CachedBatchGenerator:
     """Continuous batching with prefix reuse. Use it on the thread that runs the model.
 
-    `generator` is the caller's; requests are inserted and removed through this object only.
-    Mutable: `_requests`, by that one thread.
+    `generator` is the caller's; requests are inserted and removed through this object only. While
+    a request's prefix is read from the disk, the others go on.
+    Mutable, by that one thread: `_requests` (by the generator's uid) and `_waiting` (by ours).
     """
 
     def __init__(self, generator: BatchGenerator, cache: PrefixCache) -> None:
         self._generator = generator
         self._cache = cache
+        self._block_size = cache.store.settings.block_size
         self._requests: dict[int, _Request] = {}
+        self._waiting: dict[int, _Waiting] = {}
+        self._uids = count()
 
     def __len__(self) -> int:
         """Requests that are not finished."""
-        return len(self._requests)
+        return len(self._requests) + len(self._waiting)
 
     def submit(
         self,
@@ -61,63 +78,129 @@ class CachedBatchGenerator:
         logits_processors: Sequence[Any] = (),
         stop_sequences: Any = None,
     ) -> int:
-        """Restore what is cached of a prompt, queue the rest and return the request's uid.
+        """Begin to restore what is cached of a prompt and return the request's uid, at once.
 
-        `segments` are token counts at which a chat's parts end (its system prompt, say): a
-        hybrid model can be restored there later. Blocks on the disk for pages that are not in
-        memory. Raises ValueError for an empty prompt.
+        It joins the batch when its prefix has come from the disk, or when that takes longer than
+        the settings allow. `segments` are token counts at which a chat's parts end (its system
+        prompt, say): a hybrid model can be restored there later. Raises ValueError for an empty
+        prompt, and for a `max_tokens` below 1.
         """
         prompt = list(tokens)
         if not prompt:
             raise ValueError("an empty prompt")
+        if max_tokens < 1:
+            # Refused here, not when its prefix has come: that would end the others' step.
+            raise ValueError(f"max_tokens={max_tokens}: at least one token is generated")
+        uid = next(self._uids)
+
+        def insert(session: Session) -> None:
+            cached = session.cached_tokens
+            session.want_snapshots(segments)
+            stops = _stops(session, cached, len(prompt))
+            try:
+                (inner,) = self._generator.insert_segments(
+                    segments=[_split(prompt, cached, stops)],
+                    max_tokens=[max_tokens],
+                    caches=[session.take_cache() if cached else None],
+                    all_tokens=[prompt[:cached]],
+                    samplers=[sampler],
+                    logits_processors=[list(logits_processors)],
+                    stop_sequences=None if stop_sequences is None else [stop_sequences],
+                )
+            except BaseException:
+                session.abort()
+                raise
+            if not cached:
+                session.take_cache()
+            self._requests[inner] = _Request(uid, session, len(prompt), set(stops))
+
         # A batch copies what it is given, so room for more tokens would be wasted.
-        session = self._cache.session(prompt, salt=salt, max_new_tokens=0)
-        cached = session.cached_tokens
-        session.want_snapshots(segments)
-        stops = _stops(session, cached, len(prompt))
-        try:
-            (uid,) = self._generator.insert_segments(
-                segments=[_split(prompt, cached, stops)],
-                max_tokens=[max_tokens],
-                caches=[session.take_cache() if cached else None],
-                all_tokens=[prompt[:cached]],
-                samplers=[sampler],
-                logits_processors=[list(logits_processors)],
-                stop_sequences=None if stop_sequences is None else [stop_sequences],
-            )
-        except BaseException:
-            session.abort()
-            raise
-        if not cached:
-            session.take_cache()
-        self._requests[uid] = _Request(session, len(prompt), set(stops))
-        return int(uid)
+        begun = self._cache.begin(prompt, salt=salt, max_new_tokens=0)
+        self._waiting[uid] = _Waiting(begun, insert)
+        self._start(uid)
+        return uid
+
+    def _start(self, uid: int) -> bool:
+        """Insert a request whose prefix has come, or has been waited for long enough."""
+        begun, insert = self._waiting[uid]
+        if not begun.ready and begun.deadline > 0:
+            return False
+        del self._waiting[uid]
+        insert(Session(begun, None if begun.ready else 0.0))
+        return True
 
     def cached_tokens(self, uid: int) -> int:
-        """Return how many tokens of a live request's prompt were restored."""
-        return self._requests[uid].session.cached_tokens
+        """Return how many tokens of a live request's prompt were restored, 0 while it waits."""
+        inner = self._inner(uid)
+        return 0 if inner is None else self._requests[inner].session.cached_tokens
+
+    def _inner(self, uid: int) -> int | None:
+        """Return the generator's uid of a request, None while it waits; KeyError without it."""
+        if uid in self._waiting:
+            return None
+        for inner, request in self._requests.items():
+            if request.uid == uid:
+                return inner
+        raise KeyError(uid)
+
+    def _start_waiting(self) -> None:
+        """Insert what has come; wait for the first that comes when there is nothing else to do."""
+        started = [uid for uid in list(self._waiting) if self._start(uid)]
+        if self._waiting and not started and not self._requests:
+            first = next(iter(self._waiting))
+            begun = self._waiting[first].begun
+            begun.wait(begun.deadline)
+            self._start(first)
 
     def next(self) -> list[BatchedToken]:
         """Do one step of prefill and decoding, store what became due, and return the tokens."""
+        self._start_waiting()
         prompts, generated = self._generator.next()
+        for response in prompts:
+            if response.uid in self._requests and not response.end_of_prompt:
+                request = self._requests[response.uid]
+                reached = request.session.cached_tokens + response.progress[0]
+                self._store_blocks(response.uid, request, reached)
         self._checkpoint([r.uid for r in prompts if r.end_of_segment and not r.end_of_prompt])
         return [self._take(response) for response in generated]
+
+    def _store_blocks(self, uid: int, request: _Request, reached: int) -> None:
+        """Store the blocks that a request completed, from its row of the batch."""
+        session = request.session
+        if reached - max(session.stored, request.offered) < self._block_size:
+            return
+        # What has no room now is not tried again with every token.
+        request.offered = reached // self._block_size * self._block_size
+        row = row_of(self._generator, uid)
+        if row is None:
+            return
+        known = len(session.tokens)
+        session.extend(row.tokens[known:])
+        source = paged_source(row, session.stored)
+        if source is not None and source.arrays:
+            session.store_row(source, len(row.tokens))
 
     def cancel(self, uid: int) -> bool:
         """Drop a request and free what it holds; False for one that is not there.
 
-        What its prompt had passed through is not stored.
+        The blocks that it had completed stay stored.
         """
-        request = self._requests.pop(uid, None)
-        if request is None:
+        waiting = self._waiting.pop(uid, None)
+        if waiting is not None:
+            waiting.begun.cancel()
+            return True
+        try:
+            inner = self._inner(uid)
+        except KeyError:
             return False
-        self._generator.remove([uid])
-        request.session.abort()
+        assert inner is not None
+        self._generator.remove([inner])
+        self._requests.pop(inner).session.abort()
         return True
 
     def close(self) -> None:
         """Cancel everything; the generator stays the caller's."""
-        for uid in list(self._requests):
+        for uid in [*self._waiting, *(request.uid for request in self._requests.values())]:
             self.cancel(uid)
 
     def _checkpoint(self, uids: Sequence[int]) -> None:
@@ -128,16 +211,23 @@ class CachedBatchGenerator:
             position = len(tokens)
             if position in request.stops:
                 request.stops.discard(position)
-                request.session.checkpoint(position, caches)
+                row = row_of(self._generator, uid)
+                source = None if row is None else paged_source(row, request.session.stored)
+                request.session.checkpoint(position, caches, row=source)
 
     def _take(self, response: Any) -> BatchedToken:
+        request = self._requests[response.uid]
         result = None
-        if response.finish_reason is not None and response.uid in self._requests:
-            request = self._requests.pop(response.uid)
+        if response.finish_reason is not None:
+            del self._requests[response.uid]
             fed = list(response.all_tokens)
-            request.session.extend(fed[request.prompt_length :])
+            request.session.extend(fed[len(request.session.tokens) :])
             result = request.session.commit(response.prompt_cache, release=True)
-        return BatchedToken(response.uid, response.token, response.finish_reason, result)
+        else:
+            request.generated += 1
+            reached = request.prompt_length + request.generated - 1
+            self._store_blocks(response.uid, request, reached)
+        return BatchedToken(request.uid, response.token, response.finish_reason, result)
 
 
 def _stops(session: Session, start: int, length: int) -> list[int]:

@@ -3,7 +3,6 @@
 Drop-in subclasses of mlx-lm's caches that can allocate once, and a pool of slots.
 """
 
-from .batch_rotating import BatchRotatingKVCache
 from .errors import (
     AdvanceError,
     AppendError,
@@ -19,7 +18,7 @@ from .growth import FixedStep, Geometric, Growth
 from .kv_cache import KVCache
 from .manager import KVCacheManager
 from .quantized import QuantizedKVCache
-from .rotating import RotatingKVCache
+from .rotating import BatchRotatingKVCache, RotatingKVCache
 from .sequence import SequenceState
 from .trim import trim_to_offset
 from .view import LayerView

@@ -1,26 +1,22 @@
-"""BatchRotatingKVCache: the windows of several sequences in one buffer.
+"""BatchWindows: the windows of several sequences in one buffer, as upstream lays them out.
 
-With `keep` 0 the buffer is upstream's: columns shared by all rows, padding on the left.
-With `keep` above 0 it is `pinned.PinnedBatchRotatingKVCache`'s, because upstream's layout
-cannot keep a row's first tokens: they lie in other columns in every row.
+Columns are shared by all rows, padding is on the left, and nothing is kept: a row's first
+tokens lie in other columns in every row, which is what `pinned` is for.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 from mlx_lm.models import cache as upstream
 
-from . import rotating
 from .buffers import Array, owned, regrow, shared
 from .copies import Independent
 from .growth import positive
 
 
-class BatchRotatingKVCache(Independent, upstream.BatchRotatingKVCache):  # type: ignore[misc]
-    """Drop-in for mlx-lm's BatchRotatingKVCache; with no option set, the same arrays and state.
-
-    capacity and step are RotatingKVCache's; `merge` takes them from the first cache.
-    """
+class BatchWindows(Independent, upstream.BatchRotatingKVCache):  # type: ignore[misc]
+    """mlx-lm's BatchRotatingKVCache with room and without its waste; `rotating` makes it whole."""
 
     keep = 0
     capacity: int | None = None
@@ -62,14 +58,15 @@ class BatchRotatingKVCache(Independent, upstream.BatchRotatingKVCache):  # type:
         trimmed: int = super().trim(n)
         return trimmed
 
-    @classmethod
-    def merge(cls, caches: Any) -> Any:
-        """Return one batch cache with a copy of every cache; ValueError if windows differ."""
-        return merge(caches)
+    @abstractmethod
+    def new_row(self) -> Any:
+        """Return an empty cache for one row, with this cache's options."""
 
     def extract(self, idx: int) -> Any:
         """Return row `idx` as an owned RotatingKVCache; evaluates the paddings."""
-        return rotating.adopt(super().extract(idx), step=own_step(self), capacity=self.capacity)
+        row = self.new_row()
+        row.state = super().extract(idx).state
+        return row
 
     def finalize(self) -> None:
         """Move right padding to the front, then give back what exceeds the window."""
@@ -113,26 +110,3 @@ def own_step(cache: Any) -> int | None:
     """Return the step that was set on this cache itself, None for the class's."""
     step: int | None = cache.__dict__.get("step")
     return step
-
-
-def merge(caches: Sequence[Any]) -> Any:
-    """Return one batch cache with a copy of every rotating cache, `keep` included.
-
-    Lazy. Raises ValueError when the caches differ in `max_size` or `keep`.
-    """
-    first = caches[0]
-    if any((c.max_size, c.keep) != (first.max_size, first.keep) for c in caches):
-        raise ValueError(
-            "only rotating caches of the same max_size and keep can be merged, got "
-            f"{sorted({(c.max_size, c.keep) for c in caches})}"
-        )
-    options = {"step": own_step(first), "capacity": getattr(first, "capacity", None)}
-    if first.keep:
-        from . import pinned  # it subclasses the class above
-
-        return pinned.merge(caches, **options)
-    merged = upstream.BatchRotatingKVCache.merge.__func__(BatchRotatingKVCache, caches)
-    if options["step"] is not None:
-        merged.step = options["step"]
-    merged.capacity = options["capacity"]
-    return merged

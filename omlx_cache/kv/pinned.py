@@ -1,4 +1,4 @@
-"""PinnedBatchRotatingKVCache: a batch of rotating windows whose first tokens stay.
+"""PinnedWindows: a batch of rotating windows whose first tokens stay.
 
 Every row is laid out as RotatingKVCache lays out one sequence: the token at position p
 is in column p while p < max_size, then in column keep + (p - keep) % (max_size - keep).
@@ -13,13 +13,13 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from . import ring, rotating
-from .batch_rotating import BatchRotatingKVCache, own_step
+from . import ring
+from .batch_rotating import BatchWindows
 from .buffers import Array, owned, regrow, room, shared
 
 
-class PinnedBatchRotatingKVCache(BatchRotatingKVCache):
-    """A BatchRotatingKVCache with `keep`; what a row attends to equals its own RotatingKVCache.
+class PinnedWindows(BatchWindows):
+    """BatchWindows with `keep`; what a row attends to equals its own RotatingKVCache.
 
     Mutable: the buffers, `_counts` (tokens per row; negative while left padding is still
     to come) and `_ends` (where each row's right-padded prompt ends, until `finalize`).
@@ -137,7 +137,7 @@ class PinnedBatchRotatingKVCache(BatchRotatingKVCache):
             self.keys, self.values = self.keys[mx.array(rows)], self.values[mx.array(rows)]
         self._counts = [self._counts[row] for row in rows]
 
-    def extend(self, other: "PinnedBatchRotatingKVCache") -> None:
+    def extend(self, other: "PinnedWindows") -> None:
         """Add the other cache's rows behind this one's."""
         like = self if self.keys is not None else other
         if like.keys is not None:
@@ -149,9 +149,7 @@ class PinnedBatchRotatingKVCache(BatchRotatingKVCache):
 
     def extract(self, idx: int) -> Any:
         """Return row `idx` as an owned RotatingKVCache with this cache's `keep`; lazy."""
-        row = rotating.RotatingKVCache(
-            self.max_size, self.keep, own_step(self), capacity=self.capacity
-        )
+        row = self.new_row()
         count = max(0, self._counts[idx])
         if self.keys is not None and count:
             held = min(count, self.max_size)
@@ -217,20 +215,14 @@ class PinnedBatchRotatingKVCache(BatchRotatingKVCache):
         )
 
 
-def merge(
-    caches: Sequence[Any], *, step: int | None, capacity: int | None
-) -> PinnedBatchRotatingKVCache:
-    """Return a batch cache with a copy of every cache; all have the same max_size and keep."""
-    first = caches[0]
-    merged = PinnedBatchRotatingKVCache(
-        first.max_size, [0] * len(caches), step, capacity=capacity, keep=first.keep
-    )
+def fill(merged: PinnedWindows, caches: Sequence[Any]) -> None:
+    """Copy rotating caches of the same max_size and keep into the rows of a new batch cache."""
     counts = [c.offset for c in caches]
     filled = [c for c in caches if c.keys is not None and c.offset > 0]
     if not filled:
-        return merged
-    layout = ring.Layout(first.max_size, first.keep)
-    columns = max(min(max(counts), first.max_size), capacity or 0)
+        return
+    layout = ring.Layout(merged.max_size, merged.keep)
+    columns = max(min(max(counts), merged.max_size), merged.capacity or 0)
     heads, key_dim = filled[0].keys.shape[1], filled[0].keys.shape[3]
     value_dim, dtype = filled[0].values.shape[3], filled[0].keys.dtype
     merged.keys = mx.zeros((len(caches), heads, columns, key_dim), dtype)
@@ -238,9 +230,8 @@ def merge(
     for row, cache in enumerate(caches):
         if cache.keys is None or cache.offset == 0:
             continue
-        held = min(cache.offset, first.max_size)
+        held = min(cache.offset, merged.max_size)
         for target, source in ((merged.keys, cache.keys), (merged.values, cache.values)):
             laid_out = ring.laid_out(layout, cache._temporal_order(source), cache.offset)
             target[row : row + 1, :, :held] = laid_out
     merged._counts = counts
-    return merged

@@ -1,13 +1,18 @@
-"""RotatingKVCache: the first `keep` and the last tokens of one layer, in a fixed window."""
+"""RotatingKVCache: the first `keep` and the last tokens of one layer, in a fixed window.
 
+And its batches: one becomes the other by `merge` and `extract`, so they stand together.
+"""
+
+from collections.abc import Sequence
 from typing import Any
 
 from mlx_lm.models import cache as upstream
 
-from . import batch_rotating
+from .batch_rotating import BatchWindows, own_step
 from .buffers import Array, drop_front, join, owned, regrow, shared
 from .copies import Independent
 from .growth import positive
+from .pinned import PinnedWindows, fill
 
 
 class RotatingKVCache(Independent, upstream.RotatingKVCache):  # type: ignore[misc]
@@ -65,7 +70,7 @@ class RotatingKVCache(Independent, upstream.RotatingKVCache):  # type: ignore[mi
     @classmethod
     def merge(cls, caches: Any) -> Any:
         """Return one batch cache holding a copy of every cache, `keep` and room included."""
-        return batch_rotating.merge(caches)
+        return merge(caches)
 
     def _update_in_place(self, keys: Array, values: Array) -> tuple[Array, Array]:
         if self.capacity is not None and self._is_full_below_window():
@@ -143,8 +148,47 @@ class RotatingKVCache(Independent, upstream.RotatingKVCache):  # type: ignore[mi
         return join([joined[..., : self.keep, :], recent])
 
 
-def adopt(cache: Any, *, step: int | None, capacity: int | None) -> RotatingKVCache:
-    """Return upstream's rotating cache as one of ours, taking over its buffers."""
-    adopted = RotatingKVCache(cache.max_size, cache.keep, step, capacity=capacity)
-    adopted.state = cache.state
-    return adopted
+class BatchRotatingKVCache(BatchWindows):
+    """Drop-in for mlx-lm's BatchRotatingKVCache; with no option set, the same arrays and state.
+
+    capacity and step are RotatingKVCache's; `merge` takes them from the first cache.
+    """
+
+    @classmethod
+    def merge(cls, caches: Any) -> Any:
+        """Return one batch cache with a copy of every cache; ValueError if windows differ."""
+        return merge(caches)
+
+    def new_row(self) -> RotatingKVCache:
+        return RotatingKVCache(self.max_size, self.keep, own_step(self), capacity=self.capacity)
+
+
+class PinnedBatchRotatingKVCache(PinnedWindows, BatchRotatingKVCache):
+    """A BatchRotatingKVCache with `keep`; what a row attends to equals its own RotatingKVCache."""
+
+
+def merge(caches: Sequence[Any]) -> BatchRotatingKVCache:
+    """Return one batch cache with a copy of every rotating cache, `keep` included.
+
+    Lazy. Raises ValueError when the caches differ in `max_size` or `keep`.
+    """
+    first = caches[0]
+    if any((c.max_size, c.keep) != (first.max_size, first.keep) for c in caches):
+        raise ValueError(
+            "only rotating caches of the same max_size and keep can be merged, got "
+            f"{sorted({(c.max_size, c.keep) for c in caches})}"
+        )
+    step, capacity = own_step(first), getattr(first, "capacity", None)
+    if first.keep:
+        pinned = PinnedBatchRotatingKVCache(
+            first.max_size, [0] * len(caches), step, capacity=capacity, keep=first.keep
+        )
+        fill(pinned, caches)
+        return pinned
+    merged: BatchRotatingKVCache = upstream.BatchRotatingKVCache.merge.__func__(
+        BatchRotatingKVCache, caches
+    )
+    if step is not None:
+        merged.step = step
+    merged.capacity = capacity
+    return merged

@@ -12,7 +12,7 @@ from mlx_lm.models import cache as upstream
 from .buffers import Array, owned
 from .capacity import Capacity
 from .errors import CacheOffsetError
-from .pinned import PinnedBatchRotatingKVCache
+from .rotating import PinnedBatchRotatingKVCache
 
 CacheSequence = TypeVar("CacheSequence", bound=Sequence[Any])
 

@@ -1,6 +1,7 @@
 """LayerView: what an mlx-lm model sees of one layer of the pool, for one or more sequences."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -8,8 +9,21 @@ from mlx_lm.models import cache as upstream
 
 from .buffers import Array
 
-if TYPE_CHECKING:
-    from .manager import KVCacheManager
+
+class Pool(Protocol):
+    """What a view asks of the manager that owns the memory."""
+
+    def append_batch(self, seq_ids: Sequence[int], layer_idx: int, k: Array, v: Array) -> None: ...
+
+    def get_batch(self, seq_ids: Sequence[int], layer_idx: int) -> tuple[Array, Array]: ...
+
+    def get_seq_len(self, seq_id: int) -> int: ...
+
+    def all_appended(self, seq_id: int, n: int) -> bool: ...
+
+    def advance_seq_len(self, seq_id: int, n: int) -> None: ...
+
+    def layer_buffers(self, layer_idx: int) -> tuple[Array, Array]: ...
 
 
 class LayerView(upstream._BaseCache):  # type: ignore[misc]
@@ -23,7 +37,7 @@ class LayerView(upstream._BaseCache):  # type: ignore[misc]
     Trimming goes through `manager.truncate`: it concerns all layers at once.
     """
 
-    def __init__(self, manager: "KVCacheManager", seq_ids: tuple[int, ...], layer: int) -> None:
+    def __init__(self, manager: Pool, seq_ids: tuple[int, ...], layer: int) -> None:
         if not seq_ids:
             raise ValueError("a view needs at least one sequence")
         if len(set(seq_ids)) != len(seq_ids):

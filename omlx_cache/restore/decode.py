@@ -1,60 +1,117 @@
-"""Encoded pages on a GPU: the parts of all pages are joined first, then decoded once a tensor."""
+"""Encoded pages: one page's tensors in the form that a target wants, or those of many, joined.
+
+On a GPU the parts of all pages are joined first, then decoded once a tensor. What cannot be joined
+exactly raises ForeignPage: a miss.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 import mlx.core as mx
 
-from omlx_cache.encoding import Tags, converted, page_arrays, tags_of
-from omlx_cache.mlxio import TOKEN_AXIS, Array, dtype_of, evaluate
-from omlx_cache.restore.plan import PageRead, Plan
-from omlx_cache_storage.page import Page, TensorSpec
+from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_name, dtype_of, evaluate
+from omlx_cache.codecs import Codec, codec_for, parse_identity
+from omlx_cache.pages.tensors import Tag, Tags, page_arrays, tags_of
+from omlx_cache_storage.errors import ForeignPage
+from omlx_cache_storage.page import Page, PageId, TensorSpec
 
 
-class _Piece(NamedTuple):
-    """Tokens [lo, hi) of a page, whose tensor is encoded as `form`, go to index `to`."""
+class Piece(NamedTuple):
+    """Tokens [lo, hi) of a page go to index `to` of a target."""
 
     to: int
     lo: int
     hi: int
-    page: int
-    form: str
+    page: PageId
 
 
 class _Sources(NamedTuple):
     """The pages of a restore: views of their tensors, and how they are encoded."""
 
-    arrays: Sequence[Mapping[str, Array]]
-    tags: Sequence[Tags]
+    arrays: Mapping[PageId, Mapping[str, Array]]
+    tags: Mapping[PageId, Tags]
+
+    def form(self, name: str, page: PageId) -> str:
+        """Return the codec of a page's tensor, "" for a plain one."""
+        tag = self.tags[page].get(name)
+        return "" if tag is None else tag.codec
 
 
-def decode_joined(plan: Plan, items: Sequence[tuple[PageRead, Page]]) -> dict[str, Array]:
-    """Return every token target, evaluated one by one; what no page fills is zeros.
+def convert(
+    page: Page, expected: Sequence[TensorSpec], codecs: Mapping[str, Codec]
+) -> dict[str, Array]:
+    """Return a page's tensors in the form that is expected, evaluated; raises ForeignPage.
 
-    Snapshots are left to the caller. Raises ForeignPage for what cannot be joined.
+    Parts are decoded for a dense target; a dense tensor is packed with `codecs` (by dense name)
+    for a packed one. Packed tensors never take a dense detour.
+    """
+    arrays = page_arrays(page)
+    tags = tags_of(page.meta)
+    made: dict[str, Array] = {}
+    for spec in expected:
+        if spec.name not in made:
+            made |= converted(spec, arrays, tags, codecs)
+            evaluate(list(made.values()))
+    for spec in expected:
+        array = made[spec.name]
+        if tuple(array.shape) != spec.shape or dtype_name(array) != spec.dtype:
+            raise ForeignPage(
+                f"{spec.name} is {dtype_name(array)} {tuple(array.shape)}, "
+                f"{spec.dtype} {spec.shape} was expected"
+            )
+    return made
+
+
+def converted(
+    spec: TensorSpec, arrays: Mapping[str, Array], tags: Tags, codecs: Mapping[str, Codec]
+) -> dict[str, Array]:
+    """Return a lazy tensor in the form of `spec` (and what was made with it), any token count."""
+    base = spec.name.rpartition(".")[0]
+    if spec.name in arrays and (base not in codecs or _same(tags.get(base), codecs[base])):
+        return {spec.name: arrays[spec.name]}
+    if spec.name in tags:
+        tag = tags[spec.name]
+        prefix = f"{spec.name}."
+        parts = {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+        try:
+            dense = codec_for(parse_identity(tag.codec)).decode(parts, dtype_of(tag.dtype))
+        except (ValueError, KeyError) as error:
+            raise ForeignPage(f"{spec.name} cannot be decoded: {error}") from error
+        return {spec.name: dense}
+    if base in arrays and base in codecs:
+        parts = codecs[base].encode(arrays[base])
+        return {f"{base}.{part}": array for part, array in parts.items()}
+    raise ForeignPage(f"the page has no {spec.name} and nothing to make it from")
+
+
+def _same(tag: Tag | None, codec: Codec) -> bool:
+    return tag is not None and tag.codec == str(codec.identity)
+
+
+def decode_joined(
+    targets: Mapping[str, TensorSpec],
+    pieces: Mapping[str, Sequence[Piece]],
+    pages: Mapping[PageId, Page],
+    codecs: Mapping[str, Codec],
+) -> dict[str, Array]:
+    """Return the targets that have pieces, evaluated one by one; what no page fills is zeros.
+
+    `codecs` are those of packed targets, by dense tensor name. Raises ForeignPage.
     """
     sources = _Sources(
-        [page_arrays(page) for _read, page in items], [tags_of(page.meta) for _read, page in items]
+        {name: page_arrays(page) for name, page in pages.items()},
+        {name: tags_of(page.meta) for name, page in pages.items()},
     )
-    pieces: dict[str, list[_Piece]] = {}
-    for index, (read, _page) in enumerate(items):
-        for copy in read.copies:
-            if copy.hi >= 0 and plan.targets[copy.tensor].nbytes:
-                tag = sources.tags[index].get(copy.tensor)
-                form = "" if tag is None else tag.codec
-                piece = _Piece(copy.to, copy.lo, copy.hi, index, form)
-                pieces.setdefault(copy.tensor, []).append(piece)
     made: dict[str, Array] = {}
     for name, found in pieces.items():
-        made[name] = _target(plan, plan.targets[name], _in_order(found), sources)
+        made[name] = _target(targets[name], _in_order(found), sources, codecs)
         evaluate([made[name]])
     return made
 
 
-def _in_order(pieces: Sequence[_Piece]) -> list[_Piece]:
+def _in_order(pieces: Sequence[Piece]) -> list[Piece]:
     """Order pieces by target index and cut away what an earlier one fills already."""
-    ordered: list[_Piece] = []
+    ordered: list[Piece] = []
     filled = 0
     for piece in sorted(pieces):
         double = max(0, filled - piece.to)
@@ -64,24 +121,27 @@ def _in_order(pieces: Sequence[_Piece]) -> list[_Piece]:
     return ordered
 
 
-def _runs(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
+def _runs(pieces: Sequence[Piece], forms: Sequence[str]) -> Iterator[list[Piece]]:
     """Yield stretches of pieces that touch and are encoded alike."""
-    number = 0
-    stop = None
-    marked = []
-    for piece in pieces:
-        if stop is not None and (piece.to != stop or piece.form != marked[-1][1].form):
-            number += 1
-        marked.append((number, piece))
-        stop = piece.to + piece.hi - piece.lo
-    for _number, run in groupby(marked, key=lambda item: item[0]):
-        yield [piece for _n, piece in run]
+    run: list[Piece] = []
+    before = ""
+    for piece, form in zip(pieces, forms, strict=True):
+        if run and (piece.to != run[-1].to + run[-1].hi - run[-1].lo or form != before):
+            yield run
+            run = []
+        run.append(piece)
+        before = form
+    if run:
+        yield run
 
 
-def _target(plan: Plan, spec: TensorSpec, pieces: Sequence[_Piece], sources: _Sources) -> Array:
+def _target(
+    spec: TensorSpec, pieces: Sequence[Piece], sources: _Sources, codecs: Mapping[str, Codec]
+) -> Array:
     parts: list[Array] = []
     filled = 0
-    for run in _runs(pieces):
+    forms = [sources.form(spec.name, piece.page) for piece in pieces]
+    for run in _runs(pieces, forms):
         parts.append(_gap(spec, run[0].to - filled))
         names = _names_behind(spec.name, sources.arrays[run[0].page])
         joined = {
@@ -90,7 +150,7 @@ def _target(plan: Plan, spec: TensorSpec, pieces: Sequence[_Piece], sources: _So
             )
             for name in names
         }
-        parts.append(converted(spec, joined, sources.tags[run[0].page], plan.codecs)[spec.name])
+        parts.append(converted(spec, joined, sources.tags[run[0].page], codecs)[spec.name])
         filled = run[-1].to + run[-1].hi - run[-1].lo
     parts.append(_gap(spec, spec.shape[TOKEN_AXIS] - filled))
     return mx.concatenate(parts, axis=TOKEN_AXIS)

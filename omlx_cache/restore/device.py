@@ -6,92 +6,57 @@ A host view of an array that the device has written moves it through the host: n
 """
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor as ThreadPool
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from omlx_cache.encoding import convert
-from omlx_cache.mlxio import (
-    TOKEN_AXIS,
-    Array,
-    allocate_payload,
-    dtype_of,
-    evaluate,
-    writable_view,
-    zeros,
-)
-from omlx_cache.restore.decode import decode_joined
-from omlx_cache.restore.host import restore_on_host
-from omlx_cache.restore.pages import PageFailed, Pages, is_direct
-from omlx_cache.restore.plan import PageRead, Plan
-from omlx_cache_storage.errors import ForeignPage, PageError
+from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_of, evaluate, zeros
+from omlx_cache.restore.decode import Piece, convert, decode_joined
+from omlx_cache.restore.plan import PageFailed, PageRead, Plan, is_direct
+from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import Page, PageId, TensorSpec
 
 BATCH = 8
-
-
-class _Piece(NamedTuple):
-    """Tokens [lo, hi) of a page go to index `to`."""
-
-    page: PageId
-    lo: int
-    hi: int
-    to: int
 
 
 class _Job(NamedTuple):
     """One target, where its tokens come from, and its byte offset in each page."""
 
     target: TensorSpec
-    pieces: tuple[_Piece, ...]
+    pieces: tuple[Piece, ...]
     offsets: tuple[int, ...]
     widths: tuple[int, ...]
 
 
-def restore_on_device(
-    plan: Plan, hot: Mapping[PageId, Page], pages: Pages, pool: ThreadPool
-) -> dict[str, Array]:
+def join_on_device(plan: Plan, pages: Mapping[PageId, Page]) -> dict[str, Array]:
     """Return the filled targets by tensor name, evaluated and owned; raises PageFailed.
 
-    Dense pages that are all on the disk go through host memory. Everything else is joined on the
-    device: cold pages are read into memory first and stay in the hot tier if it has room.
+    Every page of the plan is in memory: `pages` has it.
     """
-    if not hot and not plan.encoded:
-        return restore_on_host(plan, hot, pages, pool, on_device=True)
-    items = [(read, hot[read.use.page]) for read in plan.reads if read.use.page in hot]
-    items += _fetched([read for read in plan.reads if read.use.page not in hot], pages, pool)
+    items = [(read, pages[read.use.page]) for read in plan.reads]
     forms = {is_direct(read, page.meta) for read, page in items}
     try:
-        made = decode_joined(plan, items) if False in forms else _joined(plan, items)
-        made |= _snapshots(plan, items)
+        made = _decoded(plan, items) if False in forms else _joined(plan, items)
     except ForeignPage as error:
-        raise PageFailed(items[-1][0].use.page, error) from error
+        raise PageFailed(items[-1][0].use.page, error, joins=True) from error
+    made |= _snapshots(plan, items)
     missing = {name: spec for name, spec in plan.targets.items() if name not in made}
     made |= {name: zeros(spec.shape, spec.dtype) for name, spec in missing.items()}
     evaluate(list(made.values()))
     return made
 
 
-def _fetched(
-    reads: Sequence[PageRead], pages: Pages, pool: ThreadPool
-) -> list[tuple[PageRead, Page]]:
-    """Read cold pages into payloads of their own, all at once."""
-
-    def fetch(read: PageRead) -> Page:
-        try:
-            with pages.reading(read.use.page) as reader:
-                payload = allocate_payload(reader.meta.nbytes)
-                reader.read_into([writable_view(payload)])
-                return Page(reader.meta, payload)
-        except PageError as error:
-            raise PageFailed(read.use.page, error) from error
-
-    found = list(zip(reads, pool.map(fetch, reads), strict=True))
-    for _read, page in found:
-        pages.keep(page)
-    return found
+def _decoded(plan: Plan, items: Sequence[tuple[PageRead, Page]]) -> dict[str, Array]:
+    """Return the token targets when some page is encoded; raises ForeignPage."""
+    pieces: dict[str, list[Piece]] = {}
+    for read, _page in items:
+        for copy in read.copies:
+            if copy.hi >= 0 and plan.targets[copy.tensor].nbytes:
+                piece = Piece(copy.to, copy.lo, copy.hi, read.use.page)
+                pieces.setdefault(copy.tensor, []).append(piece)
+    pages = {read.use.page: page for read, page in items}
+    return decode_joined(plan.targets, pieces, pages, plan.codecs)
 
 
 def _snapshots(plan: Plan, items: Sequence[tuple[PageRead, Page]]) -> dict[str, Array]:
@@ -99,7 +64,10 @@ def _snapshots(plan: Plan, items: Sequence[tuple[PageRead, Page]]) -> dict[str, 
     made: dict[str, Array] = {}
     for read, page in items:
         if any(copy.hi < 0 for copy in read.copies):
-            arrays = convert(page, read.expected, plan.codecs)
+            try:
+                arrays = convert(page, read.expected, plan.codecs)
+            except ForeignPage as error:
+                raise PageFailed(read.use.page, error, joins=True) from error
             for copy in read.copies:
                 spec = plan.targets[copy.tensor]
                 flat = arrays[copy.tensor].reshape(-1)
@@ -127,7 +95,7 @@ def _joined(plan: Plan, items: Sequence[tuple[PageRead, Page]]) -> dict[str, Arr
 
 
 def _jobs(plan: Plan, reads: Sequence[PageRead]) -> list[_Job]:
-    pieces: dict[str, list[tuple[_Piece, int, int]]] = {}
+    pieces: dict[str, list[tuple[Piece, int, int]]] = {}
     for read in reads:
         offset = 0
         places = {}
@@ -136,12 +104,12 @@ def _jobs(plan: Plan, reads: Sequence[PageRead]) -> list[_Job]:
             offset += spec.nbytes
         for copy in read.copies:
             if copy.hi >= 0:
-                piece = _Piece(read.use.page, copy.lo, copy.hi, copy.to)
+                piece = Piece(copy.to, copy.lo, copy.hi, read.use.page)
                 pieces.setdefault(copy.tensor, []).append((piece, *places[copy.tensor]))
     jobs = []
     for name, found in pieces.items():
         target = plan.targets[name]
-        if target.nbytes == 0 or target.shape[0] != 1:
+        if target.nbytes == 0:
             continue
         found.sort(key=lambda f: f[0].to)
         places_of = tuple(f[1] for f in found)
@@ -165,6 +133,7 @@ def _join(batch: Sequence[_Job], payloads: dict[PageId, Array]) -> list[Array]:
     first = batch[0]
     shape = first.target.shape
     dtype = dtype_of(first.target.dtype)
+    rows = len(batch) * shape[0]
     parts: list[Array] = []
     filled = 0
     for piece, offset, width in zip(first.pieces, first.offsets, first.widths, strict=True):
@@ -173,21 +142,19 @@ def _join(batch: Sequence[_Job], payloads: dict[PageId, Array]) -> list[Array]:
         if piece.hi <= piece.lo:
             continue
         if piece.to > filled:
-            parts.append(_gap(shape, len(batch), piece.to - filled, dtype))
+            parts.append(_gap(shape, rows, piece.to - filled, dtype))
         raw = payloads[piece.page][offset : offset + width * len(batch)]
-        block = raw.view(dtype).reshape(
-            len(batch), *shape[1:TOKEN_AXIS], -1, *shape[TOKEN_AXIS + 1 :]
-        )
+        block = raw.view(dtype).reshape(rows, *shape[1:TOKEN_AXIS], -1, *shape[TOKEN_AXIS + 1 :])
         parts.append(block[:, :, piece.lo : piece.hi])
         filled = piece.to + piece.hi - piece.lo
     if filled < shape[TOKEN_AXIS]:
-        parts.append(_gap(shape, len(batch), shape[TOKEN_AXIS] - filled, dtype))
+        parts.append(_gap(shape, rows, shape[TOKEN_AXIS] - filled, dtype))
     if len(parts) == 1:
-        parts.append(_gap(shape, len(batch), 0, dtype))
+        parts.append(_gap(shape, rows, 0, dtype))
     joined = mx.concatenate(parts, axis=TOKEN_AXIS)
     if len(batch) == 1:
         return [joined]
-    return [mx.contiguous(joined[i : i + 1]) for i in range(len(batch))]
+    return [mx.contiguous(joined[i : i + shape[0]]) for i in range(0, rows, shape[0])]
 
 
 def _gap(shape: tuple[int, ...], rows: int, tokens: int, dtype: Any) -> Array:

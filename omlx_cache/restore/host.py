@@ -1,65 +1,125 @@
-"""Restoring through host memory: hot pages are copied, cold ones are read into their targets.
+"""The buffers of a restore in host memory, filled page by page.
 
 Used on the CPU back end for everything. On a GPU it serves restores that are all on the disk and
 not encoded: MLX lets the host write into arrays that the device has not used yet.
 """
 
-from collections import deque
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor as ThreadPool
-from concurrent.futures import Future
+import threading
+from collections.abc import Mapping
 
-import numpy as np
-
-from omlx_cache.blank import blank_arrays
-from omlx_cache.encoding import convert
-from omlx_cache.mlxio import (
+from omlx_cache.adapters.base import PAGED
+from omlx_cache.arrays.blank import blank_arrays
+from omlx_cache.arrays.mlxio import (
     Array,
     HostView,
-    allocate_payload,
     carrier,
     evaluate,
     host_view,
     payload_view,
     zeros,
 )
-from omlx_cache.restore.pages import PageFailed, Pages, is_direct
-from omlx_cache.restore.plan import Copy, PageRead, Plan
-from omlx_cache_storage.errors import ForeignPage, PageError
-from omlx_cache_storage.page import Page, PageId, TensorSpec
-
-READ_AHEAD = 12
-"""Cold pages in flight: enough to keep a disk busy, few enough that encoded ones stay small."""
+from omlx_cache.restore.decode import convert
+from omlx_cache.restore.plan import Copy, PageFailed, PageRead, Plan, is_direct
+from omlx_cache_storage.errors import ForeignPage
+from omlx_cache_storage.page import Page, PageId, PageInfo, TensorSpec
 
 
-def restore_on_host(
-    plan: Plan,
-    hot: Mapping[PageId, Page],
-    pages: Pages,
-    pool: ThreadPool,
-    *,
-    on_device: bool = False,
-) -> dict[str, Array]:
-    """Return the filled targets by tensor name, evaluated and owned; raises PageFailed.
+class HostTargets:
+    """The evaluated arrays that a plan fills, and which pages are in them.
 
-    Peaks at the targets, and one page's dense size for each encoded page in turn.
+    Made and filled by any thread; the arrays are handed over by `arrays` after `close`. Mutable:
+    `filled`, `_copying` and `_closed`, guarded by `_guard`, which is not held while bytes are
+    copied. Targets that a shorter plan wants alike are taken over from `before`, which it closes,
+    with what is in them.
     """
-    direct: list[tuple[PageRead, Page]] = []
-    encoded: list[tuple[PageRead, Page]] = []
-    for read in plan.reads:
-        page = hot.get(read.use.page)
-        if page is not None:
-            (direct if is_direct(read, page.meta) else encoded).append((read, page))
-    arrays = _fresh(plan.targets, on_device=on_device)
-    views = {name: host_view(array) for name, array in arrays.items() if array.size}
-    list(pool.map(lambda item: _scatter(item[0], payload_view(item[1].payload), views), direct))
-    for read, page in encoded:
-        _decode(read, page, plan, views)
-    _read_all([r for r in plan.reads if r.use.page not in hot], pages, plan, views, pool)
-    if not on_device:
-        # Last: the first write to fresh memory is the dear one, and the copies share that out.
-        _clear_gaps(plan, views)
-    return arrays
+
+    def __init__(
+        self, plan: Plan, *, on_device: bool = False, before: "HostTargets | None" = None
+    ) -> None:
+        self.plan = plan
+        self._guard = threading.Condition()
+        self._copying = 0
+        self._closed = False
+        self.filled: dict[PageId, PageInfo] = {}
+        if before is not None:
+            before.close()
+        kept = {} if before is None else before._reusable(plan)
+        fresh = {name: spec for name, spec in plan.targets.items() if name not in kept}
+        self._arrays = kept | _fresh(fresh, on_device=on_device)
+        self._uneven = bool(kept) or not on_device
+        self._views = {n: host_view(array) for n, array in self._arrays.items() if array.size}
+        if before is not None:
+            for read in plan.reads:
+                info = before.filled.get(read.use.page)
+                if info is not None and all(copy.tensor in kept for copy in read.copies):
+                    self.filled[read.use.page] = info
+            # While a view lives, MLX copies the array that it would otherwise update in place.
+            before._views = {}
+
+    def _reusable(self, plan: Plan) -> dict[str, Array]:
+        """Return the arrays of growing buffers that another plan wants as they are.
+
+        A window's buffers have another order at another position, and a state is valid at one.
+        """
+        paged = {
+            copy.tensor
+            for read in plan.reads
+            if read.use.page.group == PAGED.name
+            for copy in read.copies
+        }
+        return {
+            name: array
+            for name, array in self._arrays.items()
+            if name in paged and plan.targets[name] == self.plan.targets[name]
+        }
+
+    def segments(self, read: PageRead) -> list[HostView] | None:
+        """Return the memory that a page fills, in payload order, or None unless it fills it
+        exactly. Only for who ends all its reads before the arrays are handed over."""
+        return _segments(read, self._views)
+
+    def note(self, read: PageRead) -> None:
+        """Record that a page's bytes came through `segments`."""
+        with self._guard:
+            self.filled[read.use.page] = read.use.info
+
+    def take(self, read: PageRead, page: Page) -> bool:
+        """Copy or decode a page into its places; False, and nothing written, once closed.
+
+        Raises PageFailed. An encoded page peaks at its dense size, and evaluates MLX.
+        """
+        direct = is_direct(read, page.meta)
+        with self._guard:
+            if self._closed:
+                return False
+            self._copying += 1
+        try:
+            if direct:
+                scatter(read, payload_view(page.payload), self._views)
+            else:
+                _decode(read, page, self.plan, self._views)
+            with self._guard:
+                self.filled[read.use.page] = read.use.info
+        finally:
+            with self._guard:
+                self._copying -= 1
+                self._guard.notify_all()
+        return True
+
+    def close(self) -> None:
+        """Refuse all that comes later, and wait for copies that have begun: for memory only."""
+        with self._guard:
+            self._closed = True
+            self._guard.wait_for(lambda: self._copying == 0)
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the targets; what no page of the plan fills is zeros. Every page must be in."""
+        self.close()
+        if self._uneven:
+            # Last: the first write to fresh memory is the dear one, and the copies share that out.
+            _clear_gaps(self.plan, self._views)
+        self._views = {}
+        return self._arrays
 
 
 def _fresh(specs: Mapping[str, TensorSpec], *, on_device: bool) -> dict[str, Array]:
@@ -94,7 +154,7 @@ def _decode(read: PageRead, page: Page, plan: Plan, views: Mapping[str, HostView
     try:
         arrays = convert(page, read.expected, plan.codecs)
     except ForeignPage as error:
-        raise PageFailed(read.use.page, error) from error
+        raise PageFailed(read.use.page, error, joins=True) from error
     sources = {name: host_view(array) for name, array in arrays.items() if array.size}
     for copy in read.copies:
         target, source = views.get(copy.tensor), sources.get(copy.tensor)
@@ -103,56 +163,7 @@ def _decode(read: PageRead, page: Page, plan: Plan, views: Mapping[str, HostView
         _copy(copy, source, target)
 
 
-def _read_all(
-    reads: Sequence[PageRead],
-    pages: Pages,
-    plan: Plan,
-    views: Mapping[str, HostView],
-    pool: ThreadPool,
-) -> None:
-    """Read cold pages, a few at a time; the first failure wins, after all reads have ended."""
-    waiting: deque[tuple[PageRead, Future[Page | None]]] = deque()
-    failed: PageFailed | None = None
-    left = deque(reads)
-    while left or waiting:
-        while left and len(waiting) < READ_AHEAD and failed is None:
-            read = left.popleft()
-            waiting.append((read, pool.submit(_read_cold, read, pages, views)))
-        if not waiting:
-            break
-        read, future = waiting.popleft()
-        try:
-            page = future.result()
-            if page is not None and failed is None:
-                _decode(read, page, plan, views)
-                pages.keep(page)
-        except PageError as error:
-            failed = failed or PageFailed(read.use.page, error)
-        except PageFailed as error:
-            failed = failed or error
-    if failed is not None:
-        raise failed
-
-
-def _read_cold(read: PageRead, pages: Pages, views: Mapping[str, HostView]) -> Page | None:
-    """Read a page into its targets; one that must be decoded first is returned instead."""
-    with pages.reading(read.use.page) as reader:
-        if not is_direct(read, reader.meta):
-            encoded = allocate_payload(reader.meta.nbytes)
-            reader.read_into([encoded])
-            return Page(reader.meta, encoded)
-        segments = _segments(read, views)
-        if segments is not None:
-            reader.read_into(segments)
-            return None
-        payload = np.empty(reader.meta.nbytes, dtype=np.uint8)
-        reader.read_into([payload])
-    _scatter(read, payload, views)
-    return None
-
-
 def _segments(read: PageRead, views: Mapping[str, HostView]) -> list[HostView] | None:
-    """Return the memory that a page fills, in payload order, or None unless it fills it exactly."""
     by_tensor: dict[str, list[Copy]] = {}
     for copy in read.copies:
         by_tensor.setdefault(copy.tensor, []).append(copy)
@@ -177,7 +188,7 @@ def _segments(read: PageRead, views: Mapping[str, HostView]) -> list[HostView] |
     return segments
 
 
-def _scatter(read: PageRead, payload: HostView, views: Mapping[str, HostView]) -> None:
+def scatter(read: PageRead, payload: HostView, views: Mapping[str, HostView]) -> None:
     """Copy a payload's tensors to their targets; targets without a view are passed over."""
     offset = 0
     tensors: dict[str, tuple[TensorSpec, int]] = {}

@@ -1,18 +1,37 @@
 """What goes where in a restore: decided first, executed after by whichever executor suits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import NamedTuple
 
-from omlx_cache.adapters.base import Phase, Ranges, TokenRange
+from omlx_cache.adapters.base import GroupSpec, Phase, Ranges, TokenRange
+from omlx_cache.arrays.mlxio import TOKEN_AXIS
 from omlx_cache.codecs import Codec
-from omlx_cache.cut import file_order
-from omlx_cache.encoding import DENSE, packing_codecs, wanted_specs
-from omlx_cache.layout import Leaf
-from omlx_cache.lookup import PageUse, RestorePoint
-from omlx_cache.mlxio import TOKEN_AXIS
-from omlx_cache_storage.errors import ForeignPage
+from omlx_cache.pages.layout import Leaf
+from omlx_cache.pages.tensors import (
+    DENSE,
+    file_order,
+    packing_codecs,
+    refuse_tensors_of_no_leaf,
+    wanted_specs,
+)
+from omlx_cache.restore.lookup import PageUse, RestorePoint
+from omlx_cache_storage.errors import ForeignPage, PageError
 from omlx_cache_storage.page import PageId, PageMeta, TensorSpec
+
+
+class PageFailed(Exception):
+    """A page could not be used; the restore must be planned again without it.
+
+    `joins` says that the page itself is sound but does not fit the group that it should join.
+    """
+
+    def __init__(self, page: PageId, cause: PageError, *, joins: bool = False) -> None:
+        super().__init__(str(cause))
+        self.page = page
+        self.cause = cause
+        self.joins = joins
 
 
 class Copy(NamedTuple):
@@ -63,46 +82,65 @@ class Plan:
 def make_plan(
     leaves: Sequence[Leaf],
     point: RestorePoint,
-    metas: Mapping[PageId, PageMeta],
+    models: Mapping[GroupSpec, PageMeta],
     phases: Mapping[str, Phase],
     capacity: int,
 ) -> Plan:
     """Return the plan to restore `point` into fresh leaves; pure.
 
-    `metas` has the last page of each group at least; `capacity` is the token count that growing
-    buffers should hold without being copied. Raises ForeignPage when pages cannot be joined.
+    `models` has a page of each group, like which the others must be; `capacity` is the token count
+    that growing buffers should hold without being copied. Raises PageFailed for a page that fits
+    no leaf.
     """
     targets: dict[str, TensorSpec] = {}
     reads: list[PageRead] = []
     plans: list[LeafPlan] = []
     codecs: dict[str, Codec] = {}
     for group, uses in point.uses.items():
-        model = metas[uses[-1].page]
-        members = [leaf for leaf in leaves if leaf.group == group]
-        _refuse_strangers(model, members)
+        model = models[group]
         wanted: dict[str, Ranges] = {}
         specs: dict[str, TensorSpec] = {}
-        for leaf in members:
-            phase = phases.get(leaf.path, {})
-            ranges = leaf.adapter.wanted(leaf.cache, point.position, phase)
-            fields = wanted_specs(leaf, model)
-            for spec in fields.values():
-                wanted[spec.name] = ranges
-                specs[spec.name] = spec
-                targets[spec.name] = _target(spec, leaf, ranges, capacity)
-            codecs |= packing_codecs(leaf, model)
-            plans.append(LeafPlan(leaf, {f: spec.name for f, spec in fields.items()}, phase))
+        members = [leaf for leaf in leaves if leaf.group == group]
+        try:
+            refuse_tensors_of_no_leaf(model, members)
+            for leaf in members:
+                phase = phases.get(leaf.path, {})
+                ranges = leaf.adapter.wanted(leaf.cache, point.position, phase)
+                fields = wanted_specs(leaf, model)
+                for spec in fields.values():
+                    wanted[spec.name] = ranges
+                    specs[spec.name] = spec
+                    targets[spec.name] = _target(spec, leaf, ranges, capacity)
+                codecs |= packing_codecs(leaf, model)
+                plans.append(LeafPlan(leaf, {f: s.name for f, s in fields.items()}, phase))
+        except PageError as error:
+            raise PageFailed(model.id, error, joins=True) from error
         ordered = file_order(specs.values())
         reads += [_read(use, ordered, wanted) for use in uses]
-    encoded = any(meta.codec != DENSE for meta in metas.values())
+    reads.sort(key=lambda read: read.use.info.position)
+    encoded = any(meta.codec != DENSE for meta in models.values())
     return Plan(point.position, targets, reads, plans, codecs, encoded)
 
 
-def _refuse_strangers(model: PageMeta, members: Sequence[Leaf]) -> None:
-    prefixes = tuple(f"{leaf.path}." for leaf in members)
-    strangers = [spec.name for spec in model.tensors if not spec.name.startswith(prefixes)]
-    if strangers:
-        raise ForeignPage(f"a page of group {model.group} has {strangers[:3]} of no leaf")
+def is_direct(read: PageRead, meta: PageMeta) -> bool:
+    """True when a page's tensors are what its targets want; False when a codec stands between.
+
+    Raises PageFailed for a page of other leaves, or one without codec that has other tensors.
+    """
+    if meta.tensors == read.expected:
+        return True
+    names = {spec.name for spec in read.expected}
+    ours = {spec for spec in meta.tensors if spec.name in names}
+    differs = meta.codec == DENSE and bool(ours - set(read.expected))
+    if differs or _paths(meta.tensors) != _paths(read.expected):
+        error = ForeignPage("the page's tensors differ from those it should join")
+        raise PageFailed(read.use.page, error, joins=True)
+    return False
+
+
+def _paths(specs: Iterable[TensorSpec]) -> set[tuple[str, ...]]:
+    """Return the leaves that tensors belong to: the numbers that their names begin with."""
+    return {tuple(takewhile(str.isdecimal, spec.name.split("."))) for spec in specs}
 
 
 def _target(spec: TensorSpec, leaf: Leaf, ranges: Ranges, capacity: int) -> TensorSpec:

@@ -73,6 +73,13 @@ def _queue_bytes(values: Mapping[str, Any]) -> Derived:
     return Derived(min(hot.size // 4, QUEUE_CAP), how)
 
 
+def _restore_bytes(values: Mapping[str, Any]) -> Derived:
+    machine: Machine = values["machine"]
+    memory = machine.memory_bytes
+    how = f"1/{MEMORY_SHARE} of {format_size(memory)}, {machine.memory_name}"
+    return Derived(memory // MEMORY_SHARE, how)
+
+
 def _snapshot_bytes(values: Mapping[str, Any]) -> Derived:
     hot = _hot_or_default(values)
     return Derived(hot.size // 4, f"1/4 of {hot.how}")
@@ -118,6 +125,7 @@ RULES = {
     "queue_bytes": Rule(
         "a quarter of `hot_bytes`, or of its default where that is 0; at most 1 GiB", _queue_bytes
     ),
+    "restore_bytes": Rule("an eighth of physical memory", _restore_bytes),
     "snapshot_bytes": Rule(
         "a quarter of `hot_bytes`, or of its default where that is 0", _snapshot_bytes
     ),

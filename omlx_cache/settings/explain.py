@@ -30,7 +30,7 @@ def allowed(field: FieldInfo) -> str:
         return " or ".join((", ".join(choices[:-1]), choices[-1])) if choices[1:] else choices[0]
     limits = {key: getattr(note, key) for note in field.metadata for key in ("ge", "le")
               if hasattr(note, key)}  # fmt: skip
-    text = "a whole number"
+    text = "a number" if field.annotation is float else "a whole number"
     if "le" in limits:
         return f"{text} from {limits['ge']} to {limits['le']}"
     return f"{text}, {limits['ge']} or more"

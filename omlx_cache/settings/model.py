@@ -79,8 +79,8 @@ class CacheSettings(BaseSettings):
 
     hot_bytes: Size = Field(_DERIVED)
     """Budget of the hot tier: live arrays in this process, pages waiting for the writer
-    included. 0 means no hot tier: pages only wait for the writer, within `queue_bytes`. A small
-    budget makes a small queue (see there), which may drop pages that were to be written."""
+    included. 0 means no hot tier: pages only wait for the writer, within `queue_bytes`. The length
+    of a sequence is limited by the disk, not by this."""
 
     hot_cache_only: bool = False
     """Keep everything in memory: no directory is made, no writer runs, an evicted page is
@@ -98,16 +98,33 @@ class CacheSettings(BaseSettings):
     write_policy: Annotated[Literal["through", "back", "second_touch"], BeforeValidator(_lower)] = (
         "through"
     )
-    """When a page goes to disk: `through` at commit, `back` when the hot tier evicts it,
-    `second_touch` when it is wanted again."""
+    """When a page goes to disk: `through` as soon as it is stored, `back` when the hot tier evicts
+    it, `second_touch` when a second request uses it."""
 
     queue_bytes: Size = Field(_DERIVED)
-    """Bytes that may wait for the writer, `hot_bytes` at most unless that is 0. With the policy
-    `through` a commit offers all its pages at once: what does not fit is as `queue_full` says."""
+    """Bytes that may wait for the writer, `hot_bytes` at most unless that is 0. Blocks that do not
+    fit are stored a little later, the last ones as `queue_full` says."""
 
     queue_full: Annotated[Literal["drop", "wait"], BeforeValidator(_lower)] = "drop"
-    """What happens to a page that does not fit into the queue: `drop` counts it and leaves it to
-    the hot tier, `wait` lets commit wait for the disk."""
+    """What a sequence's last commit does when neither memory nor the queue has room: `drop` waits
+    `commit_wait_seconds` for the writer, then drops the deep end, counted; `wait` waits for as long
+    as the writer progresses."""
+
+    commit_wait_seconds: float = Field(2.0, ge=0, le=60)
+    """How long a sequence's last commit may wait for the writer. Blocks stored during prefill and
+    decode never wait."""
+
+    restore_bytes: Size = Field(_DERIVED)
+    """Memory that restores which were begun ahead of their sessions may take together. A prefix
+    larger than this is read when its session begins."""
+
+    restore_wait_seconds: float = Field(2.0, ge=0, le=3600)
+    """How long a session that takes over a restore that was begun waits for the disk: this, and
+    `restore_wait_seconds_per_token` for each token of the prompt. What has not come by then is
+    computed."""
+
+    restore_wait_seconds_per_token: float = Field(0.001, ge=0, le=1)
+    """See `restore_wait_seconds`: about what it costs to compute a token instead."""
 
     durability: Annotated[Literal["none", "fsync", "full"], BeforeValidator(_lower)] = "fsync"
     """What precedes a file's publication: nothing, `fsync`, or `full`, which on macOS asks the
@@ -127,10 +144,12 @@ class CacheSettings(BaseSettings):
     every prompt comes from one person."""
 
     snapshot_bytes: Size = Field(_DERIVED)
-    """Budget of the live snapshots of recurrent state that open sessions hold, for the process."""
+    """Budget of the windows and snapshots of recurrent state that open sessions hold until the
+    tiers have room for them, for the process."""
 
     snapshot_stride: int = Field(2048, ge=1)
-    """Tokens between regular snapshots of recurrent state, rounded to blocks by the policy."""
+    """Tokens between the regular restore points of models with windows or recurrent state, rounded
+    to blocks by the policy."""
 
     socket: Annotated[
         Literal["auto", "off"] | Path,

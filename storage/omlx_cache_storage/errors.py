@@ -27,3 +27,10 @@ class PageUnreadable(PageError):
     """The disk refused: the file is gone, or reading it failed."""
 
     reason = "unreadable"
+
+
+class UndecodablePage(PageError):
+    """A page that may well be sound, but that this process cannot decode: zstd is not installed, or
+    a later version of the format or of a packing wrote it. It stays where it is."""
+
+    reason = "undecodable"

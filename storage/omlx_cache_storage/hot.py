@@ -5,20 +5,27 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from omlx_cache_storage.index import PageIndex, Tail
+from omlx_cache_storage.format.names import parent_hint
+from omlx_cache_storage.index import PageIndex
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.names import parent_hint
-from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
+from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.recency import ChainRecency, Clock
+from omlx_cache_storage.stats import HotUsage
+
+SPARE_SHARE = 32
+"""What a sequence larger than the tier pushes out of its own pages at a time, and what write-back
+queues at a time: this share of the tier, so that the order is not gone through for each page."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """A page in memory. `pins`: writes that still need it. `dirty`: the disk lacks it."""
+    """A page in memory. `pins`: writes that still need it. `dirty`: the disk lacks it.
+    `refused`: it lacks it because its budget has no room for a page so deep."""
 
     page: Page
     dirty: bool
     pins: int = 0
+    refused: bool = False
 
     @property
     def position(self) -> int:
@@ -48,6 +55,23 @@ class HotEntry(NamedTuple):
     tier: str
     used_ns: int
 
+    @property
+    def page(self) -> PageId:
+        return self.meta.id
+
+    @property
+    def namespace(self) -> BlockKey:
+        return self.meta.namespace
+
+    @property
+    def info(self) -> PageInfo:
+        return PageInfo(self.meta.position, self.meta.held, self.meta.nbytes, self.tier)
+
+    @property
+    def path(self) -> None:
+        """None: what is in memory is no file."""
+        return None
+
 
 class Grant(NamedTuple):
     """Whether bytes were reserved, and the dirty pages that stood in the way."""
@@ -56,24 +80,15 @@ class Grant(NamedTuple):
     dirty: list[PageId]
 
 
-@dataclass(frozen=True, slots=True)
-class HotUsage:
-    """Bytes and pages at one moment."""
-
-    pages: int
-    nbytes: int
-    peak_bytes: int
-    limit_bytes: int
-    evicted_pages: int
-
-
 class HotTier:
     """Holds live pages; `bytes held + bytes reserved <= limit_bytes` at every moment.
 
-    Mutable: every field below `_lock`, which guards them; any thread may call. No I/O here.
-    A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that the disk
-    lacks is not evicted either, but named for writing first. Without `retain` a page leaves as
-    soon as the disk has it.
+    `_lock` guards `_index`, `_order`, `_bytes`, `_reserved`, `_dirty_bytes`, `_queued_bytes` (dirty
+    and pinned), `_peak`, `_evicted`; any thread may call. No I/O here. A pinned page (queued for
+    the disk) is never evicted. With `keep_dirty` a page that the disk lacks is not evicted either,
+    but named for writing first.
+    Without `retain` a page leaves as soon as the disk has it. `backed` says that there is a disk:
+    a sequence may then push out pages of its own that the disk has.
     """
 
     def __init__(
@@ -82,11 +97,13 @@ class HotTier:
         *,
         keep_dirty: bool = False,
         retain: bool = True,
+        backed: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self.limit_bytes = limit_bytes
         self._keep_dirty = keep_dirty
-        self._retain = retain
+        self.retain = retain
+        self._backed = backed
         self._clock = clock or Clock()
         self._lock = threading.Lock()
         self._index: PageIndex[_Held] = PageIndex()
@@ -94,19 +111,26 @@ class HotTier:
         self._bytes = 0
         self._reserved = 0
         self._dirty_bytes = 0
+        self._queued_bytes = 0
         self._peak = 0
         self._evicted = 0
 
     def reserve(
-        self, nbytes: int, keep: Collection[PageId] = (), *, give_up_dirty: bool = False
+        self,
+        nbytes: int,
+        own: Collection[PageId] = (),
+        *,
+        evict: bool = True,
+        give_up_dirty: bool = False,
     ) -> Grant:
-        """Set bytes aside for a page about to be made, evicting others but those in `keep`.
+        """Set bytes aside for a page about to be made, evicting others as needed.
 
-        `give_up_dirty` evicts pages that the disk lacks as well, whatever `keep_dirty` says.
+        Pages of the same sequence (`own`) leave last, and only those that the disk has. Without
+        `evict` only free room is granted. `give_up_dirty` evicts pages of others that the disk
+        lacks as well, whatever `keep_dirty` says.
         """
-        spare_dirty = self._keep_dirty and not give_up_dirty
         with self._lock:
-            victims, dirty = self._victims(nbytes, keep, spare_dirty)
+            victims, dirty = self._victims(nbytes, own, evict, give_up_dirty)
             if victims is None:
                 return Grant(False, dirty)
             for page in victims:
@@ -116,15 +140,37 @@ class HotTier:
             self._peak = max(self._peak, self._bytes + self._reserved)
             return Grant(True, dirty)
 
+    def shrink(self, nbytes: int) -> bool:
+        """Evict down to `nbytes`, as far as pages may leave; True when that was enough."""
+        with self._lock:
+            excess = self._bytes + self._reserved - nbytes
+            victims: list[PageId] = []
+
+            def consider(page: PageId) -> bool:
+                nonlocal excess
+                held = self._index.get(page)
+                if held is not None and not held.pins and not self._must_write(held):
+                    victims.append(page)
+                    excess -= held.page.meta.nbytes
+                return excess > 0
+
+            if excess > 0:
+                self._order.visit(consider)
+            for page in victims:
+                self._drop(page)
+                self._evicted += 1
+            return excess <= 0
+
     def release(self, nbytes: int) -> None:
         """Give a reservation back."""
         with self._lock:
             self._reserved -= nbytes
 
-    def put(self, page: Page, *, dirty: bool) -> bool:
+    def put(self, page: Page, *, dirty: bool, stamp_ns: int | None = None) -> bool:
         """Take a page whose payload bytes were reserved; the reservation is consumed.
 
-        False, and the page is left out, when one that holds as many of its tokens is here.
+        Its stamp of the clock is now by default. False, and the page is left out, when one that
+        holds as many of its tokens is here.
         """
         meta = page.meta
         with self._lock:
@@ -133,10 +179,13 @@ class HotTier:
             if old is not None and old.held >= meta.held:
                 return False
             self._drop(meta.id)
-            self._index.put(meta.id, _Held(page, dirty, 0 if old is None else old.pins))
-            self._order.add(meta.id, meta.position, self._clock.now())
+            held = _Held(page, dirty, 0 if old is None else old.pins)
+            self._index.put(meta.id, held)
+            self._order.add(
+                meta.id, meta.position, self._clock.now() if stamp_ns is None else stamp_ns
+            )
             self._bytes += meta.nbytes
-            self._dirty_bytes += meta.nbytes * dirty
+            self._weigh(held, 1)
             return True
 
     def get(self, page: PageId) -> Page | None:
@@ -163,19 +212,25 @@ class HotTier:
             held = self._index.get(page)
             if held is None:
                 return None
+            self._weigh(held, -1)
             held.pins += 1
+            self._weigh(held, 1)
             return held.page
 
-    def unpin(self, page: PageId, *, written: Page | None) -> None:
-        """Undo one `pin`; `written` is the version of the page that the disk has now."""
+    def unpin(self, page: PageId, *, written: Page | None, refused: bool = False) -> None:
+        """Undo one `pin`; `written` is the version of the page that the disk has now, `refused`
+        says that its budget has no room for the page."""
         with self._lock:
             held = self._index.get(page)
             if held is None:
                 return
+            self._weigh(held, -1)
             held.pins = max(0, held.pins - 1)
-            if held.dirty and written is not None and written.meta.held >= held.held:
-                self._clean(held)
-            if not self._retain and not held.pins and not held.dirty:
+            held.refused = refused
+            if written is not None and written.meta.held >= held.held:
+                held.dirty = False
+            self._weigh(held, 1)
+            if not self.retain and not held.pins and (refused or not held.dirty):
                 self._drop(page)
 
     def mark_dirty(self, pages: Iterable[PageId]) -> None:
@@ -183,9 +238,10 @@ class HotTier:
         with self._lock:
             for page in pages:
                 held = self._index.get(page)
-                if held is not None and not held.dirty:
+                if held is not None:
+                    self._weigh(held, -1)
                     held.dirty = True
-                    self._dirty_bytes += held.page.meta.nbytes
+                    self._weigh(held, 1)
 
     def is_dirty(self, page: PageId) -> bool:
         """True when the page is here, the disk lacks it, and no write is queued."""
@@ -195,22 +251,28 @@ class HotTier:
 
     def dirty(self, beyond_bytes: int = 0) -> list[PageId]:
         """Return unpinned dirty pages, next to be evicted first, until no more than
-        `beyond_bytes` of dirty bytes are left unnamed."""
+        `beyond_bytes` of dirty bytes are left unnamed; when they are more, a few further ones too.
+        Refused pages are passed over."""
         named: list[PageId] = []
         with self._lock:
+            if self._dirty_bytes - self._queued_bytes <= beyond_bytes:
+                return named
             left = self._dirty_bytes
+            spare = beyond_bytes // SPARE_SHARE
 
             def note(page: PageId) -> bool:
                 nonlocal left
                 held = self._index.get(page)
-                if left > beyond_bytes and held is not None and held.dirty:
-                    left -= held.page.meta.nbytes
-                    if not held.pins:
+                if held is not None and held.dirty:
+                    size = held.page.meta.nbytes
+                    if left <= beyond_bytes and beyond_bytes - left + size > spare:
+                        return False
+                    left -= size
+                    if not held.pins and not held.refused:
                         named.append(page)
-                return left > beyond_bytes
+                return left > beyond_bytes - spare
 
-            if left > beyond_bytes:
-                self._order.visit(note)
+            self._order.visit(note)
         return named
 
     def touch(self, chain: Iterable[PageId], stamp_ns: int | None = None) -> None:
@@ -223,14 +285,19 @@ class HotTier:
         with self._lock:
             self._order.touch(pages, self._clock.superseded() if stamp_ns is None else stamp_ns)
 
-    def discard(self, page: PageId) -> None:
-        """Forget a page, pinned or not."""
+    def discard(self, pages: Iterable[PageId]) -> int:
+        """Forget pages, pinned or not; return how many there were."""
         with self._lock:
-            self._drop(page)
+            return sum(self._drop(page) for page in pages)
 
     def tails(self, parent: BlockKey) -> set[Tail]:
         with self._lock:
             return self._index.tails(parent)
+
+    def pages(self) -> set[PageId]:
+        """Return what is held, in no order."""
+        with self._lock:
+            return set(self._index)
 
     def entries(self) -> list[HotEntry]:
         """Return what is held, the first to be evicted first."""
@@ -258,45 +325,67 @@ class HotTier:
             entries = dict(self._index.items())
             held = sum(e.page.meta.nbytes for e in entries.values())
             dirty = sum(e.page.meta.nbytes for e in entries.values() if e.dirty)
+            queued = sum(e.page.meta.nbytes for e in entries.values() if e.dirty and e.pins)
             assert self._bytes == held, (self._bytes, held)
             assert self._dirty_bytes == dirty, (self._dirty_bytes, dirty)
+            assert self._queued_bytes == queued, (self._queued_bytes, queued)
             assert self._reserved >= 0, self._reserved
             assert set(self._order.ordered()) == set(entries)
             assert self._bytes + self._reserved <= self.limit_bytes
 
     def _victims(
-        self, nbytes: int, keep: Collection[PageId], spare_dirty: bool
+        self, nbytes: int, own: Collection[PageId], evict: bool, give_up_dirty: bool
     ) -> tuple[list[PageId] | None, list[PageId]]:
-        """Decide what must leave to make room; None when it cannot be made."""
+        """Decide what must leave to make room, None when it cannot be made; and which pages
+        stand in the way until they are written."""
         excess = self._bytes + self._reserved + nbytes - self.limit_bytes
         victims: list[PageId] = []
         dirty: list[PageId] = []
         if excess <= 0:
             return victims, dirty
+        if not evict or nbytes > self.limit_bytes:
+            return None, dirty
+        durable: list[tuple[PageId, int]] = []
 
         def consider(page: PageId) -> bool:
             nonlocal excess
             held = self._index.get(page)
-            if held is None or held.pins or page in keep:
+            if held is None or held.pins:
                 return True
-            if held.dirty and spare_dirty:
+            ours = page in own
+            if self._must_write(held) and (ours or not give_up_dirty):
                 dirty.append(page)
-                return True
-            victims.append(page)
-            excess -= held.page.meta.nbytes
+            elif not ours:
+                victims.append(page)
+                excess -= held.page.meta.nbytes
+            elif self._backed and not held.dirty:
+                durable.append((page, held.page.meta.nbytes))
             return excess > 0
 
-        if nbytes <= self.limit_bytes:
-            self._order.visit(consider)
+        self._order.visit(consider)
+        spare = self.limit_bytes // SPARE_SHARE if excess > 0 else 0
+        for page, size in durable:
+            if excess <= 0 and size - excess > spare:
+                break
+            victims.append(page)
+            excess -= size
         return (None if excess > 0 else victims), dirty
 
-    def _clean(self, held: _Held) -> None:
-        held.dirty = False
-        self._dirty_bytes -= held.page.meta.nbytes
+    def _must_write(self, held: _Held) -> bool:
+        """True for a page that is written before it may leave."""
+        return self._keep_dirty and held.dirty and not held.refused
 
-    def _drop(self, page: PageId) -> None:
+    def _weigh(self, held: _Held, sign: int) -> None:
+        """Count a page's dirty bytes, or with -1 no longer, before what they depend on changes."""
+        nbytes = sign * held.page.meta.nbytes if held.dirty else 0
+        self._dirty_bytes += nbytes
+        self._queued_bytes += nbytes if held.pins else 0
+
+    def _drop(self, page: PageId) -> bool:
         held = self._index.pop(page)
-        if held is not None:
-            self._order.discard(page)
-            self._bytes -= held.page.meta.nbytes
-            self._dirty_bytes -= held.page.meta.nbytes * held.dirty
+        if held is None:
+            return False
+        self._order.discard(page)
+        self._bytes -= held.page.meta.nbytes
+        self._weigh(held, -1)
+        return True

@@ -1,11 +1,11 @@
 """What a tier knows of its pages: by id, and which tails follow a block boundary."""
 
 from collections.abc import Iterator
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
+from omlx_cache_storage.format.names import parent_hint
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.names import parent_hint
-from omlx_cache_storage.page import PageId
+from omlx_cache_storage.page import PageId, Tail
 
 
 class Indexed(Protocol):
@@ -22,13 +22,6 @@ class Indexed(Protocol):
 
 
 Entry = TypeVar("Entry", bound=Indexed)
-
-
-class Tail(NamedTuple):
-    """A page that ends inside a block: where, and in which group."""
-
-    position: int
-    group: str
 
 
 class PageIndex(Generic[Entry]):

@@ -81,7 +81,8 @@ def as_tokens(tokens: Sequence[int] | npt.NDArray[np.integer]) -> Tokens:
 class KeyChain:
     """The keys of one token sequence, computed when asked for and kept.
 
-    Not thread-safe. `extend` appends tokens; keys already given stay valid.
+    `extend` appends tokens, on one thread; keys already given stay valid. Others may ask for keys
+    meanwhile: a restore that was given up may still walk.
     """
 
     def __init__(
@@ -122,10 +123,12 @@ class KeyChain:
         if not 0 < position <= self._length:
             raise ValueError(f"position {position} is outside 1..{self._length}")
         blocks, rest = divmod(position, self.block_size)
-        while len(self._boundaries) <= blocks:
-            start = (len(self._boundaries) - 1) * self.block_size
+        while (known := len(self._boundaries)) <= blocks:
+            start = (known - 1) * self.block_size
             chunk = self._buffer[start : start + self.block_size].tobytes()
-            self._boundaries.append(BlockKey(self._digest(self._boundaries[-1], chunk)))
+            # By its place: appended by two threads at once, it would shift all keys behind it.
+            key = BlockKey(self._digest(self._boundaries[known - 1], chunk))
+            self._boundaries[known : known + 1] = [key]
         if rest == 0:
             return self._boundaries[blocks]
         chunk = self._buffer[position - rest : position].tobytes()

@@ -29,6 +29,13 @@ class PageId(NamedTuple):
     group: str
 
 
+class Tail(NamedTuple):
+    """A page that ends inside a block: where, and in which group."""
+
+    position: int
+    group: str
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """One tensor of a page: its name, safetensors dtype and shape."""

@@ -45,7 +45,7 @@ def age_seconds(stamp_ns: int, now_ns: int | None = None) -> float | None:
     return max(0.0, ((time.time_ns() if now_ns is None else now_ns) - stamp_ns) / 1e9)
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """Where a page stands; the smallest leaves first."""
 
     stamp_ns: int
@@ -57,9 +57,9 @@ class ChainRecency:
     """An order over page ids. Not thread-safe: its owner's lock guards it."""
 
     def __init__(self) -> None:
-        self._places: dict[PageId, _Place] = {}
+        self._places: dict[PageId, Place] = {}
         # Places that a page has left stay in the heap until they come up or outnumber the others.
-        self._heap: list[_Place] = []
+        self._heap: list[Place] = []
 
     def __len__(self) -> int:
         return len(self._places)
@@ -69,11 +69,11 @@ class ChainRecency:
 
     def add(self, page: PageId, position: int, stamp_ns: int) -> None:
         """Take a page that ends at `position` and was used at `stamp_ns`."""
-        self._move(_Place(stamp_ns, -position, page))
+        self._move(Place(stamp_ns, -position, page))
 
     def fill(self, pages: Iterable[tuple[PageId, int, int]]) -> None:
         """Take many pages at once, each with its position and stamp, into an empty order."""
-        self._heap = [_Place(stamp_ns, -position, page) for page, position, stamp_ns in pages]
+        self._heap = [Place(stamp_ns, -position, page) for page, position, stamp_ns in pages]
         self._places = {place.page: place for place in self._heap}
         heapq.heapify(self._heap)
 
@@ -87,16 +87,27 @@ class ChainRecency:
     def discard(self, page: PageId) -> None:
         self._places.pop(page, None)
 
+    def places(self) -> list[Place]:
+        """Return where each page stands: a copy, in no order, made without sorting.
+
+        Sorted, the first to be evicted comes first.
+        """
+        return list(self._places.values())
+
     def stamp(self, page: PageId) -> int:
         """Return when a page was used; raises KeyError."""
         return self._places[page].stamp_ns
+
+    def leaves_before(self, page: PageId, position: int, stamp_ns: int) -> bool:
+        """True when a page is worth less than one that ends at `position` and was used then."""
+        return self._places[page][:2] < (stamp_ns, -position)
 
     def visit(self, visitor: Callable[[PageId], bool]) -> None:
         """Show pages, the first to be evicted first, until `visitor` returns False.
 
         `visitor` must not change the order. Costs O(log n) a page shown.
         """
-        shown: list[_Place] = []
+        shown: list[Place] = []
         try:
             while self._heap:
                 place = heapq.heappop(self._heap)
@@ -113,7 +124,7 @@ class ChainRecency:
         """Return all pages, the first to be evicted first."""
         return [place.page for place in sorted(self._places.values())]
 
-    def _move(self, place: _Place) -> None:
+    def _move(self, place: Place) -> None:
         if self._places.get(place.page) == place:
             return
         self._places[place.page] = place

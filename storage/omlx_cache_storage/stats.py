@@ -5,14 +5,57 @@ store's start, except what is held now.
 """
 
 import threading
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 
-from omlx_cache_storage.hot import HotUsage
-from omlx_cache_storage.records import ColdUsage
-from omlx_cache_storage.writer import WriterUsage
+
+@dataclass(frozen=True, slots=True)
+class HotUsage:
+    """The hot tier at one moment."""
+
+    pages: int
+    nbytes: int
+    peak_bytes: int
+    limit_bytes: int
+    evicted_pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class ColdUsage:
+    """The cold tier at one moment: physical bytes and pages, and what went wrong so far.
+
+    `state` is `ok`, or says why the disk refused most recently: it is `ok` again after the next
+    success. `refused_pages` were worth less than all that is held; `undecodable_pages` are held
+    now, and were found to be such by this process.
+    """
+
+    pages: int
+    nbytes: int
+    peak_bytes: int
+    limit_bytes: int
+    evicted_pages: int
+    refused_pages: int
+    corrupt_pages: int
+    undecodable_pages: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriterUsage:
+    """What the writer did and what is still pending. `refused_pages` were too deep for the disk's
+    budget; `dropped_pages` did not fit into the queue."""
+
+    pending_pages: int
+    pending_bytes: int
+    peak_bytes: int
+    limit_bytes: int
+    written_pages: int
+    written_bytes: int
+    dropped_pages: int
+    failed_pages: int
+    refused_pages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +126,7 @@ class Stats:
 
 @dataclass
 class Counters:
-    """Thread-safe sums: `_lock` guards every other field."""
+    """Thread-safe sums: `_lock` guards every field but `_deferred`, whose operations are atomic."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _sums: Counter[str] = field(default_factory=Counter)
@@ -93,9 +136,43 @@ class Counters:
     _snapshots: int = 0
     _snapshot_bytes: int = 0
     _snapshot_peak: int = 0
+    _deferred: deque[Callable[[], None]] = field(default_factory=deque)
+
+    def defer(self, release: Callable[[], None]) -> None:
+        """Have `release` called by whoever counts or reads next. Takes no lock: a finalizer, which
+        may run while its own thread holds any lock, may call this and nothing else."""
+        self._deferred.append(release)
+
+    def _run_deferred(self) -> None:
+        while self._deferred:
+            try:
+                release = self._deferred.popleft()
+            except IndexError:
+                return
+            release()
+
+    def request(
+        self, asked: int, restored: int, cold: int, seconds: float, reason: str | None
+    ) -> None:
+        """Count one request: tokens asked for, restored, and restored from the disk; the seconds
+        that took; and the word for why it was not more."""
+        self.add(
+            sessions=1,
+            asked_tokens=asked,
+            restored_tokens=restored,
+            restored_cold_tokens=cold,
+            restored_hot_tokens=restored - cold,
+        )
+        self.add_seconds("restore", seconds)
+        rate = self.prefill_rate()
+        if restored and rate:
+            self.add_seconds("saved", restored / rate - seconds)
+        if reason is not None:
+            self.miss(reason)
 
     def add(self, **amounts: int) -> None:
         """Add to the sums named as `RequestStats` names them."""
+        self._run_deferred()
         with self._lock:
             self._sums.update(amounts)
 
@@ -119,6 +196,7 @@ class Counters:
 
     def take_snapshot(self, nbytes: int, limit_bytes: int) -> bool:
         """Count a live snapshot; False, and nothing counted, when it would exceed the limit."""
+        self._run_deferred()
         with self._lock:
             if self._snapshot_bytes + nbytes > limit_bytes:
                 return False
@@ -139,6 +217,7 @@ class Counters:
             return self._sums["prefilled_tokens"] / seconds if seconds else 0.0
 
     def requests(self) -> RequestStats:
+        self._run_deferred()
         with self._lock:
             sums, seconds = self._sums, self._seconds
             return RequestStats(
@@ -162,6 +241,7 @@ class Counters:
             )
 
     def snapshots(self, limit_bytes: int) -> SnapshotStats:
+        self._run_deferred()
         with self._lock:
             return SnapshotStats(
                 self._snapshots, self._snapshot_bytes, self._snapshot_peak, limit_bytes

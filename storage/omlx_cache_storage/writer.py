@@ -6,21 +6,22 @@ A queued page stays pinned in the hot tier, so it is readable and its bytes are 
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 
-from omlx_cache_storage.cold import ColdTier
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
+from omlx_cache_storage.stats import WriterUsage
+from omlx_cache_storage.tier import BackingTier
 
 _log = logging.getLogger(__name__)
 
-IDLE_SETTLE_SECONDS = 5.0
+IDLE_SECONDS = 5.0
 Documents = Callable[[BlockKey], dict[str, object]]
-Outcome = Literal["written", "failed", "gone"]
-"""How a job ended; `gone`: the page was discarded while it was queued."""
+Outcome = Literal["written", "refused", "failed", "gone"]
+"""How a job ended. `refused`: the disk's budget has no room for a page so deep; `gone`: the page
+was discarded while it was queued."""
 
 
 class _Job(NamedTuple):
@@ -28,62 +29,66 @@ class _Job(NamedTuple):
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class WriterUsage:
-    """What the writer did and what is still pending."""
-
-    pending_pages: int
-    pending_bytes: int
-    peak_bytes: int
-    limit_bytes: int
-    written_pages: int
-    written_bytes: int
-    dropped_pages: int
-    failed_pages: int
-
-
 class Writer:
-    """Writes pages behind the caller's back; `offer` never waits for a disk unless told to.
+    """Writes pages behind the caller's back; `offer` never waits.
 
-    Mutable: every field below `_changed`, a condition that guards them; any thread may call.
-    `_refused` belongs to the writer's thread.
+    The condition `_changed` guards `_jobs`, `_bytes`, `_busy`, `_stopping`, `_flushes` (how many
+    jobs must have ended before the recency of each is recorded), `_asked`, `_answered`,
+    `_accepted`, `_ended` and the counts; any thread may call. `_failing` belongs to the writer's
+    thread. `backlog` names pages that should be on the disk and were not queued, when there was
+    no room for them: an idle writer takes them up.
     """
 
-    def __init__(self, hot: HotTier, cold: ColdTier, limit_bytes: int, documents: Documents):
+    def __init__(
+        self,
+        hot: HotTier,
+        cold: BackingTier,
+        limit_bytes: int,
+        documents: Documents,
+        backlog: Callable[[], Iterable[PageId]] = tuple,
+    ) -> None:
         self._hot = hot
         self._cold = cold
         self._documents = documents
+        self._backlog = backlog
         self.limit_bytes = limit_bytes
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()
         self._bytes = 0
         self._busy = False
-        self._settling = False
         self._stopping = False
-        self._settle_wanted = False
+        self._flushes: deque[int] = deque()
+        self._asked = 0
+        self._answered = 0
+        self._accepted = 0
+        self._ended = 0
         self._peak = 0
         self._written = 0
         self._written_bytes = 0
         self._dropped = 0
         self._failed = 0
-        self._ended = 0
-        self._refused = False
+        self._refused = 0
+        self._failing = False
         self._thread = threading.Thread(target=self._run, name="omlx-cache-writer", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def offer(self, page: PageId, nbytes: int, *, wait: bool = False) -> bool:
+    @property
+    def stopped(self) -> bool:
+        return self._stopping
+
+    def has_room(self, nbytes: int) -> bool:
+        """True when `offer` would take a page of this size now."""
+        with self._changed:
+            return not self._stopping and self._bytes + nbytes <= self.limit_bytes
+
+    def offer(self, page: PageId, nbytes: int) -> bool:
         """Queue a page that the hot tier holds; False, counted, when the queue is full.
 
-        With `wait` the caller blocks until there is room, unless the page could never fit. A page
-        that the hot tier does not hold is False as well, and not counted.
+        A page that the hot tier does not hold is False as well, and not counted.
         """
         with self._changed:
-            if wait and nbytes <= self.limit_bytes:
-                self._changed.wait_for(
-                    lambda: self._bytes + nbytes <= self.limit_bytes or self._stopping
-                )
             if self._stopping or self._bytes + nbytes > self.limit_bytes:
                 self._dropped += 1
                 return False
@@ -91,29 +96,47 @@ class Writer:
                 return False
             self._jobs.append(_Job(page, nbytes))
             self._bytes += nbytes
+            self._accepted += 1
             self._peak = max(self._peak, self._bytes)
             self._changed.notify_all()
             return True
 
-    def wait_for_progress(self, timeout: float) -> bool:
-        """Block until a queued page is done; False at once when nothing is queued."""
+    @property
+    def ended(self) -> int:
+        """How many pages are done: written, refused, failed or gone."""
         with self._changed:
+            return self._ended
+
+    def wait_for_progress(self, timeout: float, since: int | None = None) -> bool:
+        """Block until a queued page is done, or at once if one is since `ended` was that; False at
+        once when nothing is queued either."""
+        with self._changed:
+            before = self._ended if since is None else since
+            if self._ended != before:
+                return True
             if not self._jobs and not self._busy:
                 return False
-            before = self._ended
-            return self._changed.wait_for(lambda: self._ended != before or self._stopping, timeout)
+            self._changed.wait_for(lambda: self._ended != before or self._stopping, timeout)
+            return self._ended != before
 
     def flush(self, timeout: float | None) -> bool:
-        """Block until nothing is pending; False when `timeout` seconds were not enough, or when
-        the writer was stopped with work left."""
-        with self._changed:
-            self._settle_wanted = True
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._idle() or self._stopping, timeout)
-            return self._idle() or (self._stopping and not self._jobs and not self._busy)
+        """Block until what was accepted before the call is done and recency is recorded.
 
-    def _idle(self) -> bool:
-        return not (self._jobs or self._busy or self._settling or self._settle_wanted)
+        False when `timeout` seconds were not enough, or when the writer was stopped with work
+        left. What others offer meanwhile is not waited for.
+        """
+        with self._changed:
+            accepted = self._accepted
+            self._flushes.append(accepted)
+            self._asked += 1
+            asked = self._asked
+            self._changed.notify_all()
+            self._wait(lambda: self._answered >= asked, timeout)
+            stopped = self._stopping and self._ended >= accepted
+            return self._answered >= asked or stopped
+
+    def _wait(self, done: Callable[[], bool], timeout: float | None) -> None:
+        self._changed.wait_for(lambda: done() or self._stopping, timeout)
 
     def stop(self, timeout: float | None) -> bool:
         """Write what is pending, within `timeout` seconds, and end the thread.
@@ -130,7 +153,8 @@ class Writer:
             self._changed.notify_all()
         for job in abandoned:
             self._hot.unpin(job.page, written=None)
-        self._thread.join(timeout)
+        if self._thread.is_alive():
+            self._thread.join(timeout if clean else 1.0)
         return clean and not abandoned
 
     def usage(self) -> WriterUsage:
@@ -144,67 +168,91 @@ class Writer:
                 self._written_bytes,
                 self._dropped,
                 self._failed,
+                self._refused,
             )
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(
-                    lambda: self._jobs or self._stopping or self._settle_wanted,
-                    IDLE_SETTLE_SECONDS,
+                woken = self._changed.wait_for(
+                    lambda: bool(self._jobs) or self._stopping or self._due() > 0,
+                    IDLE_SECONDS,
                 )
                 if self._stopping:
                     return
-                job = self._jobs.popleft() if self._jobs else None
-                if job is None:
-                    self._settling, self._settle_wanted = True, False
-                else:
-                    self._busy = True
-            outcome = self._settle() if job is None else self._write(job)
+                # First, so that a flush does not wait for what is offered after it.
+                due = self._due()
+                job = self._jobs.popleft() if self._jobs and not due else None
+                self._busy = job is not None
+            outcome = self._write(job) if job is not None else self._settle()
             # One step: who waits for progress must not see a job counted and yet under way.
             with self._changed:
-                self._busy = self._settling = False
+                self._busy = False
                 if job is not None:
                     self._count(job, outcome)
+                for _ in range(due):
+                    self._flushes.popleft()
+                self._answered += due
+                idle = not self._jobs
                 self._changed.notify_all()
+            # A disk that fails is asked again at leisure, not in a loop.
+            if idle and (outcome == "written" or not woken):
+                self._take_up_backlog()
+
+    def _due(self) -> int:
+        """Return how many flushes wait for nothing but their recency to be recorded."""
+        return sum(1 for ended in self._flushes if ended <= self._ended)
+
+    def _take_up_backlog(self) -> None:
+        for page in self._backlog():
+            held = self._hot.get(page)
+            if held is None or not self.has_room(held.meta.nbytes):
+                return
+            self.offer(page, held.meta.nbytes)
 
     def _settle(self) -> Outcome:
         try:
             self._cold.settle()
-            self._hot.mark_dirty(self._cold.take_lost())
-            return "written"
+            self._hot.mark_dirty(self._cold.take_missing())
         except Exception:
             _log.exception("recency not recorded")
-            return "failed"
+        return "gone"
 
     def _write(self, job: _Job) -> Outcome:
         page = self._hot.get(job.page)
         stamp = self._hot.used_ns(job.page)
         if page is None or stamp is None:
             return "gone"
-        written = False
+        outcome: Outcome = "failed"
         try:
-            written = self._cold.write(page, stamp, self._documents(page.meta.namespace))
-            self._refused = False
+            result = self._cold.write(page, stamp, self._documents(page.meta.namespace))
+            if result != "full":
+                outcome = "refused" if result == "refused" else "written"
+            self._failing = False
         except OSError as error:
             # Once, not for each of the thousands of pages that a full disk refuses.
-            level = logging.DEBUG if self._refused else logging.WARNING
+            level = logging.DEBUG if self._failing else logging.WARNING
             _log.log(level, "page not written, its hot copy stays: %s", error)
-            self._refused = True
+            self._failing = True
         except Exception:
             _log.exception("page not written, its hot copy stays")
-        self._hot.mark_dirty(self._cold.take_lost())
+        self._hot.mark_dirty(self._cold.take_missing())
         # Whoever used the page meanwhile told the hot tier first, and the cold one in vain.
         used = self._hot.used_ns(job.page)
         if used is not None and used != stamp:
             self._cold.touch([job.page], used)
-        self._hot.unpin(job.page, written=page if written else None)
-        return "written" if written else "failed"
+        self._hot.unpin(
+            job.page,
+            written=page if outcome == "written" else None,
+            refused=outcome == "refused",
+        )
+        return outcome
 
     def _count(self, job: _Job, outcome: Outcome) -> None:
         self._bytes -= job.nbytes
         self._ended += 1
         self._written += outcome == "written"
         self._failed += outcome == "failed"
+        self._refused += outcome == "refused"
         self._dropped += outcome == "gone"
         self._written_bytes += job.nbytes if outcome == "written" else 0

@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-import zoo
 from adapters.subjects import SUBJECTS, Subject, content, feed, shape_of
-from fidelity.drive import digest, settings
+from kit import zoo
+from kit.drive import digest, settings
+from kit.examples import examples
 from omlx_cache import BlockStore, PrefixCache
 
 MODEL = zoo.build("llama")
@@ -40,7 +41,7 @@ PLANS = st.builds(
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, BlockStore]]:
     """One store in memory for each block size."""
     opened = {
@@ -116,8 +117,7 @@ def positions(plan: Plan, total: int) -> list[int]:
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
 @hypothesis_settings(
-    max_examples=20,
-    deadline=None,
+    max_examples=examples(20),
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

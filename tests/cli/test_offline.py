@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from omlx_cache_storage.cold import ColdTier
+from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.keys import BlockKey, namespace_digest
 from omlx_cache_storage.page import Page, PageMeta, TensorSpec
 
@@ -51,7 +51,7 @@ def cold_dir(tmp_path: Path) -> Path:
         ("nameless", _page("nameless", "paged", 0, 256)),
     ]
     for model, page in pages:
-        assert tier.write(page, 10**18, _DOCUMENTS[model])
+        assert tier.write(page, 10**18, _DOCUMENTS[model]) == "written"
     return tmp_path / "cold"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from omlx_cache_daemon.verdict import with_verdict
-from omlx_cache_storage.cold import ColdTier
+from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.keys import BlockKey, namespace_digest
 from omlx_cache_storage.page import Page, PageMeta, TensorSpec
 
@@ -43,7 +43,10 @@ def page_file(tmp_path: Path) -> Path:
     )
     tier = ColdTier(tmp_path / "cold", 2**30)
     tier.open()
-    assert tier.write(Page(meta, bytes(range(256)) * (meta.nbytes // 256)), 10**18, _DOCUMENT)
+    assert (
+        tier.write(Page(meta, bytes(range(256)) * (meta.nbytes // 256)), 10**18, _DOCUMENT)
+        == "written"
+    )
     return next((tmp_path / "cold").rglob("*.safetensors"))
 
 

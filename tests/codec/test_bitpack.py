@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.examples import examples
 from omlx_cache.codecs.bitpack import pack, packed_words, unpack
 
 
@@ -14,7 +15,7 @@ def reference(row: list[int], bits: int) -> list[int]:
     return [(stream >> (32 * word)) & 0xFFFFFFFF for word in range(words)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.integers(1, 8), st.integers(1, 300), st.integers(0, 2**32))
 def test_words_equal_those_of_one_long_integer_and_unpack_again(
     bits: int, dim: int, seed: int

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.examples import examples
 from omlx_cache.codecs import (
     AffineCodec,
     Codec,
@@ -84,7 +85,7 @@ def test_decoding_gives_the_shape_and_dtype_that_went_in(
 
 
 @each_codec
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15))
 @given(data=st.data())
 def test_encoding_slices_of_any_size_equals_slicing_the_encoded_whole(
     codec: Codec, dim: int, data: st.DataObject

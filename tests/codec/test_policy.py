@@ -2,17 +2,13 @@ import mlx.core as mx
 import pytest
 
 from omlx_cache.codecs import (
-    CODEC_NAMES,
     AffineCodec,
     CodecPolicy,
     DenseCodec,
     LayerShape,
     TurboCodec,
     check_codec_name,
-    codec_for,
-    parse_identity,
 )
-from omlx_cache.codecs.policy import parse_layer_identity
 
 PAGED = LayerShape("paged", 128, 128, mx.bfloat16)
 WINDOW = LayerShape("window", 128, 128, mx.bfloat16)
@@ -97,17 +93,3 @@ def test_negative_numbers_are_refused(field: str) -> None:
 def test_unknown_name_is_refused_and_the_known_ones_are_listed() -> None:
     with pytest.raises(ValueError, match="turbo4"):
         check_codec_name("turbo5")
-
-
-@pytest.mark.parametrize("name", CODEC_NAMES)
-def test_identity_of_a_layer_splits_into_two_that_find_the_codecs(name: str) -> None:
-    (plan,) = CodecPolicy(check_codec_name(name), dense_last=0).plan([PAGED])
-    keys, values = parse_layer_identity(plan.identity)
-    assert codec_for(parse_identity(keys)) == plan.keys
-    assert codec_for(parse_identity(values)) == plan.values
-
-
-@pytest.mark.parametrize("text", ["", "dense/1", "dense/1+dense/1+dense/1"])
-def test_text_that_is_no_pair_of_identities_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="pair"):
-        parse_layer_identity(text)

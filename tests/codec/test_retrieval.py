@@ -7,9 +7,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from kit.recall.model import Recall, draw, load
+from kit.recall.probe import Through, accuracy
 from omlx_cache.codecs import CodecPolicy, LayerShape, TurboCodec, check_codec_name
-from recall.model import Recall, draw, load
-from recall.probe import Through, accuracy
 
 PAIRS, QUESTIONS, CONTEXTS = 160, 64, 4
 LAYERS = [LayerShape("paged", 64, 64, mx.float32)] * 2

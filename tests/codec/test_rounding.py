@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.examples import examples
 from omlx_cache.codecs import turbo_tables
 from omlx_cache.codecs.rounding import Rounder
 
@@ -24,7 +25,7 @@ def test_every_float_beside_a_codebooks_boundary_is_rounded_exactly(dim: int, bi
     assert np.array_equal(found, np.searchsorted(boundaries, x))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=31, unique=True))
 def test_any_boundaries_are_counted_exactly(drawn: list[float]) -> None:
     boundaries = np.sort(np.array(drawn, np.float32))

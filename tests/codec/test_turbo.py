@@ -2,9 +2,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from omlx_cache.arrays.mlxio import on_host
 from omlx_cache.codecs import Parts, TurboCodec, turbo_tables
 from omlx_cache.codecs.turbo import hadamard
-from omlx_cache.mlxio import on_host
 
 MSE = {1: 0.3608, 2: 0.1158, 3: 0.0339, 4: 0.0093}
 CORRECTED_MSE = {2: 0.1191, 3: 0.0338, 4: 0.0092}

@@ -1,11 +1,9 @@
-"""A short runtime directory, raw clients, and the descriptors that a server must give back."""
+"""A short runtime directory, and raw clients."""
 
-import os
 import shutil
 import socket
 import struct
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,15 +19,6 @@ def runtime_dir() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="oc-", dir="/tmp"))
     yield path
     shutil.rmtree(path)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_leaks() -> Iterator[None]:
-    before = len(os.listdir("/dev/fd"))
-    yield
-    names = [thread.name for thread in threading.enumerate()]
-    assert "omlx-cache-control" not in names
-    assert len(os.listdir("/dev/fd")) == before
 
 
 class RawClient:

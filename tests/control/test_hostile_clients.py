@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kit.examples import examples
 from omlx_cache.control import ControlError, ControlServer, Timeouts
 from omlx_cache.control.frames import REQUEST_LIMIT, decode_request
 from omlx_cache.control.peer import parse_xucred, peer_uid
@@ -162,7 +163,7 @@ def test_macos_credentials_are_parsed_and_doubtful_ones_refused() -> None:
             parse_xucred(doubtful)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=200))
 def test_any_bytes_decode_to_a_request_or_a_control_error(payload: bytes) -> None:
     try:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from omlx_cache import reasons
-from omlx_cache.bench.report import BEGIN, END
+from omlx_cache.tools.bench.report import BEGIN, END
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

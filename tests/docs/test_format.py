@@ -10,7 +10,7 @@ import pytest
 import xxhash
 from safetensors import safe_open
 
-import zoo
+from kit import zoo
 from omlx_cache import BlockStore, CacheSettings, PrefixCache
 
 BLOCK = 32
@@ -34,6 +34,7 @@ def cold_dir(tmp_path: Path) -> Path:
 def test_names_keys_and_places_are_as_documented(cold_dir: Path) -> None:
     (namespace,) = cold_dir.iterdir()
     document = json.loads((namespace / "namespace.json").read_text())
+    assert document.pop("label").startswith("mlx_lm.models.qwen3")
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(b"omlx-cache namespace v1\0" + text.encode())
     assert namespace.name == digest.hexdigest()

@@ -4,21 +4,19 @@ import logging
 import tempfile
 from pathlib import Path
 
-import zoo
-
 from .conversation import lengths_of, retention
 from .document import PATH, render
 from .matrix import measure
+from .mixtures import NAMES
 
 
 def main() -> None:
     """Write `docs/fidelity.md`."""
     logging.getLogger("omlx_cache").setLevel(logging.ERROR)
-    names = [name for name, family in zoo.FAMILIES.items() if not family.broken]
     with tempfile.TemporaryDirectory() as root:
-        matrix = measure(names, Path(root) / "matrix")
+        matrix = measure(NAMES, Path(root) / "matrix")
         conversations = {}
-        for name in names:
+        for name in NAMES:
             folder = Path(root) / "turns" / name
             conversations[name] = [
                 retention(name, length, folder / str(length)) for length in lengths_of(name)

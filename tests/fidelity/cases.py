@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kit.drive import Turn, decode, digest, feed, prefill, random_tokens, run
 from omlx_cache import PrefixCache
 from omlx_cache.session import Session
 
 from .damage import Target, targets
-from .drive import Turn, decode, digest, feed, prefill, random_tokens, run
 
 BLOCK = 32
 PROMPT = 5 * BLOCK
@@ -65,6 +65,8 @@ class Answer:
 def ask(model: Any, cache: PrefixCache, tokens: Sequence[int]) -> Answer:
     """Restore, feed the rest of the prompt and three fixed tokens; store nothing."""
     with cache.session(tokens) as session:
+        # Its caches go on living; what they compute is not stored.
+        session.abort()
         turn = prefill(model, session, BLOCK)
         for token in FOLLOWING:
             turn.logits.append(feed(model, session.prompt_cache, [token]))

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import mlx.core as mx
 
-import zoo
+from kit import zoo
+from kit.drive import decode, prefill, random_tokens, settings
 from omlx_cache import BlockStore, PrefixCache
-
-from .drive import decode, prefill, random_tokens, settings
 
 LENGTHS = (300, 3000, 8000)
 ANSWER = 24

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from omlx_cache.results import Lookup
-from omlx_cache_storage.format import decode_header, encode_header, payload_checksum
+from omlx_cache_storage.format.header import decode_header, encode_header, payload_checksum
+from omlx_cache_storage.format.names import parse_name
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.names import parse_name
 from omlx_cache_storage.page import Page, PageId
 
 ON_DISK = ("corrupt", "other position", "stale")
@@ -76,7 +76,7 @@ def in_memory(hot: HotTier, target: Target, kind: str) -> Iterator[None]:
 
 
 def _replace(hot: HotTier, page: Page) -> None:
-    hot.discard(page.meta.id)
+    hot.discard([page.meta.id])
     assert hot.reserve(page.meta.nbytes).granted
     assert hot.put(page, dirty=False)
 

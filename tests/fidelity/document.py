@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import zoo
+from kit import zoo
 
 from .cases import BLOCK, LONG_ANSWER, POSITIONS
 from .conversation import ANSWER, LENGTHS, Retention
@@ -15,8 +15,9 @@ PATH = Path(__file__).parents[2] / "docs" / "fidelity.md"
 
 _INTRODUCTION = f"""# What is restored, and how exactly
 
-Written by `python -m fidelity` (with `tests` on the path); a test compares it with new
-measurements. The models are real mlx-lm classes at very small sizes with random weights, run on
+Written by `python -m fidelity` (with `tests` on the path), and compared with new measurements:
+those of one family for each mixture of cache classes in every test run, those of all families in
+the nightly one. The models are real mlx-lm classes at very small sizes with random weights, run on
 MLX's CPU back end.
 
 ## The matrix
@@ -138,10 +139,9 @@ _STORAGE = f"""
 ## Storage per cached token
 
 For the published configurations, in bf16, over a prompt of {CONTEXT:,} tokens. *Stored* is every
-page that a commit makes: each token once in every paged or windowed group (of a window shorter
-than a block, one token more than the window for each block), and the snapshots that the default
-policy keeps. *Needed* is what a restore to the end of the prompt reads: of windows only
-the last blocks, of snapshots one; the other pages are the first to be evicted. *Everything per
+page that a commit makes: each token once in every paged group, and at the restore points of the
+default policy the blocks of a window and a snapshot. *Needed* is what a restore to the end of the
+prompt reads: of windows only the last blocks, of snapshots one. *Everything per
 block* is what a cache stores that keeps, with every block, all that its layers hold at that point:
 whole windows and the recurrent state.
 """

@@ -12,12 +12,12 @@ from typing import Any
 
 import mlx.core as mx
 
-import zoo
+from kit import zoo
+from kit.drive import settings
 from omlx_cache import BlockStore, PrefixCache
 
 from .cases import POSITIONS, Case, ask, populate
 from .damage import IN_MEMORY, NOTICED, ON_DISK, Target, in_memory, on_disk
-from .drive import settings
 
 TIERS = ("hot", "cold", "new process", "hot_cache_only")
 
@@ -110,8 +110,13 @@ def disk_cells(
 
 def _damage(model: Any, directory: Path, case: Case, cell: Cell, target: Target, kind: str) -> None:
     with on_disk(directory, target, kind), BlockStore(settings(directory)) as store:
-        wrong = ask(model, PrefixCache(model, store), case.tokens)
-    shown = wrong.restored < cell.restored if kind in NOTICED else wrong.digest != case.expected
+        cache = PrefixCache(model, store)
+        if kind in NOTICED:
+            # How much is restored tells: what follows a miss is a run like any other.
+            with cache.session(case.tokens) as session:
+                shown = session.cached_tokens < cell.restored
+        else:
+            shown = ask(model, cache, case.tokens).digest != case.expected
     _note(cell, target, kind, shown)
 
 

@@ -5,7 +5,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-import zoo
+from kit import zoo
 
 from .cases import Case
 from .damage import NOTICED

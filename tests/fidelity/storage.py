@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from omlx_cache.adapters.base import PAGED, STATE, GroupSpec
-from omlx_cache.policy import StridePolicy
+from omlx_cache.adapters.base import STATE, GroupSpec
+from omlx_cache.commit.snapshots import StridePolicy
 from omlx_cache.settings import CacheSettings
-from omlx_cache.sizing import Attention, State, layout_of
+from omlx_cache.tools.size.trace import trace
 
 CONTEXT = 32_768
 BLOCK: int = CacheSettings.model_fields["block_size"].default
@@ -18,6 +18,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Gemma 3 27B": {
         "model_type": "gemma3_text",
         "hidden_size": 5376,
+        "intermediate_size": 21504,
+        "vocab_size": 262208,
         "num_hidden_layers": 62,
         "num_attention_heads": 32,
         "num_key_value_heads": 16,
@@ -29,6 +31,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gpt-oss-20b": {
         "model_type": "gpt_oss",
         "hidden_size": 2880,
+        "intermediate_size": 2880,
+        "num_local_experts": 32,
+        "num_experts_per_tok": 4,
+        "vocab_size": 201088,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 150000,
         "num_hidden_layers": 24,
         "num_attention_heads": 64,
         "num_key_value_heads": 8,
@@ -40,6 +48,18 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Qwen3-Next-80B-A3B": {
         "model_type": "qwen3_next",
         "hidden_size": 2048,
+        "intermediate_size": 5120,
+        "num_experts": 512,
+        "num_experts_per_tok": 10,
+        "decoder_sparse_step": 1,
+        "shared_expert_intermediate_size": 512,
+        "moe_intermediate_size": 512,
+        "mlp_only_layers": [],
+        "vocab_size": 151936,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000000,
+        "partial_rotary_factor": 0.25,
+        "max_position_embeddings": 262144,
         "num_hidden_layers": 48,
         "num_attention_heads": 16,
         "num_key_value_heads": 2,
@@ -53,13 +73,28 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "torch_dtype": "bfloat16",
     },
     "Llama 4 Scout": {
-        "model_type": "llama4_text",
-        "hidden_size": 5120,
-        "num_hidden_layers": 48,
-        "num_attention_heads": 40,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "attention_chunk_size": 8192,
+        "model_type": "llama4",
+        "text_config": {
+            "model_type": "llama4_text",
+            "hidden_size": 5120,
+            "intermediate_size": 8192,
+            "intermediate_size_mlp": 16384,
+            "num_hidden_layers": 48,
+            "num_attention_heads": 40,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "num_experts_per_tok": 1,
+            "num_local_experts": 16,
+            "interleave_moe_layer_step": 1,
+            "vocab_size": 202048,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 500000.0,
+            "rope_scaling": None,
+            "max_position_embeddings": 10485760,
+            "attention_bias": False,
+            "attention_chunk_size": 8192,
+            "use_qk_norm": True,
+        },
         "torch_dtype": "bfloat16",
     },
 }
@@ -84,50 +119,34 @@ class Footprint:
 
 def footprint(model: str) -> Footprint:
     """Compute one model's row."""
-    layout = layout_of(CONFIGS[model])
-    sizes: dict[GroupSpec, int] = {}
-    for leaf in layout.leaves:
-        group = _group(leaf)
-        size = _size(leaf, layout.itemsize)
-        sizes[group] = sizes.get(group, 0) + size
+    sizes = {
+        GroupSpec(group.kind, group.window): group.snapshot_bytes + sum(group.token_bytes["dense"])
+        for group in trace(CONFIGS[model]).groups
+    }
     captured = StridePolicy(STRIDE).positions(start=0, stop=CONTEXT, block_size=BLOCK, branch=None)
-    snapshots = len({*captured, CONTEXT})
+    stops = sorted({*captured, CONTEXT})
     stored = needed = everything = 0
     for group, size in sizes.items():
         if group.kind == "state":
-            stored += size * snapshots
+            stored += size * len(stops)
             needed += size
             everything += size * (CONTEXT // BLOCK)
             continue
-        stored += size * CONTEXT // BLOCK * _page_tokens(group)
-        needed += size * _paged_tokens(group)
+        kept = [CONTEXT] if group.kind == "paged" else stops
+        stored += size * BLOCK * len(set().union(*(_blocks(group, stop) for stop in kept)))
+        needed += size * BLOCK * len(_blocks(group, CONTEXT))
         everything += size * sum(_held(group, end) for end in range(BLOCK, CONTEXT + 1, BLOCK))
     named = {group.name: size for group, size in sizes.items()}
-    return Footprint(model, named, stored, needed, everything, sizes.get(STATE, 0) * snapshots)
+    return Footprint(model, named, stored, needed, everything, sizes.get(STATE, 0) * len(stops))
 
 
-def _group(leaf: Attention | State) -> GroupSpec:
-    if isinstance(leaf, State):
-        return STATE
-    return GroupSpec("window", leaf.window) if leaf.window else PAGED
-
-
-def _size(leaf: Attention | State, itemsize: int) -> int:
-    """Return the bytes of a token, or of a snapshot."""
-    if isinstance(leaf, State):
-        return leaf.size(itemsize)
-    return leaf.heads * (leaf.key_dim + leaf.value_dim) * itemsize
-
-
-def _page_tokens(group: GroupSpec) -> int:
-    """Return the tokens in a block's page: of a window shorter than the block, one more than it."""
-    return BLOCK if group.kind == "paged" else min(BLOCK, group.window + 1)
-
-
-def _paged_tokens(group: GroupSpec) -> int:
-    """Return the tokens in the pages that a restore to the end of the context touches."""
-    blocks = sum(-(-span.stop // BLOCK) - span.start // BLOCK for span in group.needs(CONTEXT))
-    return blocks * _page_tokens(group)
+def _blocks(group: GroupSpec, position: int) -> set[int]:
+    """Return the blocks that a restore to a position touches."""
+    return {
+        b
+        for span in group.needs(position)
+        for b in range(span.start // BLOCK, -(-span.stop // BLOCK))
+    }
 
 
 def _held(group: GroupSpec, end: int) -> int:

@@ -4,18 +4,22 @@ from pathlib import Path
 
 import pytest
 
-import zoo
 from fidelity.conversation import LENGTHS, lengths_of, retention
 from fidelity.document import PATH, retention_row
+from fidelity.mixtures import NAMES, representatives
 
-NAMES = [name for name, family in zoo.FAMILIES.items() if not family.broken]
-# One family of each kind of layer group, and of each mixture; the page has all of them.
+# One family of each kind of layer group, and of each mixture of them.
 AT_3000 = ["qwen3", "deepseek_v3", "gpt_oss", "qwen3_next", "falcon_h1", "recurrent_gemma"]
 AT_8000 = ["mamba2", "rwkv7"]
-CASES = [
-    *[(name, 300) for name in NAMES],
+EVERY_RUN = [
+    *[(name, 300) for name in representatives()],
     *[(name, 3000) for name in AT_3000],
     *[(name, 8000) for name in AT_8000],
+]
+ALL = [(name, length) for name in NAMES for length in lengths_of(name)]
+CASES = [
+    *(pytest.param(*case) for case in EVERY_RUN),
+    *(pytest.param(*case, marks=pytest.mark.nightly) for case in ALL if case not in EVERY_RUN),
 ]
 
 

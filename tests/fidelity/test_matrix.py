@@ -1,16 +1,15 @@
-"""Every family, every kind of restore, every tier: measured again and compared with the page."""
+"""Every kind of restore from every tier: measured again, and compared with the page."""
 
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-import zoo
 from fidelity.cases import LONG_ANSWER, POSITIONS
 from fidelity.document import PATH, PROSE, broken_rows, family_row
 from fidelity.matrix import TIERS, FamilyResult, measure
+from fidelity.mixtures import NAMES, mixture, nightly, others, representatives
 
-NAMES = [name for name, family in zoo.FAMILIES.items() if not family.broken]
 GROUP = 12
 EXPECTED = {
     "prefill boundary": 160,
@@ -27,14 +26,27 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @cache
-def measured(group: int, root: Path) -> dict[str, FamilyResult]:
-    """Measure a dozen families with one new process."""
-    return measure(NAMES[group * GROUP : (group + 1) * GROUP], root / str(group))
+def measured(names: tuple[str, ...], root: Path) -> dict[str, FamilyResult]:
+    """Measure some families with one new process."""
+    return measure(names, root / names[0])
 
 
-@pytest.mark.parametrize("name", NAMES)
+def group_of(name: str) -> tuple[str, ...]:
+    """The dozen families, of every run or of the nightly one, that are measured together."""
+    names = representatives() if name in representatives() else others()
+    start = names.index(name) // GROUP * GROUP
+    return names[start : start + GROUP]
+
+
+def matrix_rows() -> list[str]:
+    """The lines of the page's first table that are about a family."""
+    table = PATH.read_text().partition("\n## Two turns")[0]
+    return [line for line in table.splitlines() if line.startswith("| ") and "====" in line]
+
+
+@pytest.mark.parametrize("name", [*representatives(), *nightly(others())])
 def test_every_cell_is_restored_bit_for_bit_and_its_controls_fail(name: str, root: Path) -> None:
-    result = measured(NAMES.index(name) // GROUP, root)[name]
+    result = measured(group_of(name), root)[name]
     assert result.problem == ""
     for position in POSITIONS:
         assert set(result.cells[position]) == set(TIERS)
@@ -50,6 +62,12 @@ def test_the_page_has_a_row_for_every_family_of_the_zoo() -> None:
     text = PATH.read_text()
     assert [name for name in NAMES if f"\n| {name} |" not in text] == []
     assert all(row in text for row in broken_rows())
+
+
+def test_the_page_has_one_result_for_each_mixture() -> None:
+    rows = dict(line[2:].split(" | ", 1) for line in matrix_rows())
+    stands_for = {mixture(name): name for name in representatives()}
+    assert [name for name in NAMES if rows[name] != rows[stands_for[mixture(name)]]] == []
 
 
 def test_the_page_says_what_the_module_says() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import zoo
+from kit import zoo
 from omlx_cache import BlockStore, CacheSettings
 
 Open = Callable[..., BlockStore]

@@ -1,6 +1,7 @@
 """Continuous batching with reuse: the tokens of requests served alone, and memory given back."""
 
 import gc
+from collections.abc import Collection
 from typing import Any
 
 import mlx.core as mx
@@ -9,6 +10,7 @@ from mlx_lm.generate import BatchGenerator
 
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.integrations.batch import CachedBatchGenerator
+from omlx_cache_storage.page import PageId
 
 from .conftest import Open, model_of, prompt_of
 
@@ -141,6 +143,33 @@ def test_nothing_but_pages_is_left_of_a_request(family: str, open_store: Open) -
         serve(batch, [prompt_of(600, seed=n), prompt_of(500, seed=10 + n)])
     # One 600-token cache of these models is 150 KiB and more; none may be left behind.
     assert left_over() - before < 64 * 1024
+
+
+def test_what_has_no_room_is_tried_again_once_a_block_not_with_every_token(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(hot_cache_only=True, hot_bytes=1000)
+    tries = 0
+    admit = store.admit
+
+    def counted(nbytes: int, own: Collection[PageId] = (), **options: Any) -> bool:
+        nonlocal tries
+        tries += 1
+        return admit(nbytes, own, **options)
+
+    monkeypatch.setattr(store, "admit", counted)
+    batch = batch_of(model_of("qwen3"), store)
+    batch.submit(prompt_of(40), max_tokens=60)
+    while len(batch):
+        batch.next()
+    assert 0 < tries <= 12
+
+
+def test_a_request_for_no_token_is_refused_before_it_can_disturb_others(store: BlockStore) -> None:
+    batch = batch_of(model_of("qwen3"), store)
+    with pytest.raises(ValueError, match="at least one"):
+        batch.submit(prompt_of(50), max_tokens=0)
+    assert len(batch) == 0
 
 
 def test_an_empty_prompt_is_refused(store: BlockStore) -> None:

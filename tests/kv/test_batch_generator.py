@@ -6,8 +6,8 @@ import mlx.core as mx
 import pytest
 from mlx_lm.generate import BatchGenerator, generate_step
 
+from kit.zoo import build
 from omlx_cache.kv import RotatingKVCache, make_prompt_cache
-from zoo import build
 
 PROMPTS = [
     [(seed * 31 + at * 7) % 200 for at in range(length)] for seed, length in enumerate((40, 9, 23))

@@ -9,12 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mlx_lm.models import cache as upstream
 
+from kit.examples import examples
 from kv.drive import DTYPES, HEADS, KEY_DIM, assert_same, chunk
 from omlx_cache.kv import BatchRotatingKVCache, RotatingKVCache
 
 WINDOW, KEEP, STEP = 12, 4, 8
 quick = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 row_lengths = st.lists(st.integers(0, 3 * WINDOW), min_size=1, max_size=3)
 steps = st.lists(

@@ -7,13 +7,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mlx_lm.models import cache as upstream
 
+from kit.examples import examples
 from kv.drive import DTYPES, Pair, lengths_around, run, scripts
 from omlx_cache.kv import Geometric, KVCache, QuantizedKVCache, RotatingKVCache
 
 STEP = 8
 WINDOW = 12
 quick = settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(80), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 batches = st.sampled_from([1, 3])
 dtypes = st.sampled_from(sorted(DTYPES))

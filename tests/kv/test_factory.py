@@ -7,8 +7,8 @@ import pytest
 from mlx_lm.generate import generate_step
 from mlx_lm.models import cache as upstream
 
+from kit.zoo import FAMILIES, build
 from omlx_cache.kv import KVCache, QuantizedKVCache, RotatingKVCache, make_prompt_cache
-from zoo import FAMILIES, build
 
 
 def leaves(caches: Any) -> list[Any]:

@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, multiple, rule
 
+from kit.examples import examples
 from kv.drive import assert_same
 from omlx_cache.kv import (
     AdvanceError,
@@ -95,9 +96,7 @@ class PoolAgainstLists(RuleBasedStateMachine):
                 assert self.pool.get_seq_len(seq_id) == expected.shape[2]
 
 
-PoolAgainstLists.TestCase.settings = settings(
-    max_examples=30, stateful_step_count=25, deadline=None
-)
+PoolAgainstLists.TestCase.settings = settings(max_examples=examples(30), stateful_step_count=25)
 TestPoolAgainstLists = PoolAgainstLists.TestCase
 
 

@@ -6,9 +6,9 @@ import threading
 import mlx.core as mx
 import pytest
 
+from kit.storage import Story
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.page import Page
-from storagekit import Story
 
 KIB = 1024
 
@@ -35,12 +35,12 @@ def test_a_reservation_counts_until_it_is_used_or_released(story: Story) -> None
     tier.check_integrity()
 
 
-def test_pages_to_keep_are_not_evicted_for_their_own_chain(story: Story) -> None:
+def test_without_a_disk_pages_are_not_evicted_for_their_own_chain(story: Story) -> None:
     tier = HotTier(2 * KIB)
     assert _put(tier, story.page(1))
     assert _put(tier, story.page(2))
-    assert not tier.reserve(KIB, keep=set(story.ids(1, 2))).granted
-    assert tier.reserve(KIB, keep=set(story.ids(1))).granted
+    assert not tier.reserve(KIB, set(story.ids(1, 2))).granted
+    assert tier.reserve(KIB, set(story.ids(1))).granted
     assert tier.info(story.id(1)) is not None
     assert tier.info(story.id(2)) is None
 
@@ -133,7 +133,7 @@ def test_a_page_discarded_while_it_is_read_stays_valid_for_the_reader(story: Sto
     tier = HotTier(4 * KIB)
     assert _put(tier, story.page(1))
     held = tier.get(story.id(1))
-    tier.discard(story.id(1))
+    tier.discard([story.id(1)])
     assert held is not None
     assert held.payload == story.page(1).payload
     assert tier.usage().nbytes == 0
@@ -179,8 +179,8 @@ def test_an_evicted_page_frees_its_memory() -> None:
         tier.put(Page(meta, payload), dirty=False)
         del payload
         assert mx.get_active_memory() - before <= min(number, 3) * size + 64 * KIB
-    tier.discard(story.id(6))
+    tier.discard([story.id(6)])
     assert mx.get_active_memory() - before <= 2 * size + 64 * KIB
     for entry in tier.entries():
-        tier.discard(entry.meta.id)
+        tier.discard([entry.meta.id])
     assert mx.get_active_memory() - before <= 64 * KIB

@@ -222,3 +222,21 @@ def test_integer_arrays_of_any_width_are_the_same_tokens(dtype: str) -> None:
 def test_image_positions_down_to_minus_2_to_60_are_tokens() -> None:
     assert as_tokens([-(2**60), 2**63 - 1]).tolist() == [-(2**60), 2**63 - 1]
     assert len(as_tokens([])) == 0
+
+
+def test_two_threads_that_ask_for_one_key_do_not_shift_those_behind_it() -> None:
+    namespace = namespace_digest({"model": "two threads"})
+    tokens = as_tokens(range(64))
+    chain, alone = (KeyChain(namespace, tokens, 16) for _ in range(2))
+    digest = chain._digest
+
+    def interrupted(parent: bytes, block: bytes) -> bytes:
+        chain._digest = digest
+        chain.key(16)
+        return digest(parent, block)
+
+    chain._digest = interrupted
+    chain.key(16)
+    assert [chain.key(end) for end in (16, 32, 48, 64)] == [
+        alone.key(end) for end in (16, 32, 48, 64)
+    ]

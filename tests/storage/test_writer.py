@@ -7,57 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from omlx_cache_storage.cold import ColdTier
-from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.recency import Clock
-from omlx_cache_storage.writer import Writer
-from storagekit import FaultyDisk, Story, expected_payload, files_in, read_cold
+from kit.storage import WriterRig, expected_payload, files_in
+from omlx_cache_storage.cold.tier import ColdTier
 
 KIB = 1024
 
 
-class Rig:
-    """A hot tier, a cold tier on a faulty disk, and the writer between them."""
-
-    def __init__(self, directory: Path, queue_bytes: int) -> None:
-        clock = Clock()
-        self.story = Story(nbytes=4 * KIB)
-        self.disk = FaultyDisk()
-        self.hot = HotTier(256 * KIB, clock=clock)
-        self.cold = ColdTier(directory, 2**30, fs=self.disk, clock=clock)
-        self.cold.open()
-        self.writer = Writer(self.hot, self.cold, queue_bytes, lambda _: self.story.document)
-        self.writer.start()
-
-    def put(self, *numbers: int) -> None:
-        for page in self.story.pages(*numbers):
-            assert self.hot.reserve(page.meta.nbytes).granted
-            self.hot.put(page, dirty=True)
-
-    def offer(self, number: int, *, wait: bool = False) -> bool:
-        return self.writer.offer(self.story.id(number), self.story.nbytes, wait=wait)
-
-    def block(self) -> None:
-        """Let the next write begin and stop there."""
-        self.disk.gate.clear()
-        self.disk.reached.clear()
-
-    def on_disk(self, number: int) -> bool:
-        page = self.story.id(number)
-        if page not in self.cold:
-            return False
-        return read_cold(self.cold, page) == expected_payload(page, self.story.nbytes)
-
-
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    rig = Rig(tmp_path / "cold", 12 * KIB)
+def rig(tmp_path: Path) -> Iterator[WriterRig]:
+    rig = WriterRig(tmp_path / "cold", 12 * KIB)
     yield rig
-    rig.disk.gate.set()
-    rig.writer.stop(30)
+    rig.close()
 
 
-def test_offered_pages_arrive_in_order_and_flush_says_so(rig: Rig) -> None:
+def test_offered_pages_arrive_in_order_and_flush_says_so(rig: WriterRig) -> None:
     rig.put(1, 2, 3)
     assert [rig.offer(number) for number in (1, 2, 3)] == [True, True, True]
     assert rig.writer.flush(30)
@@ -69,7 +32,7 @@ def test_offered_pages_arrive_in_order_and_flush_says_so(rig: Rig) -> None:
     assert usage.peak_bytes <= usage.limit_bytes
 
 
-def test_a_full_queue_drops_the_page_counts_it_and_returns_at_once(rig: Rig) -> None:
+def test_a_full_queue_drops_the_page_counts_it_and_returns_at_once(rig: WriterRig) -> None:
     rig.put(1, 2, 3, 4)
     rig.block()
     assert [rig.offer(number) for number in (1, 2, 3)] == [True, True, True]
@@ -86,7 +49,7 @@ def test_a_full_queue_drops_the_page_counts_it_and_returns_at_once(rig: Rig) -> 
     assert rig.on_disk(4)
 
 
-def test_pending_pages_are_readable_and_cannot_be_evicted(rig: Rig) -> None:
+def test_pending_pages_are_readable_and_cannot_be_evicted(rig: WriterRig) -> None:
     rig.put(1)
     rig.block()
     assert rig.offer(1)
@@ -103,7 +66,7 @@ def test_pending_pages_are_readable_and_cannot_be_evicted(rig: Rig) -> None:
     assert rig.hot.reserve(256 * KIB).granted
 
 
-def test_flush_is_false_while_a_write_is_under_way(rig: Rig) -> None:
+def test_flush_is_false_while_a_write_is_under_way(rig: WriterRig) -> None:
     rig.put(1)
     rig.block()
     assert rig.offer(1)
@@ -115,13 +78,19 @@ def test_flush_is_false_while_a_write_is_under_way(rig: Rig) -> None:
     assert len(files_in(rig.cold.directory)) == 1
 
 
-def test_an_offer_that_waits_gets_its_turn(rig: Rig) -> None:
+def test_who_waits_for_progress_gets_its_turn(rig: WriterRig) -> None:
     rig.put(1, 2, 3, 4)
     rig.block()
     for number in (1, 2, 3):
         assert rig.offer(number)
     taken: list[bool] = []
-    waiting = threading.Thread(target=lambda: taken.append(rig.offer(4, wait=True)))
+
+    def wait_and_offer() -> None:
+        while not rig.writer.has_room(rig.story.nbytes) and rig.writer.wait_for_progress(30):
+            pass
+        taken.append(rig.offer(4))
+
+    waiting = threading.Thread(target=wait_and_offer)
     waiting.start()
     assert rig.disk.reached.wait(30)
     assert taken == []
@@ -133,20 +102,22 @@ def test_an_offer_that_waits_gets_its_turn(rig: Rig) -> None:
     assert rig.writer.usage().dropped_pages == 0
 
 
-def test_an_offer_larger_than_the_queue_does_not_wait_for_ever(rig: Rig) -> None:
+def test_nobody_waits_for_a_writer_that_has_nothing_to_do(rig: WriterRig) -> None:
+    assert not rig.writer.wait_for_progress(30)
     rig.put(1)
-    assert not rig.writer.offer(rig.story.id(1), 13 * KIB, wait=True)
+    assert not rig.writer.offer(rig.story.id(1), 13 * KIB)
     assert rig.writer.usage().dropped_pages == 1
+    assert not rig.writer.wait_for_progress(30)
 
 
-def test_a_page_that_is_not_there_is_neither_queued_nor_counted(rig: Rig) -> None:
+def test_a_page_that_is_not_there_is_neither_queued_nor_counted(rig: WriterRig) -> None:
     assert not rig.offer(9)
     assert rig.writer.usage().dropped_pages == 0
     assert rig.writer.flush(30)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
-def test_the_hot_copy_survives_a_failed_write(rig: Rig, code: int) -> None:
+def test_the_hot_copy_survives_a_failed_write(rig: WriterRig, code: int) -> None:
     rig.put(1)
     rig.disk.fail["write"] = code
     assert rig.offer(1)
@@ -165,7 +136,7 @@ def test_the_hot_copy_survives_a_failed_write(rig: Rig, code: int) -> None:
 
 
 def test_an_unexpected_error_does_not_end_the_thread(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: WriterRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def explode(*_: object) -> bool:
         raise RuntimeError("a bug")
@@ -182,13 +153,13 @@ def test_an_unexpected_error_does_not_end_the_thread(
     assert rig.on_disk(2)
 
 
-def test_a_page_discarded_while_it_is_queued_counts_as_dropped(rig: Rig) -> None:
+def test_a_page_discarded_while_it_is_queued_counts_as_dropped(rig: WriterRig) -> None:
     rig.put(1, 2)
     rig.block()
     assert rig.offer(1)
     assert rig.offer(2)
     assert rig.disk.reached.wait(30)
-    rig.hot.discard(rig.story.id(2))
+    rig.hot.discard([rig.story.id(2)])
     rig.disk.gate.set()
     assert rig.writer.flush(30)
     usage = rig.writer.usage()
@@ -196,7 +167,9 @@ def test_a_page_discarded_while_it_is_queued_counts_as_dropped(rig: Rig) -> None
     assert not rig.on_disk(2)
 
 
-def test_a_fuller_version_that_comes_during_the_write_is_not_taken_for_written(rig: Rig) -> None:
+def test_a_fuller_version_that_comes_during_the_write_is_not_taken_for_written(
+    rig: WriterRig,
+) -> None:
     small, full = rig.story.page(1, held=8), rig.story.page(1)
     assert rig.hot.reserve(small.meta.nbytes).granted
     rig.hot.put(small, dirty=True)
@@ -214,7 +187,7 @@ def test_a_fuller_version_that_comes_during_the_write_is_not_taken_for_written(r
     assert len(files_in(rig.cold.directory)) == 1
 
 
-def test_pages_used_while_they_wait_keep_that_recency_on_the_disk(rig: Rig) -> None:
+def test_pages_used_while_they_wait_keep_that_recency_on_the_disk(rig: WriterRig) -> None:
     """A chain is written root first, and touched before the writer comes to it."""
     rig.put(1, 2, 3)
     rig.block()
@@ -232,7 +205,7 @@ def test_pages_used_while_they_wait_keep_that_recency_on_the_disk(rig: Rig) -> N
     assert [entry.page for entry in again.entries()] == rig.story.ids(3, 2, 1)
 
 
-def test_a_page_superseded_while_it_waits_leaves_first(rig: Rig) -> None:
+def test_a_page_superseded_while_it_waits_leaves_first(rig: WriterRig) -> None:
     rig.put(1, 2)
     rig.block()
     for number in (1, 2):
@@ -245,7 +218,7 @@ def test_a_page_superseded_while_it_waits_leaves_first(rig: Rig) -> None:
     assert [entry.page for entry in rig.cold.entries()] == rig.story.ids(1, 2)
 
 
-def test_stop_writes_what_is_pending_and_ends_the_thread(rig: Rig) -> None:
+def test_stop_writes_what_is_pending_and_ends_the_thread(rig: WriterRig) -> None:
     rig.put(1, 2)
     assert rig.offer(1)
     assert rig.offer(2)
@@ -257,7 +230,7 @@ def test_stop_writes_what_is_pending_and_ends_the_thread(rig: Rig) -> None:
     assert rig.writer.flush(None)
 
 
-def test_stop_gives_up_on_a_disk_that_hangs_and_says_so(rig: Rig) -> None:
+def test_stop_gives_up_on_a_disk_that_hangs_and_says_so(rig: WriterRig) -> None:
     rig.put(1, 2, 3)
     rig.block()
     for number in (1, 2, 3):
@@ -271,7 +244,7 @@ def test_stop_gives_up_on_a_disk_that_hangs_and_says_so(rig: Rig) -> None:
     assert info.tier == "hot"
 
 
-def test_offers_from_many_threads_never_exceed_the_queue(rig: Rig) -> None:
+def test_offers_from_many_threads_never_exceed_the_queue(rig: WriterRig) -> None:
     rig.put(*range(1, 41))
     over: list[int] = []
 
@@ -295,7 +268,7 @@ def test_offers_from_many_threads_never_exceed_the_queue(rig: Rig) -> None:
     assert len(files_in(rig.cold.directory)) == usage.written_pages
 
 
-def test_work_left_when_nobody_flushes_is_written_all_the_same(rig: Rig) -> None:
+def test_work_left_when_nobody_flushes_is_written_all_the_same(rig: WriterRig) -> None:
     rig.put(1)
     assert rig.offer(1)
     while rig.writer.wait_for_progress(30):

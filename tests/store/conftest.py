@@ -3,10 +3,6 @@
 import os
 
 import pytest
-from hypothesis import settings
-
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_cache import BlockStore
-from omlx_cache_storage.errors import PageError
-from storagekit import (
+from kit.storage import (
     FaultyDisk,
     Story,
     commit,
@@ -23,6 +21,8 @@ from storagekit import (
     open_store,
     store_page,
 )
+from omlx_cache import BlockStore
+from omlx_cache_storage.errors import PageError
 
 KIB = 1024
 
@@ -45,7 +45,7 @@ def _state(store: BlockStore) -> str:
 
 def _forget_memory(store: BlockStore) -> None:
     for entry in store.hot.entries():
-        store.hot.discard(entry.meta.id)
+        store.hot.discard([entry.meta.id])
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_flush_is_false_when_the_write_that_it_waited_for_fails(
         disk.reached.clear()
         commit(store, story, 1)
         assert disk.reached.wait(30)
-        store.hot.discard(story.id(1))
+        store.hot.discard([story.id(1)])
         disk.fail["write"] = errno.ENOSPC
         assert store.writer is not None
         flush = store.writer.flush

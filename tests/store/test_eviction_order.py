@@ -3,8 +3,8 @@
 import threading
 from pathlib import Path
 
+from kit.storage import FaultyDisk, Story, commit, open_store
 from omlx_cache import BlockStore
-from storagekit import FaultyDisk, Story, commit, open_store
 
 KIB = 1024
 PAGE = 64 * KIB

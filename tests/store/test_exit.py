@@ -5,13 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from omlx_cache_storage.catalog import scan
+from omlx_cache_storage.cold.catalog import scan
 
 PROGRAM = """
 import sys
 from omlx_cache import BlockStore, CacheSettings, PrefixCache
 import mlx.core as mx
-import zoo
+from kit import zoo
 
 model = zoo.build("llama")
 settings = CacheSettings(cold_dir=sys.argv[1], min_free_bytes=0, block_size=16, socket="off")

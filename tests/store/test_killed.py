@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from omlx_cache_storage.cold import ColdTier
-from storagekit import Story, disk_usage, expected_payload, files_in, read_cold
+from kit.storage import Story, disk_usage, expected_payload, files_in, read_cold
+from omlx_cache_storage.cold.tier import ColdTier
 
 CHAIN = 4
 LIMIT = 256 * 2**20
@@ -21,7 +21,7 @@ class Zygote:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "storagekit.zygote"],
+            [sys.executable, "-m", "kit.storage.zygote"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from kit.storage import Story, commit, files_in, open_store
 from omlx_cache.control import ControlError
-from omlx_cache.namespace import Namespace
-from omlx_cache.operations import handlers
-from storagekit import Story, commit, files_in, open_store
+from omlx_cache.control.operations import handlers
+from omlx_cache.identity.namespace import Namespace
 
 KIB = 1024
 
@@ -29,7 +29,7 @@ def test_namespaces_are_summed_over_both_tiers(tmp_path: Path, story: Story) -> 
         commit(store, story, 1, 2, 3)
         commit(store, Story("other"), 1)
         assert store.flush()
-        store.hot.discard(story.id(3))
+        store.hot.discard([story.id(3)])
         found = {entry["namespace"]: entry for entry in _ask(store, "ls")}
         mine = found[story.namespace.hex()]
         assert len(found) == 2

@@ -1,12 +1,12 @@
 """When a page goes to the disk: through, back, second_touch, and never."""
 
+import errno
 import threading
 from pathlib import Path
 
 import pytest
 
-from omlx_cache_storage.cold import ColdTier
-from storagekit import (
+from kit.storage import (
     FaultyDisk,
     Story,
     commit,
@@ -17,6 +17,7 @@ from storagekit import (
     read_cold,
     store_page,
 )
+from omlx_cache_storage.cold.tier import ColdTier
 
 KIB = 1024
 
@@ -85,7 +86,7 @@ def test_second_touch_writes_what_is_wanted_again(tmp_path: Path) -> None:
     assert _on_disk(tmp_path, story) == [1, 2]
 
 
-def test_a_page_that_the_queue_dropped_is_written_at_the_next_use(tmp_path: Path) -> None:
+def test_a_page_that_the_queue_dropped_is_written_when_the_writer_is_idle(tmp_path: Path) -> None:
     story, disk = Story(nbytes=16 * KIB), FaultyDisk()
     with open_store(tmp_path, disk, queue_bytes=32 * KIB) as store:
         disk.gate.clear()
@@ -94,12 +95,26 @@ def test_a_page_that_the_queue_dropped_is_written_at_the_next_use(tmp_path: Path
         assert disk.reached.wait(30)
         assert store.writer is not None
         assert store.writer.usage().dropped_pages == 1
+        assert store.hot.is_dirty(story.id(3))
         disk.gate.set()
+        # The first ends when the writer has taken the page up, the second when it is written.
         assert store.writer.flush(30)
-        assert _on_disk(tmp_path, story) == [1, 2]
-        store.touch(story.ids(1, 2, 3))
         assert store.writer.flush(30)
         assert _on_disk(tmp_path, story) == [1, 2, 3]
+
+
+def test_a_page_whose_write_failed_is_written_at_the_next_use(tmp_path: Path) -> None:
+    story, disk = Story(), FaultyDisk()
+    with open_store(tmp_path, disk) as store:
+        disk.fail["write"] = errno.ENOSPC
+        commit(store, story, 1, 2)
+        assert store.writer is not None
+        assert store.writer.flush(30)
+        disk.fail.clear()
+        store.touch(story.ids(1))
+        assert store.find(story.id(1)).tier == "pending"  # type: ignore[union-attr]
+        assert store.writer.flush(30)
+        assert 1 in _on_disk(tmp_path, story)
 
 
 def test_a_full_queue_waits_when_the_setting_says_so(tmp_path: Path) -> None:

@@ -1,6 +1,12 @@
 """Cold pages come into memory ahead of their use, within the budget, and without harm."""
 
 import errno
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +14,25 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from omlx_cache.mlxio import allocate_payload
-from omlx_cache_storage.page import Page
-from storagekit import FaultyDisk, Story, bytes_of, commit, files_in, is_right, open_store
+from kit.storage import FaultyDisk, Story, bytes_of, commit, files_in, is_right, open_store
+from omlx_cache.arrays.mlxio import allocate_payload
+from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.page import Buffer, Page
 
 KIB = 1024
+
+
+class HangingDisk(FileSystem):
+    """A disk whose payload reads wait for `gate`, and say in `reached` that they do."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.reached = threading.Event()
+
+    def read_into(self, fd: int, offset: int, buffers: Sequence[Buffer]) -> int:
+        self.reached.set()
+        self.gate.wait(60)
+        return super().read_into(fd, offset, buffers)
 
 
 @pytest.fixture
@@ -38,9 +58,7 @@ def test_prefetched_pages_are_live_arrays_in_memory(tmp_path: Path, story: Story
         store.hot.check_integrity()
 
 
-def test_a_prefetch_stops_at_the_budget_and_evicts_none_of_its_own_pages(
-    tmp_path: Path, story: Story
-) -> None:
+def test_a_prefetch_takes_free_room_only_and_evicts_nobody(tmp_path: Path, story: Story) -> None:
     other = Story("other", nbytes=16 * KIB)
     with open_store(tmp_path, hot_bytes=64 * KIB, queue_bytes=64 * KIB) as store:
         commit(store, story, 1, 2)
@@ -48,10 +66,77 @@ def test_a_prefetch_stops_at_the_budget_and_evicts_none_of_its_own_pages(
         assert store.flush()
         handle = store.prefetch(story.ids(1, 2, 3, 4, 5, 6), allocate_payload)
         assert handle.wait(30)
-        assert handle.pages == 2
+        assert handle.pages == 1
         held = [store.hot.info(page) is not None for page in story.ids(1, 2, 3, 4, 5, 6)]
-        assert held == [True, True, True, True, False, False]
-        assert store.hot.usage().nbytes <= 64 * KIB
+        assert held == [True, True, True, False, False, False]
+        assert store.hot.info(other.id(1)) is not None
+        assert (store.hot.usage().nbytes, store.hot.usage().evicted_pages) == (64 * KIB, 0)
+
+
+def test_without_a_hot_tier_a_prefetch_keeps_nothing(tmp_path: Path, story: Story) -> None:
+    with open_store(tmp_path, hot_bytes=0, queue_bytes=256 * KIB) as store:
+        handle = store.prefetch(story.ids(1, 2, 3), allocate_payload)
+        assert handle.wait(30)
+        assert (handle.pages, store.hot.usage().pages, store.hot.usage().peak_bytes) == (0, 0, 0)
+
+
+def test_closing_does_not_wait_for_a_read_that_the_disk_does_not_answer(
+    tmp_path: Path, story: Story
+) -> None:
+    disk = HangingDisk()
+    store = open_store(tmp_path, disk)
+    handle = store.prefetch(story.ids(1, 2, 3), allocate_payload)
+    assert disk.reached.wait(30)
+    began = time.monotonic()
+    store.close(timeout=0.5)
+    assert time.monotonic() - began < 5
+    assert handle.wait(0)
+    disk.gate.set()
+
+
+def test_a_process_can_end_while_a_prefetch_hangs(tmp_path: Path, story: Story) -> None:
+    script = f"""
+import sys
+sys.path[:0] = {sys.path!r}
+from pathlib import Path
+from kit.storage import Story, open_store
+from test_prefetch import HangingDisk
+disk = HangingDisk()
+store = open_store(Path({str(tmp_path)!r}), disk)
+store.prefetch(Story(nbytes=16 * 1024).ids(1), bytearray)
+assert disk.reached.wait(30)
+print("hanging", flush=True)
+"""
+    sys_path = str(Path(__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([sys_path, *sys.path])},
+    )
+    assert (done.stdout, done.returncode) == ("hanging\n", 0), done.stderr
+
+
+def test_a_restore_takes_its_pages_out_of_a_prefetchs_hands(tmp_path: Path, story: Story) -> None:
+    disk = HangingDisk()
+    with open_store(tmp_path, disk) as store:
+        handle = store.prefetch(story.ids(1, 2, 3, 4), allocate_payload)
+        assert disk.reached.wait(30)
+        coming = store.being_read(story.id(1))
+        assert coming is not None
+        assert store.being_read(story.id(2)) is None
+        store.withdraw(story.ids(1, 2, 3))
+        disk.gate.set()
+        page = coming.result(30)
+        assert page is not None
+        assert page is store.held(story.id(1))
+        assert handle.wait(30)
+        assert handle.pages == 2
+        assert [store.held(p) is not None for p in story.ids(1, 2, 3, 4)] == [
+            True, False, False, True,
+        ]  # fmt: skip
+        assert store.being_read(story.id(1)) is None
 
 
 def test_a_cancelled_prefetch_ends_and_keeps_what_it_read(tmp_path: Path, story: Story) -> None:
@@ -118,7 +203,7 @@ def test_a_page_committed_meanwhile_is_not_replaced_by_its_older_self(
         assert store.admit(small.meta.nbytes, ())
         assert store.put(small)
         assert store.flush()
-        store.hot.discard(small.meta.id)
+        store.hot.discard([small.meta.id])
         full = story.page(9)
 
         def allocate(nbytes: int) -> Any:

@@ -5,9 +5,9 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-import zoo
+from kit import zoo
+from kit.storage import files_in, open_store
 from omlx_cache import PrefixCache
-from storagekit import files_in, open_store
 
 
 def _serve(cache: PrefixCache, model: object, tokens: list[int]) -> int:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from kit.storage import Story, commit, disk_usage, files_in, is_right, open_store
 from omlx_cache import BlockStore
-from storagekit import Story, commit, disk_usage, files_in, is_right, open_store
 
 KIB = 1024
 
@@ -129,4 +129,4 @@ def test_a_page_that_the_other_store_evicted_is_a_miss(tmp_path: Path) -> None:
 
 def _forget_memory(store: BlockStore) -> None:
     for entry in store.hot.entries():
-        store.hot.discard(entry.meta.id)
+        store.hot.discard([entry.meta.id])

@@ -15,11 +15,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from omlx_cache import BlockStore
-from omlx_cache.mlxio import allocate_payload
-from omlx_cache_storage.errors import PageError
-from omlx_cache_storage.page import PageId
-from storagekit import (
+from kit.examples import examples
+from kit.storage import (
     FaultyDisk,
     Story,
     disk_usage,
@@ -29,6 +26,10 @@ from storagekit import (
     open_store,
     store_page,
 )
+from omlx_cache import BlockStore
+from omlx_cache.arrays.mlxio import allocate_payload
+from omlx_cache_storage.errors import PageError
+from omlx_cache_storage.page import PageId
 
 KIB = 1024
 HOT = 96 * KIB
@@ -106,7 +107,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Read a chain without the help of memory, where the disk has it."""
         for number in range(1, 6):
             if not self.store.hot.is_dirty(story.id(number)):
-                self.store.hot.discard(story.id(number))
+                self.store.hot.discard([story.id(number)])
             self.read(story, number, 0)
 
     @rule(story=WHICH, last=NUMBERS)
@@ -229,9 +230,8 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 StoreMachine.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
 TestStoreMachine = StoreMachine.TestCase

@@ -12,8 +12,8 @@ from omlx_cache_daemon.options import add_format_option, positive_count
 from omlx_cache_daemon.render import print_json, table, uses_styles
 
 if TYPE_CHECKING:
-    from omlx_cache.bench.kv_codecs import BenchReport
-    from omlx_cache.bench.kv_run import BenchOptions
+    from omlx_cache.tools.bench.kv_codecs import BenchReport
+    from omlx_cache.tools.bench.kv_run import BenchOptions
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -44,9 +44,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    from omlx_cache.bench.kv_html import render_html
-    from omlx_cache.bench.kv_run import run as measure
-    from omlx_cache.bench.kv_table import as_json
+    from omlx_cache.tools.bench.kv_html import render_html
+    from omlx_cache.tools.bench.kv_run import run as measure
+    from omlx_cache.tools.bench.kv_table import as_json
 
     try:
         report = measure(_options(args))
@@ -62,9 +62,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace) -> "BenchOptions":
-    from omlx_cache.bench.kv_codecs import ROW_NAMES
-    from omlx_cache.bench.kv_data import QUERY_TOKENS
-    from omlx_cache.bench.kv_run import BenchOptions
+    from omlx_cache.tools.bench.kv_codecs import ROW_NAMES
+    from omlx_cache.tools.bench.kv_data import QUERY_TOKENS
+    from omlx_cache.tools.bench.kv_run import BenchOptions
 
     asked = args.codecs.split(",") if args.codecs else list(ROW_NAMES)
     unknown = sorted(set(asked) - set(ROW_NAMES))
@@ -94,7 +94,7 @@ def _options(args: argparse.Namespace) -> "BenchOptions":
 
 
 def _text(report: "BenchReport") -> str:
-    from omlx_cache.bench.kv_table import HEADERS, cells, footnote
+    from omlx_cache.tools.bench.kv_table import HEADERS, cells, footnote
 
     blocks = []
     for sample in report.samples:

@@ -32,10 +32,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    from omlx_cache.demo import main
     from omlx_cache.settings import CacheSettings
+    from omlx_cache.tools.demo.command import run as demonstrate
 
     least = 2 * CacheSettings().block_size
     if args.tokens is not None and args.tokens < least:
         raise UsageError(f"--tokens {args.tokens} is too few: the demo needs two blocks, {least}")
-    return int(main(args))
+    return demonstrate(args)

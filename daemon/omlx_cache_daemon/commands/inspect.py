@@ -42,9 +42,9 @@ def _pages(args: argparse.Namespace) -> list[Map]:
     if directory is None:
         reply = the_one(args).call("inspect", key_prefix=args.key_prefix, limit=args.limit)
         return as_maps(reply)
-    from omlx_cache_daemon.cold import inspect_pages
+    from omlx_cache_daemon.cold import cold_details
 
-    return inspect_pages(directory, args.key_prefix, args.limit)
+    return cold_details(directory, args.key_prefix, args.limit)
 
 
 def _render(page: Map) -> str:

@@ -52,11 +52,11 @@ def _rows(args: argparse.Namespace) -> list[Map]:
         wanted = {} if args.namespace is None else {"namespace": args.namespace}
         return as_maps(the_one(args).call("ls", limit=args.limit, **wanted))
     # Reading the directory needs NumPy; asking a store does not.
-    from omlx_cache_daemon.cold import list_namespaces, list_pages
+    from omlx_cache_daemon.cold import cold_namespaces, cold_pages
 
     if args.namespace is None:
-        return list_namespaces(directory, args.limit)
-    return list_pages(directory, args.namespace, args.limit)
+        return cold_namespaces(directory, args.limit)
+    return cold_pages(directory, args.namespace, args.limit)
 
 
 def _cell(column: str, value: object) -> object:

@@ -30,7 +30,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    from omlx_cache.serving.serve import serve
+    from omlx_cache.integrations.mlx_lm.server.serve import serve
 
     code = serve(args, given_settings(args), args.drain_timeout)
     # MLX frees the generation thread's compiled functions after Python has joined it, and needs

@@ -12,7 +12,7 @@ from omlx_cache_daemon.options import add_format_option, positive_count
 from omlx_cache_daemon.render import print_json, quantity, table, uses_styles
 
 if TYPE_CHECKING:
-    from omlx_cache.sizing import Estimate, GroupEstimate
+    from omlx_cache.tools.size import Estimate, GroupEstimate
 
 _COUNT = re.compile(r"([0-9]+)([kK]?)")
 
@@ -67,23 +67,24 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    from omlx_cache.sizing import SizingError, estimate
+    from omlx_cache.tools.size import SizingError, caches_of, estimate
 
     names = CODEC_NAMES if args.codec == "all" else (args.codec,)
     try:
-        estimates = [
-            estimate(
-                args.model,
-                context=args.context,
-                batch=args.batch,
-                block_size=args.block_size,
-                codec=name,
-                reserve=args.reserve,
-            )
-            for name in names
-        ]
+        caches = caches_of(args.model)
     except SizingError as error:
         raise CommandError(str(error)) from None
+    estimates = [
+        estimate(
+            caches,
+            context=args.context,
+            batch=args.batch,
+            block_size=args.block_size,
+            codec=name,
+            reserve=args.reserve,
+        )
+        for name in names
+    ]
     if args.format == "json":
         print_json(
             [as_json(e) for e in estimates] if args.codec == "all" else as_json(estimates[0])

@@ -32,8 +32,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--model is missing")
     if not args.file.is_file():
         raise CommandError(f"there is no file {args.file}")
-    from omlx_cache.serving.prompts import PromptFileError, read_prompts
-    from omlx_cache.serving.warm import warm
+    from omlx_cache.integrations.mlx_lm.server.prompts import PromptFileError, read_prompts
+    from omlx_cache.integrations.mlx_lm.server.warm import warm
 
     try:
         prompts = read_prompts(args.file)

@@ -13,11 +13,16 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx_cache import reasons
-from omlx_cache.integrations.mlx_lm.lanes import Bits, Lane, nearest, packed_as
+from omlx_cache.integrations.mlx_lm.lanes import (
+    QUANTIZED_KV_START,
+    Bits,
+    Lane,
+    nearest,
+    packed_as,
+)
 from omlx_cache.integrations.mlx_lm.models import ModelCaches
-from omlx_cache.integrations.mlx_lm.prompt_cache import QUANTIZED_KV_START
 from omlx_cache.prefix import PrefixCache
-from omlx_cache.sequences import RestoredSequence, count_request
+from omlx_cache.scope import RestoredSequence
 from omlx_cache.session import Session
 from omlx_cache_storage.keys import as_tokens
 
@@ -149,13 +154,13 @@ def _with_lanes(
     if found is not None and found[1].position:
         restored = found[0].restore(array, found[1])
     live, cached = restored.prompt_cache, restored.tokens
-    count_request(
-        models.target.store.counters,
+    reason = restored.miss_reason
+    models.target.store.counters.request(
         len(tokens),
         cached,
         restored.cold_tokens,
         time.perf_counter() - began,
-        restored.miss_reason,
+        None if reason is None else reasons.word(reason),
     )
     # Speculative decoding shows its processors the last token of the prompt and what follows.
     unseen = tokens[:-1] if "draft_model" in options else tokens[:cached]

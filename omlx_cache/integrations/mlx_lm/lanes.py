@@ -14,9 +14,12 @@ from mlx_lm.models.cache import QuantizedKVCache
 from omlx_cache.integrations.mlx_lm.models import ModelCaches
 from omlx_cache.integrations.mlx_lm.siblings import SiblingIndex
 from omlx_cache.results import CommitResult
-from omlx_cache.sequences import RestoredSequence, SequenceView
+from omlx_cache.scope import RestoredSequence, Scope
+from omlx_cache.scopes import Scopes
 from omlx_cache_storage.keys import KeyChain, Tokens
 
+QUANTIZED_KV_START = 5000
+"""Where mlx-lm begins to pack a sequence, unless told otherwise."""
 ROOM_TOKENS = 256
 
 
@@ -53,7 +56,7 @@ class Lane:
         self._siblings = SiblingIndex()
 
     @property
-    def view(self) -> SequenceView:
+    def view(self) -> Scope:
         return self._target
 
     def find(self, tokens: Tokens) -> Found | None:
@@ -99,13 +102,17 @@ class Lane:
         if not self._target.accepts(own):
             return None
         chain = self._target.chain(tokens)
-        result = self._target.store(chain, own, prompt_length)
+        result = self._target.commit(chain, own, prompt_length)
         self._siblings.add(chain, result.tokens)
         if self._draft is not None and self._draft.accepts(drafts):
             draft_chain = self._draft.chain(tokens)
-            drafted = self._draft.store(draft_chain, drafts, prompt_length)
+            drafted = self._draft.commit(draft_chain, drafts, prompt_length)
             self._siblings.add(draft_chain, drafted.tokens)
         return Stored(chain, result)
+
+    def scopes(self) -> list[Scope]:
+        """Return the target's scope, and the draft's behind it."""
+        return [self._target] + ([] if self._draft is None else [self._draft])
 
     def fresh(self) -> list[Any]:
         """Return new, empty caches: the target's, then the draft's."""
@@ -116,10 +123,10 @@ class Lane:
             return restored
         return RestoredSequence(self.fresh(), 0, 0, restored.miss_reason)
 
-    def _along(self, view: SequenceView, tokens: Tokens, limit: int) -> Found:
+    def _along(self, view: Scope, tokens: Tokens, limit: int) -> Found:
         """Return the better of the prompt's own blocks and a sibling that parts inside one."""
         chain = view.chain(tokens)
-        own = view.reach(chain, limit)
+        own = view.find(chain, limit)
         found = Found(own.position, chain, own.reason)
         boundary = own.matched // chain.block_size * chain.block_size
         if boundary >= limit:
@@ -129,7 +136,7 @@ class Lane:
             return found
         assert np.array_equal(sibling.tokens[: sibling.shared], tokens[: sibling.shared])
         other = view.chain(sibling.tokens)
-        reached = view.reach(other, min(sibling.shared, limit))
+        reached = view.find(other, min(sibling.shared, limit))
         if reached.position <= own.position:
             return found
         return Found(reached.position, other, own.reason)
@@ -158,14 +165,10 @@ def packed_as(prompt_cache: Sequence[Any], start: int) -> Bits | None:
     return None
 
 
-def _view(cache: Any, bits: Bits | None, salt: str | bytes | None) -> SequenceView:
+def _view(scopes: Scopes, bits: Bits | None, salt: str | bytes | None) -> Scope:
     if bits is None:
-        view: SequenceView = cache.sequences(salt=salt)
-        return view
+        return scopes.scope(salt=salt)
     # Tokens before `start` attended to dense keys: other bits than with packed ones from the first
     # on, as sessions have them.
     extra = {"quantized_kv_start": str(bits.start)}
-    packed: SequenceView = cache.sequences(
-        salt=salt, extra=extra, kv_bits=bits.bits, kv_group_size=bits.group_size
-    )
-    return packed
+    return scopes.scope(salt=salt, extra=extra, kv_bits=bits.bits, kv_group_size=bits.group_size)

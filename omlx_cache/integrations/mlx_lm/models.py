@@ -1,16 +1,16 @@
-"""The prefix caches of one loaded model, and of its draft model when it has one."""
+"""The scopes of one loaded model, and of its draft model when it has one."""
 
 import secrets
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_cache.integrations.mlx_lm.blank import blank_like
-from omlx_cache.prefix import PrefixCache
+from omlx_cache.scopes import Scopes
 from omlx_cache.store import BlockStore
 
 
@@ -34,11 +34,11 @@ class LoadedModel(NamedTuple):
 
 
 class ModelCaches(NamedTuple):
-    """A model's prefix cache and its draft model's. `model` is a weak reference, so that a
+    """A model and its draft model. `model` is a weak reference, so that a
     server which loads another model gets this one's memory back."""
 
-    target: PrefixCache
-    draft: PrefixCache | None
+    target: Scopes
+    draft: Scopes | None
     model: Any
 
 
@@ -53,31 +53,32 @@ def model_name(model_path: str | None) -> str:
     return path.resolve().name if path.is_dir() else str(model_path)
 
 
-def cache_of(
-    model: Any, store: BlockStore, model_path: str | None, adapter_path: str | None = None
-) -> PrefixCache:
-    """Return the prefix cache that the server uses for a model: `warm` writes what it reads.
+class Served(TypedDict):
+    """How the server identifies a model, as `Scopes` and `PrefixCache` take it."""
 
-    Does not keep the model alive.
-    """
+    model_id: str
+    adapter: str | None
+    make_cache: Callable[[], list[Any]]
+
+
+def served(model: Any, model_path: str | None, adapter_path: str | None = None) -> Served:
+    """Return how the server identifies a model; does not keep it alive."""
     alive = weakref.ref(model)
-    return PrefixCache(
-        model,
-        store,
-        model_id=model_name(model_path),
-        adapter=adapter_path,
-        make_cache=lambda: make_prompt_cache(alive()),
-    )
+    return {
+        "model_id": model_name(model_path),
+        "adapter": adapter_path,
+        "make_cache": lambda: make_prompt_cache(alive()),
+    }
 
 
 def caches_of(source: ModelSource, store: BlockStore) -> ModelCaches:
-    """Return the prefix caches of what is loaded now; evaluates samples of the weights."""
+    """Return what is loaded now; evaluates samples of the weights."""
     parts = source.model_key if isinstance(source.model_key, tuple) else (source.model_key,)
     path, adapter, draft_path = (*(str(p) if p else None for p in parts), None, None, None)[:3]
     draft = None
     if source.draft_model is not None:
-        draft = cache_of(source.draft_model, store, draft_path)
-    target = cache_of(source.model, store, path, adapter)
+        draft = Scopes(source.draft_model, store, **served(source.draft_model, draft_path))
+    target = Scopes(source.model, store, **served(source.model, path, adapter))
     return ModelCaches(target, draft, weakref.ref(source.model))
 
 
@@ -99,5 +100,5 @@ def unknown_model(store: BlockStore, prompt_cache: Sequence[Any]) -> ModelCaches
     """
     template = blank_like(prompt_cache)
     stand_in = _Unknown()
-    cache = PrefixCache(stand_in, store, make_cache=lambda: blank_like(template))
+    cache = Scopes(stand_in, store, make_cache=lambda: blank_like(template))
     return ModelCaches(cache, None, lambda: stand_in)

@@ -11,7 +11,15 @@ import numpy as np
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
-from omlx_cache.integrations.mlx_lm.lanes import Bits, Lane, Stored, nearest, packed_as
+from omlx_cache.integrations.mlx_lm.following import Following
+from omlx_cache.integrations.mlx_lm.lanes import (
+    QUANTIZED_KV_START,
+    Bits,
+    Lane,
+    Stored,
+    nearest,
+    packed_as,
+)
 from omlx_cache.integrations.mlx_lm.ledger import SequenceLedger
 from omlx_cache.integrations.mlx_lm.models import (
     ModelCaches,
@@ -19,7 +27,6 @@ from omlx_cache.integrations.mlx_lm.models import (
     caches_of,
     unknown_model,
 )
-from omlx_cache.sequences import count_request
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.keys import Tokens, as_tokens
@@ -27,8 +34,6 @@ from omlx_cache_storage.page import PageId
 
 _log = logging.getLogger(__name__)
 
-QUANTIZED_KV_START = 5000
-"""Where mlx-lm begins to pack a sequence, unless told otherwise."""
 MODELS = 8
 
 
@@ -101,7 +106,8 @@ class TieredPromptCache:
             _log.exception("the prompt cache is passed by")
             caches, position, cold, reason = None, 0, 0, f"{reasons.ERROR}:{type(error).__name__}"
         seconds = time.perf_counter() - began
-        count_request(self._store.counters, len(prompt), position, cold, seconds, reason)
+        word = None if reason is None else reasons.word(reason)
+        self._store.counters.request(len(prompt), position, cold, seconds, word)
         self.last = Fetched(len(prompt), position, cold, seconds, reason)
         return (caches, prompt[position:]) if position else (None, prompt)
 
@@ -174,12 +180,13 @@ class TieredPromptCache:
                 absorbs=lane.view.trims,
             )
 
-    def captures(self, model: Any) -> bool:
-        """Return whether prefixes of a model's sequences are lost when a sequence goes on."""
+    def followers(self, model: Any, tokens: Sequence[int], start: int) -> list[Following]:
+        """Return what stores a sequence's dense caches while it grows from its first `start` tokens
+        on: one for the target, one for a draft model. None for a model that is not known."""
         known = self._lanes(model)
-        return known is not None and any(
-            group.kind != "paged" for lane in known.lanes.values() for group in lane.view.groups
-        )
+        if known is None or not all(scope.supported for scope in known.lanes[None].scopes()):
+            return []
+        return [Following(scope, tokens, start) for scope in known.lanes[None].scopes()]
 
     def fresh(self, model: Any) -> list[Any]:
         """Return new, empty caches for a known model, its draft model's behind them."""
@@ -199,7 +206,7 @@ class TieredPromptCache:
     @property
     def nbytes(self) -> int:
         """Bytes of memory that the hot tier holds, of every model."""
-        return self._store.hot.usage().nbytes
+        return self._store.stats().hot.nbytes
 
     def __len__(self) -> int:
         """Sequences that were inserted through this object and are still in a tier."""

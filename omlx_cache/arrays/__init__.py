@@ -1,0 +1,1 @@
+"""The MLX surface: dtypes, host views and memory that is about to be overwritten."""

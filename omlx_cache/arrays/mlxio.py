@@ -1,0 +1,113 @@
+"""The one narrow place that touches MLX's loosely typed surface: dtypes, buffers, devices.
+
+A host view is a NumPy array over an evaluated array's own memory (no copy). While a view lives,
+MLX sees the buffer as shared, so views are taken, used and dropped inside one function.
+"""
+
+import platform
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = mx.array
+HostView: TypeAlias = npt.NDArray[Any]
+
+TOKEN_AXIS = 2
+"""The token axis of every growing cache array of mlx-lm: (batch, heads, tokens, head_dim)."""
+
+_NAMES = {
+    mx.bool_: "BOOL",
+    mx.uint8: "U8",
+    mx.int8: "I8",
+    mx.uint16: "U16",
+    mx.int16: "I16",
+    mx.float16: "F16",
+    mx.bfloat16: "BF16",
+    mx.uint32: "U32",
+    mx.int32: "I32",
+    mx.float32: "F32",
+    mx.uint64: "U64",
+    mx.int64: "I64",
+    mx.complex64: "C64",
+}
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+_CARRIERS = {
+    "BOOL": np.uint8, "U8": np.uint8, "I8": np.uint8,
+    "U16": np.uint16, "I16": np.uint16, "F16": np.uint16, "BF16": np.uint16,
+    "U32": np.uint32, "I32": np.uint32, "F32": np.uint32,
+    "U64": np.uint64, "I64": np.uint64, "C64": np.uint64,
+}  # fmt: skip
+
+
+def dtype_name(array: Array) -> str:
+    """Return the safetensors name of an array's dtype."""
+    return _NAMES[array.dtype]
+
+
+def dtype_of(name: str) -> Any:
+    """Return the MLX dtype of a safetensors name; raises KeyError for one that MLX lacks."""
+    return _DTYPES[name]
+
+
+def carrier(name: str) -> Any:
+    """Return the unsigned NumPy dtype that carries a safetensors dtype bit for bit."""
+    return _CARRIERS[name]
+
+
+def on_host() -> bool:
+    """True when MLX computes on the CPU, where host copies beat MLX's own."""
+    return bool(mx.default_device() == mx.cpu)
+
+
+def architecture() -> str:
+    """Return what tells devices apart whose results differ in the last bits."""
+    if on_host():
+        return f"cpu {platform.machine()}"
+    info: dict[str, Any] = dict(mx.device_info())
+    return f"gpu {info.get('architecture') or info.get('device_name', '')}"
+
+
+def evaluate(arrays: Sequence[Array]) -> None:
+    """Evaluate arrays now, on the calling thread's stream."""
+    mx.eval(list(arrays))
+
+
+def host_view(array: Array) -> HostView:
+    """Return an evaluated array's memory, unsigned items of its width, its shape and strides.
+
+    Writing through it changes the array. Drop it before MLX updates the array in place.
+    """
+    width = _CARRIERS[_NAMES[array.dtype]]
+    if array.dtype == mx.bool_:
+        return np.array(array, copy=False).view(np.uint8)
+    carried = array.view(_DTYPES[_unsigned_name(width)])
+    return np.array(carried, copy=False)
+
+
+def _unsigned_name(width: Any) -> str:
+    return f"U{np.dtype(width).itemsize * 8}"
+
+
+def zeros(shape: Sequence[int], dtype: str) -> Array:
+    """Return a lazy array of zeros that owns its buffer once evaluated."""
+    return mx.zeros(tuple(shape), dtype=_DTYPES[dtype])
+
+
+def allocate_payload(nbytes: int) -> Array:
+    """Return an evaluated, owned, flat byte buffer; callable from any thread."""
+    payload = mx.zeros((nbytes,), dtype=mx.uint8)
+    mx.eval(payload)
+    return payload
+
+
+def payload_view(payload: Any) -> HostView:
+    """Return a page payload's bytes as a flat NumPy array."""
+    return np.frombuffer(memoryview(payload), dtype=np.uint8)
+
+
+def writable_view(payload: Array) -> HostView:
+    """Return a fresh payload's bytes for filling; drop it before the payload is used."""
+    return np.array(payload, copy=False)

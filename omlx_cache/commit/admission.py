@@ -1,0 +1,160 @@
+"""How a sequence's pages get into the tiers: room first, then the page, within the budget."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from omlx_cache import reasons
+from omlx_cache.commit.staging import Staging
+from omlx_cache.results import CommitResult
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
+
+STALL_SECONDS = 60.0
+"""How long a commit that waits for the disk sees no page written before it gives up."""
+
+
+class PageSink(Protocol):
+    """What a commit asks of a store."""
+
+    def find(self, page: PageId) -> PageInfo | None: ...
+    def tails(self, parent: BlockKey) -> set[Tail]: ...
+    def admit(self, nbytes: int, own: set[PageId], *, queue: bool = True) -> bool: ...
+    def release(self, nbytes: int) -> None: ...
+    def put(self, page: Page, stamp_ns: int | None = None) -> bool: ...
+    def stamp(self) -> int: ...
+    def touch(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None: ...
+    def arrange(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None: ...
+    def demote(self, pages: Iterable[PageId]) -> None: ...
+    @property
+    def writes_ended(self) -> int: ...
+    def wait_for_writer(self, timeout: float, since: int | None = None) -> bool: ...
+
+
+class Admission:
+    """Stores the pages of one sequence and counts what it stored. Use it on the model's thread.
+
+    `own` are pages that the sequence was restored from, used at `stamp`. Until `finish` nothing
+    waits; then pages without room wait for the writer: `wait_seconds` in all, None for as long as
+    it progresses.
+
+    Mutable by that thread: `own` (the sequence's pages, which make room for each other last),
+    `_new` (those of them that it stored), `finishing`, `_stamp`, `_deadline`, `skipped` and the
+    sums.
+    """
+
+    def __init__(
+        self,
+        store: PageSink,
+        staging: Staging,
+        own: Iterable[PageId],
+        stamp: int | None,
+        wait_seconds: float | None,
+    ) -> None:
+        self._store = store
+        self._staging = staging
+        self._wait_seconds = wait_seconds
+        self._own = set(own)
+        self._new: set[PageId] = set()
+        self._stamp = store.stamp() if stamp is None else stamp
+        self._deadline: float | None = 0.0
+        self.finishing = False
+        self.skipped: Counter[str] = Counter()
+        self._pages = 0
+        self._nbytes = 0
+
+    def has(self, page: PageId) -> bool:
+        """True when a tier has a page."""
+        return self._store.find(page) is not None
+
+    def owns(self, page: PageId, held: int = 0) -> bool:
+        """True when a tier has a page with at least `held` tokens, which need not be made then."""
+        info = self._store.find(page)
+        if info is None or info.held < held:
+            return False
+        self._own.add(page)
+        return True
+
+    def add(self, nbytes: int, make: Callable[[], Page], *, stage: bool = False) -> bool:
+        """Make and store a page of `nbytes`, or of more when it turns out so; False without room.
+
+        With `stage` a page without room waits in staging, while the sequence goes on.
+        """
+        if self._admit(nbytes):
+            page = _made(make, nbytes, self._store.release)
+            if page.meta.nbytes == nbytes:
+                self._put(page)
+                return True
+            self._store.release(nbytes)
+            if self._admit(page.meta.nbytes):
+                self._put(page)
+                return True
+        elif stage and not self.finishing and self._staging.reserve(nbytes):
+            page = _made(make, nbytes, self._staging.give_back)
+            if page.meta.nbytes == nbytes:
+                self._staging.add_page(page)
+                return True
+            self._staging.give_back(nbytes)
+        if stage:
+            self.skipped[reasons.NO_ROOM if self.finishing else reasons.SNAPSHOT_BUDGET] += 1
+        return False
+
+    def add_staged(self) -> None:
+        """Store the pages that waited in staging, as far as there is room by now."""
+        for page in self._staging.take_pages():
+            if self._admit(page.meta.nbytes):
+                self._put(page)
+            elif not self.finishing and self._staging.reserve(page.meta.nbytes):
+                self._staging.add_page(page)
+            else:
+                self.skipped[reasons.NO_ROOM] += 1
+
+    def finish(self, pages: Sequence[PageId]) -> None:
+        """Mark `pages`, a whole sequence's, as used together; from now on pages wait for room."""
+        self.finishing = True
+        self._deadline = (
+            None if self._wait_seconds is None else time.monotonic() + self._wait_seconds
+        )
+        self._stamp = self._store.stamp()
+        # What this sequence stored a moment ago is not used a second time by that.
+        self._store.touch([page for page in pages if page not in self._new], self._stamp)
+        self._store.arrange([page for page in pages if page in self._new], self._stamp)
+        self.add_staged()
+
+    def result(self, end: int) -> CommitResult:
+        """Return what was stored so far of a sequence of `end` tokens."""
+        skipped = {reason: count for reason, count in self.skipped.items() if count}
+        return CommitResult(end, self._pages, self._nbytes, 0, skipped)
+
+    def _admit(self, nbytes: int) -> bool:
+        """Reserve memory for a page; only at the end, wait for the writer and do without it."""
+        while True:
+            # Asked first: what ends between a refusal and the wait is progress too.
+            ended = self._store.writes_ended
+            if self._store.admit(nbytes, self._own):
+                return True
+            if not self.finishing:
+                return False
+            began = time.monotonic()
+            left = STALL_SECONDS if self._deadline is None else self._deadline - began
+            if left <= 0 or not self._store.wait_for_writer(left, ended):
+                if time.monotonic() - began >= left:
+                    # A disk that hangs is waited for once, not again for each page.
+                    self._deadline = 0.0
+                return self._store.admit(nbytes, self._own, queue=False)
+
+    def _put(self, page: Page) -> None:
+        self._own.add(page.meta.id)
+        if self._store.put(page, self._stamp):
+            self._new.add(page.meta.id)
+            self._pages += 1
+            self._nbytes += page.meta.nbytes
+
+
+def _made(make: Callable[[], Page], nbytes: int, give_back: Callable[[int], None]) -> Page:
+    try:
+        return make()
+    except BaseException:
+        give_back(nbytes)
+        raise

@@ -1,0 +1,304 @@
+"""Handing a sequence's pages to the tiers: while it is computed, and the rest at its end.
+
+`advance` stores what is new and never waits: what the tiers cannot take now is tried again at
+the next call, since the live cache still holds it. Windows and recurrent state move on, so they
+are cut at the policy's stops and wait in staging. `finish` stores the rest, and may wait for the
+writer; what still has no room is the deep end, dropped and counted.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from omlx_cache import reasons
+from omlx_cache.adapters.base import GroupSpec, TokenRange
+from omlx_cache.codecs import CodecPolicy
+from omlx_cache.commit.admission import Admission, PageSink
+from omlx_cache.commit.capture import page_meta, phases_of
+from omlx_cache.commit.order import needed, superseded, window_ends, window_start
+from omlx_cache.commit.progress import Extent
+from omlx_cache.commit.staging import Staging
+from omlx_cache.commit.trail import WindowTrail
+from omlx_cache.identity.namespace import Namespace
+from omlx_cache.pages.cut import (
+    Cutter,
+    Source,
+    TensorCut,
+    cut_tokens,
+    cut_whole,
+    earliest_held,
+    read_source,
+)
+from omlx_cache.pages.encoding import codecs_for, encode_page, encoded_nbytes
+from omlx_cache.pages.layout import Layout
+from omlx_cache.pages.tensors import DENSE, codec_text, live_tags
+from omlx_cache.results import CommitResult
+from omlx_cache_storage.keys import KeyChain
+from omlx_cache_storage.page import Page, PageId, PageMeta
+
+
+class Committer:
+    """One sequence's way into the tiers, root first. Use it on the model's thread.
+
+    `groups` are those of the sequence's caches. `start` tokens of `prompt_length` were restored,
+    from the pages `own`, used at `stamp`: the whole chain shares one stamp, so that its deep end
+    leaves before its root. `stops` are where windows and recurrent state are wanted. `finish` waits
+    for the writer for `wait_seconds`, None for as long as it progresses. A page that a tier has is
+    never cut or written again.
+
+    Mutable by that thread: `_done` (how far the paged group is stored), `_stops` (those to come),
+    and `_row` (during a call).
+    """
+
+    def __init__(
+        self,
+        store: PageSink,
+        namespace: Namespace,
+        chain: KeyChain,
+        staging: Staging,
+        policy: CodecPolicy,
+        *,
+        groups: Sequence[GroupSpec],
+        start: int = 0,
+        prompt_length: int = 0,
+        own: Iterable[PageId] = (),
+        stops: Iterable[int] = (),
+        stamp: int | None = None,
+        wait_seconds: float | None = 0.0,
+    ) -> None:
+        self._store = store
+        self._namespace = namespace
+        self._chain = chain
+        self._policy = policy
+        self._admission = Admission(store, staging, own, stamp, wait_seconds)
+        self._groups = groups
+        self._prompt_length = prompt_length
+        self._start = start
+        self._stops: list[int] = []
+        self.want(stops)
+        self._trail = WindowTrail([g for g in groups if g.kind == "window"], staging, start)
+        self._done = start // chain.block_size * chain.block_size
+        self._row: Source | None = None
+
+    @property
+    def stops(self) -> list[int]:
+        """Where windows and recurrent state are still wanted, ascending."""
+        return list(self._stops)
+
+    def want(self, stops: Iterable[int]) -> None:
+        """Add stops; those that the sequence has passed are left out.
+
+        Windows are kept at the prompt's end instead of one token before it, which they serve too.
+        """
+        wanted = {*self._stops, *(s for s in stops if s > self._start)}
+        if not any(group.kind == "state" for group in self._groups) and wanted:
+            wanted -= {self._prompt_length - 1}
+            wanted |= {self._prompt_length} - {0}
+        self._stops = sorted(wanted)
+
+    def advance(self, layout: Layout, extent: Extent, row: Source | None = None) -> None:
+        """Store the complete blocks of a live cache, and windows and state of the stops that it
+        has reached. Evaluates what it copies; does not wait.
+
+        `row` has the paged group's tokens from `done` on, when `layout` is costly to read.
+        """
+        end = extent.end
+        due = [stop for stop in self._stops if stop <= end]
+        if end + 1 == self._prompt_length and self._prompt_length in self._stops:
+            # The last token is fed as the first of the answer: windows will have moved on.
+            due.append(end)
+        if due or end // self._chain.block_size * self._chain.block_size > self._done:
+            self._row = row
+            self._admission.add_staged()
+            self._store_blocks(layout, end)
+            if due:
+                self._store_stops(layout, extent, due)
+            self._row = None
+        if extent.exact and 0 < self._prompt_length <= end + 1:
+            self._trail.follow(layout, end)
+
+    def due(self, before: int, after: int) -> bool:
+        """True when `advance` has something to do between two lengths of a growing sequence."""
+        size = self._chain.block_size
+        return before // size != after // size or self._trail.due(after, size)
+
+    def advance_row(self, row: Source, end: int) -> None:
+        """Store the complete blocks of one row of a batch; `row` has its tokens from `done` on."""
+        group = next((g for g in self._groups if g.kind == "paged"), None)
+        if group is not None:
+            self._admission.add_staged()
+            self._done = self._store_paged([row], group, self._ends_after(end), "", DENSE)
+
+    @property
+    def done(self) -> int:
+        """The boundary up to which complete blocks need not be offered again."""
+        return self._done
+
+    def finish(self, layout: Layout, extent: Extent) -> CommitResult:
+        """Store the rest, order the chain for eviction, and return what was stored in all.
+
+        The end of the prompt gets a page of its own in sequences without restore points, so that
+        the same prompt is found up to there.
+        """
+        end = extent.end
+        if not extent.exact or end != len(self._chain):
+            self._admission.skipped[reasons.POSITION] += 1
+        if end == 0:
+            return self._admission.result(0)
+        self._admission.finish(needed(self._chain, layout.groups, end))
+        reached = self._store_blocks(layout, end)
+        if reached:
+            due = [stop for stop in self._stops if stop <= end]
+            self._store_stops(layout, extent, sorted({*due, end}))
+            if len(layout.groups) == 1 and 0 < self._prompt_length <= end:
+                self._store_tail(layout, self._prompt_length)
+        self._store.demote(superseded(self._chain, end, self._store.tails))
+        return self._admission.result(end)
+
+    def _ends_after(self, end: int) -> list[int]:
+        size = self._chain.block_size
+        return list(range(self._done + size, end + 1, size))
+
+    def _store_blocks(self, layout: Layout, end: int) -> bool:
+        """Store the complete blocks of the paged group up to `end`; False when one had no room."""
+        group = next((g for g in layout.groups if g.kind == "paged"), None)
+        ends = self._ends_after(end)
+        if self._admission.finishing:
+            # Whatever left the tiers since it was restored or stored is cut again.
+            size = self._chain.block_size
+            ends = [e for e in range(size, end + 1, size) if self._missing(group, e)]
+        if not ends or group is None:
+            return True
+        self._done = self._store_paged_of(layout, group, ends)
+        return self._done >= ends[-1]
+
+    def _store_paged_of(self, layout: Layout, group: GroupSpec, ends: Sequence[int]) -> int:
+        if self._row is not None:
+            return self._store_paged([self._row], group, ends, "", DENSE)
+        leaves = layout.of(group)
+        tags = codec_text(live_tags(leaves))
+        return self._store_paged([read_source(leaves)], group, ends, phases_of(layout, group), tags)
+
+    def _missing(self, group: GroupSpec | None, end: int) -> bool:
+        return group is not None and (
+            not self._admission.has(PageId(self._chain.key(end), group.name))
+        )
+
+    def _store_paged(
+        self,
+        sources: Sequence[Source],
+        group: GroupSpec,
+        ends: Sequence[int],
+        extra: str,
+        tags: str,
+    ) -> int:
+        """Store paged pages in order, and return the boundary before the first without room."""
+        cutter: Cutter | None = None
+        for index, end in enumerate(ends):
+            if self._admission.owns(PageId(self._chain.key(end), group.name)):
+                continue
+            span = TokenRange(self._chain.block_start(end), end)
+            cuts = cut_tokens(sources, span)
+            if not cuts:
+                self._admission.skipped[reasons.NOT_HELD] += 1
+                continue
+            meta = self._meta(group, end, len(span), cuts, extra, tags)
+            cutter = cutter or Cutter(sources)
+            if not self._add(meta, cutter, cuts):
+                if self._admission.finishing:
+                    self._admission.skipped[reasons.NO_ROOM] += len(ends) - index
+                return self._chain.block_start(end)
+        return ends[-1] if ends else self._done
+
+    def _store_stops(self, layout: Layout, extent: Extent, due: Sequence[int]) -> None:
+        """Store windows, state and the tails that belong to them, at each stop in turn."""
+        for stop in due:
+            exact = extent.exact and stop == extent.end
+            held = [
+                self._store_aging(layout, group, stop, extent, exact)
+                for group in layout.groups
+                if group.kind != "paged"
+            ]
+            if all(held):
+                self._store_tail(layout, stop)
+            elif stop == extent.end:
+                self._admission.skipped[reasons.NOT_HELD] += held.count(False)
+        self._stops = [stop for stop in self._stops if stop > due[-1]]
+
+    def _store_aging(
+        self, layout: Layout, group: GroupSpec, stop: int, extent: Extent, exact: bool
+    ) -> bool:
+        """Store a window or a state at a stop; False when the live cache does not hold it."""
+        if group.kind == "window":
+            if extent.overwritten > group.window:
+                return False
+            return self._store_window(layout, group, stop, exact)
+        return exact and not extent.overwritten and self._store_state(layout, group, stop)
+
+    def _store_tail(self, layout: Layout, stop: int) -> None:
+        group = next((g for g in layout.groups if g.kind == "paged"), None)
+        if group is None or stop % self._chain.block_size == 0 or not self._missing(group, stop):
+            return
+        self._store_paged_of(layout, group, [stop])
+
+    def _store_window(self, layout: Layout, group: GroupSpec, stop: int, exact: bool) -> bool:
+        leaves = layout.of(group)
+        tags = codec_text(live_tags(leaves))
+        sources = [*self._trail.sources(group), read_source(leaves)]
+        phase = phases_of(layout, group) if exact else ""
+        cutter: Cutter | None = None
+        first = group.needs(stop)[-1].start
+        for end in window_ends(self._chain, group, stop):
+            page = PageId(self._chain.key(end), group.name)
+            block = TokenRange(window_start(self._chain, group, end), end)
+            start = earliest_held(sources, block)
+            if self._admission.owns(page, end - start):
+                continue
+            wanted = TokenRange(0 if end == group.keep else max(block.start, first), end)
+            if start > wanted.start and len(wanted) > 0:
+                return False
+            if start == end:
+                continue
+            span = TokenRange(start, end)
+            cuts = cut_tokens(sources, span)
+            if not cuts:
+                return False
+            extra = phase if end == stop else self._trail.phase(group, end)
+            meta = self._meta(group, end, len(span), cuts, extra, tags)
+            cutter = cutter or Cutter(sources)
+            self._add(meta, cutter, cuts, stage=True)
+        return True
+
+    def _store_state(self, layout: Layout, group: GroupSpec, stop: int) -> bool:
+        page = PageId(self._chain.key(stop), group.name)
+        if self._admission.owns(page):
+            return True
+        source = read_source(layout.of(group))
+        cuts = cut_whole(source)
+        if cuts:
+            meta = self._meta(group, stop, 0, cuts, "", DENSE)
+            self._add(meta, Cutter([source]), cuts, stage=True)
+        return True
+
+    def _meta(
+        self, group: GroupSpec, end: int, held: int, cuts: list[TensorCut], extra: str, tags: str
+    ) -> PageMeta:
+        return page_meta(
+            self._namespace, self._chain, group, end, held, cuts, codec=tags, extra=extra
+        )
+
+    def _add(
+        self, meta: PageMeta, cutter: Cutter, cuts: Sequence[TensorCut], *, stage: bool = False
+    ) -> bool:
+        """Cut, encode and store one page; False without room.
+
+        The dense page lives no longer than its encoding. What is stored encoded already is not
+        encoded again, as that could give other bits.
+        """
+        encodes = meta.held > 0 and self._policy.encodes(len(self._chain))
+        codecs = codecs_for(meta, self._policy) if encodes else {}
+        if codecs and self._admission.has(meta.id):
+            return True
+
+        def make() -> Page:
+            return encode_page(Page(meta, cutter.payload(cuts)), codecs)
+
+        return self._admission.add(encoded_nbytes(meta, codecs), make, stage=stage)

@@ -1,0 +1,67 @@
+"""Which pages a restore to the end of a chain uses, and which it has left behind. Pure."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from omlx_cache.adapters.base import GroupSpec
+from omlx_cache_storage.keys import BlockKey, KeyChain
+from omlx_cache_storage.page import PageId, Tail
+
+
+def block_ends(chain: KeyChain, end: int) -> list[int]:
+    """Return every boundary up to `end`, and `end` itself."""
+    size = chain.block_size
+    return sorted({*range(size, end + 1, size), end} - {0})
+
+
+def window_ends(chain: KeyChain, group: GroupSpec, position: int) -> list[int]:
+    """Return where the pages end that rebuild a window at a position, or one token before it, the
+    deepest first; the sinks have a page of their own."""
+    size = chain.block_size
+    ends = {position}
+    for span in group.needs(position):
+        first = max(0, span.start - 1) // size * size + size
+        ends.update(range(first, span.stop + 1, size))
+    if 0 < group.keep < position:
+        ends.add(group.keep)
+    return sorted(ends, reverse=True)
+
+
+def window_start(chain: KeyChain, group: GroupSpec, end: int) -> int:
+    """Return the first token of a window page: of its block, only what a restore to the page's
+    end, or to one token before it, can need."""
+    first = end - (group.window - group.keep) - 1
+    block = 0 if end == group.keep else chain.block_start(end)
+    return block if first <= group.keep else max(block, first)
+
+
+def needed(chain: KeyChain, groups: Iterable[GroupSpec], end: int) -> list[PageId]:
+    """Return the pages that a restore to `end` uses, root first."""
+    found: list[tuple[int, PageId]] = []
+    for group in groups:
+        if group.kind == "paged":
+            ends: Sequence[int] = block_ends(chain, end)
+        elif group.kind == "window":
+            ends = window_ends(chain, group, end)
+        else:
+            ends = [end]
+        found += [(e, PageId(chain.key(e), group.name)) for e in ends]
+    return [page for _end, page in sorted(found, key=lambda item: item[0])]
+
+
+def superseded(
+    chain: KeyChain, end: int, tails_of: Callable[[BlockKey], set[Tail]]
+) -> list[PageId]:
+    """Return tails of this chain whose block is complete now, those of restore points excepted:
+    a snapshot is found at its own position only."""
+    size = chain.block_size
+    found = []
+    for start in range(0, end - size + 1, size):
+        parent = chain.namespace if start == 0 else chain.key(start)
+        tails = tails_of(parent)
+        if not tails:
+            continue
+        kept = {tail.position for tail in tails if tail.group == "state"}
+        for position, group in tails:
+            if start < position < start + size and position not in kept:
+                found.append(PageId(chain.key(position), group))
+    return found

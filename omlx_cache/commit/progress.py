@@ -1,0 +1,138 @@
+"""How much of a recorded token sequence the live cache is known to hold.
+
+Tokens are recorded by one call and fed to the model by another, in either order, and a cache can
+be trimmed behind our back. Pages are keyed by the recorded tokens, so a token that was recorded
+but never fed would put the next one's keys and values under a wrong key.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+from omlx_cache.adapters.base import UnsupportedCache
+from omlx_cache.pages.layout import Layout
+
+
+class Extent(NamedTuple):
+    """The first `end` recorded tokens may be cut from the live cache.
+
+    `exact`: the cache is at `end` itself, so its recurrent state and ring order belong to it.
+    `overwritten`: more tokens than this were held before a trim; a ring that had room for fewer
+    has lost some of what it seems to hold.
+    """
+
+    end: int
+    exact: bool
+    overwritten: int = 0
+
+
+def extent_of(layout: Layout, recorded: int) -> Extent:
+    """Return what a cache holds of a sequence that somebody says belongs to it."""
+    live = position_of(layout)
+    if live is None:
+        return Extent(recorded, True)
+    return Extent(min(recorded, live), live == recorded)
+
+
+def position_of(layout: Layout) -> int | None:
+    """Return where a cache is, None when its classes do not say."""
+    return 0 if layout.is_empty() else layout.position()
+
+
+class Progress:
+    """Compares what is recorded with where the live cache is, each time it is told to look.
+
+    Mutable; used on the model's thread. Evaluates nothing, raises nothing. A cache that does not
+    say where it is is watched instead: whether its first array was replaced tells whether anything
+    was fed.
+    """
+
+    def __init__(self, layout: Layout, restored: int) -> None:
+        self._layout = layout
+        self._agreed = restored
+        self._doubtful: int | None = None
+        self._highest = restored
+        self._rewound = 0
+        self._guessed: int | None = restored
+        self._guided = False
+        self._unseen: deque[int] = deque()
+        # A reference to a growing buffer would make its next update copy it.
+        self._watched = self._first_array() if position_of(layout) is None else None
+
+    def reached(self, position: int) -> int:
+        """Note that `position` tokens should have been fed; return where the cache is."""
+        live = self._look(position, expected=True)
+        if live == position:
+            self._agree(position)
+        else:
+            self._doubt(self._agreed)
+        return self._agreed if live is None else live
+
+    def recorded(self, before: int, after: int) -> None:
+        """Note that tokens [before, after) were recorded, which may be fed already or soon."""
+        self._unseen.append(after - before)
+        live = self._look(after)
+        if live == after:
+            self._agree(after)
+        else:
+            self._doubt(live if live is not None and live < after else self._agreed)
+
+    def agreed(self) -> Extent | None:
+        """Return what is beyond doubt now, None when what was recorded and the live cache did not
+        agree the last time."""
+        if self._doubtful is not None:
+            return None
+        return Extent(self._agreed, True, self._rewound)
+
+    def extent(self, recorded: int) -> Extent:
+        """Return what may be cut of a sequence of `recorded` tokens."""
+        live = self._look(recorded)
+        if live == recorded:
+            end = recorded
+        elif live is None or live > recorded:
+            end = self._agreed
+        else:
+            end = live
+        if live != recorded and self._doubtful is not None:
+            end = min(end, self._doubtful)
+        return Extent(end, live == end, self._rewound)
+
+    def _agree(self, position: int) -> None:
+        self._agreed = position
+        self._doubtful = None
+
+    def _doubt(self, position: int) -> None:
+        if self._doubtful is None or position < self._doubtful:
+            self._doubtful = position
+
+    def _look(self, count: int, *, expected: bool = False) -> int | None:
+        """Return where the cache is, None when nobody knows; `count` tokens are talked of."""
+        try:
+            live = position_of(self._layout)
+        except UnsupportedCache:
+            return None
+        if live is None:
+            return self._guess(count, expected)
+        if live < self._highest:
+            self._rewound = max(self._rewound, self._highest)
+        self._highest = max(self._highest, live)
+        return live
+
+    def _guess(self, count: int, expected: bool) -> int | None:
+        first = self._first_array()
+        fed = first is not self._watched
+        self._watched = first
+        if fed and (expected or not self._guided):
+            # A loop of the caller's own, which never said how far it was, is taken at its word.
+            self._guessed = count
+            self._unseen.clear()
+        elif fed and self._unseen and self._guessed is not None:
+            self._guessed += self._unseen.popleft()
+        elif fed:
+            self._guessed = None
+        self._guided = self._guided or fed or expected
+        return self._guessed
+
+    def _first_array(self) -> object:
+        """Return an array that every step replaces; None for an empty cache."""
+        arrays = self._layout.leaves[0].arrays() if self._layout.leaves else {}
+        return next(iter(arrays.values()), None)

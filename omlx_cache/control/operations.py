@@ -1,0 +1,117 @@
+"""What the control socket answers: each operation reads the store and returns plain values."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from omlx_cache.control.errors import ControlError
+from omlx_cache.version import VERSION
+from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey
+from omlx_cache_storage.listing import (
+    ListedPage,
+    NoSuchNamespace,
+    detail_rows,
+    find_namespace,
+    namespace_rows,
+    page_rows,
+)
+from omlx_cache_storage.stats import Stats
+
+Handler = Callable[[Mapping[str, object]], object]
+DEFAULT_LIMIT = 1000
+CLEAR_SECONDS = 30.0
+
+
+class Answering(Protocol):
+    """What the operations read of a store. Any thread may call any of it."""
+
+    @property
+    def labels(self) -> Sequence[str]: ...
+    @property
+    def cold_dir(self) -> str | None: ...
+    def identity(self) -> Mapping[str, object]: ...
+    def stats(self) -> Stats: ...
+    def listing(self) -> list[ListedPage]: ...
+    def readable_document(self, digest: BlockKey) -> Mapping[str, object]: ...
+    def clear(self, namespace: BlockKey, timeout: float) -> int: ...
+
+
+def handlers(store: Answering) -> dict[str, Handler]:
+    """Return the operations by name; none of them mutates the store, but `clear`."""
+    return {
+        "ping": lambda args: _ping(store),
+        "stats": lambda args: store.stats().to_dict(),
+        "ps": lambda args: _ps(store),
+        "ls": lambda args: _ls(store, args),
+        "inspect": lambda args: _inspect(store, args),
+        "clear": lambda args: _clear(store, args),
+    }
+
+
+def _ping(store: Answering) -> dict[str, object]:
+    return {**store.identity(), "version": VERSION}
+
+
+def _ps(store: Answering) -> dict[str, object]:
+    stats = store.stats()
+    cold, writer = stats.cold, stats.writer
+    return {
+        **store.identity(),
+        "models": list(store.labels),
+        "hot": {
+            "bytes": stats.hot.nbytes,
+            "limit_bytes": stats.hot.limit_bytes,
+            "pages": stats.hot.pages,
+        },
+        "cold": None
+        if cold is None
+        else {
+            "bytes": cold.nbytes,
+            "limit_bytes": cold.limit_bytes,
+            "pages": cold.pages,
+            "state": cold.state,
+            "dir": store.cold_dir,
+        },
+        "pending": {
+            "bytes": 0 if writer is None else writer.pending_bytes,
+            "pages": 0 if writer is None else writer.pending_pages,
+        },
+        "sessions": stats.requests.live_sessions,
+    }
+
+
+def _ls(store: Answering, args: Mapping[str, object]) -> list[dict[str, object]]:
+    prefix, limit = args.get("namespace"), _limit(args)
+    pages = store.listing()
+    if not isinstance(prefix, str) or not prefix:
+        return namespace_rows(pages, store.readable_document, limit)
+    try:
+        return page_rows(pages, find_namespace(pages, prefix), limit)
+    except NoSuchNamespace as error:
+        code = "ambiguous" if error.matches else "not_found"
+        raise ControlError(code, str(error)) from error
+
+
+def _inspect(store: Answering, args: Mapping[str, object]) -> list[dict[str, object]]:
+    prefix = args.get("key_prefix")
+    if not isinstance(prefix, str) or not prefix:
+        raise ControlError("bad_request", "key_prefix must be a non-empty text of hex digits")
+    return detail_rows(store.listing(), prefix, _limit(args))
+
+
+def _clear(store: Answering, args: Mapping[str, object]) -> dict[str, object]:
+    digits = args.get("namespace")
+    try:
+        namespace = bytes.fromhex(digits) if isinstance(digits, str) else b""
+    except ValueError:
+        namespace = b""
+    if len(namespace) != NAMESPACE_BYTES:
+        raise ControlError("bad_request", f"namespace must be {2 * NAMESPACE_BYTES} hex digits")
+    timeout = args.get("timeout", CLEAR_SECONDS)
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        raise ControlError("bad_request", "timeout must be a positive number of seconds")
+    return {"pages": store.clear(BlockKey(namespace), min(float(timeout), 3600.0))}
+
+
+def _limit(args: Mapping[str, object]) -> int:
+    limit = args.get("limit")
+    return limit if isinstance(limit, int) and limit > 0 else DEFAULT_LIMIT

@@ -1,0 +1,1 @@
+"""What makes KV incompatible: the model's fingerprint and the namespace made of it."""

@@ -1,0 +1,76 @@
+"""The namespace document: everything that makes KV incompatible, and its digest."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+from omlx_cache_storage.format.header import FORMAT_VERSION
+from omlx_cache_storage.keys import BlockKey, namespace_digest
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A digest, the first parent of every chain in it, and the document it was made from."""
+
+    digest: BlockKey
+    document: Mapping[str, object]
+
+
+def make_namespace(
+    *,
+    model: str,
+    adapter: str,
+    architecture: str,
+    layout: str,
+    block_size: int,
+    key_hash: str,
+    codec: str,
+    salt: str | bytes | None,
+    extra: Mapping[str, str],
+    label: str = "",
+) -> Namespace:
+    """Return the namespace of these parts; `label` names the model for people, and no more.
+
+    The salt is hashed, so that the readable document does not give it away. Versions of MLX and
+    mlx-lm and the device's architecture are part of it: others may compute other bits. Raises
+    TypeError for a salt that is neither text nor bytes.
+    """
+    document: dict[str, object] = {
+        "format": FORMAT_VERSION,
+        "model": model,
+        "adapter": adapter,
+        "architecture": architecture,
+        "layout": hashlib.sha256(layout.encode()).hexdigest(),
+        "block_size": block_size,
+        "key_hash": key_hash,
+        "codec": codec,
+        "salt": salt_digest(salt),
+        "extra": dict(extra),
+        "software": {name: _version(name) for name in ("mlx", "mlx-lm")},
+    }
+    digest = namespace_digest(document)
+    return Namespace(digest, {**document, "label": label} if label else document)
+
+
+def salt_digest(salt: str | bytes | None) -> str:
+    if salt is None:
+        return ""
+    # A lone surrogate, as JSON may bring one from a client, is a salt like any other.
+    if isinstance(salt, str):
+        kind, raw = "text", salt.encode("utf-8", "surrogatepass")
+    elif isinstance(salt, bytes | bytearray | memoryview):
+        kind, raw = "bytes", bytes(salt)
+    else:
+        # bytes(5) would be five zero bytes, which can be another tenant's salt.
+        raise TypeError(f"a salt is text or bytes, not {type(salt).__name__}")
+    return f"{kind}:{hashlib.sha256(raw).hexdigest()}"
+
+
+@cache
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,97 @@
+"""A sequence's blocks, handed to the tiers while mlx-lm's server computes it.
+
+The server itself inserts a sequence where a part of a chat ends, and at its end: too late for a
+prompt longer than the memory, and for one whose client goes away.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from omlx_cache.commit.progress import Extent, extent_of
+from omlx_cache.commit.staging import Staging
+from omlx_cache.integrations.rows import Row, paged_source
+from omlx_cache.pages.layout import layout_of
+from omlx_cache.scope import Scope
+from omlx_cache_storage.keys import as_tokens
+
+_log = logging.getLogger(__name__)
+
+
+class Following:
+    """Follows one sequence. Use it on the model's thread; no method raises or waits.
+
+    Windows and recurrent state are kept every `snapshot_stride` tokens, as chunks end, and where
+    the caller says so. Mutable by that thread: `_kept`, the last such place, `_offered`,
+    the boundary up to which a row's blocks were offered, and `_failed`.
+    """
+
+    def __init__(self, scope: Scope, tokens: Sequence[int], start: int) -> None:
+        store = scope.store
+        self._scope = scope
+        self._trims = scope.trims
+        self.layers = len(scope.fresh())
+        self._stride = store.settings.snapshot_stride
+        self._staging = Staging(store.counters, store.settings.snapshot_bytes)
+        self._chain = scope.chain(as_tokens(tokens))
+        self._committer = scope.committer(self._chain, self._staging, start=start)
+        self._kept = start
+        self._offered = 0
+        self._failed = False
+
+    def row(self, row: Row, extract: Callable[[], Sequence[Any]]) -> None:
+        """Store the blocks that a row of a batch has completed; `extract` gives its caches."""
+        position = len(row.tokens)
+        size = self._chain.block_size
+        if self._failed or position - max(self._committer.done, self._offered) < size:
+            return
+        # What has no room now is not tried again with every token.
+        self._offered = position // size * size
+        try:
+            self._extend(row.tokens)
+            source = paged_source(row, self._committer.done)
+            if not self._trims and position - self._kept >= self._stride:
+                self._keep(position)
+                layout = layout_of(extract())
+                self._committer.advance(layout, Extent(position, True), source)
+            elif source is not None and source.arrays:
+                self._committer.advance_row(source, position)
+        except Exception:
+            self._give_up()
+
+    def caches(self, tokens: Sequence[int], caches: Sequence[Any], *, keep: bool) -> None:
+        """Store what caches that hold exactly these tokens have completed; with `keep` windows and
+        recurrent state too."""
+        if self._failed:
+            return
+        if not self._scope.accepts(caches):
+            # Packed on the way: from here on they are another kind, stored when they end.
+            self._failed = True
+            return self.close()
+        try:
+            self._extend(tokens)
+            if keep or len(tokens) - self._kept >= self._stride:
+                self._keep(len(tokens))
+            layout = layout_of(caches)
+            self._committer.advance(layout, extent_of(layout, len(tokens)))
+        except Exception:
+            self._give_up()
+
+    def close(self) -> None:
+        """Free what was cut and not stored."""
+        self._staging.release()
+
+    def _extend(self, tokens: Sequence[int]) -> None:
+        known = len(self._chain)
+        if len(tokens) > known:
+            self._chain.extend(as_tokens(tokens[known:]))
+
+    def _keep(self, position: int) -> None:
+        if not self._trims:
+            self._committer.want([position])
+            self._kept = position
+
+    def _give_up(self) -> None:
+        _log.exception("the blocks of a sequence are stored at its end only")
+        self._failed = True
+        self.close()

@@ -1,0 +1,82 @@
+"""mlx-lm's BatchGenerator, whose rows are stored while they are computed."""
+
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import mlx_lm.server
+from mlx_lm.generate import BatchGenerator
+
+from omlx_cache.integrations.mlx_lm.following import Following
+from omlx_cache.integrations.rows import row_of
+
+
+class Follows(Protocol):
+    """Who begins to follow a sequence: the prompt cache, for the model that is loaded."""
+
+    def follow(self, tokens: Sequence[int], start: int) -> Following | None: ...
+
+
+class StoringBatchGenerator(BatchGenerator):  # type: ignore[misc]
+    """Stores each request's blocks after each step, as far as the tiers take them at once.
+
+    Mutable by the generation thread: `_followed` by uid.
+    """
+
+    def __init__(self, *args: Any, follows: Follows, **options: Any) -> None:
+        self._follows = follows
+        self._followed: dict[int, Following | None] = {}
+        super().__init__(*args, **options)
+
+    def next(self) -> tuple[list[Any], list[Any]]:
+        prompts, generated = super().next()
+        for response in prompts:
+            if not response.end_of_prompt:
+                self._store(response.uid)
+        for response in generated:
+            if response.finish_reason is None:
+                self._store(response.uid)
+            else:
+                self._forget(response.uid)
+        return prompts, generated
+
+    def remove(self, uids: Sequence[int], *args: Any, **options: Any) -> Any:
+        for uid in uids:
+            self._forget(uid)
+        return super().remove(uids, *args, **options)
+
+    def close(self) -> None:
+        for uid in list(self._followed):
+            self._forget(uid)
+        super().close()
+
+    def _store(self, uid: int) -> None:
+        row = row_of(self, uid)
+        if row is None:
+            return
+        if uid not in self._followed:
+            self._followed[uid] = self._follows.follow(row.tokens, 0)
+        following = self._followed[uid]
+        if following is not None:
+            following.row(row, lambda: self.extract_cache([uid])[uid][0])
+
+    def _forget(self, uid: int) -> None:
+        following = self._followed.pop(uid, None)
+        if following is not None:
+            following.close()
+
+
+@contextmanager
+def storing_batches(follows: Follows) -> Any:
+    """Have mlx-lm's server make its batches so while the block runs: it names the class itself,
+    so that no argument reaches it."""
+    upstream: Callable[..., Any] = mlx_lm.server.BatchGenerator
+
+    def make(*args: Any, **options: Any) -> StoringBatchGenerator:
+        return StoringBatchGenerator(*args, follows=follows, **options)
+
+    mlx_lm.server.BatchGenerator = make
+    try:
+        yield
+    finally:
+        mlx_lm.server.BatchGenerator = upstream

@@ -1,0 +1,186 @@
+"""mlx-lm's ResponseGenerator, with a measurement and a log line for each request."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from mlx_lm.server import ModelProvider
+
+from omlx_cache.integrations.mlx_lm.following import Following
+from omlx_cache.integrations.mlx_lm.prompt_cache import Fetched, TieredPromptCache
+from omlx_cache.integrations.mlx_lm.server.batches import storing_batches
+from omlx_cache.integrations.mlx_lm.server.checked import CheckedResponseGenerator
+from omlx_cache.store import BlockStore
+
+_log = logging.getLogger(__name__)
+
+
+class ServerPromptCache(TieredPromptCache):
+    """Also keeps a prompt's prefix while it is prefilled, and what its fetches found.
+
+    mlx-lm's server inserts a sequence where a part of it ends. In a batch `follow` is asked for
+    what stores it meanwhile. Served one at a time, `lending` says so, and `prefilled` is called
+    after each chunk, by the same thread. `_reports` is written by that
+    thread and read by the handlers': single dict operations, which are atomic.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._reports: dict[tuple[int, int], Fetched] = {}
+        self._lent: _Lent | None = None
+        self._lending = False
+        self._key: Any = None
+
+    @contextmanager
+    def lending(self) -> Iterator[None]:
+        """Keep hold of the caches that are fetched in this block, and let go of them after it."""
+        self._lending = True
+        try:
+            yield
+        finally:
+            self._lending = False
+            if self._lent is not None:
+                for following in self._lent.followed:
+                    following.close()
+            self._lent = None
+
+    def follow(self, tokens: Sequence[int], start: int) -> Following | None:
+        """Return what stores a sequence of the model that was asked for last, while it grows."""
+        found = self.followers(self._key, tokens, start)
+        return found[0] if len(found) == 1 else None
+
+    def fetch_nearest_cache(self, model: Any, tokens: Any) -> tuple[list[Any] | None, list[int]]:
+        self._key = model
+        caches, rest = super().fetch_nearest_cache(model, tokens)
+        if self.last is not None:
+            self._reports[_name(tokens)] = self.last
+        while len(self._reports) > 256:
+            self._reports.pop(next(iter(self._reports)), None)
+        if self._lending and (fresh := self.fresh(model)):
+            start = len(tokens) - len(rest)
+            caches = fresh if caches is None else caches
+            followed = self.followers(model, tokens[:start], start)
+            self._lent = _Lent(list(tokens), caches, start, followed)
+        return caches, rest
+
+    def prefilled(self, count: int) -> None:
+        """Store what the lent caches hold, now that `count` tokens were fed to them."""
+        lent = self._lent
+        if lent is None or not 0 < count < len(lent.tokens) - lent.start:
+            return
+        prefix = lent.tokens[: lent.start + count]
+        first = 0
+        for following in lent.followed:
+            size = len(lent.caches) if len(lent.followed) == 1 else following.layers
+            own = lent.caches[first : first + size]
+            following.caches(prefix, own, keep=len(prefix) == len(lent.tokens) - 1)
+            first += size
+
+    def take_report(self, tokens: Any) -> Fetched | None:
+        """Return what the last fetch of these tokens found, once."""
+        return self._reports.pop(_name(tokens), None)
+
+
+class _Lent(NamedTuple):
+    """Caches that the server feeds: they hold the first `start` of the tokens, at first."""
+
+    tokens: list[int]
+    caches: list[Any]
+    start: int
+    followed: Sequence[Following]
+
+
+class _Progress:
+    """The response queue of a request served alone; tells of prefill progress as it passes."""
+
+    def __init__(self, responses: Any, prefilled: Callable[[int], None]) -> None:
+        self._responses = responses
+        self._prefilled = prefilled
+
+    def put(self, item: Any) -> None:
+        if isinstance(item, tuple):
+            self._prefilled(item[0])
+        self._responses.put(item)
+
+
+class MeasuredResponseGenerator(CheckedResponseGenerator):
+    """Logs each request when its last token is out, or when its client has gone.
+
+    The prefill rate that `saved_seconds` is computed from is measured here: tokens computed
+    over the time from the look-up to the first token, for prompts with a block or more to compute.
+    """
+
+    def __init__(
+        self, provider: ModelProvider, cache: ServerPromptCache, store: BlockStore
+    ) -> None:
+        self._store = store
+        self._measured = cache
+        super().__init__(provider, cache)
+
+    def _generate(self) -> None:
+        with storing_batches(self._measured):
+            super()._generate()
+
+    def _serve_single(self, request: Any, stream: Any) -> None:
+        responses, *rest = request
+        with self._measured.lending():
+            watched = _Progress(responses, self._measured.prefilled)
+            super()._serve_single((watched, *rest), stream)
+
+    def generate(
+        self,
+        request: Any,
+        generation_args: Any,
+        progress_callback: Callable[[int, int], None] | None = None,
+    ) -> tuple[Any, Iterator[Any]]:
+        began = time.perf_counter()
+        context, responses = super().generate(request, generation_args, progress_callback)
+        return context, self._measure(context, responses, began)
+
+    def _measure(self, context: Any, responses: Iterator[Any], began: float) -> Iterator[Any]:
+        ready = time.perf_counter()
+        first: float | None = None
+        count = 0
+        try:
+            for response in responses:
+                if first is None:
+                    first = time.perf_counter()
+                    self._count_prefill(context, first - ready)
+                count += 1
+                yield response
+        finally:
+            self._report(context, count, began, first)
+
+    def _count_prefill(self, context: Any, seconds: float) -> None:
+        computed = len(context.prompt) - max(0, context.prompt_cache_count)
+        # With less, what a request costs besides would pass for a slow prefill.
+        if computed >= self._store.settings.block_size:
+            self._store.counters.add(prefilled_tokens=computed)
+            self._store.counters.add_seconds("prefill", seconds)
+
+    def _report(self, context: Any, count: int, began: float, first: float | None) -> None:
+        now = time.perf_counter()
+        prompt = len(context.prompt)
+        restored = max(0, context.prompt_cache_count)
+        found = self._measured.take_report(context.prompt)
+        cold = 0 if found is None else found.cold_tokens
+        reason = "" if found is None or found.miss_reason is None else f" ({found.miss_reason})"
+        _log.info(
+            "request: %d tokens in, %d restored (%d hot, %d cold), %d recomputed%s, %d out, "
+            "first token %.3f s, total %.3f s",
+            prompt,
+            restored,
+            restored - cold,
+            cold,
+            prompt - restored,
+            reason,
+            count,
+            (first or now) - began,
+            now - began,
+        )
+
+
+def _name(tokens: Any) -> tuple[int, int]:
+    return len(tokens), hash(tuple(tokens))

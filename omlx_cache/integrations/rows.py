@@ -1,0 +1,60 @@
+"""One row of mlx-lm's batched caches: what is new of it, without extracting the whole prefix.
+
+`BatchGenerator.extract_cache` copies a prefix from its first token on, so it is too dear for every
+chunk. This looks at the batch itself, which the generator keeps to itself; where it cannot, the
+answer is None, and blocks are stored when the sequence ends.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from mlx_lm.models.cache import BatchKVCache, CacheList
+
+from omlx_cache.adapters.base import TokenRange
+from omlx_cache.pages.cut import Source
+
+
+class Row(NamedTuple):
+    """A request's place in a batch: the batch's caches, its slot there, and the tokens it holds."""
+
+    caches: Sequence[Any]
+    slot: int
+    tokens: Sequence[int]
+
+
+def row_of(generator: Any, uid: int) -> Row | None:
+    """Return where a request is computed now; None while it waits, and for another generator."""
+    try:
+        stage, index = generator._find_uids([uid])[uid]
+        batch = {1: generator._prompt_batch, 2: generator._generation_batch}[stage]
+        return Row(batch.prompt_cache, index, batch.tokens[index])
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def paged_source(row: Row, start: int) -> Source | None:
+    """Return lazy slices of a row's keys and values from token `start` on; None when its caches
+    are not where its tokens say. Empty for a model without growing caches."""
+    arrays: dict[str, Any] = {}
+    stop = len(row.tokens)
+    padding: int | None = None
+    for path, cache in _leaves(row.caches, ""):
+        if type(cache) is not BatchKVCache or cache.keys is None:
+            continue
+        if padding is None:
+            padding = int(cache.left_padding[row.slot].item())
+        if cache._idx - padding != stop or cache._right_padding is not None:
+            return None
+        span = slice(padding + start, padding + stop)
+        one = slice(row.slot, row.slot + 1)
+        arrays[f"{path}.keys"] = cache.keys[one, :, span]
+        arrays[f"{path}.values"] = cache.values[one, :, span]
+    return Source(arrays, dict.fromkeys(arrays, (TokenRange(start, stop),)))
+
+
+def _leaves(caches: Sequence[Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for index, cache in enumerate(caches):
+        if isinstance(cache, CacheList):
+            yield from _leaves(cache.caches, f"{prefix}{index}.")
+        else:
+            yield f"{prefix}{index}", cache

@@ -1,0 +1,1 @@
+"""Pages: how a live cache is laid out, cut into payloads, and encoded."""

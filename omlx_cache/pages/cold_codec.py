@@ -1,0 +1,35 @@
+"""What the writer does to a page before it goes to the disk: the `cold_codec` setting."""
+
+from collections.abc import Callable
+
+from omlx_cache.settings import ConfigError
+from omlx_cache_storage.format import planes
+from omlx_cache_storage.format.wrapping import wrap
+from omlx_cache_storage.page import Page
+
+
+def cold_encoder(name: str, min_quantize_tokens: int) -> Callable[[Page], Page] | None:
+    """Return the function that the writer's thread applies, None for pages as they are.
+
+    Raises ConfigError for zstd when none is installed. A lossy codec imports MLX and encodes on the
+    writer's thread, one page at a time; pages that are encoded already are left alone.
+    """
+    if name == "dense":
+        return None
+    if name == "zstd":
+        if not planes.available():
+            raise ConfigError(
+                "OMLX_CACHE_COLD_CODEC=zstd needs the extra: pip install 'omlx-cache[zstd]'"
+            )
+        return wrap
+    from omlx_cache.codecs import CodecPolicy, check_codec_name
+    from omlx_cache.pages.encoding import codecs_for, encode_page
+
+    policy = CodecPolicy(check_codec_name(name), min_quantize_tokens=min_quantize_tokens)
+
+    def encode(page: Page) -> Page:
+        if page.meta.position < min_quantize_tokens:
+            return page
+        return encode_page(page, codecs_for(page.meta, policy))
+
+    return encode

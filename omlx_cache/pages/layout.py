@@ -1,0 +1,77 @@
+"""A prompt cache as the store sees it: leaves by path, in layer groups."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from omlx_cache.adapters.base import Adapter, GroupSpec, UnsupportedCache
+from omlx_cache.adapters.registry import adapter_for, children, layout_name
+from omlx_cache.arrays.mlxio import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One live cache object: `path` is its index in the list, dotted inside a CacheList."""
+
+    path: str
+    cache: Any
+    adapter: Adapter
+    group: GroupSpec
+
+    def arrays(self) -> dict[str, Array]:
+        return self.adapter.arrays(self.cache)
+
+    def position(self) -> int | None:
+        return self.adapter.position(self.cache)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The leaves of one prompt cache. Two caches with equal `signature` can share pages."""
+
+    leaves: tuple[Leaf, ...]
+    signature: str
+
+    @property
+    def groups(self) -> tuple[GroupSpec, ...]:
+        """The distinct groups: paged first, then windows, then state."""
+        order = {"paged": 0, "window": 1, "state": 2}
+        found = {leaf.group for leaf in self.leaves}
+        return tuple(sorted(found, key=lambda g: (order[g.kind], g.window, g.keep)))
+
+    def of(self, group: GroupSpec) -> list[Leaf]:
+        return [leaf for leaf in self.leaves if leaf.group == group]
+
+    def position(self) -> int | None:
+        """Return how many tokens the cache has seen: None when no leaf says.
+
+        Leaves that were never used say nothing. Raises UnsupportedCache when leaves disagree.
+        """
+        seen = {leaf.position() for leaf in self.leaves if leaf.arrays()} - {None}
+        if len(seen) > 1:
+            raise UnsupportedCache(f"layers disagree about the position: {sorted(map(str, seen))}")
+        return next(iter(seen), None)
+
+    def is_empty(self) -> bool:
+        return not any(leaf.arrays() for leaf in self.leaves)
+
+
+def layout_of(prompt_cache: Sequence[Any]) -> Layout:
+    """Return the layout of a prompt cache; raises UnsupportedCache for a class without adapter."""
+    leaves = tuple(_leaves(prompt_cache, ""))
+    described = [
+        [leaf.path, layout_name(leaf.cache), leaf.adapter.config(leaf.cache)] for leaf in leaves
+    ]
+    return Layout(leaves, json.dumps(described, separators=(",", ":"), sort_keys=True))
+
+
+def _leaves(caches: Sequence[Any], prefix: str) -> Iterator[Leaf]:
+    for index, cache in enumerate(caches):
+        path = f"{prefix}{index}"
+        inner = children(cache)
+        if inner is not None:
+            yield from _leaves(inner, f"{path}.")
+        else:
+            adapter = adapter_for(cache)
+            yield Leaf(path, cache, adapter, adapter.group(cache))

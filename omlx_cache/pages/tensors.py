@@ -1,0 +1,172 @@
+"""A page's tensors: how each is encoded, what a leaf wants of them, and views of them.
+
+A page says for every encoded tensor which codec made it, from which dtype and how many channels
+(`PageMeta.codec`, a JSON text; "dense" when nothing is encoded). Nothing is ever inferred from
+shapes. What does not fit raises ForeignPage: a miss.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import mlx.core as mx
+
+from omlx_cache.arrays.mlxio import Array, dtype_name, dtype_of
+from omlx_cache.codecs import Codec
+from omlx_cache.pages.layout import Leaf
+from omlx_cache_storage.errors import ForeignPage
+from omlx_cache_storage.page import ITEM_BYTES, Page, PageMeta, TensorSpec
+
+DENSE = "dense"
+FLOATS = ("F16", "BF16", "F32")
+"""What a codec encodes, and decodes to."""
+_SIDES = ("keys", "values")
+
+
+class Tag(NamedTuple):
+    """How one tensor was encoded, and what it was before."""
+
+    codec: str
+    dtype: str
+    dim: int
+
+
+Tags = Mapping[str, Tag]
+
+
+def tags_of(meta: PageMeta) -> dict[str, Tag]:
+    """Return a page's tags by dense tensor name; raises ForeignPage for a text it cannot read."""
+    if meta.codec == DENSE:
+        return {}
+    try:
+        return {name: Tag(*fields) for name, fields in json.loads(meta.codec).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ForeignPage(f"the codec {meta.codec[:80]!r} cannot be read") from error
+
+
+def codec_text(tags: Tags) -> str:
+    """Return what `tags_of` reads back."""
+    return json.dumps(tags, sort_keys=True, separators=(",", ":")) if tags else DENSE
+
+
+def live_tags(leaves: Sequence[Leaf]) -> dict[str, Tag]:
+    """Return the tags of leaves whose live arrays are packed already."""
+    tags = {}
+    for leaf in leaves:
+        packing = leaf.adapter.packing(leaf.cache)
+        if packing is not None:
+            for side, form in packing.forms.items():
+                identity = str(packing.codec(side, form.dim).identity)
+                tags[f"{leaf.path}.{side}"] = Tag(identity, form.dtype, form.dim)
+    return tags
+
+
+def part_specs(spec: TensorSpec, codec: Codec) -> list[TensorSpec]:
+    """Return the parts that a codec makes of a dense tensor."""
+    parts = codec.parts_spec(spec.shape, dtype_of(spec.dtype))
+    return [
+        TensorSpec(f"{spec.name}.{name}", _name_of(part.dtype), tuple(part.shape))
+        for name, part in parts.items()
+    ]
+
+
+def _name_of(dtype: mx.Dtype) -> str:
+    return dtype_name(mx.zeros((), dtype=dtype))
+
+
+def page_arrays(page: Page) -> dict[str, Array]:
+    """Return lazy views of a page's tensors; they pin its payload."""
+    arrays: dict[str, Array] = {}
+    offset = 0
+    for spec in page.meta.tensors:
+        end = offset + spec.nbytes
+        if spec.nbytes == 0:
+            arrays[spec.name] = mx.zeros(spec.shape, dtype=dtype_of(spec.dtype))
+        else:
+            arrays[spec.name] = (
+                page.payload[offset:end].view(dtype_of(spec.dtype)).reshape(spec.shape)
+            )
+        offset = end
+    return arrays
+
+
+def file_order(specs: Iterable[TensorSpec]) -> list[TensorSpec]:
+    """Order tensors so that equal shapes lie side by side, wide items first (for alignment)."""
+    listed = list(specs)
+    first: dict[tuple[str, tuple[int, ...]], int] = {}
+    for index, spec in enumerate(listed):
+        first.setdefault((spec.dtype, spec.shape), index)
+    return sorted(
+        listed,
+        key=lambda s: (-ITEM_BYTES[s.dtype], first[s.dtype, s.shape]),
+    )
+
+
+def wanted_specs(leaf: Leaf, meta: PageMeta) -> dict[str, TensorSpec]:
+    """Return, by field, the tensors that a leaf wants of a page, in the page's token count.
+
+    Raises ForeignPage when the page holds another packing than the leaf can take.
+    """
+    prefix = f"{leaf.path}."
+    own = [spec for spec in meta.tensors if spec.name.startswith(prefix)]
+    tags = {name: tag for name, tag in tags_of(meta).items() if name.startswith(prefix)}
+    codecs = packing_codecs(leaf, meta)
+    if leaf.adapter.packing(leaf.cache) is None:
+        specs = [_dense_spec(name, tag, own) for name, tag in tags.items()]
+        specs += [spec for spec in own if not _is_part(spec.name, tags)]
+    else:
+        specs = []
+        for name, codec in codecs.items():
+            specs += _packed_specs(name, codec, own, tags)
+    return {spec.name.removeprefix(prefix): spec for spec in specs}
+
+
+def packing_codecs(leaf: Leaf, meta: PageMeta) -> dict[str, Codec]:
+    """Return the codecs in which a leaf keeps a page's tensors, by dense name; {} if plain."""
+    packing = leaf.adapter.packing(leaf.cache)
+    if packing is None:
+        return {}
+    tags = tags_of(meta)
+    dims = {spec.name: spec.shape[-1] for spec in meta.tensors}
+    dims |= {name: tag.dim for name, tag in tags.items()}
+    sides = {side: f"{leaf.path}.{side}" for side in _SIDES}
+    try:
+        return {
+            name: packing.codec(side, dims[name]) for side, name in sides.items() if name in dims
+        }
+    except ValueError as error:
+        raise ForeignPage(str(error)) from error
+
+
+def _is_part(name: str, tags: Tags) -> bool:
+    return name.rpartition(".")[0] in tags
+
+
+def _dense_spec(name: str, tag: Tag, own: Sequence[TensorSpec]) -> TensorSpec:
+    part = next((spec for spec in own if spec.name.startswith(f"{name}.")), None)
+    if part is None or tag.dtype not in FLOATS:
+        raise ForeignPage(f"{name} is encoded as {tag.codec} and cannot be decoded")
+    return TensorSpec(name, tag.dtype, (*part.shape[:3], tag.dim))
+
+
+def _packed_specs(
+    name: str, codec: Codec, own: Sequence[TensorSpec], tags: Tags
+) -> list[TensorSpec]:
+    if name in tags:
+        if tags[name].codec != str(codec.identity):
+            raise ForeignPage(f"{name} is packed as {tags[name].codec}, not {codec.identity}")
+        return [spec for spec in own if spec.name.startswith(f"{name}.")]
+    dense = next((spec for spec in own if spec.name == name), None)
+    if dense is None:
+        return []
+    if not codec.supports(dense.shape[-1], dtype_of(dense.dtype)):
+        raise ForeignPage(f"{name} cannot be packed as {codec.identity}")
+    return part_specs(dense, codec)
+
+
+def refuse_tensors_of_no_leaf(meta: PageMeta, members: Sequence[Leaf]) -> None:
+    """Raise ForeignPage for a page that has tensors of leaves which the layout lacks."""
+    prefixes = tuple(f"{leaf.path}." for leaf in members)
+    others = [spec.name for spec in meta.tensors if not spec.name.startswith(prefixes)]
+    if others:
+        raise ForeignPage(f"a page of group {meta.group} has {others[:3]} of no leaf")

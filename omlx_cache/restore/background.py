@@ -1,0 +1,293 @@
+"""The reading half of a restore that has begun: pages come in on threads, and touch bytes only.
+
+The threads never see a cache. On the host they allocate and evaluate the buffers, which MLX allows
+any thread that hands over evaluated arrays, and copy plain pages into them; a page is read
+into memory of its own first, so a read that ends late writes into nothing that was given
+away. What must be decoded, windows and states wait as pages for the model's thread. On a GPU all
+pages do: joining them there is one operation for many, and host views would move the buffers.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from enum import Enum, auto
+from functools import partial
+
+from omlx_cache.adapters.base import PAGED
+from omlx_cache.arrays.mlxio import on_host
+from omlx_cache.restore.fetch import fetch
+from omlx_cache.restore.host import HostTargets
+from omlx_cache.restore.lookup import PageUse, RestorePoint
+from omlx_cache.restore.plan import PageFailed, PageRead, Plan, is_direct
+from omlx_cache.restore.walk import DISK_PASSES, Walk, plan_for
+from omlx_cache_storage.errors import PageUnreadable
+from omlx_cache_storage.page import Page, PageId
+
+_log = logging.getLogger(__name__)
+
+Task = Callable[[], None]
+
+
+class _State(Enum):
+    NEW = auto()
+    PLANNING = auto()
+    PLANNED = auto()
+    READING = auto()
+    ENDED = auto()
+
+
+class Reading:
+    """One request's pages on their way. A queue says when it may take memory, and runs its tasks.
+
+    Mutable, guarded by `_lock`, which is held over no I/O: `walk` (replaced, never changed),
+    `point`, `plan`, `targets`, `arrived`, `read`, and the state of the reads. `ended` is set once
+    nothing more will come; `settled` then too, and once waiting for it is in vain. `admitted` and
+    `taken` belong to the queue.
+    """
+
+    def __init__(self, walk: Walk) -> None:
+        # From here on the keys are only read, so that every thread may walk.
+        if len(walk.chain):
+            walk.chain.key(len(walk.chain))
+        self.admitted = self.taken = self.oversize = False
+        self.ended = threading.Event()
+        self.settled = threading.Event()
+        self._lock = threading.Lock()
+        self._fill = on_host()
+        self.walk = walk
+        self.point = walk.find()
+        self.plan: Plan | None = None
+        self.targets: HostTargets | None = None
+        self.arrived: dict[PageId, Page] = {}
+        self.read: set[PageId] = set()
+        self._passes = 1
+        self._state = _State.NEW
+        self._closed = False
+        self._left: deque[PageRead] = deque()
+        self._under_way = 0
+        self._failed: PageFailed | None = None
+        self._failed_at = 0
+        self._all_hot = all(use.info.tier != "cold" for use in self._uses())
+
+    def nbytes(self) -> int | None:
+        """Return the memory that it takes from when it is admitted; None before it is planned."""
+        with self._lock:
+            if self._state is _State.PLANNING or (self._state is _State.NEW and not self._all_hot):
+                return None
+            if self.plan is None or not self._fill:
+                return sum(use.info.nbytes for use in self._uses())
+            aside = [use for use in self._uses() if self.plan.encoded or _is_aside(use.page)]
+            return self.plan.nbytes + sum(use.info.nbytes for use in aside)
+
+    def hold_all(self) -> bool:
+        """Take hold of every page and end at once if all are in memory; called once admitted.
+
+        True also for a reading that has pages to read. False, and nothing held, when one was
+        evicted since the walk: then it must be planned, and admitted, like others.
+        """
+        if not self._all_hot or self._state is not _State.NEW:
+            return True
+        self._hold(self.point)
+        self._all_hot = all(use.page in self.arrived for use in self._uses())
+        if self._all_hot:
+            self._end()
+        else:
+            self.arrived = {}
+        return self._all_hot
+
+    def next_task(self) -> Task | None:
+        """Return what a thread may do now, None when there is nothing. The queue calls it."""
+        with self._lock:
+            if self._closed:
+                return None
+            if self._state is _State.NEW:
+                self._state = _State.PLANNING
+                return self._guarded(self._make_plan)
+            if self._state is _State.PLANNED and self.admitted:
+                self._state = _State.READING
+                self._under_way = 1
+                return self._guarded(self._prepare)
+            if self._state is _State.READING and self._left:
+                self._under_way += 1
+                return self._guarded(partial(self._read, self._left.popleft()))
+            return None
+
+    def refuse(self) -> None:
+        """Say that it is larger than the queue may hold: nothing comes before it is taken."""
+        self.oversize = True
+        self.settled.set()
+
+    def close(self) -> None:
+        """Begin no more reads, and let those under way write nowhere. Waits for memory only."""
+        with self._lock:
+            self._closed = True
+            self._left.clear()
+            targets = self.targets
+        if targets is not None:
+            targets.close()
+
+    def drop(self) -> None:
+        """Close and give the memory back; any thread, any number of times."""
+        self.close()
+        with self._lock:
+            self.targets = None
+            self.arrived = {}
+        # Nobody will end it: who waits for it, on whatever thread, must not wait for ever.
+        self._end()
+
+    def _guarded(self, task: Task) -> Task:
+        """Return the task such that an unexpected error ends the reading, and no thread."""
+
+        def run() -> None:
+            try:
+                task()
+            except Exception:
+                _log.exception("reading ahead stopped")
+                self.close()
+                self._end()
+
+        return run
+
+    def _make_plan(self) -> None:
+        """Plan, below a page that fails if one does; reads headers."""
+        walk, point = self.walk, self.point
+        while point.position:
+            held = self._held(point)
+            try:
+                plan = plan_for(walk, point, held)
+            except PageFailed as failed:
+                walk = walk.copy()
+                walk.learn(failed, point, held)
+                point = walk.find()
+                self._passes += 1
+                if self._passes > DISK_PASSES:
+                    break
+            else:
+                with self._lock:
+                    self.walk, self.point, self.plan = walk, point, plan
+                    self._state = _State.PLANNED
+                return
+        with self._lock:
+            self.walk, self.point = walk, point
+        self._end()
+
+    def _prepare(self) -> None:
+        """Take memory, let the reads begin, and copy what was in memory from the start."""
+        with self._lock:
+            plan = self.plan
+            if self._closed or plan is None:
+                return
+        self._hold(self.point)
+        with self._lock:
+            if self._closed:
+                return
+            if self._fill:
+                self.targets = HostTargets(plan, before=self.targets)
+            filled = {} if self.targets is None else self.targets.filled
+            here = [read for read in plan.reads if read.use.page in self.arrived]
+            missing = [
+                read
+                for read in plan.reads
+                if read.use.page not in self.arrived and read.use.page not in filled
+            ]
+        self.walk.source.withdraw([read.use.page for read in missing])
+        with self._lock:
+            self._left.extend(() if self._closed else missing)
+        for read in here:
+            page = self.arrived.get(read.use.page)
+            try:
+                if page is not None:
+                    self._deliver(read, page)
+            except PageFailed as failed:
+                self._fail(read, failed)
+        self._one_ended()
+
+    def _read(self, read: PageRead) -> None:
+        try:
+            page = fetch(self.walk.source, read)
+            self.read.add(read.use.page)
+            if page is not None:
+                self._deliver(read, page)
+        except PageFailed as failed:
+            self._fail(read, failed)
+        except Exception as error:
+            _log.exception("a page cannot be read")
+            self._fail(read, PageFailed(read.use.page, PageUnreadable(str(error))))
+        self._one_ended()
+
+    def _deliver(self, read: PageRead, page: Page) -> None:
+        """Put a page where it belongs: its bytes into the targets, or the page aside."""
+        direct = is_direct(read, page.meta)
+        targets = self.targets
+        if targets is not None and direct and not _is_aside(read.use.page):
+            if targets.take(read, page):
+                with self._lock:
+                    self.arrived.pop(read.use.page, None)
+            return
+        with self._lock:
+            if not self._closed:
+                self.arrived[read.use.page] = page
+
+    def _fail(self, read: PageRead, failed: PageFailed) -> None:
+        """Note the failure that is nearest to the root, and begin no more reads."""
+        with self._lock:
+            self._left.clear()
+            if self._failed is None or read.use.info.position < self._failed_at:
+                self._failed, self._failed_at = failed, read.use.info.position
+
+    def _one_ended(self) -> None:
+        """Go on when the last task of a pass has ended: to the end, or to a pass below a page that
+        failed."""
+        with self._lock:
+            self._under_way -= 1
+            if self._under_way or self._left or self._closed:
+                return
+            failed, self._failed = self._failed, None
+            if failed is not None:
+                self._state = _State.PLANNING
+        if failed is None:
+            self._end()
+            return
+        walk = self.walk.copy()
+        walk.learn(failed, self.point, self.arrived)
+        point = walk.find()
+        self._passes += 1
+        with self._lock:
+            self.walk, self.point = walk, point
+        if self._passes > DISK_PASSES:
+            self._end()
+        else:
+            self._make_plan()
+
+    def _hold(self, point: RestorePoint) -> None:
+        """Take hold of the pages that are in memory, so that eviction cannot take them away."""
+        filled = {} if self.targets is None else self.targets.filled
+        found = {page: held for page, held in self._held(point).items() if page not in filled}
+        with self._lock:
+            if not self._closed:
+                self.arrived = found
+
+    def _held(self, point: RestorePoint) -> dict[PageId, Page]:
+        """Return the pages of a point that are in memory now, or have come already."""
+        found: dict[PageId, Page] = {}
+        for uses in point.uses.values():
+            for use in uses:
+                page = self.arrived.get(use.page) or self.walk.source.held(use.page)
+                if page is not None and page.meta.held == use.info.held:
+                    found[use.page] = page
+        return found
+
+    def _uses(self) -> list[PageUse]:
+        return [use for uses in self.point.uses.values() for use in uses]
+
+    def _end(self) -> None:
+        with self._lock:
+            self._state = _State.ENDED
+        self.ended.set()
+        self.settled.set()
+
+
+def _is_aside(page: PageId) -> bool:
+    """True for windows and states: another restore point may want them in another order."""
+    return page.group != PAGED.name

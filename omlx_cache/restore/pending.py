@@ -1,0 +1,228 @@
+"""A restore that was begun: its pages come in while other requests compute."""
+
+import logging
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from omlx_cache import reasons
+from omlx_cache.arrays.mlxio import on_host
+from omlx_cache.pages.layout import Layout, layout_of
+from omlx_cache.restore.background import Reading
+from omlx_cache.restore.device import join_on_device
+from omlx_cache.restore.host import HostTargets
+from omlx_cache.restore.lookup import RestorePoint
+from omlx_cache.restore.plan import PageFailed, Plan
+from omlx_cache.restore.queue import RestoreQueue
+from omlx_cache.restore.run import MEMORY_PASSES, Restored, fill_from, rebuild, restore
+from omlx_cache.restore.source import InMemory, PageSource
+from omlx_cache.restore.walk import Walk, plan_for
+from omlx_cache_storage.keys import KeyChain
+
+_log = logging.getLogger(__name__)
+
+
+class Taken(NamedTuple):
+    """Live caches at `point.position` (fresh ones at 0), and how many tokens the disk gave."""
+
+    prompt_cache: list[Any]
+    layout: Layout
+    point: RestorePoint
+    cold_tokens: int
+
+
+class PendingRestore:
+    """A request's prefix on its way into buffers of its own; made by any thread, at once.
+
+    Nothing raises for what a disk, a page or a deadline does. `start` begins to read, `ready` says
+    when `take` would not wait for a disk, and `cancel` gives the memory back; a handle that is
+    lost does so too. One thread takes it, once; `cancel` may come from any, any number of times.
+    Until then the chain belongs to it. Counts no miss: the point's reason is the taker's to count.
+    """
+
+    def __init__(
+        self,
+        queue: RestoreQueue,
+        source: PageSource,
+        fresh: Callable[[], list[Any]],
+        chain: KeyChain,
+        *,
+        limit: int,
+        capacity: int,
+        known: frozenset[int] = frozenset(),
+        stamp: int | None = None,
+    ) -> None:
+        self._queue = queue
+        self._source = source
+        self._fresh = fresh
+        self._chain = chain
+        self._limit = limit
+        self._capacity = capacity
+        self._known = known
+        self._stamp = stamp
+        self._caches: list[Any] = []
+        self._reading: Reading | None = None
+        self._finalizer: weakref.finalize[[Reading], PendingRestore] | None = None
+
+    def start(self) -> None:
+        """Look the prefix up and let the reading begin when its turn comes; returns at once.
+
+        Reads no payload and waits for no disk. Without effect when it was started before.
+        """
+        if self._reading is not None:
+            return
+        reading = self._reading = self._new_reading()
+        # A finalizer may run while any lock is held, so it takes none: the queue looks here later.
+        self._finalizer = weakref.finalize(self, self._queue.lost.append, reading)
+        self._finalizer.atexit = False
+        self._queue.add(reading)
+
+    @property
+    def started(self) -> bool:
+        return self._reading is not None
+
+    @property
+    def ready(self) -> bool:
+        """True when `take` will not wait for a disk; cheap, and takes no lock that I/O holds."""
+        if self._queue.lost:
+            self._queue.settle()
+        reading = self._reading
+        return reading is not None and reading.admitted and reading.ended.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until `ready`, for `timeout` seconds at most; False at once if it never will be."""
+        reading = self._reading
+        return reading is not None and reading.settled.wait(timeout) and self.ready
+
+    @property
+    def oversize(self) -> bool:
+        """True when it is larger than the queue may ever hold: nothing is read ahead, and `take`
+        reads on the spot."""
+        reading = self._reading
+        return reading is not None and reading.oversize
+
+    def cancel(self) -> None:
+        """Read no more and give the memory back. A later `take` restores on the spot."""
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            self._let_go()
+            self._queue.drop(reading)
+
+    def take(self, deadline: float | None = None) -> Taken:
+        """Return caches restored as far as the pages have come, after `deadline` seconds at most.
+
+        On the model's thread; evaluates MLX. None waits for all of it. What has not come by then is
+        left to be computed (reason `deadline`): of windows and states only what is in memory is
+        used, so that nothing waits for a disk again.
+        """
+        try:
+            return self._take(deadline)
+        except Exception as error:
+            _log.exception("restore failed, the request is computed in full")
+            caches = self._fresh()
+            reason = f"{reasons.ERROR}:{type(error).__name__}"
+            return Taken(caches, layout_of(caches), RestorePoint(0, {}, reason, 0), 0)
+        finally:
+            self.cancel()
+
+    def _take(self, deadline: float | None) -> Taken:
+        began = time.monotonic()
+        reading = self._reading
+        if deadline is None and (reading is None or not reading.admitted):
+            self.cancel()
+            return self._on_the_spot()
+        if reading is None:
+            reading = self._new_reading()
+        caches, layout = self._caches, reading.walk.layout
+        self._queue.take(reading)
+        try:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic() + began)
+            came = reading.ended.wait(left)
+            if not came:
+                reading.close()
+            return Taken(caches, layout, *_finish(reading, came=came))
+        finally:
+            self._queue.drop(reading)
+
+    def _on_the_spot(self) -> Taken:
+        caches = self._fresh()
+        layout = layout_of(caches)
+        restored = restore(
+            self._source,
+            layout,
+            self._chain,
+            limit=self._limit,
+            capacity=self._capacity,
+            known=self._known,
+            stamp=self._stamp,
+        )
+        return Taken(caches, layout, *restored)
+
+    def _new_reading(self) -> Reading:
+        self._caches = self._fresh()
+        layout = layout_of(self._caches)
+        walk = Walk(
+            self._source,
+            layout,
+            self._chain,
+            self._limit,
+            self._capacity,
+            self._known,
+            self._stamp,
+        )
+        return Reading(walk)
+
+    def _let_go(self) -> None:
+        if self._finalizer is not None:
+            self._finalizer.detach()
+
+
+def _finish(reading: Reading, *, came: bool) -> Restored:
+    """Restore what a closed reading has brought, and what else is in memory; reads nothing."""
+    walk = reading.walk.copy()
+    wanted = reading.point
+    for _attempt in range(MEMORY_PASSES):
+        filled = {} if reading.targets is None else reading.targets.filled
+        memory = InMemory(walk.source, reading.arrived, filled)
+        point = walk.find(memory)
+        if point.position == wanted.position and came:
+            # The walk in memory knows less of what lies beyond.
+            point = replace(
+                point,
+                reason=wanted.reason,
+                matched=wanted.matched,
+                wanted_state=wanted.wanted_state,
+            )
+        elif point.position < wanted.position and not came:
+            point = replace(point, reason=reasons.DEADLINE)
+        if not point.position:
+            return Restored(point, 0)
+        try:
+            plan = _same_plan(reading.plan, point)
+            if plan is None:
+                plan = plan_for(walk, point, memory.pages, disk=False)
+            if on_host():
+                targets = reading.targets
+                # Past the deadline the reading's own were closed, whatever is left to go in.
+                if targets is None or targets.plan is not plan or not came:
+                    targets = reading.targets = HostTargets(plan, before=targets)
+                left = [read for read in plan.reads if read.use.page not in targets.filled]
+                fill_from(walk.source, targets, left, memory.pages)
+                arrays = targets.arrays()
+            else:
+                arrays = join_on_device(plan, memory.pages)
+        except PageFailed as failed:
+            walk.learn(failed, point, memory.pages, disk=False)
+            continue
+        return rebuild(walk, point, plan, arrays, reading.read)
+    return Restored(RestorePoint(0, {}, walk.failure, 0), 0)
+
+
+def _same_plan(plan: Plan | None, point: RestorePoint) -> Plan | None:
+    """Return a plan that was made while reading if it restores just this point."""
+    if plan is None or plan.position != point.position:
+        return None
+    wanted = {use.page for uses in point.uses.values() for use in uses}
+    return plan if wanted == {read.use.page for read in plan.reads} else None

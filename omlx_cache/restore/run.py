@@ -1,0 +1,170 @@
+"""From a look-up to live caches: plan, read, and once more below the first page that failed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from omlx_cache.arrays.mlxio import Array, on_host
+from omlx_cache.pages.layout import Layout
+from omlx_cache.restore.device import join_on_device
+from omlx_cache.restore.fetch import fetch_all
+from omlx_cache.restore.host import HostTargets
+from omlx_cache.restore.lookup import PageUse, RestorePoint
+from omlx_cache.restore.plan import PageFailed, PageRead, Plan, is_direct
+from omlx_cache.restore.source import InMemory, PageSource
+from omlx_cache.restore.walk import DISK_PASSES, Walk, plan_for
+from omlx_cache_storage.keys import KeyChain
+from omlx_cache_storage.page import Page, PageId
+
+MEMORY_PASSES = 3
+"""Walks after that which use what is in memory only."""
+
+
+class Restored(NamedTuple):
+    """What a restore did: the point, and how many of its tokens came from the cold tier."""
+
+    point: RestorePoint
+    cold_tokens: int
+
+
+def restore(
+    source: PageSource,
+    layout: Layout,
+    chain: KeyChain,
+    *,
+    limit: int,
+    capacity: int,
+    known: frozenset[int],
+    stamp: int | None = None,
+) -> Restored:
+    """Rebuild the fresh caches of `layout` as far as possible and return how far that was.
+
+    Evaluates MLX, reads the disk, and marks what it used as used, at `stamp` of the store's clock.
+    Never raises for what a disk or a page does: the prefix before such a page is restored, after a
+    bounded number of reads, and the point's reason says why. The caches are untouched on a miss.
+    Counts no miss: the reason is the caller's to count.
+    """
+    walk = Walk(source, layout, chain, limit, capacity, known, stamp)
+    work = Work()
+    for attempt in range(DISK_PASSES + MEMORY_PASSES):
+        memory = None if attempt < DISK_PASSES else work.in_memory(source)
+        point = walk.find(memory)
+        if not point.position:
+            return Restored(point, 0)
+        try:
+            held = memory.pages if memory is not None else work.hold(source, point)
+            plan = plan_for(walk, point, held, disk=memory is None)
+            arrays = work.carry_out(source, plan, held)
+        except PageFailed as error:
+            walk.learn(error, point, held)
+            continue
+        return rebuild(walk, point, plan, arrays, work.read)
+    return Restored(RestorePoint(0, {}, walk.failure, point.matched, point.wanted_state), 0)
+
+
+@dataclass(slots=True)
+class Work:
+    """What the walks of one restore have brought together: nothing is read twice.
+
+    `arrived` has pages in memory, `read` the ids of those that came from the disk, and `targets`
+    the buffers of the last walk.
+    """
+
+    arrived: dict[PageId, Page] = field(default_factory=dict)
+    read: set[PageId] = field(default_factory=set)
+    targets: HostTargets | None = None
+
+    def hold(self, source: PageSource, point: RestorePoint) -> dict[PageId, Page]:
+        """Take hold of the pages that are in memory, so that eviction cannot take them away."""
+        pages = {}
+        for uses in point.uses.values():
+            for use in uses:
+                page = self.arrived.get(use.page)
+                if page is None and use.info.tier != "cold":
+                    page = source.held(use.page)
+                if page is not None and page.meta.held == use.info.held:
+                    pages[use.page] = page
+        return pages
+
+    def in_memory(self, source: PageSource) -> InMemory:
+        filled = {} if self.targets is None else self.targets.filled
+        return InMemory(source, self.arrived, filled)
+
+    def carry_out(
+        self, source: PageSource, plan: Plan, held: Mapping[PageId, Page]
+    ) -> dict[str, Array]:
+        """Return the filled targets by tensor name, evaluated and owned; raises PageFailed."""
+        host = on_host()
+        if host or self.targets is not None or not (held or plan.encoded):
+            return self._fill(source, plan, held, on_device=not host)
+        missing = [read for read in plan.reads if read.use.page not in held]
+        self.read |= {read.use.page for read in missing}
+
+        def arrive(read: PageRead, page: Page) -> None:
+            self.arrived[read.use.page] = page
+
+        fetch_all(source, missing, arrive)
+        return join_on_device(plan, {**held, **self.arrived})
+
+    def _fill(
+        self, source: PageSource, plan: Plan, held: Mapping[PageId, Page], *, on_device: bool
+    ) -> dict[str, Array]:
+        targets = self.targets = HostTargets(plan, on_device=on_device, before=self.targets)
+        left = [read for read in plan.reads if read.use.page not in targets.filled]
+        fill_from(source, targets, [r for r in left if r.use.page in held], held)
+        missing = [read for read in left if read.use.page not in held]
+        self.read |= {read.use.page for read in missing}
+        fetch_all(source, missing, targets.take, targets)
+        return targets.arrays()
+
+
+def fill_from(
+    source: PageSource,
+    targets: HostTargets,
+    reads: Sequence[PageRead],
+    held: Mapping[PageId, Page],
+) -> None:
+    """Copy pages that are in memory into their targets, on the store's threads; encoded ones are
+    decoded here. Raises PageFailed."""
+    direct: list[PageRead] = []
+    encoded: list[PageRead] = []
+    for read in reads:
+        (direct if is_direct(read, held[read.use.page].meta) else encoded).append(read)
+    copies = [source.read_pool.submit(targets.take, r, held[r.use.page]) for r in direct]
+    taken = [copy.result() for copy in copies]
+    taken += [targets.take(read, held[read.use.page]) for read in encoded]
+    if not all(taken):
+        raise RuntimeError("the buffers were closed while they were filled")
+
+
+def rebuild(
+    walk: Walk,
+    point: RestorePoint,
+    plan: Plan,
+    arrays: Mapping[str, Array],
+    from_disk: set[PageId],
+) -> Restored:
+    """Give the filled arrays to the fresh caches, and mark the pages as used."""
+    for leaf_plan in plan.leaves:
+        fields = {field: arrays[name] for field, name in leaf_plan.fields.items()}
+        if fields:
+            leaf_plan.leaf.adapter.rebuild(
+                leaf_plan.leaf.cache, fields, point.position, leaf_plan.phase
+            )
+    walk.source.touch(root_first(point), walk.stamp)
+    return Restored(point, _cold_tokens(point, from_disk))
+
+
+def root_first(point: RestorePoint) -> list[PageId]:
+    """Return the pages of a restore point, those that begin a chain first."""
+    uses = [use for uses in point.uses.values() for use in uses]
+    return [use.page for use in sorted(uses, key=lambda use: use.info.position)]
+
+
+def _cold_tokens(point: RestorePoint, from_disk: set[PageId]) -> int:
+    """Count the tokens of the first group that were read from the disk."""
+    uses: Sequence[PageUse] = next(iter(point.uses.values()))
+    if not any(use.info.held for use in uses):
+        return point.position if uses[0].page in from_disk else 0
+    cold = sum(use.info.held for use in uses if use.page in from_disk)
+    return min(point.position, cold)

@@ -1,0 +1,65 @@
+"""What a restore asks of a store: all of it, so that nobody reaches through to a tier."""
+
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from omlx_cache.restore.lookup import PageView
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
+from omlx_cache_storage.tier import OpenPage
+
+
+class PageSource(PageView, Protocol):
+    """A store as a restore sees it. Any thread may call; only `meta` and `reading` wait for a disk.
+
+    `reserve` grants memory that nobody uses, and evicts nothing for it; `keep` takes a page into
+    what was granted, `release` gives it back. `being_read` is the read of a page that a prefetch
+    has begun; after `withdraw` no prefetch begins to read these pages.
+    """
+
+    @property
+    def read_pool(self) -> Executor: ...
+    def held(self, page: PageId) -> Page | None: ...
+    def meta(self, page: PageId) -> PageMeta: ...
+    def reading(self, page: PageId) -> AbstractContextManager[OpenPage]: ...
+    def reserve(self, nbytes: int) -> bool: ...
+    def release(self, nbytes: int) -> None: ...
+    def keep(self, page: Page) -> bool: ...
+    def withdraw(self, pages: Collection[PageId]) -> None: ...
+    def being_read(self, page: PageId) -> "Future[Page | None] | None": ...
+    def touch(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None: ...
+    def forget(self, page: PageId) -> None: ...
+
+
+class InMemory:
+    """The pages that need no disk: those in memory, and what a restore has read already.
+
+    `pages` holds every page that was found, so that eviction takes none of them away between the
+    walk and the copy. `filled` are pages whose bytes are where they belong already.
+    """
+
+    def __init__(
+        self,
+        source: PageSource,
+        arrived: Mapping[PageId, Page],
+        filled: Mapping[PageId, PageInfo],
+    ) -> None:
+        self._source = source
+        self._arrived = arrived
+        self._filled = filled
+        self.pages: dict[PageId, Page] = {}
+
+    def find(self, page: PageId) -> PageInfo | None:
+        filled = self._filled.get(page)
+        if filled is not None:
+            return filled
+        held = self._arrived.get(page) or self._source.held(page)
+        if held is None:
+            return None
+        self.pages[page] = held
+        return PageInfo(held.meta.position, held.meta.held, held.meta.nbytes, "hot")
+
+    def tails(self, parent: BlockKey) -> set[Tail]:
+        return self._source.tails(parent)

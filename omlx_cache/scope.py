@@ -1,0 +1,255 @@
+"""Scope: what may share pages. One model, one kind of cache, one salt; one restore, one commit."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from omlx_cache import reasons
+from omlx_cache.adapters.base import GroupSpec, UnsupportedCache
+from omlx_cache.codecs import CodecPolicy
+from omlx_cache.commit.admission import PageSink
+from omlx_cache.commit.committer import Committer
+from omlx_cache.commit.progress import extent_of
+from omlx_cache.commit.snapshots import SnapshotPolicy
+from omlx_cache.commit.staging import Staging
+from omlx_cache.identity.namespace import Namespace
+from omlx_cache.pages.layout import Layout, layout_of
+from omlx_cache.restore.boundaries import Boundaries
+from omlx_cache.restore.lookup import RestorePoint, find_restore_point
+from omlx_cache.restore.pending import PendingRestore
+from omlx_cache.restore.queue import RestoreQueue
+from omlx_cache.restore.source import PageSource
+from omlx_cache.results import CommitResult
+from omlx_cache.settings import CacheSettings
+from omlx_cache_storage.keys import KeyChain, Tokens
+from omlx_cache_storage.page import PageId
+from omlx_cache_storage.stats import Counters
+
+_log = logging.getLogger(__name__)
+
+
+class SequenceStore(PageSource, PageSink, Protocol):
+    """A store as sequences see it: where their pages come from and go to. `BlockStore` is one."""
+
+    @property
+    def settings(self) -> CacheSettings: ...
+    @property
+    def counters(self) -> Counters: ...
+    @property
+    def restores(self) -> RestoreQueue: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredSequence:
+    """What a restore gave: a private list of caches at position `tokens`, fresh when that is 0.
+
+    `pages` are those that it was made of; `wanted` is where a restore point was missed.
+    """
+
+    prompt_cache: list[Any]
+    tokens: int
+    cold_tokens: int
+    miss_reason: str | None
+    pages: tuple[PageId, ...] = ()
+    wanted: int | None = None
+
+
+class Scope:
+    """Restores and stores the sequences of one scope. Use it on the model's thread.
+
+    No method raises for what the cache, the disk or an unsupported model does. Chains come from
+    `chain` and belong to this scope.
+    """
+
+    def __init__(
+        self,
+        store: SequenceStore,
+        namespace: Namespace | None,
+        fresh: Callable[[], list[Any]],
+        *,
+        policy: SnapshotPolicy,
+        codec_policy: CodecPolicy,
+        boundaries: Boundaries,
+        unsupported_reason: str | None = None,
+    ) -> None:
+        self.store = store
+        self.unsupported_reason = unsupported_reason
+        self._namespace = namespace
+        self._fresh = fresh
+        self._policy = policy
+        self._codec_policy = codec_policy
+        self._boundaries = boundaries
+        self._blank: Layout | None = None if namespace is None else layout_of(fresh())
+
+    @property
+    def supported(self) -> bool:
+        return self._blank is not None
+
+    @property
+    def groups(self) -> tuple[GroupSpec, ...]:
+        """The layer groups, paged first; () for a model that is not supported."""
+        return () if self._blank is None else self._blank.groups
+
+    @property
+    def trims(self) -> bool:
+        """True when a stored sequence can be restored to any shorter length."""
+        return all(group.kind == "paged" for group in self.groups)
+
+    def same_as(self, other: "Scope") -> bool:
+        """True when both stand for the same sequences of one store."""
+        mine, theirs = self._namespace, other._namespace
+        return self.store is other.store and (
+            mine is theirs if mine is None or theirs is None else mine.digest == theirs.digest
+        )
+
+    def fresh(self) -> list[Any]:
+        """Return a new, empty prompt cache."""
+        return self._fresh()
+
+    def accepts(self, prompt_cache: Sequence[Any]) -> bool:
+        """Return whether caches are of this scope's classes and parameters."""
+        try:
+            return self._blank is not None and (
+                layout_of(prompt_cache).signature == self._blank.signature
+            )
+        except UnsupportedCache:
+            return False
+
+    def chain(self, tokens: Tokens) -> KeyChain:
+        """Return the keys of a sequence; raises ValueError for a scope that is not supported."""
+        if self._namespace is None:
+            raise ValueError("a model whose caches are not supported has no keys")
+        settings = self.store.settings
+        return KeyChain(self._namespace.digest, tokens, settings.block_size, settings.key_hash)
+
+    def find(self, chain: KeyChain, limit: int) -> RestorePoint:
+        """Return how far a sequence can be restored, at most `limit`; reads no payload."""
+        known = self._known(chain)
+        return find_restore_point(chain, self.groups, self.store, limit=limit, known=known)
+
+    def stops(self, start: int, stop: int, branch: int | None = None) -> list[int]:
+        """Return where a prompt's windows and recurrent state are wanted while [start, stop) is
+        prefilled; none for models that have only pages."""
+        if self.trims:
+            return []
+        size = self.store.settings.block_size
+        return self._policy.positions(start=start, stop=stop, block_size=size, branch=branch)
+
+    def pending(
+        self, chain: KeyChain, limit: int, capacity: int, stamp: int | None = None
+    ) -> PendingRestore:
+        """Return a restore of at most `limit` tokens into buffers with room for `capacity`, not
+        begun; the chain belongs to it until it is taken."""
+        return PendingRestore(
+            self.store.restores,
+            self.store,
+            self._fresh,
+            chain,
+            limit=limit,
+            capacity=capacity,
+            known=self._known(chain),
+            stamp=stamp,
+        )
+
+    def restore(self, chain: KeyChain, limit: int, capacity: int) -> RestoredSequence:
+        """Restore at most `limit` tokens into buffers with room for `capacity`; evaluates MLX, and
+        waits for the disk."""
+        return take(self.pending(chain, limit, capacity), None)
+
+    def committer(
+        self,
+        chain: KeyChain,
+        staging: Staging,
+        *,
+        start: int = 0,
+        prompt_length: int = 0,
+        own: Iterable[PageId] = (),
+        stops: Iterable[int] = (),
+        stamp: int | None = None,
+    ) -> Committer:
+        """Return what hands a sequence's pages to the tiers; for supported scopes only."""
+        if self._namespace is None:
+            raise ValueError("a model whose caches are not supported stores nothing")
+        settings = self.store.settings
+        return Committer(
+            self.store,
+            self._namespace,
+            chain,
+            staging,
+            self._codec_policy,
+            groups=self.groups,
+            start=start,
+            prompt_length=prompt_length,
+            own=own,
+            stops=stops,
+            stamp=stamp,
+            wait_seconds=None if settings.queue_full == "wait" else settings.commit_wait_seconds,
+        )
+
+    def remember(self, chain: KeyChain, position: int) -> None:
+        """Note how far a commit went, for layouts whose pages do not tell."""
+        if all(group.kind != "paged" for group in self.groups):
+            self._boundaries.remember(chain, position)
+
+    def commit(
+        self, chain: KeyChain, prompt_cache: Sequence[Any], prompt_length: int = 0
+    ) -> CommitResult:
+        """Hand a finished sequence's pages to the tiers; copies, and evaluates what it copies.
+
+        Window groups are kept as far as the ring still holds them, recurrent state at the
+        position where the cache is. The end of the prompt gets a page of its own, so that the
+        same prompt is found up to there.
+        """
+        began = time.perf_counter()
+        result = self._commit(chain, prompt_cache, prompt_length)
+        counters = self.store.counters
+        counters.commit(result.skipped)
+        counters.add_seconds("commit", time.perf_counter() - began)
+        return result
+
+    def _commit(
+        self, chain: KeyChain, prompt_cache: Sequence[Any], prompt_length: int
+    ) -> CommitResult:
+        if not self.accepts(prompt_cache):
+            return CommitResult.none(reasons.LAYOUT_CHANGED)
+        staging = Staging(self.store.counters, self.store.settings.snapshot_bytes)
+        try:
+            layout = layout_of(prompt_cache)
+            stops = self.stops(0, len(chain) + 1)
+            committer = self.committer(chain, staging, prompt_length=prompt_length, stops=stops)
+            result = committer.finish(layout, extent_of(layout, len(chain)))
+            self.remember(chain, result.tokens)
+            return result
+        except UnsupportedCache as error:
+            return CommitResult.none(reasons.word(unsupported(error)))
+        except Exception:
+            _log.exception("commit failed, nothing more is stored")
+            return CommitResult.none(reasons.ERROR)
+        finally:
+            staging.release()
+
+    def _known(self, chain: KeyChain) -> frozenset[int]:
+        return self._boundaries.of(chain)
+
+
+def take(pending: PendingRestore, deadline: float | None) -> RestoredSequence:
+    """Return what a pending restore has brought, after `deadline` seconds at most; None waits for
+    all of it. Evaluates MLX."""
+    taken = pending.take(deadline)
+    point = taken.point
+    pages = tuple(use.page for uses in point.uses.values() for use in uses)
+    return RestoredSequence(
+        taken.prompt_cache,
+        point.position,
+        taken.cold_tokens,
+        point.reason,
+        pages,
+        point.wanted_state,
+    )
+
+
+def unsupported(error: Exception) -> str:
+    """Return the miss reason for a cache that no adapter reads."""
+    return f"{reasons.UNSUPPORTED}:{error}"

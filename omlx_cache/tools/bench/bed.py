@@ -1,0 +1,97 @@
+"""What the transfer benchmarks work on: a store, and live KV of a wanted shape."""
+
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from omlx_cache.arrays.mlxio import Array, evaluate
+from omlx_cache.begun import Begun
+from omlx_cache.prefix import PrefixCache
+from omlx_cache.results import CommitResult
+from omlx_cache.session import Session
+from omlx_cache.settings import CacheSettings
+from omlx_cache.store import BlockStore
+from omlx_cache.tools.bench.sizes import BLOCK_SIZE, Size
+
+BEGUN_SECONDS = 600.0
+
+
+class LayersOnly:
+    """A model of so many layers that computes nothing: its KV is drawn instead."""
+
+    def __init__(self, layers: int) -> None:
+        self.layers = [None] * layers
+
+    def parameters(self) -> dict[str, Array]:
+        return {}
+
+
+class Bed:
+    """One store on a directory, and a prompt whose KV is `arrays`, or nothing but on disk."""
+
+    def __init__(
+        self,
+        size: Size,
+        directory: Path,
+        *,
+        hot: bool = True,
+        codec: str = "dense",
+        cold_codec: str = "dense",
+    ) -> None:
+        self.size = size
+        room = 3 * size.kv_bytes + (64 << 20)
+        self.store = BlockStore(
+            CacheSettings(
+                cold_dir=directory,
+                block_size=BLOCK_SIZE,
+                hot_bytes=room if hot else 0,
+                queue_bytes=room,
+                restore_bytes=room,
+                cold_bytes=2 * room,
+                min_free_bytes=0,
+                hot_cache_only=False,
+                write_policy="through",
+                codec=codec,
+                cold_codec=cold_codec,
+                socket="off",
+            )
+        )
+        self.cache = PrefixCache(LayersOnly(size.layers), self.store)
+        self.tokens = [(31 * i + 7) % 50_000 for i in range(size.tokens + 1)]
+
+    def live_arrays(self) -> list[tuple[Array, Array]]:
+        """Return drawn keys and values of each layer, evaluated."""
+        drawn = mx.random.normal(self.size.shape).astype(mx.bfloat16)
+        layers = [(drawn + i, drawn - i) for i in range(self.size.layers)]
+        evaluate([array for pair in layers for array in pair])
+        return layers
+
+    def restore(self, salt: str = "", begun: Begun | None = None) -> Session:
+        """Return a session with everything restored; raises RuntimeError for less."""
+        session = self.cache.session(self.tokens, salt=salt, begun=begun)
+        if session.cached_tokens != self.size.tokens:
+            raise RuntimeError(f"{session.cached_tokens} tokens restored: {session.miss_reason}")
+        return session
+
+    def begin(self, salt: str = "") -> Begun:
+        """Read everything ahead of a `restore`; raises RuntimeError if it does not come."""
+        begun = self.cache.begin(self.tokens, salt=salt)
+        if not begun.wait(BEGUN_SECONDS):
+            raise RuntimeError("the restore that was begun did not come")
+        return begun
+
+    def filled(self, arrays: list[tuple[Array, Array]], salt: str = "") -> Session:
+        """Return a session whose live cache holds `arrays`, as if they had been computed."""
+        session = self.cache.session(self.tokens, salt=salt)
+        cache: Any
+        for cache, (keys, values) in zip(session.prompt_cache, arrays, strict=True):
+            cache.keys, cache.values, cache.offset = keys, values, self.size.tokens
+        return session
+
+    def commit(self, session: Session) -> CommitResult:
+        """Commit and check that every block was new; raises RuntimeError otherwise."""
+        result = session.commit()
+        if result.pages != self.size.tokens // BLOCK_SIZE:
+            raise RuntimeError(f"{result.pages} pages committed: {dict(result.skipped)}")
+        return result

@@ -1,0 +1,32 @@
+"""Times what the cache does beside the limits of the machine, in one run."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from omlx_cache.tools.bench.along import measure_along
+from omlx_cache.tools.bench.codec_restore import measure_codecs
+from omlx_cache.tools.bench.machine import describe
+from omlx_cache.tools.bench.others import measure_lookup, measure_recompute, measure_scan
+from omlx_cache.tools.bench.rows import Results
+from omlx_cache.tools.bench.sizes import Size
+from omlx_cache.tools.bench.transfer import measure_cold, measure_hot
+
+
+def run(size: Size, workspace: Path, say: Callable[[str], None]) -> Results:
+    """Measure everything and return it; takes disk for two copies of the KV in `workspace`."""
+    pages, saved = workspace / "pages", workspace / "mlx-lm.safetensors"
+    say("restore and commit, hot")
+    rows, peaks = measure_hot(size, pages)
+    say("restore, cold")
+    cold_rows, cold_peaks = measure_cold(size, pages, saved)
+    say("while a model computes")
+    along_rows = measure_along(size, pages, workspace / "along")
+    say("codecs")
+    codec_rows = measure_codecs(size, workspace / "codecs")
+    say("recomputing")
+    recompute_rows = measure_recompute(size, workspace / "model")
+    say("look-up and start-up")
+    lookup_rows = measure_lookup(size, workspace / "chain")
+    scan_rows = measure_scan(size, workspace / "scan")
+    rows += [*cold_rows, *along_rows, *codec_rows, *recompute_rows, *lookup_rows, *scan_rows]
+    return Results(size.name, size.kv_bytes, describe(), tuple(rows), (*peaks, *cold_peaks))

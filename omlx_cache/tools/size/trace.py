@@ -1,0 +1,173 @@
+"""What a model's caches hold, from mlx-lm's own class, built and called without evaluating it.
+
+`python -m omlx_cache.tools.size.trace MEMORY` reads a configuration from standard input and
+writes what it found, or why it found nothing, as JSON to standard output.
+"""
+
+import copy
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_map_with_path
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import _get_classes
+
+from omlx_cache.adapters.base import UnsupportedCache
+from omlx_cache.codecs import CodecPolicy, LayerShape
+from omlx_cache.codecs.names import CODEC_NAMES
+from omlx_cache.pages.layout import Leaf, layout_of
+
+from .caches import GroupBytes, ModelCaches, Sides
+from .child import ANSWER, OUT_OF_MEMORY
+from .config import Config, dtype_of, model_type_of
+from .errors import SizingError
+
+TOKENS = 32
+_WATCH_SECONDS = 0.01
+
+
+def trace(config: Config) -> ModelCaches:
+    """Return what the model's caches hold; evaluates only what the model's class evaluates itself.
+
+    Raises SizingError for what mlx-lm does not have or this project cannot keep, and whatever
+    the model's class raises.
+    """
+    model_type_of(config)
+    named = dtype_of(config)
+    dtype = getattr(mx, named or "bfloat16")
+    model = _build(config, dtype)
+    caches = make_prompt_cache(model)
+    try:
+        before, after = (_call(model, caches) for _ in range(2))
+    except UnsupportedCache as error:
+        raise SizingError(f"its cache cannot be kept: {error}") from error
+    for leaf, nbytes in after.items():
+        if leaf.group.kind == "state" and before.get(leaf, nbytes) != nbytes:
+            raise SizingError(f"cache {leaf.path} pools tokens into a state that grows with them")
+    notes = () if named else ("the configuration names no dtype: 16 bits are assumed",)
+    return ModelCaches(_module(model), dtype.size, tuple(_groups(after)), notes)
+
+
+def _build(config: Config, dtype: mx.Dtype) -> Any:
+    """Return mlx-lm's model, its lazy weights cast as mlx-lm's loader does."""
+    if config.get("model_file") is not None:
+        raise SizingError("it brings code of its own (model_file)")
+    # Some argument classes edit the nested dictionaries that they are given.
+    own = copy.deepcopy(dict(config))
+    model_class, args_class = _get_classes(own)
+    model = model_class(args_class.from_dict(own))
+    casts: Callable[[str], bool] = getattr(model, "cast_predicate", lambda path: True)
+
+    def cast(path: str, value: mx.array) -> mx.array:
+        floating = mx.issubdtype(value.dtype, mx.floating)
+        return value.astype(dtype) if floating and casts(path) else value
+
+    model.update(tree_map_with_path(cast, model.parameters()))
+    model.eval()
+    return model
+
+
+def _call(model: Any, caches: list[Any]) -> dict[Leaf, int]:
+    """Feed a few tokens, and return the bytes of the arrays of each cache that was used."""
+    model(mx.zeros((1, TOKENS), dtype=mx.int32), cache=caches)
+    held = {leaf: leaf.arrays() for leaf in layout_of(caches).leaves}
+    return {leaf: sum(a.nbytes for a in arrays.values()) for leaf, arrays in held.items() if arrays}
+
+
+def _groups(used: dict[Leaf, int]) -> Iterator[GroupBytes]:
+    """Yield the caches that age alike, in order of appearance."""
+    sizes = [_token_bytes(list(used), name) for name in CODEC_NAMES]
+    for group in dict.fromkeys(leaf.group for leaf in used):
+        members = [index for index, leaf in enumerate(used) if leaf.group == group]
+        yield GroupBytes(
+            group.kind,
+            group.window,
+            len(members),
+            sum(n for leaf, n in used.items() if leaf.group == group) * (group.kind == "state"),
+            {
+                name: Sides(*map(sum, zip(*(found[index] for index in members), strict=True)))
+                for name, found in zip(CODEC_NAMES, sizes, strict=True)
+            },
+        )
+
+
+def _token_bytes(leaves: list[Leaf], codec: Any) -> list[Sides]:
+    """Return what a token takes in each cache under a codec, zero for recurrent state."""
+    plan = CodecPolicy(codec).plan([_shape(leaf) for leaf in leaves])
+    sizes = []
+    for leaf, chosen in zip(leaves, plan, strict=True):
+        if leaf.group.kind == "state":
+            sizes.append(Sides(0, 0))
+            continue
+        keys, values = (leaf.arrays()[side] for side in ("keys", "values"))
+        sizes.append(
+            Sides(
+                chosen.keys.bytes_per_token(keys.shape[1], keys.shape[-1], keys.dtype),
+                chosen.values.bytes_per_token(values.shape[1], values.shape[-1], values.dtype),
+            )
+        )
+    return sizes
+
+
+def _shape(leaf: Leaf) -> LayerShape:
+    arrays = leaf.arrays()
+    if leaf.group.kind == "state":
+        return LayerShape("state", 0, 0, mx.float32)
+    keys, values = arrays["keys"], arrays["values"]
+    return LayerShape(leaf.group.kind, keys.shape[-1], values.shape[-1], keys.dtype)
+
+
+def _module(model: Any) -> str:
+    """Return the model type whose classes mlx-lm uses: not every name has its own."""
+    return type(model).__module__.rpartition(".")[2]
+
+
+def limit_memory(nbytes: int) -> None:
+    """End this process when it takes `nbytes` more than now. At once where the system can."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    pages = Path("/proc/self/statm")
+    if pages.exists():
+        now = int(pages.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (now + nbytes, now + nbytes))
+    else:
+        Thread(target=watch, args=(nbytes,), daemon=True).start()
+
+
+def watch(nbytes: int) -> None:
+    """macOS knows the limit but does not hold it."""
+    while mx.get_active_memory() < nbytes:
+        time.sleep(_WATCH_SECONDS)
+    os._exit(OUT_OF_MEMORY)
+
+
+def main() -> int:
+    mx.set_default_device(mx.cpu)
+    limit_memory(int(sys.argv[1]))
+    with redirect_stdout(sys.stderr):
+        answer = _answer(json.load(sys.stdin))
+    sys.stdout.buffer.write(ANSWER.dump_json(answer))
+    return 0
+
+
+def _answer(config: Config) -> ModelCaches | str:
+    try:
+        return trace(config)
+    except SizingError as error:
+        return str(error)
+    except Exception as error:
+        # Whatever a model's class says about a configuration that it cannot take.
+        words = str(error).splitlines() or [""]
+        return f"mlx-lm raises {type(error).__name__}: {words[0]}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

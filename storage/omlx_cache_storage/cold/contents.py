@@ -1,0 +1,140 @@
+"""What the cold tier knows of its files without touching the disk: index, order and bytes."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from omlx_cache_storage.cold.records import StoredPage
+from omlx_cache_storage.index import PageIndex
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import PageId, Tail
+from omlx_cache_storage.recency import ChainRecency, Place
+
+
+class Candidate(NamedTuple):
+    """A page that wants room: its id, where it ends and when it was used."""
+
+    page: PageId
+    position: int
+    stamp_ns: int
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Where it would stand in the eviction order; the smallest leaves first."""
+        return self.stamp_ns, -self.position
+
+
+class Victims(NamedTuple):
+    """Pages whose eviction makes room. `enough` is False when it does not, and `outranked` tells
+    whether a page that is worth more than the candidate stood in the way."""
+
+    pages: list[PageId]
+    enough: bool
+    outranked: bool = False
+
+
+class Snapshot(NamedTuple):
+    """A copy of the contents, unsorted: cheap to take under a lock, to be worked on outside."""
+
+    stored: Sequence[tuple[PageId, StoredPage]]
+    places: Sequence[Place]
+
+
+class Contents:
+    """Indexes page files and orders them for eviction. Not thread-safe: its owner's lock guards it.
+
+    An undecodable page keeps its bytes and its place in the order, and is hidden from look-ups.
+    """
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._index: PageIndex[StoredPage] = PageIndex()
+        self._order = ChainRecency()
+        self._undecodable: set[PageId] = set()
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def undecodable(self) -> int:
+        return len(self._undecodable)
+
+    def pages(self) -> set[PageId]:
+        return set(self._index)
+
+    def fill(self, files: Iterable[tuple[StoredPage, int]]) -> None:
+        """Take many files at once, each with its stamp, into empty contents."""
+        found = list(files)
+        for stored, _ in found:
+            self._index.put(stored.name.id, stored)
+        self._order.fill((s.name.id, s.position, stamp_ns) for s, stamp_ns in found)
+        self.nbytes = sum(stored.cost for stored, _ in found)
+
+    def add(self, stored: StoredPage, stamp_ns: int) -> None:
+        """Take a page that is not here."""
+        self._index.put(stored.name.id, stored)
+        self._order.add(stored.name.id, stored.position, stamp_ns)
+        self.nbytes += stored.cost
+
+    def pop(self, page: PageId) -> StoredPage | None:
+        stored = self._index.pop(page)
+        if stored is not None:
+            self._order.discard(page)
+            self._undecodable.discard(page)
+            self.nbytes -= stored.cost
+        return stored
+
+    def get(self, page: PageId) -> StoredPage | None:
+        """Return a page that this process can use, as far as it knows."""
+        return None if page in self._undecodable else self._index.get(page)
+
+    def stored(self, page: PageId) -> StoredPage | None:
+        """Return a page, whether it can be used or not."""
+        return self._index.get(page)
+
+    def is_undecodable(self, page: PageId) -> bool:
+        return page in self._undecodable
+
+    def quarantine(self, page: PageId) -> None:
+        """Hide a page that cannot be decoded here."""
+        if page in self._index:
+            self._undecodable.add(page)
+
+    def tails(self, parent: BlockKey) -> set[Tail]:
+        return self._index.tails(parent)
+
+    def touch(self, chain: Iterable[PageId], stamp_ns: int) -> list[PageId]:
+        """Mark pages as used at a stamp; return those that are here."""
+        return self._order.touch(chain, stamp_ns)
+
+    def stamp(self, page: PageId) -> int:
+        """Return when a page was used; raises KeyError."""
+        return self._order.stamp(page)
+
+    def victims(self, excess: int, candidate: Candidate | None = None) -> Victims:
+        """Choose pages to evict for `excess` bytes, the first in the order first.
+
+        For a candidate only pages that are worth less are chosen, and its own earlier version:
+        a chain's deep end never drives out its root.
+        """
+        pages: list[PageId] = []
+        if excess <= 0 or excess > self.nbytes:
+            return Victims(pages, excess <= 0)
+        outranked = False
+
+        def take(page: PageId) -> bool:
+            nonlocal excess, outranked
+            stored = self._index.get(page)
+            if stored is None:
+                return True
+            if candidate is not None and page != candidate.page:
+                outranked = not self._order.leaves_before(page, *candidate[1:])
+            if not outranked:
+                pages.append(page)
+                excess -= stored.cost
+            return excess > 0 and not outranked
+
+        self._order.visit(take)
+        return Victims(pages, excess <= 0, outranked)
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self._index.items(), self._order.places())

@@ -1,0 +1,73 @@
+"""Deleting page files whose pages have left the index; what the disk keeps goes on counting."""
+
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.records import PendingDeletion
+
+
+class Deleter:
+    """Deletes files; one that the disk will not delete keeps its bytes and is tried again.
+
+    `_lock` guards `_undeletable` and `_nbytes`; no I/O under it. A file is deleted under `naming`,
+    which its owner holds while it publishes, and not when `is_named` says that the name is in use
+    again. `tidy` removes the directories among those given that are empty now. Any thread may call.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        tidy: Callable[[Iterable[Path]], None],
+        naming: threading.Lock,
+        is_named: Callable[[PendingDeletion], bool],
+    ) -> None:
+        self._fs = fs
+        self._tidy = tidy
+        self._naming = naming
+        self._is_named = is_named
+        self._lock = threading.Lock()
+        self._undeletable: dict[Path, PendingDeletion] = {}
+        self._nbytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of files that should be gone and are not."""
+        with self._lock:
+            return self._nbytes
+
+    def delete(self, files: Iterable[PendingDeletion]) -> None:
+        """Delete files, and the directories that they leave empty. Raises nothing."""
+        shards = set()
+        for file in files:
+            with self._naming:
+                if self._is_named(file):
+                    continue
+                try:
+                    self._fs.remove(file.path)
+                    shards.add(file.path.parent)
+                except OSError:
+                    with self._lock:
+                        self._nbytes += file.cost
+                        self._undeletable[file.path] = file
+        self._tidy(shards)
+
+    def retry(self) -> None:
+        """Try again what could not be deleted before."""
+        files = self.forget()
+        if files:
+            self.delete(files)
+
+    def forget(self) -> list[PendingDeletion]:
+        """Count nothing as undeletable any more, and return what was."""
+        with self._lock:
+            files = list(self._undeletable.values())
+            self._undeletable.clear()
+            self._nbytes = 0
+            return files
+
+    def check_integrity(self) -> None:
+        """Assert that the byte count is that of the files."""
+        with self._lock:
+            assert self._nbytes == sum(file.cost for file in self._undeletable.values())

@@ -1,0 +1,164 @@
+"""Every touch of the file system, in one narrow class that a test can make slow, full or torn.
+
+Methods raise OSError as the system does; none of them takes a lock.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from omlx_cache_storage.page import Buffer
+
+Durability = Literal["none", "fsync", "full"]
+IOV_LIMIT = 1024
+WRITE_LIMIT = 1 << 30
+"""macOS refuses to write 2 GiB or more at once."""
+_F_FULLFSYNC = 51
+"""macOS's request to flush the drive's own cache as well; `fcntl` lacks the name elsewhere."""
+
+
+class FileSystem:
+    """The real file system."""
+
+    def make_directory(self, path: Path) -> bool:
+        """Create a directory with mode 0700 and its parents; True when it is new."""
+        if path.is_dir():
+            return False
+        if not path.parent.is_dir():
+            self.make_directory(path.parent)
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            return False
+        return True
+
+    def remove_directory(self, path: Path) -> None:
+        """Delete an empty directory."""
+        path.rmdir()
+
+    def identity(self, path: Path) -> tuple[int, int]:
+        """Return what tells a directory from another one that took its name."""
+        info = os.stat(path)
+        return info.st_dev, info.st_ino
+
+    def write(self, path: Path, pieces: Sequence[Buffer], durability: Durability) -> int:
+        """Write a new file of mode 0600 and return its physical bytes, or its size if larger:
+        some file systems count blocks only later."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        fd = os.open(path, flags, 0o600)
+        try:
+            for piece in pieces:
+                view = memoryview(piece)
+                view = view.cast("B") if view.nbytes else memoryview(b"")
+                while view:
+                    view = view[os.write(fd, view[:WRITE_LIMIT]) :]
+            self.sync(fd, durability)
+            info = os.fstat(fd)
+            return max(info.st_blocks * 512, info.st_size)
+        finally:
+            os.close(fd)
+
+    def sync(self, fd: int, durability: Durability) -> None:
+        """Make a descriptor's bytes as durable as asked."""
+        if durability == "none":
+            return
+        if durability == "full" and hasattr(fcntl, "F_FULLFSYNC"):
+            fcntl.fcntl(fd, _F_FULLFSYNC)
+        else:
+            os.fsync(fd)
+
+    def publish(self, temporary: Path, final: Path) -> None:
+        """Give a complete file its name, replacing what has it."""
+        temporary.rename(final)
+
+    def sync_directory(self, path: Path, durability: Durability) -> None:
+        """Make the names in a directory as durable as asked."""
+        if durability == "none":
+            return
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def open(self, path: Path) -> int:
+        """Open a regular file for reading and return the descriptor; never waits for a pipe.
+
+        Raises FileNotFoundError when something else has the name: a link, a pipe, a directory.
+        """
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            fd = os.open(path, flags)
+        except OSError as error:
+            # A link is ELOOP; a socket, or a device without a driver, is ENXIO.
+            if error.errno in (errno.ELOOP, errno.ENXIO, errno.EOPNOTSUPP):
+                raise _not_a_file(path) from error
+            raise
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise _not_a_file(path)
+        return fd
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def read(self, fd: int, length: int, offset: int) -> bytes:
+        """Read up to `length` bytes at `offset`."""
+        return os.pread(fd, length, offset)
+
+    def read_into(self, fd: int, offset: int, buffers: Sequence[Buffer]) -> int:
+        """Fill the buffers one after the other from `offset`; return how many bytes came."""
+        views = [memoryview(b).cast("B") for b in buffers if memoryview(b).nbytes]
+        total = 0
+        start = 0
+        while start < len(views):
+            batch = views[start : start + IOV_LIMIT]
+            came = os.preadv(fd, batch, offset + total)
+            if came == 0:
+                break
+            total += came
+            start, rest = _advance(views, start, came)
+            if rest is not None:
+                views[start] = rest
+        return total
+
+    def set_times(self, path: Path, time_ns: int) -> None:
+        """Set a file's modification time: the record of its recency."""
+        os.utime(path, ns=(time_ns, time_ns))
+
+    def remove(self, path: Path) -> None:
+        """Delete a file; a missing one is fine."""
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+
+    def scan(self, path: Path) -> Iterator[os.DirEntry[str]]:
+        """Yield a directory's entries; nothing when it does not exist."""
+        with (
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+            os.scandir(path) as entries,
+        ):
+            yield from entries
+
+    def free_bytes(self, path: Path) -> int:
+        """Return the bytes that an unprivileged writer may still take on the path's disk."""
+        info = os.statvfs(path)
+        return info.f_bavail * info.f_frsize
+
+
+def _not_a_file(path: Path) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "not a regular file", str(path))
+
+
+def _advance(views: list[memoryview], start: int, came: int) -> tuple[int, memoryview | None]:
+    while start < len(views) and came >= views[start].nbytes:
+        came -= views[start].nbytes
+        start += 1
+    return start, views[start][came:] if came and start < len(views) else None

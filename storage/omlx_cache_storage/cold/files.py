@@ -1,0 +1,202 @@
+"""The files and directories of a cold tier: placing, publishing, deleting; no index, no budget."""
+
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from omlx_cache_storage.cold.catalog import Found, namespace_directories, walk
+from omlx_cache_storage.cold.disk import Durability, FileSystem
+from omlx_cache_storage.cold.document import encode_document
+from omlx_cache_storage.cold.records import ENTRY_BYTES
+from omlx_cache_storage.cold.temporary import TemporaryNames
+from omlx_cache_storage.format.names import NAMESPACE_FILE
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import Buffer, PageId
+
+SMALL_FILE_BYTES = 4096
+
+
+class PageFiles:
+    """Knows where pages lie under `directory`. Methods raise OSError as the disk does.
+
+    `_lock` guards `_counted`, `_overhead` and `_identity`; no I/O under it. Any thread may call.
+    """
+
+    def __init__(self, directory: Path, fs: FileSystem, durability: Durability) -> None:
+        self.directory = directory
+        self.fs = fs
+        self.durability: Durability = durability
+        self._names = TemporaryNames()
+        self._lock = threading.Lock()
+        self._counted: dict[Path, int] = {}
+        self._overhead = 0
+        self._identity: tuple[int, int] | None = None
+
+    @property
+    def overhead_bytes(self) -> int:
+        """Bytes of the directories and namespace documents."""
+        with self._lock:
+            return self._overhead
+
+    def document_bytes(self, namespace: BlockKey, document: Mapping[str, object]) -> int:
+        """Return what a namespace's first page takes for its document; 0 when that is there."""
+        with self._lock:
+            known = self.directory / namespace.hex() / NAMESPACE_FILE in self._counted
+        return 0 if known else len(encode_document(document)) + SMALL_FILE_BYTES
+
+    def is_ours(self) -> bool:
+        """True when the directory is the one that was read last, not removed or replaced."""
+        with self._lock:
+            known = self._identity
+        try:
+            return known is not None and self.fs.identity(self.directory) == known
+        except FileNotFoundError:
+            return False
+
+    def inventory(self) -> list[Found]:
+        """Make the directory, delete leftovers, and return the pages.
+
+        Opens no file. Forgets what was known of directories before. Of two files of one page
+        the one that holds more is returned and the other deleted, as are empty directories.
+        """
+        self.fs.make_directory(self.directory)
+        identity = self.fs.identity(self.directory)
+        with self._lock:
+            self._identity = None
+            self._counted.clear()
+            self._overhead = 0
+        self._count(self.directory)
+        best: dict[PageId, Found] = {}
+        useless: list[Found] = []
+        for found in walk(self.directory, self.fs):
+            if found.name is None:
+                useless += [found] if found.is_leftover else []
+                continue
+            other = best.get(found.name.id)
+            if other is None or _worth(found) > _worth(other):
+                best[found.name.id] = found
+                useless += [other] if other is not None else []
+            else:
+                useless.append(found)
+        for found in useless:
+            with contextlib.suppress(OSError):
+                self.fs.remove(found.path)
+        self._count_directories({found.directory for found in best.values()})
+        with self._lock:
+            self._identity = identity
+        return list(best.values())
+
+    def _count_directories(self, used: set[Path]) -> None:
+        """Count the directories; remove shards that are not `used` and have nothing else in."""
+        for _digest, directory in namespace_directories(self.directory, self.fs):
+            shards = [Path(e.path) for e in self.fs.scan(directory) if len(e.name) == 2]
+            for path in (directory, *shards):
+                self._count(path)
+            self._count_document(directory / NAMESPACE_FILE)
+            self.tidy([shard for shard in shards if shard not in used])
+            if not shards:
+                self._tidy_namespace(directory)
+
+    def stage(
+        self, path: Path, pieces: list[Buffer], document: Mapping[str, object]
+    ) -> tuple[Path, int]:
+        """Write a complete temporary file beside `path`; return it and its physical bytes."""
+        try:
+            return self._stage(path, pieces, document)
+        except FileNotFoundError:
+            # Another thread or process found the directory empty, and removed it.
+            return self._stage(path, pieces, document)
+
+    def _stage(
+        self, path: Path, pieces: list[Buffer], document: Mapping[str, object]
+    ) -> tuple[Path, int]:
+        self._prepare(path.parent, document)
+        temporary = self._names.new(path.parent)
+        with self._removing_on_failure(temporary):
+            return temporary, self.fs.write(temporary, pieces, self.durability)
+
+    def publish(self, temporary: Path, path: Path, time_ns: int) -> None:
+        """Give a staged file its name and recency; the temporary file is gone in any case."""
+        with self._removing_on_failure(temporary):
+            self.fs.publish(temporary, path)
+        with contextlib.suppress(OSError):
+            self.fs.set_times(path, time_ns)
+
+    def sync(self, path: Path) -> None:
+        """Make a published name as durable as the tier's policy says."""
+        self.fs.sync_directory(path.parent, self.durability)
+
+    def tidy(self, shards: Iterable[Path]) -> None:
+        """Remove shard directories, and then their namespace's, where nothing is left in them."""
+        for shard in set(shards):
+            try:
+                self.fs.remove_directory(shard)
+            except FileNotFoundError:
+                pass
+            except OSError:
+                continue
+            self._forget(shard)
+            self._tidy_namespace(shard.parent)
+
+    def _tidy_namespace(self, directory: Path) -> None:
+        document = directory / NAMESPACE_FILE
+        with contextlib.suppress(OSError):
+            if {entry.name for entry in self.fs.scan(directory)} <= {NAMESPACE_FILE}:
+                self.fs.remove(document)
+                self._forget(document)
+                self.fs.remove_directory(directory)
+                self._forget(directory)
+
+    def _prepare(self, shard: Path, document: Mapping[str, object]) -> None:
+        """Make the namespace's directory, its document and the shard, when they are missing."""
+        directory = shard.parent
+        described = directory / NAMESPACE_FILE
+        for path in (self.directory, directory):
+            self._make_directory(path)
+        if not self._count_document(described):
+            temporary = self._names.new(directory)
+            with self._removing_on_failure(temporary):
+                size = self.fs.write(temporary, [encode_document(document)], self.durability)
+                self.fs.publish(temporary, described)
+            self._count(described, size)
+        self._make_directory(shard)
+
+    def _count_document(self, path: Path) -> bool:
+        """Count a namespace document at its size; False when there is none."""
+        try:
+            info = path.lstat()
+        except FileNotFoundError:
+            return False
+        self._count(path, max(info.st_blocks * 512, info.st_size))
+        return True
+
+    def _make_directory(self, path: Path) -> None:
+        made = self.fs.make_directory(path)
+        self._count(path)
+        if made:
+            self.fs.sync_directory(path.parent, self.durability)
+
+    @contextlib.contextmanager
+    def _removing_on_failure(self, temporary: Path) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self.fs.remove(temporary)
+            raise
+
+    def _count(self, path: Path, nbytes: int = SMALL_FILE_BYTES) -> None:
+        """Count a directory or document once."""
+        with self._lock:
+            if path not in self._counted:
+                self._counted[path] = nbytes + ENTRY_BYTES
+                self._overhead += nbytes + ENTRY_BYTES
+
+    def _forget(self, path: Path) -> None:
+        with self._lock:
+            self._overhead -= self._counted.pop(path, 0)
+
+
+def _worth(found: Found) -> tuple[int, int]:
+    return (found.name.held if found.name is not None else 0, found.mtime_ns)

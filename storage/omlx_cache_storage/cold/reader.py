@@ -1,0 +1,133 @@
+"""Reading one page file: its header, and its payload into buffers of the caller's, verified."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable
+from omlx_cache_storage.format.header import (
+    ALIGNMENT,
+    Header,
+    PayloadDigest,
+    decode_header,
+    header_length,
+)
+from omlx_cache_storage.format.names import PageName, name_of
+from omlx_cache_storage.format.wrapping import is_wrapped, unwrap_payload, unwrapped
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import Buffer
+
+
+class PageReader:
+    """An open page file whose header was checked; valid inside `ColdTier.reading`."""
+
+    def __init__(self, fs: FileSystem, fd: int, path: Path) -> None:
+        self._fs = fs
+        self._fd = fd
+        self._path = path
+        header = read_header_at(fd, fs)
+        self._stored = header.meta
+        self.meta = unwrapped(header.meta)
+        self._checksum = header.checksum
+        self._offset = header.data_offset
+        size = fs.size(fd)
+        if size != self._offset + self._stored.nbytes:
+            raise CorruptPage(
+                f"{path.name} has {size} bytes, its header says "
+                f"{self._offset + self._stored.nbytes}"
+            )
+
+    def read_into(self, pieces: Sequence[Buffer]) -> None:
+        """Fill the pieces, payload order, with the whole payload and verify it.
+
+        Raises CorruptPage or UndecodablePage; the pieces' content is then undefined. Blocks on the
+        disk. A wrapped page takes its own size in memory while it is unwrapped.
+        """
+        if not is_wrapped(self._stored):
+            self._fill(pieces)
+            return
+        frame = bytearray(self._stored.nbytes)
+        self._fill([frame])
+        payload = memoryview(unwrap_payload(frame, self.meta.nbytes))
+        start = 0
+        for piece in pieces:
+            view = memoryview(piece)
+            if view.nbytes:
+                view.cast("B")[:] = payload[start : start + view.nbytes]
+            start += view.nbytes
+
+    def _fill(self, pieces: Sequence[Buffer]) -> None:
+        came = self._fs.read_into(self._fd, self._offset, pieces)
+        if came != self._stored.nbytes:
+            raise CorruptPage(f"{self._path.name}: {came} of {self._stored.nbytes} payload bytes")
+        digest = PayloadDigest()
+        for piece in pieces:
+            digest.update(piece)
+        if digest.text() != self._checksum:
+            raise CorruptPage(f"{self._path.name}: the payload does not match its checksum")
+
+
+@contextlib.contextmanager
+def open_page(
+    fs: FileSystem, path: Path, namespace: BlockKey, name: PageName
+) -> Iterator[PageReader]:
+    """Open the file of a page, whose header says what the name says; raises PageError, OSError."""
+    fd = fs.open(path)
+    try:
+        reader = PageReader(fs, fd, path)
+        if (reader.meta.namespace, name_of(reader.meta)) != (namespace, name):
+            raise ForeignPage(f"{path.name} holds another page than its name says")
+        yield reader
+    finally:
+        fs.close(fd)
+
+
+def read_header(path: Path, fs: FileSystem | None = None) -> Header:
+    """Return a page file's header; raises PageError."""
+    fs = fs or FileSystem()
+    try:
+        fd = fs.open(path)
+        try:
+            return read_header_at(fd, fs)
+        finally:
+            fs.close(fd)
+    except OSError as error:
+        raise PageUnreadable(f"{path.name}: {error}") from error
+
+
+def read_header_at(fd: int, fs: FileSystem) -> Header:
+    """Return the header of an open page file; raises PageError or OSError."""
+    raw = fs.read(fd, ALIGNMENT, 0)
+    total = header_length(raw)
+    if total > len(raw):
+        raw += fs.read(fd, total - len(raw), len(raw))
+    return decode_header(raw)
+
+
+def describe(path: Path) -> dict[str, object]:
+    """Return what a page file says of itself, for people; raises PageError."""
+    header = read_header(path)
+    meta = header.meta
+    try:
+        size = os.stat(path).st_size
+    except OSError as error:
+        raise PageUnreadable(f"{path.name}: {error}") from error
+    return {
+        "key": meta.key.hex(),
+        "parent": meta.parent.hex(),
+        "namespace": meta.namespace.hex(),
+        "group": meta.group,
+        "position": meta.position,
+        "tokens": meta.held,
+        "tail": meta.tail,
+        "codec": meta.codec,
+        "bytes": size,
+        "checksum": header.checksum,
+        "data_offset": header.data_offset,
+        "tensors": [
+            {"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in meta.tensors
+        ],
+        "path": str(path),
+    }

@@ -1,0 +1,76 @@
+"""What the cold tier knows and says of its pages: plain values, no behaviour."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from omlx_cache_storage.format.names import PageName, page_path
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import PageId, PageInfo
+
+ENTRY_BYTES = 256
+"""What a name takes in its directory: twice its length, since directories are half full."""
+
+
+class StoredPage(NamedTuple):
+    """A page file: its namespace, name and physical bytes."""
+
+    namespace: BlockKey
+    name: PageName
+    nbytes: int
+
+    @property
+    def position(self) -> int:
+        return self.name.position
+
+    @property
+    def held(self) -> int:
+        return self.name.held
+
+    @property
+    def tail(self) -> bool:
+        return self.name.tail
+
+    @property
+    def hint(self) -> bytes:
+        return self.name.parent_hint
+
+    @property
+    def cost(self) -> int:
+        """What the file takes of the budget."""
+        return self.nbytes + ENTRY_BYTES
+
+    @property
+    def info(self) -> PageInfo:
+        return PageInfo(self.position, self.held, self.nbytes, "cold")
+
+
+class PendingDeletion(NamedTuple):
+    """A file to be deleted, whose page has left the index."""
+
+    page: PageId
+    path: Path
+    cost: int
+
+
+class ColdEntry(NamedTuple):
+    """A page in a listing, with its recency stamp. Its path is made when it is asked for."""
+
+    cold_dir: Path
+    stored: StoredPage
+    used_ns: int
+
+    @property
+    def page(self) -> PageId:
+        return self.stored.name.id
+
+    @property
+    def namespace(self) -> BlockKey:
+        return self.stored.namespace
+
+    @property
+    def info(self) -> PageInfo:
+        return self.stored.info
+
+    @property
+    def path(self) -> Path:
+        return page_path(self.cold_dir, self.stored.namespace, self.stored.name)

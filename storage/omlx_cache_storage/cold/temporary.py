@@ -1,0 +1,45 @@
+"""Names of files being written: they tell their writer, so that leftovers are known as such."""
+
+import itertools
+import os
+import secrets
+import time
+from pathlib import Path
+
+from omlx_cache_storage.format.names import TEMPORARY_PREFIX
+from omlx_cache_storage.processes import is_running
+
+ABANDONED_SECONDS = 3600.0
+"""No write takes an hour: an older temporary file has lost its writer, whoever has the pid now."""
+
+_writers: set[str] = set()
+"""The tokens of this process's tiers. Grows by one for each tier and is never iterated."""
+
+
+class TemporaryNames:
+    """Gives names for temporary files that no other writer has. Any thread may call."""
+
+    def __init__(self) -> None:
+        self._token = secrets.token_hex(4)
+        self._sequence = itertools.count()
+        _writers.add(self._token)
+
+    def new(self, directory: Path) -> Path:
+        """Return a fresh path in a directory."""
+        number = next(self._sequence)
+        return directory / f"{TEMPORARY_PREFIX}{os.getpid()}-{self._token}-{number}"
+
+
+def is_leftover(file: str, mtime_ns: int) -> bool:
+    """True when the writer of a temporary file is gone, as its name and age tell."""
+    if time.time() - mtime_ns / 1e9 > ABANDONED_SECONDS:
+        return True
+    parts = file.removeprefix(TEMPORARY_PREFIX).split("-")
+    try:
+        pid = int(parts[0])
+    except ValueError:
+        return True
+    if pid == os.getpid():
+        # After a restart in a container the dead process had this very pid.
+        return len(parts) < 2 or parts[1] not in _writers
+    return not is_running(pid)

@@ -1,0 +1,198 @@
+"""The page file, byte by byte: a plain safetensors file whose data section is the payload.
+
+    0         8 bytes, little-endian: length of the JSON header that follows
+    8         JSON header, padded with spaces: data starts at a multiple of 16 KiB
+    n*16384   payload: the tensors in header order, without gaps
+
+`__metadata__` holds strings only, as safetensors demands, and comes first. `checksum` is the
+xxh3-128 of the payload; `header_checksum`, its last entry, is the xxh3-64 of the JSON text
+`[metadata without header_checksum,tensors]`. There is one way to write a header, compact JSON in
+this order, and a reader accepts no other: a flipped bit anywhere is noticed.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import xxhash
+
+from omlx_cache_storage.errors import CorruptPage, PageError, UndecodablePage
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import ITEM_BYTES, Buffer, PageMeta, TensorSpec
+
+FORMAT_VERSION = 1
+ALIGNMENT = 16 * 1024
+MAX_HEADER_BYTES = 1024 * 1024
+"""Room for some 8,000 tensors; what a damaged or hostile length can make a reader allocate."""
+MAX_RANK = 8
+MAX_DIMENSION = 2**40
+METADATA = "__metadata__"
+LENGTH_BYTES = 8
+
+
+class Header(NamedTuple):
+    """A decoded header: the page's description, its payload checksum and where data begins."""
+
+    meta: PageMeta
+    checksum: str
+    data_offset: int
+
+
+class PayloadDigest:
+    """The payload's checksum, fed in pieces in payload order."""
+
+    def __init__(self) -> None:
+        self._state = xxhash.xxh3_128()
+
+    def update(self, piece: Buffer) -> None:
+        self._state.update(piece)
+
+    def text(self) -> str:
+        return "xxh3-128:" + self._state.hexdigest()
+
+
+def payload_checksum(pieces: Iterable[Buffer]) -> str:
+    """Return the checksum text of a payload given in pieces."""
+    digest = PayloadDigest()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.text()
+
+
+def encode_header(meta: PageMeta, checksum: str) -> bytes:
+    """Return the bytes that precede the payload; their length is a multiple of 16 KiB.
+
+    Raises ValueError for tensor names that a file cannot have, and for too many tensors.
+    """
+    tensors: dict[str, object] = {}
+    offset = 0
+    for spec in meta.tensors:
+        end = offset + spec.nbytes
+        tensors[spec.name] = {
+            "dtype": spec.dtype,
+            "shape": list(spec.shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    if len(tensors) != len(meta.tensors) or METADATA in tensors:
+        raise ValueError(f"tensor names must differ from each other and from {METADATA}")
+    fields = _fields(meta, checksum)
+    entries = _compact(tensors)
+    fields["header_checksum"] = _header_checksum(fields, entries)
+    rest = f",{entries[1:]}" if tensors else "}"
+    text = f'{{"{METADATA}":{_compact(fields)}{rest}'.encode()
+    total = -(-(LENGTH_BYTES + len(text)) // ALIGNMENT) * ALIGNMENT
+    if total > MAX_HEADER_BYTES:
+        raise ValueError(f"a header of {total} bytes is over the limit of {MAX_HEADER_BYTES}")
+    length = total - LENGTH_BYTES
+    return length.to_bytes(LENGTH_BYTES, "little") + text.ljust(length)
+
+
+def header_length(prefix: bytes) -> int:
+    """Return how many bytes precede the payload, from a file's first eight bytes.
+
+    Raises CorruptPage when that cannot be a page of ours.
+    """
+    if len(prefix) < LENGTH_BYTES:
+        raise CorruptPage(f"a page file has at least 8 bytes, this one {len(prefix)}")
+    total = int.from_bytes(prefix[:LENGTH_BYTES], "little") + LENGTH_BYTES
+    if total % ALIGNMENT or not ALIGNMENT <= total <= MAX_HEADER_BYTES:
+        raise CorruptPage(f"a header ends at a multiple of 16 KiB up to 1 MiB, not at {total}")
+    return total
+
+
+def decode_header(raw: bytes) -> Header:
+    """Read back what `encode_header` wrote.
+
+    Raises UndecodablePage for an undamaged header of a later format, CorruptPage for anything else.
+    """
+    total = header_length(raw)
+    if len(raw) < total:
+        raise CorruptPage(f"the header should have {total} bytes, the file has {len(raw)}")
+    try:
+        document = json.loads(raw[LENGTH_BYTES:total])
+        fields = document.pop(METADATA)
+        if not all(isinstance(value, str) for value in fields.values()):
+            raise CorruptPage("an entry of the header's metadata is not a text")
+        if fields["format"] != str(FORMAT_VERSION):
+            raise _other_format(fields, document)
+        meta = PageMeta(
+            namespace=BlockKey(bytes.fromhex(fields["namespace"])),
+            key=BlockKey(bytes.fromhex(fields["key"])),
+            parent=BlockKey(bytes.fromhex(fields["parent"])),
+            group=fields["group"],
+            position=int(fields["position"]),
+            held=int(fields["tokens"]),
+            tail=fields["tail"] == "1",
+            codec=fields["codec"],
+            tensors=_tensors(document),
+            extra=fields["extra"],
+        )
+        header = Header(meta, fields["checksum"], total)
+        if encode_header(meta, header.checksum) != raw[:total]:
+            raise CorruptPage("the header is not what its own entries and checksum say")
+        return header
+    except PageError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptPage(f"the header cannot be read: {error!r}") from error
+
+
+def tensor_spec(name: object, dtype: object, shape: object) -> TensorSpec:
+    """Return the tensor that a file describes; raises CorruptPage for what no tensor can be."""
+    if not isinstance(name, str) or not isinstance(dtype, str) or dtype not in ITEM_BYTES:
+        raise CorruptPage(f"tensor {name!r:.80} has dtype {dtype!r:.80}")
+    if not isinstance(shape, list) or len(shape) > MAX_RANK or not all(map(_is_dimension, shape)):
+        raise CorruptPage(f"tensor {name!r:.80} has shape {shape!r:.80}")
+    return TensorSpec(name, dtype, tuple(shape))
+
+
+def _other_format(fields: dict[str, str], tensors: Mapping[str, object]) -> PageError:
+    """Tell a later format from a damaged header: every format keeps `format` and the checksum."""
+    stated, given = fields["format"], fields.pop("header_checksum", "")
+    message = f"format {stated!r} is not {FORMAT_VERSION}"
+    later = stated.isascii() and stated.isdecimal() and int(stated) > FORMAT_VERSION
+    if later and given == _header_checksum(fields, _compact(tensors)):
+        return UndecodablePage(message)
+    return CorruptPage(message)
+
+
+def _tensors(document: dict[str, dict[str, object]]) -> tuple[TensorSpec, ...]:
+    specs = []
+    offset = 0
+    for name, entry in document.items():
+        span = entry["data_offsets"]
+        spec = tensor_spec(name, entry["dtype"], entry["shape"])
+        if span != [offset, offset + spec.nbytes]:
+            raise CorruptPage(f"tensor {name!r} lies at {span!r}, not at {offset}")
+        offset += spec.nbytes
+        specs.append(spec)
+    return tuple(specs)
+
+
+def _is_dimension(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MAX_DIMENSION
+
+
+def _fields(meta: PageMeta, checksum: str) -> dict[str, str]:
+    return {
+        "format": str(FORMAT_VERSION),
+        "namespace": meta.namespace.hex(),
+        "key": meta.key.hex(),
+        "parent": meta.parent.hex(),
+        "group": meta.group,
+        "position": str(meta.position),
+        "tokens": str(meta.held),
+        "tail": "1" if meta.tail else "0",
+        "codec": meta.codec,
+        "extra": meta.extra,
+        "checksum": checksum,
+    }
+
+
+def _header_checksum(fields: Mapping[str, str], entries: str) -> str:
+    return xxhash.xxh3_64_hexdigest(f"[{_compact(fields)},{entries}]".encode())
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,77 @@
+"""File names of pages: enough to index a directory without opening a file.
+
+    <key hex>-<first 16 hex of parent>-<position>-<tokens held>-<group>[-t].safetensors
+
+in the shard `<first two hex of key>/` of the namespace's directory. `t` marks a tail.
+"""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import PageId, PageMeta
+
+PARENT_HINT_BYTES = 8
+SUFFIX = ".safetensors"
+TEMPORARY_PREFIX = ".tmp-"
+NAMESPACE_FILE = "namespace.json"
+
+_NAME = re.compile(
+    r"((?:[0-9a-f]{32}){1,2})-([0-9a-f]{16})-(0|[1-9][0-9]{0,14})-(0|[1-9][0-9]{0,14})"
+    r"-([a-z0-9]{1,40})(-t)?" + re.escape(SUFFIX)
+)
+
+
+class PageName(NamedTuple):
+    """What a page's file name says."""
+
+    id: PageId
+    parent_hint: bytes
+    position: int
+    held: int
+    tail: bool
+
+
+def parent_hint(parent: BlockKey) -> bytes:
+    """Return the part of a parent key that indexes carry: enough to find, not to trust."""
+    return parent[:PARENT_HINT_BYTES]
+
+
+def format_name(name: PageName) -> str:
+    """Return the file name."""
+    tail = "-t" if name.tail else ""
+    return (
+        f"{name.id.key.hex()}-{name.parent_hint.hex()}-{name.position}-{name.held}"
+        f"-{name.id.group}{tail}{SUFFIX}"
+    )
+
+
+def parse_name(text: str) -> PageName | None:
+    """Return what a file name says, or None unless `format_name` would give exactly this name."""
+    match = _NAME.fullmatch(text)
+    if match is None:
+        return None
+    key, hint, position, held, group, tail = match.groups()
+    return PageName(
+        PageId(BlockKey(bytes.fromhex(key)), group),
+        bytes.fromhex(hint),
+        int(position),
+        int(held),
+        tail is not None,
+    )
+
+
+def name_of(meta: PageMeta) -> PageName:
+    """Return the name of a page."""
+    return PageName(meta.id, parent_hint(meta.parent), meta.position, meta.held, meta.tail)
+
+
+def shard_of(key: BlockKey) -> str:
+    """Return the sub-directory of a key."""
+    return key[:1].hex()
+
+
+def page_path(cold_dir: Path, namespace: BlockKey, name: PageName) -> Path:
+    """Return where a page's file lies in a cold directory."""
+    return cold_dir / namespace.hex() / shard_of(name.id.key) / format_name(name)

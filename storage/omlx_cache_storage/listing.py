@@ -1,0 +1,187 @@
+"""Listings of pages and namespaces for people and programs: the same rows from a running store and
+from a directory that nobody uses. Reads page headers only in `details`, and nothing else."""
+
+import heapq
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from omlx_cache_storage.cold.reader import describe
+from omlx_cache_storage.errors import CacheError, PageError
+from omlx_cache_storage.hot import HotEntry
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import PageId, PageMeta
+from omlx_cache_storage.recency import age_seconds
+from omlx_cache_storage.tier import TierEntry
+
+Row = dict[str, object]
+"""Plain values, so that a row is the same before and after a socket or a JSON document."""
+
+_SHOWN_DIGITS = 16
+_SHOWN_MATCHES = 5
+
+
+class NoSuchNamespace(CacheError):
+    """No namespace begins with a prefix, or more than one does: `matches` are their digests."""
+
+    def __init__(self, prefix: str, matches: Sequence[str]) -> None:
+        what = "no namespace begins" if not matches else f"{len(matches)} namespaces begin"
+        shown = [digest[:_SHOWN_DIGITS] for digest in matches[:_SHOWN_MATCHES]]
+        more = ["..."] if len(matches) > len(shown) else []
+        super().__init__(
+            f"{what} with {prefix}" + (": " if shown else "") + ", ".join(shown + more)
+        )
+        self.matches = matches
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPage:
+    """One page of either tier, or of both; `cold` is its file, `meta` is known of a live one."""
+
+    namespace: BlockKey
+    page: PageId
+    position: int
+    tokens: int
+    nbytes: int
+    tiers: tuple[str, ...]
+    used_ns: int
+    cold: TierEntry | None = None
+    meta: PageMeta | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """Where the file lies; made when it is asked for."""
+        return None if self.cold is None else self.cold.path
+
+
+def list_pages(hot: Iterable[HotEntry], cold: Iterable[TierEntry]) -> list[ListedPage]:
+    """Return every page of two tiers once, in no order."""
+    merged: dict[PageId, ListedPage] = {}
+    for held in hot:
+        merged[held.page] = replace(_listed(held), meta=held.meta)
+    for entry in cold:
+        page = replace(_listed(entry), cold=entry)
+        live = merged.get(page.page)
+        if live is not None:
+            used_ns = max(live.used_ns, page.used_ns)
+            page = replace(page, tiers=(*live.tiers, "cold"), used_ns=used_ns, meta=live.meta)
+        merged[page.page] = page
+    return list(merged.values())
+
+
+def _listed(entry: TierEntry) -> ListedPage:
+    info = entry.info
+    return ListedPage(
+        entry.namespace,
+        entry.page,
+        info.position,
+        info.held,
+        info.nbytes,
+        (info.tier,),
+        entry.used_ns,
+    )
+
+
+def find_namespace(pages: Iterable[ListedPage], prefix: str) -> BlockKey:
+    """Return the one namespace whose digest begins so; raises NoSuchNamespace."""
+    wanted = prefix.lower()
+    matches = {p.namespace for p in pages if p.namespace.hex().startswith(wanted)}
+    if len(matches) != 1:
+        raise NoSuchNamespace(prefix, sorted(digest.hex() for digest in matches))
+    return matches.pop()
+
+
+def namespace_rows(
+    pages: Iterable[ListedPage],
+    document_of: Callable[[BlockKey], Mapping[str, object]],
+    limit: int,
+) -> list[Row]:
+    """Return a row for each namespace that has pages, by digest."""
+    found: dict[BlockKey, list[ListedPage]] = {}
+    for page in pages:
+        found.setdefault(page.namespace, []).append(page)
+    return [_namespace(name, found[name], document_of(name)) for name in sorted(found)[:limit]]
+
+
+def page_rows(pages: Iterable[ListedPage], namespace: BlockKey, limit: int) -> list[Row]:
+    """Return a row for each page of a namespace, oldest token first."""
+    now_ns = time.time_ns()
+    return [_page(p, now_ns) for p in _first(limit, (p for p in pages if p.namespace == namespace))]
+
+
+def detail_rows(pages: Iterable[ListedPage], key_prefix: str, limit: int) -> list[Row]:
+    """Return what is known of the pages whose keys begin so; reads their files' headers.
+
+    A page that cannot be read is in the list with an `error`.
+    """
+    wanted, now_ns = key_prefix.lower(), time.time_ns()
+    found = (page for page in pages if page.page.key.hex().startswith(wanted))
+    return [_details(page, now_ns) for page in _first(limit, found)]
+
+
+def label(document: Mapping[str, object]) -> str:
+    """Return a model's name for people, or the start of its fingerprint, from a document."""
+    return str(
+        document.get("label") or document.get("model_id") or str(document.get("model", ""))[:12]
+    )
+
+
+def _first(limit: int, pages: Iterable[ListedPage]) -> list[ListedPage]:
+    return heapq.nsmallest(
+        limit, pages, key=lambda p: (p.namespace, p.position, p.page.group, p.page.key)
+    )
+
+
+def _namespace(name: BlockKey, pages: Sequence[ListedPage], document: Mapping[str, object]) -> Row:
+    tokens: dict[str, int] = {}
+    for page in pages:
+        tokens[page.page.group] = tokens.get(page.page.group, 0) + page.tokens
+    return {
+        "namespace": name.hex(),
+        "label": label(document),
+        "pages": len(pages),
+        "bytes": sum(page.nbytes for page in pages),
+        # Layer groups cover the same tokens, so the best stocked one counts, not their sum.
+        "tokens": max(tokens.values()),
+        "groups": sorted(tokens),
+        "tiers": sorted({tier for page in pages for tier in page.tiers}),
+    }
+
+
+def _page(page: ListedPage, now_ns: int) -> Row:
+    """Return a page's row; `age_s` is None for one that is superseded and leaves first."""
+    return {
+        "key": page.page.key.hex(),
+        "group": page.page.group,
+        "position": page.position,
+        "tokens": page.tokens,
+        "bytes": page.nbytes,
+        "tiers": list(page.tiers),
+        "namespace": page.namespace.hex(),
+        "path": "" if page.cold is None else str(page.path),
+        "age_s": age_seconds(page.used_ns, now_ns),
+    }
+
+
+def _details(page: ListedPage, now_ns: int) -> Row:
+    """Return what a page's file says of itself, else what the hot tier knows."""
+    details = _page(page, now_ns)
+    if page.path is not None:
+        try:
+            return details | describe(page.path)
+        except PageError as error:
+            details["error"] = f"{error.reason}: {error}"
+    if page.meta is not None:
+        details |= {
+            "parent": page.meta.parent.hex(),
+            "tail": page.meta.tail,
+            "codec": page.meta.codec,
+            "checksum": None,
+            "data_offset": None,
+            "tensors": [
+                {"name": t.name, "dtype": t.dtype, "shape": list(t.shape)}
+                for t in page.meta.tensors
+            ],
+        }
+    return details

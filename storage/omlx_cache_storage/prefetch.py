@@ -1,0 +1,178 @@
+"""Reading cold pages into free memory ahead of their use, on a thread of the store's own.
+
+A prefetch is a favour: it evicts nothing, and leaves to a restore what that reads itself.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
+
+from omlx_cache_storage.errors import PageError
+from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.page import Buffer, Page, PageId
+from omlx_cache_storage.readers import ReaderPool
+from omlx_cache_storage.tier import BackingTier
+
+_log = logging.getLogger(__name__)
+
+
+class Prefetch:
+    """A prefetch under way. `wait` blocks, `cancel` does not; neither raises."""
+
+    def __init__(self, pages: Sequence[PageId]) -> None:
+        self._wanted = tuple(pages)
+        # Written by the reading thread alone, read by any.
+        self._count = 0
+        self._cancelled = threading.Event()
+        self._ended = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until the pages are in, or until `timeout` seconds; True when it has ended."""
+        return self._ended.wait(timeout)
+
+    def cancel(self) -> None:
+        """Stop after the page that is being read; pages read so far stay."""
+        self._cancelled.set()
+
+    @property
+    def pages(self) -> int:
+        """Pages read so far by a prefetch that has ended; 0 before that."""
+        return self._count if self._ended.is_set() else 0
+
+
+class Prefetcher:
+    """Runs prefetches one after the other, into free memory only.
+
+    Mutable: `_open` (prefetches that have not ended), `_withdrawn` (pages that a restore reads
+    itself, by prefetch) and `_reading`, guarded by `_lock`; no I/O under it. Any thread may call.
+    """
+
+    def __init__(self, hot: HotTier, cold: BackingTier | None) -> None:
+        self._hot = hot
+        self._cold = cold
+        self._pool = ReaderPool(1, "omlx-cache-prefetch")
+        self._lock = threading.Lock()
+        self._open: list[Prefetch] = []
+        self._withdrawn: dict[Prefetch, set[PageId]] = {}
+        self._reading: dict[PageId, Future[Page | None]] = {}
+
+    def start(self, pages: Sequence[PageId], allocate: Callable[[int], Buffer]) -> Prefetch:
+        """Begin to read pages in order, passing over those that the hot tier has.
+
+        It ends early when there is no free room for a page, or when one cannot be read.
+        """
+        prefetch = Prefetch(pages)
+        if self._cold is None or not self._hot.retain or not pages:
+            prefetch._ended.set()
+            return prefetch
+        with self._lock:
+            self._open.append(prefetch)
+        try:
+            self._pool.submit(self._run, self._cold, prefetch, allocate)
+        except RuntimeError:
+            self._end(prefetch)
+        return prefetch
+
+    def withdraw(self, pages: Collection[PageId]) -> None:
+        """Leave pages alone that a restore is about to read; reads under way go on."""
+        with self._lock:
+            for prefetch in self._open:
+                self._withdrawn.setdefault(prefetch, set()).update(pages)
+
+    def being_read(self, page: PageId) -> "Future[Page | None] | None":
+        """Return the read of a page that has begun and not ended; its result is None if it
+        failed."""
+        with self._lock:
+            return self._reading.get(page)
+
+    def cancel_all(self) -> None:
+        """Stop every prefetch after the page that it reads."""
+        with self._lock:
+            prefetches = list(self._open)
+        for prefetch in prefetches:
+            prefetch.cancel()
+
+    def shutdown(self, timeout: float) -> bool:
+        """End every prefetch; False when a read is still waiting for the disk by then.
+
+        The thread is left behind in that case, and keeps no process from ending.
+        """
+        self.cancel_all()
+        ended = self._pool.stop(max(0.0, timeout))
+        with self._lock:
+            left = list(self._open)
+        for prefetch in left:
+            self._end(prefetch)
+        return ended
+
+    def _run(
+        self, cold: BackingTier, prefetch: Prefetch, allocate: Callable[[int], Buffer]
+    ) -> None:
+        try:
+            for page in prefetch._wanted:
+                if prefetch._cancelled.is_set():
+                    break
+                if not self._read(cold, prefetch, page, allocate):
+                    break
+            self._hot.touch(prefetch._wanted)
+        except Exception:
+            _log.exception("prefetch stopped")
+        finally:
+            self._end(prefetch)
+
+    def _read(
+        self,
+        cold: BackingTier,
+        prefetch: Prefetch,
+        page: PageId,
+        allocate: Callable[[int], Buffer],
+    ) -> bool:
+        """Read one page unless somebody else does or has; False when the prefetch must end."""
+        if self._hot.info(page) is not None:
+            return True
+        coming: Future[Page | None] = Future()
+        with self._lock:
+            if page in self._withdrawn.get(prefetch, ()):
+                return True
+            self._reading[page] = coming
+        came: Page | None = None
+        try:
+            came = self._fetch(cold, page, allocate)
+        except PageError:
+            pass
+        except Exception:
+            _log.exception("prefetch stopped")
+        finally:
+            # The page is in the hot tier before its read is no longer to be seen.
+            prefetch._count += came is not None and self._hot.put(came, dirty=False)
+            with self._lock:
+                del self._reading[page]
+            coming.set_result(came)
+        return came is not None
+
+    def _fetch(
+        self, cold: BackingTier, page: PageId, allocate: Callable[[int], Buffer]
+    ) -> Page | None:
+        """Return the page, its memory reserved; None, and nothing reserved, without free room."""
+        reserved = 0
+        try:
+            with cold.reading(page) as reader:
+                nbytes = reader.meta.nbytes
+                if not self._hot.reserve(nbytes, evict=False).granted:
+                    return None
+                reserved = nbytes
+                payload = allocate(nbytes)
+                reader.read_into([payload])
+                read = Page(reader.meta, payload)
+            reserved = 0
+        finally:
+            self._hot.release(reserved)
+        return read
+
+    def _end(self, prefetch: Prefetch) -> None:
+        with self._lock:
+            if prefetch in self._open:
+                self._open.remove(prefetch)
+            self._withdrawn.pop(prefetch, None)
+        prefetch._ended.set()

@@ -1,0 +1,124 @@
+"""What a tier is: the Protocols that hot and cold tiers implement, and a shared or remote one can.
+
+`tests/storage/test_tiers.py` is the suite that every tier passes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Literal, Protocol
+
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import Buffer, Page, PageId, PageInfo, PageMeta, Tail
+from omlx_cache_storage.stats import ColdUsage
+
+WriteResult = Literal["written", "present", "refused", "full"]
+"""What `BackingTier.write` did. `present`: the tier had the page. `refused`: the budget is taken by
+pages that are worth more. `full`: no room can be made, whatever is evicted."""
+
+
+class TierEntry(Protocol):
+    """A page in a listing. `used_ns` is its recency stamp, `path` its file, None without one."""
+
+    @property
+    def page(self) -> PageId: ...
+    @property
+    def namespace(self) -> BlockKey: ...
+    @property
+    def info(self) -> PageInfo: ...
+    @property
+    def used_ns(self) -> int: ...
+    @property
+    def path(self) -> Path | None: ...
+
+
+class TierUsage(Protocol):
+    """A tier at one moment: `nbytes <= peak_bytes <= limit_bytes`."""
+
+    @property
+    def pages(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def peak_bytes(self) -> int: ...
+    @property
+    def limit_bytes(self) -> int: ...
+    @property
+    def evicted_pages(self) -> int: ...
+
+
+class Tier(Protocol):
+    """Pages under a budget of bytes. Any thread may call any method; none waits for a disk but
+    `discard`.
+
+    Of a chain the deepest page leaves first; a page that holds more of its tokens replaces one that
+    holds less, never the other way round.
+    """
+
+    def info(self, page: PageId) -> PageInfo | None:
+        """Return what is known of a page; reads nothing."""
+
+    def tails(self, parent: BlockKey) -> set[Tail]:
+        """Return the pages that may end inside the block after a boundary."""
+        ...
+
+    def touch(self, chain: Iterable[PageId], stamp_ns: int | None = None) -> None:
+        """Mark pages as used at a stamp of the clock, now by default; absent ones are passed
+        over."""
+
+    def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
+        """Make pages the first to be evicted, the deepest of them first."""
+
+    def discard(self, pages: Iterable[PageId]) -> int:
+        """Drop pages whatever they are worth; return how many there were."""
+        ...
+
+    def entries(self) -> Sequence[TierEntry]:
+        """Return every page, the first to be evicted first."""
+        ...
+
+    def usage(self) -> TierUsage: ...
+
+    def check_integrity(self) -> None:
+        """Assert that byte counts, index and order agree, when nothing is being written."""
+
+
+class OpenPage(Protocol):
+    """A stored page whose header was checked."""
+
+    @property
+    def meta(self) -> PageMeta: ...
+
+    def read_into(self, pieces: Sequence[Buffer]) -> None:
+        """Fill the pieces with the whole payload and verify it; raises PageError."""
+
+
+class BackingTier(Tier, Protocol):
+    """A tier behind memory, which outlives the process. `write`, `settle` and `take_missing` belong
+    to the writer's thread."""
+
+    def reading(self, page: PageId) -> AbstractContextManager[OpenPage]:
+        """Open a page; raises PageError inside the `with` statement. Waits for the disk."""
+        ...
+
+    def write(self, page: Page, time_ns: int, document: Mapping[str, object]) -> WriteResult:
+        """Publish a page whole or not at all; raises OSError when the disk refuses."""
+        ...
+
+    def settle(self) -> None:
+        """Record recency, and evict down to the budget; raises nothing."""
+
+    def take_missing(self) -> Sequence[PageId]:
+        """Return, once, the pages that were lost without being evicted or discarded."""
+        ...
+
+    def listing(self) -> Sequence[TierEntry]:
+        """Return every page, in no order."""
+        ...
+
+    def usage(self) -> ColdUsage: ...
+
+    @property
+    def refuses_writes(self) -> bool:
+        """True from a failed write until the next one that succeeds."""
+        ...

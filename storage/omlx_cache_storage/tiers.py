@@ -1,0 +1,291 @@
+"""The tiers together: where a page is found, how it is admitted, written, used again and dropped.
+
+One way in (`admit`, then `put`) and one way out (`find`, then `held` or `reading`), whatever the
+page holds. No MLX.
+"""
+
+import time
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
+
+from omlx_cache_storage.errors import PageUnreadable
+from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
+from omlx_cache_storage.policy import WritePolicy
+from omlx_cache_storage.recency import Clock
+from omlx_cache_storage.stats import Counters
+from omlx_cache_storage.tier import BackingTier, OpenPage, Tier
+from omlx_cache_storage.writer import Documents, Writer
+
+FLUSH_SECONDS = 30.0
+
+
+class Tiers:
+    """A hot tier, and behind it a cold one with its writer, or none.
+
+    Any thread may call any method; only `flush`, `clear`, `wait_for_writer` and `reading` wait for
+    a disk. The tiers, the writer and the counters guard themselves; nothing here is mutable.
+    """
+
+    def __init__(
+        self,
+        *,
+        hot_bytes: int,
+        queue_bytes: int,
+        policy: WritePolicy,
+        clock: Clock,
+        cold: BackingTier | None,
+        documents: Documents,
+    ) -> None:
+        self.counters = Counters()
+        self._policy = policy
+        self._clock = clock
+        self.hot = HotTier(
+            hot_bytes or queue_bytes,
+            keep_dirty=policy.on_evict and cold is not None,
+            retain=hot_bytes > 0,
+            backed=cold is not None,
+            clock=clock,
+        )
+        self.cold = cold
+        self._levels: tuple[Tier, ...] = (self.hot,) if cold is None else (self.hot, cold)
+        self.writer: Writer | None = None
+        if cold is not None:
+            queue = min(queue_bytes, self.hot.limit_bytes)
+            backlog = self._unwritten if policy.on_put else tuple
+            self.writer = Writer(self.hot, cold, queue, documents, backlog)
+            self.writer.start()
+
+    # Out: finding and reading.
+
+    def find(self, page: PageId) -> PageInfo | None:
+        """Return where a page lies, the tier that holds more of it first; reads nothing."""
+        found: PageInfo | None = None
+        for tier in self._levels:
+            info = tier.info(page)
+            if info is not None and (found is None or info.held > found.held):
+                found = info
+        return found
+
+    def tails(self, parent: BlockKey) -> set[Tail]:
+        """Return the pages that may end inside the block after a boundary."""
+        return set().union(*(tier.tails(parent) for tier in self._levels))
+
+    def held(self, page: PageId) -> Page | None:
+        """Return a page that memory has; it stays valid for as long as the caller holds it."""
+        return self.hot.get(page)
+
+    def reading(self, page: PageId) -> AbstractContextManager[OpenPage]:
+        """Open a cold page; raises PageError inside the `with` statement."""
+        if self.cold is None:
+            raise PageUnreadable("there is no cold tier")
+        return self.cold.reading(page)
+
+    def meta(self, page: PageId) -> PageMeta:
+        """Return a page's description, from memory or from its file's header; raises PageError."""
+        held = self.hot.get(page)
+        if held is not None:
+            return held.meta
+        with self.reading(page) as reader:
+            return reader.meta
+
+    # In: admitting, storing, keeping.
+
+    def admit(
+        self, nbytes: int, own: Collection[PageId] = (), *, evict: bool = True, queue: bool = True
+    ) -> bool:
+        """Reserve memory for a page about to be made; `put` or `release` must follow. Never waits.
+
+        Evicts pages of others, then pages of the same sequence (`own`) that the disk has; without
+        `evict` only free room is granted. With `queue` it is False as well when the policy writes
+        a page at once and the writer has no room for it. Pages that must be written before they
+        can leave are queued, so that another try may succeed.
+        """
+        writer = self.writer
+        if evict and queue and self._policy.on_put and writer is not None:
+            fits = nbytes <= writer.limit_bytes
+            if fits and not self._writes_fail() and not writer.has_room(nbytes):
+                return False
+        granted, dirty = self.hot.reserve(nbytes, own, evict=evict)
+        if granted or writer is None or not evict:
+            return granted
+        if self._writes_fail():
+            return self.hot.reserve(nbytes, own, give_up_dirty=True).granted
+        self._offer_each(dirty)
+        return False
+
+    def release(self, nbytes: int) -> None:
+        """Give back what `admit` or `reserve` granted."""
+        self.hot.release(nbytes)
+
+    def put(self, page: Page, stamp_ns: int | None = None) -> bool:
+        """Take an admitted page; queue it for the disk as the write policy says.
+
+        False when the disk had it already, so that it only came back into memory, or when
+        another thread was faster.
+        """
+        stored = self.cold.info(page.meta.id) if self.cold is not None else None
+        more = -1 if stored is None else stored.held - page.meta.held
+        on_disk = more >= 0
+        if more > 0 or (on_disk and not self.hot.retain):
+            # A page that is found by what the disk holds of it must not be less in memory.
+            self.release(page.meta.nbytes)
+            return False
+        taken = self.hot.put(page, dirty=self.cold is not None and not on_disk, stamp_ns=stamp_ns)
+        if on_disk or not taken:
+            return False
+        self.counters.add(stored_pages=1, stored_bytes=page.meta.nbytes)
+        if self.cold is None:
+            return True
+        if self._policy.on_put:
+            if not self._offer(page.meta.id) and not self.hot.retain:
+                self.hot.discard([page.meta.id])
+        elif self._policy.dirty_share < 1.0 and self._has_room(page.meta.nbytes):
+            share = int(self.hot.limit_bytes * self._policy.dirty_share)
+            self._offer_each(self.hot.dirty(beyond_bytes=share))
+        return True
+
+    def reserve(self, nbytes: int) -> bool:
+        """Set aside free memory for a page about to be read; `keep` or `release` must follow.
+
+        Evicts nothing, and grants nothing where no page stays once the disk has it.
+        """
+        return self.hot.retain and self.hot.reserve(nbytes, evict=False).granted
+
+    def keep(self, page: Page) -> bool:
+        """Take a page that was read from the disk into the memory that `reserve` granted for it.
+
+        False, and the memory given back, when it is there already.
+        """
+        return self.hot.put(page, dirty=False)
+
+    # Use: recency.
+
+    def stamp(self) -> int:
+        """Return a new stamp of the clock: pages of one use share one."""
+        return self._clock.now()
+
+    def arrange(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None:
+        """Put the pages of a chain at a stamp, now by default: they leave last, the root last of
+        all."""
+        stamp = self._clock.now() if stamp_ns is None else stamp_ns
+        for tier in self._levels:
+            tier.touch(chain, stamp)
+
+    def touch(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None:
+        """Mark the pages of a chain as used again: `arrange`, and those that the write policy
+        wants on the disk by now are queued."""
+        self.arrange(chain, stamp_ns)
+        if self._policy.on_touch and self.writer is not None:
+            self._offer_each(chain)
+
+    def demote(self, pages: Iterable[PageId]) -> None:
+        """Make pages the first to be evicted in both tiers."""
+        pages = list(pages)
+        stamp = self._clock.superseded()
+        for tier in self._levels:
+            tier.demote(pages, stamp)
+
+    def shrink_hot(self, nbytes: int) -> bool:
+        """Evict from memory down to `nbytes`; False when pages in use hinder that."""
+        return self.hot.shrink(nbytes)
+
+    def forget(self, page: PageId) -> None:
+        """Drop a page that proved useless from both tiers."""
+        for tier in self._levels:
+            tier.discard([page])
+
+    def clear(self, namespace: BlockKey, timeout: float = FLUSH_SECONDS) -> int:
+        """Delete every page of a namespace and return how many there were.
+
+        Waits for a page that is being written now, at most `timeout` seconds.
+        """
+        pages = {e.meta.id for e in self.hot.entries() if e.meta.namespace == namespace}
+        for page in pages:
+            self.hot.discard([page])
+        if self.cold is None or self.writer is None:
+            return len(pages)
+        # What is being written now would appear after the deletion.
+        self.writer.wait_for_progress(timeout)
+        on_disk = {e.page for e in self.cold.listing() if e.namespace == namespace}
+        self.cold.discard(on_disk)
+        return len(pages | on_disk)
+
+    # The writer.
+
+    @property
+    def writes_ended(self) -> int:
+        """How many pages the writer is done with."""
+        return 0 if self.writer is None else self.writer.ended
+
+    def wait_for_writer(self, timeout: float, since: int | None = None) -> bool:
+        """Block until the writer has done a page, since `writes_ended` was `since`; False when it
+        has not and none is pending, or at the timeout."""
+        return self.writer is not None and self.writer.wait_for_progress(timeout, since)
+
+    def flush(self, timeout: float | None = FLUSH_SECONDS) -> bool:
+        """Block until what was stored before the call is durable; False after `timeout` seconds,
+        or when the disk refused a page.
+
+        Pages that the policy holds back are not waited for, nor one larger than the queue, nor
+        the deep end of a sequence that the disk's budget has no room for.
+        """
+        writer = self.writer
+        if writer is None:
+            return True
+        deadline = None if timeout is None else time.monotonic() + timeout
+        # What others store meanwhile would keep a flush waiting for as long as they do.
+        known = self.hot.pages() if self._policy.on_flush else set()
+        retried = False
+        while True:
+            # Queued before the barrier: a page that the idle writer takes up behind it would
+            # look durable, and be pending.
+            queued = self._offer_each(self._unwritten(known))
+            failed = writer.usage().failed_pages
+            remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not writer.flush(remaining):
+                return False
+            failing = writer.usage().failed_pages > failed
+            left = self._unwritten(known)
+            if failing and (retried or not left):
+                return False
+            if writer.stopped or (queued and not left and not self._pending(known)):
+                return not left
+            retried = retried or failing
+
+    def _pending(self, known: Collection[PageId]) -> bool:
+        """True when a page of `known` ones is queued: the disk lost it while the flush waited."""
+        infos = (self.hot.info(page) for page in known)
+        return any(info is not None and info.tier == "pending" for info in infos)
+
+    def _unwritten(self, known: Collection[PageId] | None = None) -> list[PageId]:
+        """Return pages, of `known` ones, that the disk lacks, root first, and that fit into the
+        queue."""
+        limit = 0 if self.writer is None else self.writer.limit_bytes
+        dirty = (p for p in reversed(self.hot.dirty()) if known is None or p in known)
+        infos = [(page, self.hot.info(page)) for page in dirty]
+        return [page for page, info in infos if info is not None and info.nbytes <= limit]
+
+    def _offer_each(self, pages: Iterable[PageId]) -> bool:
+        """Queue pages in order until one does not fit; False, and nothing counted, then."""
+        for page in pages:
+            held = self.hot.get(page)
+            if held is None or self.writer is None or not self.hot.is_dirty(page):
+                continue
+            if not self.writer.has_room(held.meta.nbytes):
+                return False
+            self.writer.offer(page, held.meta.nbytes)
+        return True
+
+    def _has_room(self, nbytes: int) -> bool:
+        return self.writer is not None and self.writer.has_room(nbytes)
+
+    def _writes_fail(self) -> bool:
+        return self.cold is not None and self.cold.refuses_writes
+
+    def _offer(self, page: PageId) -> bool:
+        held = self.hot.get(page)
+        if held is None or self.writer is None:
+            return False
+        return self.writer.offer(page, held.meta.nbytes)

@@ -1,0 +1,72 @@
+import gc
+import threading
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from omlx_cache.arrays.blank import SMALL_BYTES, blank_arrays, blank_bytes
+from omlx_cache.arrays.mlxio import dtype_name, host_view
+from omlx_cache_storage.page import ITEM_BYTES, TensorSpec
+
+DTYPES = sorted(set(ITEM_BYTES) - {"F8_E4M3", "F64"})
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_and_shape_comes_back_evaluated_and_writable(dtype: str) -> None:
+    rows = -(-2 * SMALL_BYTES // (8 * ITEM_BYTES[dtype]))
+    shapes = {"large": (1, 2, rows, 4), "small": (3, 1), "empty": (1, 4, 0, 8), "scalar": ()}
+    specs = {name: TensorSpec(name, dtype, shape) for name, shape in shapes.items()}
+    arrays = blank_arrays(specs)
+    assert {name: array.shape for name, array in arrays.items()} == shapes
+    assert {dtype_name(array) for array in arrays.values()} == {dtype}
+    view = host_view(arrays["large"])
+    view[...] = 1
+    del view
+    again = host_view(arrays["large"])
+    assert (again == 1).all()
+
+
+def test_names_may_contain_anything() -> None:
+    specs = {name: TensorSpec(name, "U8", (SMALL_BYTES,)) for name in ('3.0."keys"', "é", "\\")}
+    assert set(blank_arrays(specs)) == set(specs)
+
+
+def test_the_memory_is_mlx_own_and_is_freed() -> None:
+    nbytes = 16 << 20
+    gc.collect()
+    before = mx.get_active_memory()
+    payload = blank_bytes(nbytes)
+    assert mx.get_active_memory() - before == pytest.approx(nbytes, rel=0.01)
+    np.array(payload, copy=False)[:] = 7
+    assert int(mx.sum(payload.astype(mx.uint32)).item()) == 7 * nbytes
+    del payload
+    gc.collect()
+    assert mx.get_active_memory() - before < nbytes // 100
+
+
+def test_no_two_arrays_share_memory() -> None:
+    specs = {str(i): TensorSpec(str(i), "U8", (SMALL_BYTES,)) for i in range(8)}
+    arrays = blank_arrays(specs)
+    for i, array in enumerate(arrays.values()):
+        np.array(array, copy=False)[:] = i
+    for i, array in enumerate(arrays.values()):
+        assert (np.array(array) == i).all()
+
+
+def test_threads_can_make_them_at_once() -> None:
+    made: list[mx.array] = []
+
+    def make() -> None:
+        for _ in range(20):
+            payload = blank_bytes(1 << 20)
+            np.array(payload, copy=False)[:] = 5
+            made.append(payload)
+
+    threads = [threading.Thread(target=make) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(made) == 80
+    assert all((np.array(payload) == 5).all() for payload in made)

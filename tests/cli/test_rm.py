@@ -1,0 +1,193 @@
+"""`omlx-cache rm`: on a running store, or on the directory when no store runs on it."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.storage import Story, files_in
+from omlx_cache_storage.cold.tier import ColdTier
+
+Cli = Callable[..., Any]
+
+_EMBED = """
+import sys
+from kit.storage import Story, commit
+from omlx_cache import BlockStore, CacheSettings
+with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**24)) as store:
+    for name in ("one", "two"):
+        story = Story(name)
+        commit(store, story, 1, 2, 3)
+    assert store.flush()
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def cold_dir(tmp_path: Path) -> Path:
+    """Three pages of one namespace and one of another, written and left."""
+    tier = ColdTier(tmp_path / "cold", 2**30)
+    tier.open()
+    for name, numbers in (("one", (1, 2, 3)), ("two", (1,))):
+        story = Story(name)
+        for page in story.pages(*numbers):
+            assert tier.write(page, 10**18, {"model_id": name}) == "written"
+    return tmp_path / "cold"
+
+
+@pytest.fixture
+def embedded(environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
+    """A store that holds three pages in each of two namespaces."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _EMBED],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    yield process
+    process.communicate(timeout=60)
+
+
+def _digest(name: str) -> str:
+    return Story(name).namespace.hex()
+
+
+def _on_a_terminal(environment: dict[str, str], answer: str, *arguments: str) -> tuple[int, str]:
+    """Run `omlx-cache` with a terminal as its input; return its exit code and what it wrote."""
+    ours, theirs = pty.openpty()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "omlx_cache_daemon", *arguments],
+            env=environment,
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        os.write(ours, answer.encode())
+        out, _ = process.communicate(timeout=60)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    return process.returncode, out
+
+
+def test_a_namespace_is_deleted_from_a_directory_that_no_store_uses(
+    cli: Cli, cold_dir: Path
+) -> None:
+    strange = cold_dir / _digest("one") / "notes.txt"
+    strange.write_text("not a page")
+    result = cli("rm", _digest("one")[:12], "--yes")
+    assert result.code == 0
+    assert result.out == f"deleted 3 pages of {_digest('one')}\n"
+    assert len(files_in(cold_dir)) == 1
+    assert strange.exists()
+    assert cli("rm", _digest("two"), "--yes").code == 0
+    assert not (cold_dir / _digest("two")).exists()
+
+
+def test_a_dry_run_says_what_would_go_and_deletes_nothing(cli: Cli, cold_dir: Path) -> None:
+    result = cli("rm", _digest("one"), "--dry-run")
+    assert result.code == 0
+    assert result.out.startswith("would delete 3 pages (")
+    assert f"of {_digest('one')}, one" in result.out
+    row = json.loads(cli("rm", _digest("one"), "--dry-run", "--format", "json").out)
+    assert (row["pages"], row["deleted_pages"], row["label"]) == (3, 0, "one")
+    assert len(files_in(cold_dir)) == 4
+
+
+def test_without_a_terminal_nothing_is_deleted_unasked(cli: Cli, cold_dir: Path) -> None:
+    result = cli("rm", _digest("one"))
+    assert (result.code, result.out) == (2, "")
+    assert "give --yes" in result.err
+    assert len(files_in(cold_dir)) == 4
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y\n", 1), ("n\n", 4), ("\n", 4), ("\x04", 4)])
+def test_on_a_terminal_it_asks_first(
+    environment: dict[str, str], cold_dir: Path, answer: str, left: int
+) -> None:
+    code, out = _on_a_terminal(environment, answer, "rm", _digest("one"))
+    assert "Delete 3 pages (" in out
+    assert len(files_in(cold_dir)) == left
+    assert code == (0 if left == 1 else 1)
+    assert ("nothing was deleted" in out) == (left == 4)
+
+
+def test_an_ambiguous_prefix_is_refused_with_its_matches(cli: Cli, tmp_path: Path) -> None:
+    tier = ColdTier(tmp_path / "cold", 2**30)
+    tier.open()
+    stories = [Story(f"{n}") for n in range(17)]
+    for story in stories:
+        assert tier.write(story.page(1), 10**18, {}) == "written"
+    digests = sorted(story.namespace.hex() for story in stories)
+    digit = next(d[0] for d in digests if sum(o[0] == d[0] for o in digests) > 1)
+    matches = [digest for digest in digests if digest[0] == digit]
+    result = cli("rm", digit, "--yes")
+    assert (result.code, result.out) == (1, "")
+    assert f"{len(matches)} namespaces begin with {digit}: {matches[0][:16]}" in result.err
+    assert len(files_in(tmp_path)) == 17
+    unknown = cli("rm", "0" * 64, "--yes")
+    assert (unknown.code, unknown.out) == (1, "")
+    assert f"no namespace begins with {'0' * 64}\n" in unknown.err
+
+
+def test_no_directory_is_69_and_a_wrong_prefix_2(cli: Cli, tmp_path: Path) -> None:
+    assert cli("rm", "ab", "--yes").code == 69
+    assert cli("rm", "xy", "--yes").code == 2
+    assert cli("rm").code == 2
+
+
+def test_a_running_store_forgets_the_namespace_in_memory_too(
+    cli: Cli, embedded: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    result = cli("rm", _digest("one")[:10], "--yes", "--format", "json")
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["deleted_pages"] == 3
+    (left,) = json.loads(cli("ls", "--format", "json").out)
+    assert (left["namespace"], left["pages"]) == (_digest("two"), 3)
+    assert len(files_in(tmp_path / "cold")) == 3
+
+
+def test_a_directory_that_a_store_uses_is_left_to_that_store(
+    cli: Cli, embedded: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    (tmp_path / "other name").symlink_to(tmp_path / "cold")
+    result = cli("rm", _digest("one"), "--yes", "--cold-dir", str(tmp_path / "other name"))
+    assert result.code == 0
+    (left,) = json.loads(cli("ls", "--format", "json").out)
+    assert left["namespace"] == _digest("two")
+
+
+def test_another_directory_is_cleared_beside_a_running_store(
+    cli: Cli, embedded: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    tier = ColdTier(tmp_path / "archive", 2**30)
+    tier.open()
+    assert tier.write(Story("one").page(1), 10**18, {}) == "written"
+    result = cli("rm", _digest("one"), "--yes", "--cold-dir", str(tmp_path / "archive"))
+    assert (result.code, files_in(tmp_path / "archive")) == (0, [])
+    assert len(files_in(tmp_path / "cold")) == 6
+
+
+def test_a_store_that_does_not_say_what_it_uses_forbids_a_deletion_beside_it(
+    cli: Cli, cold_dir: Path, start_store: Callable[..., Any]
+) -> None:
+    stuck = start_store("stuck")
+    os.kill(stuck.pid, signal.SIGSTOP)
+    arguments = ("--yes", "--timeout", "0.3", "--cold-dir", str(cold_dir))
+    result = cli("rm", _digest("one"), *arguments)
+    assert (result.code, result.out) == (1, "")
+    assert "may be in use" in result.err
+    assert len(files_in(cold_dir)) == 4

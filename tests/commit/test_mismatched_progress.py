@@ -1,0 +1,232 @@
+"""A cache that is not where the session expects it: doubtful blocks are skipped, never guessed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models.cache import (
+    ArraysCache,
+    ConcatenateKVCache,
+    make_prompt_cache,
+    trim_prompt_cache,
+)
+
+from kit import zoo
+from kit.drive import chunks, decode, feed, prefill, random_tokens, request, run, same
+from omlx_cache import BlockStore, PrefixCache
+
+PROMPT = random_tokens(100, 1)
+MORE = random_tokens(30, 2)
+
+
+def state_only(model: Any) -> bool:
+    """Whether no layer of the model counts its tokens."""
+    return all(isinstance(cache, ArraysCache) for cache in make_prompt_cache(model))
+
+
+KINDS = ["llama", "gemma3_text", "qwen3_next", "mamba2"]
+
+
+@pytest.fixture(params=KINDS)
+def model(request: pytest.FixtureRequest) -> Any:
+    """One family of each kind of layer group."""
+    return zoo.build(request.param)
+
+
+def assert_exact_continuation(model: Any, cache: PrefixCache, steps: list[list[int]]) -> int:
+    """Ask for a longer prompt; whatever is restored must equal the run that took `steps`."""
+    fed = [token for step in steps for token in step]
+    turn = request(model, cache, fed + MORE, commit=False)
+    done: list[list[int]] = []
+    for step in steps:
+        room = turn.cached - sum(map(len, done))
+        if room > 0:
+            done.append(step[:room])
+    assert same(turn.logits, run(model, [*done, *turn.steps]))
+    return turn.cached
+
+
+def test_a_recorded_token_that_was_never_fed_is_not_stored(model: Any, cache: PrefixCache) -> None:
+    with cache.session(PROMPT) as session:
+        prefill(model, session, 32)
+        session.append(5)
+        result = session.commit()
+    assert result.skipped["position"] == 1
+    assert result.tokens == 100
+    turn = request(model, cache, [*PROMPT, 5, *MORE], commit=False)
+    assert turn.cached <= 100
+    assert same(turn.logits, run(model, [*chunks(PROMPT, 32)][:3] + rest_of(turn)))
+
+
+def rest_of(turn: Any) -> list[list[int]]:
+    """The steps of a full run from the end of PROMPT's third chunk on."""
+    start = turn.cached - 96
+    lead = [PROMPT[96 : 96 + start]] if start > 0 else []
+    return lead + turn.steps
+
+
+@pytest.mark.parametrize("at", [0, 3])
+def test_tokens_after_one_that_was_never_fed_are_not_stored(
+    model: Any, cache: PrefixCache, at: int
+) -> None:
+    with cache.session(PROMPT) as session:
+        turn = prefill(model, session, 32)
+        decode(model, session, turn, at)
+        session.append(7)
+        decode(model, session, turn, 40)
+        session.commit()
+    wrong = [*PROMPT, *turn.answer[:at], 7, *turn.answer[at:]]
+    again = request(model, cache, wrong + MORE, commit=False)
+    assert again.cached <= 100 + at
+    assert request(model, cache, PROMPT + MORE, commit=False).cached >= 96
+
+
+# A cache of recurrent state alone does not say how many tokens it has seen.
+@pytest.mark.parametrize("model", KINDS[:3], indirect=True)
+def test_a_token_fed_but_not_recorded_ends_what_is_stored(model: Any, cache: PrefixCache) -> None:
+    with cache.session(PROMPT) as session:
+        turn = prefill(model, session, 32)
+        feed(model, session.prompt_cache, [9])
+        decode(model, session, turn, 40)
+        session.commit()
+    wrong = PROMPT + turn.answer
+    assert request(model, cache, wrong + MORE, commit=False).cached <= 100
+
+
+def test_recording_before_feeding_is_as_good(model: Any, cache: PrefixCache) -> None:
+    with cache.session(PROMPT) as session:
+        turn = prefill(model, session, 32)
+        for token in MORE:
+            session.append(token)
+            feed(model, session.prompt_cache, [token])
+            turn.steps.append([token])
+        assert session.commit().skipped == {}
+    assert assert_exact_continuation(model, cache, turn.steps) == 130
+
+
+def test_a_last_token_without_a_step_of_its_own_is_left_out(model: Any, cache: PrefixCache) -> None:
+    with cache.session(PROMPT) as session:
+        turn = prefill(model, session, 32)
+        decode(model, session, turn, 9)
+        session.append(3)
+        assert session.commit().tokens == 109
+    if not state_only(model):
+        assert assert_exact_continuation(model, cache, turn.steps) >= 96
+
+
+def test_commit_in_mid_prefill_stores_no_state_of_a_later_position(
+    model: Any, cache: PrefixCache
+) -> None:
+    with cache.session(PROMPT) as session:
+        steps = []
+        for chunk in session.prefill_chunks(32):
+            feed(model, session.prompt_cache, chunk)
+            steps.append(chunk)
+            if len(steps) == 2:
+                break
+        session.commit()
+    turn = request(model, cache, PROMPT + MORE, commit=False)
+    assert turn.cached <= 64
+    assert same(turn.logits, run(model, [*chunks(PROMPT[: turn.cached], 32), *turn.steps]))
+
+
+def test_commit_without_feeding_anything_stamps_no_state(model: Any, cache: PrefixCache) -> None:
+    request(model, cache, PROMPT)
+    with cache.session(PROMPT + MORE) as session:
+        assert session.cached_tokens == 100
+        session.commit()
+    turn = request(model, cache, PROMPT + MORE + MORE, commit=False)
+    assert turn.cached == 100
+
+
+def test_a_prompt_fed_twice_is_not_stored(model: Any, cache: PrefixCache) -> None:
+    with cache.session(PROMPT) as session:
+        for chunk in session.prefill_chunks(50):
+            feed(model, session.prompt_cache, chunk)
+            feed(model, session.prompt_cache, chunk)
+        session.commit()
+    if not state_only(model):
+        assert request(model, cache, PROMPT + MORE, commit=False).cached == 0
+
+
+def test_a_whole_prompt_fed_behind_a_restored_half_is_not_stored(
+    model: Any, cache: PrefixCache
+) -> None:
+    request(model, cache, PROMPT)
+    with cache.session(PROMPT + MORE) as session:
+        assert session.cached_tokens == 100
+        feed(model, session.prompt_cache, PROMPT + MORE)
+        session.commit()
+    if not state_only(model):
+        assert request(model, cache, PROMPT + MORE + MORE, commit=False).cached == 100
+
+
+def test_a_loop_that_feeds_another_cache_ends(model: Any, cache: PrefixCache) -> None:
+    request(model, cache, PROMPT)
+    with cache.session(PROMPT + MORE) as session:
+        assert sum(len(chunk) for chunk in session.prefill_chunks(16)) == 30
+        assert session.commit().pages == 0
+    with cache.session(random_tokens(80, 8)) as session:
+        assert sum(len(chunk) for chunk in session.prefill_chunks(16)) == 80
+        assert session.commit().pages == 0
+
+
+def test_rejected_speculation_leaves_no_trace(cache_of: Callable[[str], PrefixCache]) -> None:
+    for name in ("llama", "gemma3_text"):
+        model, cache = zoo.build(name), cache_of(name)
+        prompt = random_tokens(40, 4)
+        with cache.session(prompt) as session:
+            turn = prefill(model, session, 32)
+            steps = list(turn.steps)
+            for round_ in range(6):
+                draft = random_tokens(4, 50 + round_)
+                feed(model, session.prompt_cache, draft)
+                trim_prompt_cache(session.prompt_cache, 3)
+                session.append(draft[0])
+                steps.append(draft[:1])
+            session.commit()
+        fed = [token for step in steps for token in step]
+        turn = request(model, cache, fed + MORE, commit=False)
+        assert turn.cached == 46
+
+
+@pytest.fixture
+def cache_of(store: BlockStore) -> Callable[[str], PrefixCache]:
+    return lambda name: PrefixCache(zoo.build(name), store)
+
+
+def test_a_ring_that_was_trimmed_after_it_wrapped_is_not_trusted(store: BlockStore) -> None:
+    model = zoo.build("gemma3_text")
+    cache = PrefixCache(model, store)
+    with cache.session(PROMPT) as session:
+        turn = prefill(model, session, 32)
+        decode(model, session, turn, 10)
+        for layer in session.prompt_cache:
+            layer.trim(4)
+        session.checkpoint()
+        for token in MORE[:2]:
+            feed(model, session.prompt_cache, [token])
+        session.commit()
+    turn = request(model, cache, PROMPT + turn.answer + MORE, commit=False)
+    assert turn.cached <= 106
+
+
+@pytest.mark.parametrize("spoil", ["trimmed", "batched"])
+def test_a_cache_that_cannot_be_read_any_more_is_skipped(store: BlockStore, spoil: str) -> None:
+    model = zoo.build("llama")
+    cache = PrefixCache(model, store, make_cache=lambda: [ConcatenateKVCache() for _ in range(2)])
+    with cache.session(PROMPT) as session:
+        prefill(model, session, 32)
+        for layer in session.prompt_cache:
+            if spoil == "trimmed":
+                layer.trim(3)
+            else:
+                layer.state = [mx.concatenate([side, side]) for side in layer.keys_and_values()]
+        for token in MORE:
+            session.append(token)
+        session.checkpoint()
+        result = session.commit()
+    assert (result.pages, result.skipped) == (0, {"unsupported": 1})
+    # What was stored before the cache was spoilt stays.
+    assert request(model, cache, PROMPT + MORE).cached <= len(PROMPT)

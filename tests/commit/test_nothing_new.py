@@ -1,0 +1,54 @@
+"""A request that adds nothing costs its commit nothing: what a tier has is not cut again."""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from kit import zoo
+from kit.drive import prefill, random_tokens, request
+from omlx_cache import BlockStore, PrefixCache
+from omlx_cache.commit import committer
+
+PROMPT = random_tokens(320, 1)
+Opener = Callable[..., BlockStore]
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next"])
+@pytest.mark.parametrize("hot_bytes", ["256MiB", 0])
+def test_after_a_cold_restore_a_commit_cuts_no_page_that_is_on_the_disk(
+    family: str, hot_bytes: Any, open_store: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = zoo.build(family)
+    store = open_store(hot_bytes=hot_bytes)
+    request(model, PrefixCache(model, store), PROMPT)
+    assert store.flush(30)
+    store = open_store(hot_bytes=hot_bytes)
+    cut: list[int] = []
+
+    class Counting(committer.Cutter):
+        def payload(self, cuts: Any) -> mx.array:
+            cut.append(sum(c.spec.nbytes for c in cuts))
+            return super().payload(cuts)
+
+    monkeypatch.setattr(committer, "Cutter", Counting)
+    with PrefixCache(model, store).session(PROMPT) as session:
+        assert session.cached_tokens == len(PROMPT) - 1
+        assert session.cached_cold_tokens > 0
+        prefill(model, session, 64)
+        result = session.commit()
+    # At most what the one computed token made new: an end of its own for windows and state.
+    assert result.pages <= 3
+    assert sum(cut) <= 64 * 1024
+    assert store.stats().writer is not None
+
+
+def test_shrinking_memory_leaves_the_peak_as_it_was(open_store: Opener) -> None:
+    model = zoo.build("llama")
+    store = open_store(hot_cache_only=True)
+    request(model, PrefixCache(model, store), PROMPT)
+    peak = store.stats().hot.peak_bytes
+    assert store.shrink_hot(peak // 2)
+    assert store.stats().hot.nbytes <= peak // 2
+    assert store.stats().hot.peak_bytes == peak

@@ -1,0 +1,231 @@
+"""Snapshots of recurrent state: of their position, few, budgeted, and learnt from branches."""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models.cache import ConcatenateKVCache, KVCache, make_prompt_cache
+
+from kit import zoo
+from kit.drive import digest, feed, prefill, random_tokens, request, run, same
+from omlx_cache import BlockStore, PrefixCache
+from omlx_cache.pages.layout import layout_of
+from omlx_cache.pages.tensors import page_arrays
+from omlx_cache_storage.page import Page, PageId
+
+PROMPT = random_tokens(200, 1)
+MORE = random_tokens(30, 2)
+
+Opener = Callable[..., BlockStore]
+
+
+@pytest.fixture(params=["qwen3_next", "mamba2", "recurrent_gemma", "falcon_h1"])
+def model(request: pytest.FixtureRequest) -> Any:
+    return zoo.build(request.param)
+
+
+def snapshots(store: BlockStore) -> dict[int, Page]:
+    """The state pages of a store by position."""
+    found = {}
+    for entry in store.hot.entries():
+        if entry.meta.group == "state":
+            page = store.hot.get(entry.meta.id)
+            assert page is not None
+            found[entry.meta.position] = page
+    return found
+
+
+def live_state(model: Any, steps: list[list[int]]) -> dict[str, mx.array]:
+    """The arrays of recurrent layers after these steps, on a cache that no session touched."""
+    prompt_cache = make_prompt_cache(model)
+    for step in steps:
+        feed(model, prompt_cache, step)
+    return {
+        f"{leaf.path}.{name}": array
+        for leaf in layout_of(prompt_cache).leaves
+        if leaf.group.kind == "state"
+        for name, array in leaf.arrays().items()
+    }
+
+
+def bits(arrays: dict[str, mx.array]) -> dict[str, str]:
+    whole = {name: mx.contiguous(array) for name, array in arrays.items()}
+    mx.eval(list(whole.values()))
+    return {name: digest([array]) for name, array in whole.items()}
+
+
+def test_a_snapshot_has_the_state_of_its_position_and_not_the_final_one(
+    model: Any, open_store: Opener
+) -> None:
+    store = open_store(snapshot_stride=64)
+    turn = request(model, PrefixCache(model, store), PROMPT, new=5)
+    found = snapshots(store)
+    assert sorted(found) == [64, 128, 192, 199, 205]
+    final = bits(page_arrays(found[205]))
+    for position, page in found.items():
+        steps, fed = [], 0
+        for step in turn.steps:
+            if fed < position:
+                steps.append(step)
+                fed += len(step)
+        assert fed == position
+        came = bits(page_arrays(page))
+        assert came == bits(live_state(model, steps))
+        if position != 205:
+            assert all(came[name] != final[name] for name in final)
+
+
+def test_the_final_state_stamped_into_an_earlier_block_is_caught(
+    model: Any, open_store: Opener
+) -> None:
+    store = open_store(snapshot_stride=64)
+    cache = PrefixCache(model, store)
+    first = request(model, cache, PROMPT, new=5)
+    tokens = PROMPT[:130] + MORE
+    turn = request(model, cache, tokens, commit=False)
+    assert turn.cached == 128
+    reference = run(model, [*first.steps[:4], *turn.steps])
+    assert same(turn.logits, reference)
+    cache.clear()
+    request(model, cache, PROMPT, new=5)
+    found = snapshots(store)
+    final, victim = found[205], found[128]
+    store.hot.discard([victim.meta.id])
+    assert store.hot.reserve(victim.meta.nbytes).granted
+    store.hot.put(Page(victim.meta, final.payload), dirty=False)
+    wrong = request(model, cache, tokens, commit=False)
+    assert wrong.cached == 128
+    assert not same(wrong.logits, reference)
+
+
+def test_a_branch_is_learnt_at_its_first_visit(model: Any, open_store: Opener) -> None:
+    for hot_cache_only in (False, True):
+        cache = PrefixCache(model, open_store(hot_cache_only=hot_cache_only))
+        request(model, cache, PROMPT)
+        visits = [
+            request(model, cache, PROMPT[:100] + random_tokens(40, seed)) for seed in (3, 4, 5)
+        ]
+        assert [turn.cached for turn in visits] == [0, 96, 96]
+        assert visits[0].reason == "no_restore_point"
+
+
+def test_an_exact_repeat_restores_all_but_one_token(model: Any, cache: PrefixCache) -> None:
+    request(model, cache, PROMPT)
+    assert [request(model, cache, PROMPT).cached for _ in range(2)] == [199, 199]
+
+
+def test_the_end_of_the_answer_is_a_restore_point(model: Any, cache: PrefixCache) -> None:
+    first = request(model, cache, PROMPT, new=11)
+    turn = request(model, cache, PROMPT + first.answer + MORE)
+    assert turn.cached == 211
+    assert same(turn.logits, run(model, [*first.steps, *turn.steps]))
+
+
+def test_a_scheduler_with_its_own_loop_captures_the_same(model: Any, cache: PrefixCache) -> None:
+    with cache.session(PROMPT) as session:
+        fed = 0
+        while count := session.next_stop(64):
+            feed(model, session.prompt_cache, PROMPT[fed : fed + count])
+            fed += count
+            session.checkpoint()
+        session.commit()
+    own = bits({str(p): page.payload for p, page in snapshots(cache.store).items()})
+    cache.clear()
+    request(model, cache, PROMPT, step=64)
+    assert own == bits({str(p): page.payload for p, page in snapshots(cache.store).items()})
+    assert set(own) == {"192", "199", "200"}
+
+
+def test_snapshots_stay_within_their_budget_in_bytes(model: Any, open_store: Opener) -> None:
+    store = open_store(snapshot_stride=32)
+    request(model, PrefixCache(model, store), PROMPT)
+    size = max(page.meta.nbytes for page in snapshots(store).values())
+    store = open_store(snapshot_stride=32, snapshot_bytes=3 * size, hot_cache_only=True)
+    cache = PrefixCache(model, store)
+    taken = fill_hot(store)
+    with cache.session(PROMPT) as session:
+        turn = prefill(model, session, 32)
+        assert 0 < store.stats().snapshots.live_bytes <= 3 * size
+        store.release(taken)
+        session.commit()
+    stats = store.stats()
+    assert stats.snapshots.peak_bytes <= 3 * size
+    assert stats.requests.skips["snapshot_budget"] > 0
+    again = request(model, cache, PROMPT + MORE)
+    assert again.cached in (0, 200)
+    assert same(again.logits, run(model, [*(turn.steps if again.cached else []), *again.steps]))
+
+
+def fill_hot(store: BlockStore) -> int:
+    """Take all of the hot tier's room, and return how much that is."""
+    free = store.hot.limit_bytes - store.hot.usage().nbytes
+    assert store.admit(free, evict=False)
+    return free
+
+
+def test_two_sessions_share_one_budget(model: Any, open_store: Opener) -> None:
+    store = open_store(snapshot_stride=32)
+    cache = PrefixCache(model, store)
+    fill_hot(store)
+    with cache.session(PROMPT) as one, cache.session(PROMPT[1:]) as other:
+        prefill(model, one, 32)
+        before = store.stats().snapshots
+        prefill(model, other, 32)
+        both = store.stats().snapshots
+        assert both.live > before.live > 0
+        one.abort()
+        left = store.stats().snapshots
+        assert 0 < left.live_bytes < both.live_bytes
+    assert store.stats().snapshots.live_bytes == 0
+
+
+def test_an_unknown_cache_class_is_a_miss_that_names_it(store: BlockStore) -> None:
+    class Strange(KVCache):
+        pass
+
+    model = zoo.build("llama")
+    for make in (lambda: [KVCache(), Strange()], lambda: [Strange(), Strange()]):
+        cache = PrefixCache(model, store, make_cache=make)
+        for _ in range(2):
+            turn = request(model, cache, PROMPT)
+            assert turn.cached == 0
+            assert turn.reason is not None
+            assert turn.reason.startswith("unsupported:")
+            assert turn.reason.endswith("Strange")
+            assert turn.result is not None
+            assert (turn.result.pages, turn.result.skipped) == (0, {"unsupported": 1})
+            assert same(turn.logits, run(model, turn.steps))
+        assert cache.lookup(PROMPT).miss_reason == turn.reason
+        assert cache.prefetch(PROMPT).wait(1)
+        assert cache.clear() == 0
+    assert store.stats().hot.pages == 0
+    assert store.flush(5)
+    assert list(store.settings.cold_dir.rglob("*.safetensors")) == []
+
+
+def test_a_committed_cache_of_another_class_is_not_stored(store: BlockStore) -> None:
+    model = zoo.build("llama")
+    cache = PrefixCache(model, store)
+    with cache.session(PROMPT) as session:
+        prefill(model, session, 32)
+        other = ConcatenateKVCache()
+        other.state = session.prompt_cache[0].keys_and_values()
+        result = session.commit([other, *session.prompt_cache[1:]])
+        assert (result.pages, result.skipped) == (0, {"layout_changed": 1})
+
+
+def test_a_page_is_found_by_its_key_and_group_only(model: Any, cache: PrefixCache) -> None:
+    request(model, cache, PROMPT)
+    for entry in cache.store.hot.entries():
+        assert cache.store.find(PageId(entry.meta.key, "window9")) is None
+
+
+def test_the_stride_is_a_setting(open_store: Opener) -> None:
+    model = zoo.build("mamba2")
+    counts = []
+    for stride in (1000, 32):
+        store = open_store(snapshot_stride=stride, hot_cache_only=True)
+        request(model, PrefixCache(model, store), PROMPT)
+        counts.append(len(snapshots(store)))
+    assert counts == [3, 8]

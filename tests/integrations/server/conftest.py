@@ -1,0 +1,91 @@
+"""Models on disk, and one server of each kind for all tests that do not end theirs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.forks import CAN_FORK, parent
+from kit.tinylm import Server, make_model, serve_ours, serve_upstream
+
+SYSTEM = "You are a helpful assistant who answers briefly and to the point. " * 3
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a server said, and how many tokens of the prompt it took from its cache."""
+
+    text: str
+    prompt_tokens: int
+    cached_tokens: int
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    return {
+        "dense": make_model(root / "dense", "qwen3"),
+        "draft": make_model(root / "draft", "qwen3", seed=7),
+        "windowed": make_model(root / "windowed", "gemma3_text"),
+        "hybrid": make_model(root / "hybrid", "qwen3_next"),
+        "wide": make_model(root / "wide", "qwen3", head_dim=32),
+        "thinking": make_model(root / "thinking", "qwen3", thinking=True),
+        "thinking-hybrid": make_model(root / "thinking-hybrid", "qwen3_next", thinking=True),
+    }
+
+
+@pytest.fixture(scope="session")
+def forks() -> None:
+    """The process that forks servers outlives the test that needs it first."""
+    if CAN_FORK:
+        parent()
+
+
+@pytest.fixture(scope="session")
+def ours(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = serve_ours(tmp_path_factory.mktemp("o"), "--model", str(models["dense"]))
+    yield server
+    assert server.stop() == 0, server.text()
+
+
+@pytest.fixture(scope="session")
+def theirs(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = serve_upstream(tmp_path_factory.mktemp("t"), "--model", str(models["dense"]))
+    yield server
+    server.kill()
+
+
+def ask(server: Server, model: Path, messages: list[dict[str, str]], **options: Any) -> Turn:
+    """One chat completion."""
+    with server.client() as client:
+        options = {"max_tokens": 16, "temperature": 0, **options}
+        reply = client.chat.completions.create(model=str(model), messages=messages, **options)
+    message, usage = reply.choices[0].message, reply.usage
+    reasoning = getattr(message, "reasoning", None) or ""
+    return Turn(
+        reasoning + (message.content or ""),
+        usage.prompt_tokens,
+        usage.prompt_tokens_details.cached_tokens,
+    )
+
+
+def converse(server: Server, model: Path, topic: str, turns: int = 3, **options: Any) -> list[Turn]:
+    """A chat in which each turn sends back what was said before."""
+    messages = [{"role": "system", "content": f"{topic}. {SYSTEM}"}]
+    said = []
+    for number in range(turns):
+        messages.append({"role": "user", "content": f"Question {number} about {topic}?"})
+        turn = ask(server, model, messages, **options)
+        said.append(turn)
+        messages.append({"role": "assistant", "content": turn.text})
+    return said
+
+
+def assert_same_but_cached_more(ours: list[Turn], theirs: list[Turn]) -> None:
+    """Equal texts for equal prompts, and no fewer cached tokens."""
+    assert [turn.text for turn in ours] == [turn.text for turn in theirs]
+    assert [turn.prompt_tokens for turn in ours] == [turn.prompt_tokens for turn in theirs]
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.cached_tokens >= other.cached_tokens

@@ -1,0 +1,146 @@
+"""The same requests to mlx-lm's own server and to ours: the same texts, no fewer cached tokens."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from kit.tinylm import Server, serve_ours, serve_upstream
+
+from .conftest import SYSTEM, ask, assert_same_but_cached_more, converse
+
+
+@pytest.mark.parametrize("model", ["dense", "windowed", "hybrid"])
+def test_a_chat_of_several_turns(
+    model: str, models: dict[str, Path], ours: Server, theirs: Server
+) -> None:
+    mine = converse(ours, models[model], "ships")
+    assert_same_but_cached_more(mine, converse(theirs, models[model], "ships"))
+    assert mine[2].cached_tokens > mine[1].prompt_tokens
+
+
+def test_seeded_sampling_takes_the_sequential_path(
+    models: dict[str, Path], ours: Server, theirs: Server
+) -> None:
+    options = {"temperature": 0.8, "top_p": 0.9, "seed": 11}
+    mine = converse(ours, models["dense"], "seeds", **options)
+    assert_same_but_cached_more(mine, converse(theirs, models["dense"], "seeds", **options))
+    assert mine[1].cached_tokens > 0
+
+
+@pytest.mark.parametrize("model", ["windowed", "hybrid"])
+def test_a_prompt_served_alone_is_kept_before_its_answer(
+    model: str, models: dict[str, Path], ours: Server, theirs: Server
+) -> None:
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Alone?"}]
+    options = {"temperature": 0.8, "seed": 3, "max_tokens": 100}
+    first, again = (ask(ours, models[model], messages, **options) for _ in range(2))
+    assert again.cached_tokens == again.prompt_tokens - 1
+    assert first.text == again.text == ask(theirs, models[model], messages, **options).text
+
+
+def test_a_draft_model_restores_both_caches(
+    models: dict[str, Path], ours: Server, theirs: Server
+) -> None:
+    """Greedy speculation gives the texts of the model alone. (Upstream's server does not, from
+    the second turn on: its cache lacks the last token of the key that it is kept under.)"""
+    drafted = {"extra_body": {"draft_model": str(models["draft"])}}
+    mine = converse(ours, models["dense"], "drafts", **drafted)
+    alone = converse(theirs, models["dense"], "drafts")
+    assert [turn.text for turn in mine] == [turn.text for turn in alone]
+    assert mine[2].cached_tokens > mine[1].prompt_tokens
+
+
+def test_streamed_and_whole_answers_agree(
+    models: dict[str, Path], ours: Server, theirs: Server
+) -> None:
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "streams?"}]
+    whole = ask(theirs, models["dense"], messages)
+    with ours.client() as client:
+        chunks = list(
+            client.chat.completions.create(
+                model=str(models["dense"]),
+                messages=messages,
+                max_tokens=16,
+                temperature=0,
+                stream=True,
+                stream_options={"include_usage": True},
+            )
+        )
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == whole.text
+    assert chunks[-1].usage.prompt_tokens == whole.prompt_tokens
+    assert ask(ours, models["dense"], messages).cached_tokens == whole.prompt_tokens - 1
+
+
+def test_plain_completions(models: dict[str, Path], ours: Server, theirs: Server) -> None:
+    texts = []
+    for server in (ours, theirs):
+        with server.client() as client:
+            for prompt in ("Once upon a time " * 20, "Once upon a time " * 20 + "there was"):
+                reply = client.completions.create(
+                    model=str(models["dense"]), prompt=prompt, max_tokens=12, temperature=0
+                )
+                texts.append((reply.choices[0].text, reply.usage.prompt_tokens))
+    assert texts[:2] == texts[2:]
+
+
+def test_requests_in_parallel_share_a_system_prompt(
+    models: dict[str, Path], ours: Server, theirs: Server
+) -> None:
+    system = {"role": "system", "content": "Parallel requests. " + SYSTEM}
+    chats = [[system, {"role": "user", "content": f"Client {n} asks {n * n}"}] for n in range(4)]
+    ask(ours, models["dense"], [system, {"role": "user", "content": "first"}])
+    with ThreadPoolExecutor(4) as pool:
+        mine = list(pool.map(lambda chat: ask(ours, models["dense"], chat), chats))
+    alone = [ask(theirs, models["dense"], chat) for chat in chats]
+    assert [turn.text for turn in mine] == [turn.text for turn in alone]
+    shared = len("<|im_start|>system\n") + len(str(system["content"])) - len("<|im_start|>") + 1
+    assert all(turn.cached_tokens >= shared for turn in mine)
+
+
+def test_two_clients_do_not_mix(models: dict[str, Path], ours: Server, theirs: Server) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        chats = pool.map(
+            lambda topic: converse(ours, models["windowed"], topic), ["cats", "bridges"]
+        )
+    for topic, mine in zip(["cats", "bridges"], chats, strict=True):
+        assert_same_but_cached_more(mine, converse(theirs, models["windowed"], topic))
+
+
+@pytest.mark.parametrize("model", ["thinking", "thinking-hybrid"])
+def test_a_template_that_strips_reasoning_still_shares_the_rest(
+    model: str, models: dict[str, Path], ours: Server, theirs: Server
+) -> None:
+    mine, other = ([], [])
+    for server, said in ((ours, mine), (theirs, other)):
+        messages = [{"role": "system", "content": SYSTEM}]
+        for number in range(3):
+            messages.append({"role": "user", "content": f"Puzzle {number}?"})
+            said.append(ask(server, models[model], messages))
+            messages.append({"role": "assistant", "content": f"hm, hm</think>It is {number}."})
+    assert_same_but_cached_more(mine, other)
+    # What was asked before is shared; what was thought about it is not.
+    assert mine[2].cached_tokens >= mine[1].prompt_tokens - len("assistant\n") - 4
+
+
+def test_quantised_kv(
+    models: dict[str, Path], forks: None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    flags = ["--kv-bits", "8", "--kv-group-size", "32", "--quantized-kv-start", "300"]
+    flags += ["--model", str(models["wide"])]
+    home = tmp_path_factory.mktemp("q")
+    mine, other = (serve(home, *flags, forked=True) for serve in (serve_ours, serve_upstream))
+    try:
+        said = converse(mine, models["wide"], "bits", turns=4)
+        assert_same_but_cached_more(said, converse(other, models["wide"], "bits", turns=4))
+        # The chat passes the length at which caches are packed.
+        assert said[0].prompt_tokens < 300 < said[3].prompt_tokens
+        assert said[3].cached_tokens > said[2].prompt_tokens
+        assert mine.stop() == 0
+        mine = serve_ours(home, *flags, forked=True)
+        again = converse(mine, models["wide"], "bits", turns=4)
+        assert [turn.text for turn in again] == [turn.text for turn in said]
+        assert again[3].cached_tokens >= said[3].cached_tokens
+    finally:
+        mine.kill()
+        other.kill()

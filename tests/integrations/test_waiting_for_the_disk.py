@@ -1,0 +1,133 @@
+"""While one request's prefix is read from a slow disk, the others decode."""
+
+import importlib.util
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlx_lm.generate import BatchGenerator
+
+from kit.restoring import PagedDisk
+from omlx_cache import BlockStore, CacheSettings, PrefixCache
+from omlx_cache.integrations.batch import CachedBatchGenerator
+
+from .conftest import model_of, prompt_of
+from .test_batch import NEW, alone, serve
+from .test_scheduler import PATH
+
+STORED = prompt_of(300, seed=50)
+OTHER = prompt_of(90, seed=51)
+
+
+@pytest.fixture
+def disk() -> Iterator[PagedDisk]:
+    disk = PagedDisk()
+    yield disk
+    disk.gate.set()
+
+
+def open_store(directory: Path, disk: PagedDisk | None = None, **fields: Any) -> BlockStore:
+    given = {"hot_bytes": "8MiB", "cold_bytes": "64MiB", "min_free_bytes": 0, "socket": "off"}
+    settings = CacheSettings(cold_dir=directory, block_size=64, **{**given, **fields})
+    return BlockStore(settings, filesystem=disk)
+
+
+def batch_of(model: Any, store: BlockStore) -> CachedBatchGenerator:
+    generator = BatchGenerator(model, prefill_step_size=128)
+    return CachedBatchGenerator(generator, PrefixCache(model, store))
+
+
+@pytest.fixture(params=["qwen3", "gemma3_text", "qwen3_next"])
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    model = model_of(request.param)
+    with open_store(tmp_path) as store:
+        serve(batch_of(model, store), [STORED])
+    return model
+
+
+def test_the_batch_goes_on_while_a_prefix_is_read(
+    model: Any, tmp_path: Path, disk: PagedDisk
+) -> None:
+    expected = alone(model, [STORED, OTHER])
+    with open_store(tmp_path, disk, restore_wait_seconds=60) as store:
+        disk.hold = lambda position, group: True
+        batch = batch_of(model, store)
+        slow = batch.submit(STORED, max_tokens=NEW)
+        quick = batch.submit(OTHER, max_tokens=NEW)
+        assert disk.reached.acquire(timeout=30)
+        answers: dict[int, list[int]] = {slow: [], quick: []}
+        while len(answers[quick]) < NEW:
+            for token in batch.next():
+                answers[token.uid].append(token.token)
+        assert answers[slow] == []
+        assert len(batch) == 1
+        disk.gate.set()
+        while len(batch):
+            for token in batch.next():
+                answers[token.uid].append(token.token)
+        assert [answers[slow], answers[quick]] == expected
+        assert store.stats().requests.restored_tokens == len(STORED) - 1
+
+
+def test_a_disk_that_never_answers_costs_a_request_its_prefix_only(
+    model: Any, tmp_path: Path, disk: PagedDisk
+) -> None:
+    expected = alone(model, [STORED])
+    fields = {"restore_wait_seconds": 0.1, "restore_wait_seconds_per_token": 0.0, "hot_bytes": 0}
+    with open_store(tmp_path, disk, **fields) as store:
+        disk.hold = lambda position, group: True
+        assert serve(batch_of(model, store), [STORED]) == expected
+        assert store.stats().requests.misses.get("deadline") == 1
+        disk.gate.set()
+
+
+def test_a_waiting_request_can_be_cancelled(model: Any, tmp_path: Path, disk: PagedDisk) -> None:
+    with open_store(tmp_path, disk, restore_wait_seconds=60) as store:
+        disk.hold = lambda position, group: True
+        batch = batch_of(model, store)
+        uid = batch.submit(STORED, max_tokens=NEW)
+        assert batch.cached_tokens(uid) == 0
+        assert batch.cancel(uid)
+        assert not batch.cancel(uid)
+        assert len(batch) == 0
+        assert store.restores.nbytes == 0
+        assert store.stats().requests.live_sessions == 0
+        disk.gate.set()
+
+
+def test_the_reference_scheduler_decodes_others_meanwhile(
+    model: Any, tmp_path: Path, disk: PagedDisk
+) -> None:
+    spec = importlib.util.spec_from_file_location("example_scheduler", PATH)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    expected = alone(model, [STORED, OTHER])
+    with open_store(tmp_path, disk, restore_wait_seconds=60) as store:
+        disk.hold = lambda position, group: True
+        scheduler = module.Scheduler(model, PrefixCache(model, store))
+        answers: list[list[int]] = []
+
+        def clients() -> None:
+            # Something must be decoding, or the loop has nothing better to do than to wait.
+            quick = scheduler.submit(module.Request(OTHER, max_tokens=NEW))
+            first = quick.tokens.get()
+            slow = scheduler.submit(module.Request(STORED, max_tokens=NEW))
+            rest = quick.answer()
+            waiting = not slow.done.is_set() and slow.tokens.empty()
+            disk.gate.set()
+            answers.extend([slow.answer(), [first, *rest]])
+            assert waiting
+            scheduler.stop()
+
+        thread = threading.Thread(target=clients)
+        thread.start()
+        scheduler.run()
+        thread.join()
+        assert answers == expected
+    del sys.modules[spec.name]

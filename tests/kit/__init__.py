@@ -1,0 +1,1 @@
+"""What the tests share: small models, stores, servers, and the runs that they are compared with."""

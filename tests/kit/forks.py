@@ -1,0 +1,111 @@
+"""Programs forked from a process that has imported MLX and transformers already.
+
+Importing them takes over a second, and a test that ends its servers needs several. A forked program
+has its own arguments, environment, descriptors and signals, and ends as an interpreter does.
+"""
+
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from typing import IO
+
+CAN_FORK = sys.platform == "linux"
+"""Elsewhere MLX's device does not survive a fork."""
+
+_SECONDS = 90.0
+
+
+class Forked:
+    """A forked program, with what tests use of `subprocess.Popen`."""
+
+    def __init__(self, pid: int, stdout: IO[str], status: int) -> None:
+        self.pid, self.stdout = pid, stdout
+        self.returncode: int | None = None
+        self._status = status
+
+    def poll(self) -> int | None:
+        return self._read(0.0)
+
+    def wait(self, timeout: float) -> int:
+        code = self._read(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _read(self, timeout: float) -> int | None:
+        if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
+            self.returncode = int(os.read(self._status, 16))
+            os.close(self._status)
+        return self.returncode
+
+
+def fork(command: list[str], environment: dict[str, str], stderr: int) -> Forked:
+    """Start `python -m COMMAND...`, whose standard output the result reads."""
+    theirs = parent()
+    output, stdout = os.pipe()
+    ended, status = os.pipe()
+    message = json.dumps({"command": command, "environment": environment}).encode()
+    try:
+        socket.send_fds(theirs, [message], [stdout, stderr, status])
+    finally:
+        os.close(stdout)
+        os.close(status)
+    return Forked(int(theirs.recv(16)), open(output), ended)
+
+
+def run(command: list[str], environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    """Run `python -m COMMAND...` to its end, forked where that is possible."""
+    with tempfile.TemporaryFile("w+") as stderr:
+        if CAN_FORK:
+            program = fork(command, environment, stderr.fileno())
+            with program.stdout as stdout:
+                said = stdout.read()
+            code = program.wait(_SECONDS)
+        else:
+            whole = [sys.executable, "-m", *command]
+            done = subprocess.run(
+                whole, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True,
+                timeout=_SECONDS,
+            )  # fmt: skip
+            said, code = done.stdout, done.returncode
+        stderr.seek(0)
+        return subprocess.CompletedProcess(command, code, said, stderr.read())
+
+
+@cache
+def parent() -> socket.socket:
+    """The socket of the process that forks, which is started once and ends with this one."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OMLX_")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kit.forking"],
+        stdin=theirs,
+        env={
+            **kept,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "PYTHONUNBUFFERED": "1",
+            "HF_HUB_OFFLINE": "1",
+        },
+    )
+    theirs.close()
+
+    def end() -> None:
+        ours.close()
+        process.wait(30)
+
+    atexit.register(end)
+    return ours

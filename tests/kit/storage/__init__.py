@@ -1,0 +1,23 @@
+"""Pages with checkable contents, small stores, and a disk that fails on demand."""
+
+from .faults import FaultyDisk
+from .pages import Story, bytes_of, disk_usage, expected_payload, files_in, read_cold
+from .stores import commit, fetch, is_right, open_store, settings, store_page
+from .writers import WriterRig
+
+__all__ = [
+    "FaultyDisk",
+    "Story",
+    "WriterRig",
+    "bytes_of",
+    "commit",
+    "disk_usage",
+    "expected_payload",
+    "fetch",
+    "files_in",
+    "is_right",
+    "open_store",
+    "read_cold",
+    "settings",
+    "store_page",
+]

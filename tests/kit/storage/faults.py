@@ -1,0 +1,87 @@
+"""The real file system with faults that a test switches on and off."""
+
+import errno
+import os
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from omlx_cache_storage.cold.disk import Durability, FileSystem
+from omlx_cache_storage.page import Buffer
+
+
+class FaultyDisk(FileSystem):
+    """`fail[name] = errno` makes an operation refuse; `calls` counts them.
+
+    `torn_at` lets a write stop after so many bytes and fail. A write waits for `gate`, and says
+    in `reached` that it is there.
+    """
+
+    def __init__(self) -> None:
+        self.fail: dict[str, int] = {}
+        self.calls: Counter[str] = Counter()
+        self.torn_at: int | None = None
+        self.gate = threading.Event()
+        self.gate.set()
+        self.reached = threading.Event()
+
+    def _enter(self, name: str) -> None:
+        self.calls[name] += 1
+        code = self.fail.get(name)
+        if code is not None:
+            raise OSError(code, os.strerror(code))
+
+    def make_directory(self, path: Path) -> bool:
+        self._enter("make_directory")
+        return super().make_directory(path)
+
+    def remove_directory(self, path: Path) -> None:
+        self._enter("remove_directory")
+        super().remove_directory(path)
+
+    def write(self, path: Path, pieces: Sequence[Buffer], durability: Durability) -> int:
+        self.reached.set()
+        self.gate.wait(60)
+        self._enter("write")
+        if self.torn_at is not None:
+            whole = b"".join(bytes(memoryview(piece)) for piece in pieces)
+            super().write(path, [whole[: self.torn_at]], durability)
+            raise OSError(errno.EIO, "the disk went away")
+        return super().write(path, pieces, durability)
+
+    def publish(self, temporary: Path, final: Path) -> None:
+        self._enter("publish")
+        super().publish(temporary, final)
+
+    def sync_directory(self, path: Path, durability: Durability) -> None:
+        self._enter("sync_directory")
+        super().sync_directory(path, durability)
+
+    def open(self, path: Path) -> int:
+        self._enter("open")
+        return super().open(path)
+
+    def read(self, fd: int, length: int, offset: int) -> bytes:
+        self._enter("read")
+        return super().read(fd, length, offset)
+
+    def read_into(self, fd: int, offset: int, buffers: Sequence[Buffer]) -> int:
+        self._enter("read_into")
+        return super().read_into(fd, offset, buffers)
+
+    def set_times(self, path: Path, time_ns: int) -> None:
+        self._enter("set_times")
+        super().set_times(path, time_ns)
+
+    def remove(self, path: Path) -> None:
+        self._enter("remove")
+        super().remove(path)
+
+    def identity(self, path: Path) -> tuple[int, int]:
+        self._enter("identity")
+        return super().identity(path)
+
+    def scan(self, path: Path):  # type: ignore[no-untyped-def]
+        self._enter("scan")
+        return super().scan(path)

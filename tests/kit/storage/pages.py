@@ -1,0 +1,102 @@
+"""Chains of pages whose payload follows from their id, so that every byte can be checked."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.keys import KeyChain, as_tokens, namespace_digest
+from omlx_cache_storage.page import Page, PageId, PageMeta, TensorSpec
+
+BLOCK = 16
+KIB = 1024
+
+
+def expected_payload(page: PageId, nbytes: int) -> bytes:
+    """Return the one payload that a page of this id and size may have."""
+    seed = hashlib.sha256(page.key + page.group.encode()).digest()
+    return np.random.default_rng(list(seed)).bytes(nbytes)
+
+
+class Story:
+    """One token sequence: pages by number (1 is the root), `nbytes` each."""
+
+    def __init__(self, name: str = "story", *, nbytes: int = 4 * KIB, blocks: int = 64) -> None:
+        self.document: dict[str, object] = {"model": name}
+        self.namespace = namespace_digest(self.document)
+        self.nbytes = nbytes
+        self.chain = KeyChain(self.namespace, as_tokens(range(blocks * BLOCK)), BLOCK)
+
+    def id(self, number: int, *, tail: int = 0, group: str = "paged") -> PageId:
+        return PageId(self.chain.key(number * BLOCK - tail), group)
+
+    def ids(self, *numbers: int) -> list[PageId]:
+        return [self.id(number) for number in numbers]
+
+    def meta(
+        self,
+        number: int,
+        *,
+        tail: int = 0,
+        group: str = "paged",
+        held: int = BLOCK,
+        nbytes: int = 0,
+    ) -> PageMeta:
+        """Describe page `number`; with `tail` it ends so many tokens before its block does."""
+        end = number * BLOCK - tail
+        size = nbytes or self.nbytes
+        return PageMeta(
+            namespace=self.namespace,
+            key=self.chain.key(end),
+            parent=self.chain.parent(end),
+            group=group,
+            position=end,
+            held=min(held, BLOCK - tail),
+            tail=tail > 0,
+            codec="dense",
+            tensors=(TensorSpec("0.keys", "U8", (1, size)),),
+        )
+
+    def page(self, number: int, **fields: Any) -> Page:
+        meta = self.meta(number, **fields)
+        return Page(meta, expected_payload(meta.id, meta.nbytes))
+
+    def pages(self, *numbers: int) -> list[Page]:
+        return [self.page(number) for number in numbers]
+
+
+def bytes_of(page: Page) -> bytes:
+    return bytes(memoryview(page.payload))
+
+
+def read_cold(tier: ColdTier, page: PageId) -> bytes:
+    """Return a page's verified payload; raises PageError."""
+    with tier.reading(page) as reader:
+        payload = bytearray(reader.meta.nbytes)
+        reader.read_into([payload])
+    return bytes(payload)
+
+
+def files_in(directory: Path, pattern: str = "*.safetensors") -> list[Path]:
+    return sorted(directory.rglob(pattern))
+
+
+def disk_usage(directory: Path) -> int:
+    """Return the physical bytes of a directory tree as du counts them, itself included."""
+    total = 0
+    pending: Sequence[Path] = [directory]
+    while pending:
+        following: list[Path] = []
+        for path in pending:
+            try:
+                total += os.lstat(path).st_blocks * 512
+                if path.is_dir():
+                    following += [Path(entry.path) for entry in os.scandir(path)]
+            except FileNotFoundError:
+                continue
+        pending = following
+    return total

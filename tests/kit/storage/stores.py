@@ -1,0 +1,70 @@
+"""Real stores with small budgets, filled without a model."""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from omlx_cache import BlockStore, CacheSettings
+from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.page import Page, PageId
+
+from .pages import Story, bytes_of, expected_payload, read_cold
+
+KIB = 1024
+
+
+def settings(directory: Path, **options: Any) -> CacheSettings:
+    """Return settings of a small, quick store without a socket; `options` replace any of them."""
+    known: dict[str, Any] = {
+        "cold_dir": directory,
+        "hot_bytes": 1024 * KIB,
+        "queue_bytes": 256 * KIB,
+        "cold_bytes": 16 * 1024 * KIB,
+        "min_free_bytes": 0,
+        "durability": "none",
+        "socket": "off",
+    }
+    return CacheSettings(**{**known, **options})
+
+
+def open_store(directory: Path, disk: FileSystem | None = None, **options: Any) -> BlockStore:
+    return BlockStore(settings(directory, **options), filesystem=disk)
+
+
+def store_page(store: BlockStore, page: Page, keep: Collection[PageId] = ()) -> bool:
+    """Admit and put one page as a commit does; True when it was taken as a new one."""
+    nbytes = page.meta.nbytes
+    if store.hot.info(page.meta.id) is not None:
+        return False
+    waits = store.settings.queue_full == "wait"
+    while True:
+        ended = store.writes_ended
+        if store.admit(nbytes, keep):
+            return store.put(page)
+        if not waits or nbytes > store.hot.limit_bytes or not store.wait_for_writer(60, ended):
+            return store.admit(nbytes, keep, queue=False) and store.put(page)
+
+
+def commit(store: BlockStore, story: Story, *numbers: int) -> list[bool]:
+    """Store pages of a chain, root first, and order them, as a session's commit does."""
+    keep = set(story.ids(*numbers))
+    done = [store_page(store, page, keep) for page in story.pages(*numbers)]
+    store.arrange(story.ids(*numbers))
+    return done
+
+
+def fetch(store: BlockStore, page: PageId) -> bytes | None:
+    """Return a page's payload from whichever tier has it, None for a miss; raises PageError."""
+    info = store.find(page)
+    if info is None:
+        return None
+    held = store.hot.get(page)
+    if held is not None:
+        return bytes_of(held)
+    assert store.cold is not None
+    return read_cold(store.cold, page)
+
+
+def is_right(store: BlockStore, page: PageId, nbytes: int) -> bool:
+    """True when the store serves the page, with exactly the bytes that it must have."""
+    return fetch(store, page) == expected_payload(page, nbytes)

@@ -1,0 +1,104 @@
+"""A process that stores pages until it is killed, told over pipes when to go on.
+
+Reads `DIRECTORY ROUND STEPS POLICY` lines. For each it forks a child that writes chains of pages in
+a loop and prints `start PID`, then `step NAME` before each of the first STEPS touches of the file
+system, for which it waits for a byte, and `durable NUMBERS` after every flush. The loop has no end.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import omlx_cache.store  # noqa: F401  (loaded once, before the forks)
+from kit.storage import Story, commit, open_store
+from omlx_cache_storage.cold.disk import Durability, FileSystem
+from omlx_cache_storage.page import Buffer
+
+CHAIN = 4
+
+
+def say(*words: object) -> None:
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+class SteppedDisk(FileSystem):
+    """Tells what it is about to do, and waits for a byte, for a number of steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def _step(self, name: str) -> None:
+        if self.left > 0:
+            self.left -= 1
+            say("step", name)
+            os.read(0, 1)
+
+    def make_directory(self, path: Path) -> bool:
+        if not path.is_dir():
+            self._step("make_directory")
+        return super().make_directory(path)
+
+    def write(self, path: Path, pieces: Sequence[Buffer], durability: Durability) -> int:
+        self._step("write")
+        if self.left <= 0:
+            return super().write(path, pieces, durability)
+        whole = b"".join(bytes(memoryview(piece)) for piece in pieces)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            for part in (whole[: len(whole) // 2], whole[len(whole) // 2 :]):
+                self._step("write a half")
+                file.write(part)
+                file.flush()
+            return os.fstat(file.fileno()).st_blocks * 512
+
+    def publish(self, temporary: Path, final: Path) -> None:
+        self._step("publish")
+        super().publish(temporary, final)
+
+    def set_times(self, path: Path, time_ns: int) -> None:
+        self._step("set_times")
+        super().set_times(path, time_ns)
+
+    def remove(self, path: Path) -> None:
+        self._step("remove")
+        super().remove(path)
+
+
+def child(directory: Path, number: int, steps: int, policy: str) -> None:
+    say("start", os.getpid())
+    durability = "none" if steps else "fsync"
+    store = open_store(directory, SteppedDisk(steps), write_policy=policy, durability=durability)
+    turn = 0
+    while True:
+        story = Story(f"round {number} turn {turn}")
+        commit(store, story, *range(1, CHAIN + 1))
+        if turn % 2:
+            store.demote(story.ids(CHAIN))
+        if store.flush():
+            say("durable", turn)
+        turn += 1
+
+
+def main() -> None:
+    for line in iter(_line, ""):
+        directory, number, steps, policy = line.split("\t")
+        pid = os.fork()
+        if pid == 0:
+            try:
+                child(Path(directory), int(number), int(steps), policy)
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(pid, 0)
+        say("ended", os.waitstatus_to_exitcode(status))
+
+
+def _line() -> str:
+    text = b""
+    while (byte := os.read(0, 1)) and byte != b"\n":
+        text += byte
+    return text.decode()
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit(0)

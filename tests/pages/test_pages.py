@@ -1,0 +1,296 @@
+"""Codecs on the way through a store: packed in, packed out, decoded only for who wants it dense."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx_lm.models.cache import QuantizedKVCache
+
+from kit import zoo
+from omlx_cache import BlockStore, CommitResult, PrefixCache
+from omlx_cache.codecs import CodecPolicy
+from omlx_cache.pages import encoding, tensors
+from omlx_cache.pages.layout import layout_of
+from omlx_cache_storage.cold.catalog import scan
+from omlx_cache_storage.cold.reader import describe
+from omlx_cache_storage.errors import ForeignPage
+
+OpenStore = Callable[..., BlockStore]
+LOSSY = ["affine8", "affine4", "k8v4", "turbo4", "turbo3", "turbo2"]
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(0, 256, length).tolist()
+
+
+def prefill(
+    model: Any, cache: PrefixCache, tokens: list[int], **options: Any
+) -> tuple[int, list[Any], CommitResult, mx.array]:
+    with cache.session(tokens, **options) as session:
+        for chunk in session.prefill_chunks(256):
+            logits = model(mx.array([chunk]), cache=session.prompt_cache)
+            mx.eval(logits)
+        live = session.prompt_cache
+        return session.cached_tokens, live, session.commit(), logits[0, -1]
+
+
+def packed_arrays(caches: list[Any]) -> list[mx.array]:
+    return [a[:, :, : c.offset] for c in caches for side in (c.keys, c.values) for a in side]
+
+
+def equal(left: list[mx.array], right: list[mx.array]) -> bool:
+    return len(left) == len(right) and all(
+        mx.array_equal(a, b).item() for a, b in zip(left, right, strict=True)
+    )
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_quantised_cache_comes_back_with_the_same_bits_hot_and_after_a_restart(
+    model: Any, open_store: OpenStore, bits: int
+) -> None:
+    tokens = prompt(300)
+    with open_store() as store:
+        cache = PrefixCache(model, store)
+        _, live, _, _ = prefill(model, cache, tokens, kv_bits=bits)
+        with cache.session([*tokens, 1], kv_bits=bits) as session:
+            assert session.cached_tokens == 300
+            assert isinstance(session.prompt_cache[0], QuantizedKVCache)
+            assert equal(packed_arrays(session.prompt_cache), packed_arrays(live))
+        assert store.flush()
+    with (
+        open_store() as store,
+        PrefixCache(model, store).session([*tokens, 1], kv_bits=bits) as session,
+    ):
+        assert (session.cached_tokens, session.cached_cold_tokens) == (300, 300)
+        assert equal(packed_arrays(session.prompt_cache), packed_arrays(live))
+
+
+def test_packed_pages_are_never_dequantised_on_their_way_through(
+    model: Any, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = prompt(300)
+    with open_store() as store:
+        cache = PrefixCache(model, store)
+        prefill(model, cache, tokens, kv_bits=8)
+
+        def poison(*_: Any, **__: Any) -> None:
+            raise AssertionError("a packed page was dequantised")
+
+        monkeypatch.setattr(mx, "dequantize", poison)
+        with cache.session([*tokens, 1], kv_bits=8) as session:
+            assert session.cached_tokens == 300
+
+
+@pytest.mark.parametrize("codec", LOSSY)
+def test_a_dense_session_gets_the_decoded_values_of_its_codec(
+    model: Any, open_store: OpenStore, codec: str
+) -> None:
+    tokens = prompt(400)
+    with open_store(codec=codec) as store:
+        cache = PrefixCache(model, store)
+        _, live, stored, _ = prefill(model, cache, tokens)
+        with cache.session([*tokens, 1]) as session:
+            assert session.cached_tokens == 400
+            hot = [mx.contiguous(c.keys[:, :, :400]) for c in session.prompt_cache]
+        first = live[0].keys[:, :, :400].astype(mx.float32)
+        error = mx.mean((hot[0].astype(mx.float32) - first) ** 2) / mx.mean(first**2)
+        assert 0 < error.item() < 0.2
+        assert stored.nbytes < sum(c.keys.nbytes + c.values.nbytes for c in live)
+        assert store.flush()
+    with (
+        open_store(codec=codec) as store,
+        PrefixCache(model, store).session([*tokens, 1]) as session,
+    ):
+        assert session.cached_tokens == 400
+        assert equal([c.keys[:, :, :400] for c in session.prompt_cache], hot)
+
+
+@pytest.mark.parametrize("codec", ["affine4", "turbo4"])
+def test_the_last_layer_stays_dense_by_default(
+    model: Any, open_store: OpenStore, codec: str
+) -> None:
+    with open_store(codec=codec) as store:
+        cache = PrefixCache(model, store)
+        _, live, _, _ = prefill(model, cache, prompt(300))
+        with cache.session([*prompt(300), 1]) as session:
+            last = session.prompt_cache[-1]
+            assert mx.array_equal(last.keys[:, :, :300], live[-1].keys[:, :, :300]).item()
+            assert not mx.array_equal(
+                session.prompt_cache[0].keys[:, :, :300], live[0].keys[:, :, :300]
+            ).item()
+
+
+def test_a_prompt_stored_twice_is_encoded_once(
+    model: Any, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded = []
+    original = encoding.encode_page
+    monkeypatch.setattr(
+        "omlx_cache.commit.committer.encode_page",
+        lambda page, codecs: encoded.append(page.meta.id) or original(page, codecs),
+    )
+    with open_store(codec="affine8") as store:
+        cache = PrefixCache(model, store)
+        prefill(model, cache, prompt(300))
+        first = len(encoded)
+        assert first == 5
+        prefill(model, cache, prompt(300))
+        assert len(encoded) == first
+        assert store.flush()
+    with open_store(codec="affine8") as store:
+        prefill(model, PrefixCache(model, store), prompt(300))
+        assert len(encoded) == first
+
+
+def test_short_sequences_stay_dense_and_long_ones_join_them(
+    model: Any, open_store: OpenStore
+) -> None:
+    head, whole = prompt(400)[:200], prompt(400)
+    with open_store(codec="affine8", min_quantize_tokens=256) as store:
+        cache = PrefixCache(model, store)
+        _, live, _, _ = prefill(model, cache, head)
+        with cache.session([*head, 1]) as session:
+            assert session.cached_tokens == 200
+            assert mx.array_equal(
+                session.prompt_cache[0].keys[:, :, :200], live[0].keys[:, :, :200]
+            ).item()
+        prefill(model, cache, whole)
+        with cache.session([*whole, 1]) as session:
+            assert session.cached_tokens == 400
+
+
+def test_a_dense_head_is_packed_for_a_quantised_session_as_upstream_would(
+    model: Any, open_store: OpenStore
+) -> None:
+    tokens = prompt(200)
+    with open_store(codec="affine8", min_quantize_tokens=256) as store:
+        cache = PrefixCache(model, store)
+        _, live, _, _ = prefill(model, cache, tokens)
+        upstream = [c.to_quantized(group_size=64, bits=8) for c in live]
+        with cache.session([*tokens, 1], kv_bits=8) as session:
+            assert session.cached_tokens == 200
+            assert equal(packed_arrays(session.prompt_cache), packed_arrays(upstream))
+
+
+def test_sessions_of_other_bits_do_not_meet(model: Any, open_store: OpenStore) -> None:
+    tokens = prompt(300)
+    with open_store() as store:
+        cache = PrefixCache(model, store)
+        prefill(model, cache, tokens, kv_bits=8)
+        for options in ({"kv_bits": 4}, {"kv_bits": 8, "kv_group_size": 32}, {}):
+            with cache.session(tokens, **options) as session:
+                assert (session.cached_tokens, session.miss_reason) == (0, "absent")
+
+
+def test_a_page_of_another_packing_is_refused(model: Any, open_store: OpenStore) -> None:
+    with open_store() as store:
+        cache = PrefixCache(model, store)
+        prefill(model, cache, prompt(100), kv_bits=8)
+        meta = store.hot.entries()[0].meta
+        with pytest.raises(ForeignPage, match="packed"):
+            tensors.wanted_specs(layout_of(cache.fresh_cache(kv_bits=4)).leaves[0], meta)
+
+
+@pytest.mark.parametrize("cold_codec", ["affine8", "turbo4"])
+def test_a_cold_codec_leaves_hot_hits_exact_and_shrinks_the_files(
+    model: Any, open_store: OpenStore, tmp_path: Path, cold_codec: str
+) -> None:
+    tokens = prompt(600)
+    with open_store(cold_codec=cold_codec) as store:
+        cache = PrefixCache(model, store)
+        _, live, stored, _ = prefill(model, cache, tokens)
+        with cache.session([*tokens, 1]) as session:
+            assert mx.array_equal(
+                session.prompt_cache[0].keys[:, :, :600], live[0].keys[:, :, :600]
+            ).item()
+        assert store.flush()
+    on_disk = sum(
+        int(np.prod(t["shape"])) * {"BF16": 2, "U32": 4, "F16": 2}[t["dtype"]]
+        for entry in scan(tmp_path / "cold")
+        for t in describe(entry.path)["tensors"]
+    )
+    assert on_disk < stored.nbytes * 0.75
+    with open_store(cold_codec=cold_codec) as store:
+        cache = PrefixCache(model, store)
+        with cache.session([*tokens, 1]) as session:
+            assert session.cached_tokens == 600
+            decoded = session.prompt_cache[0].keys[:, :, :600].astype(mx.float32)
+            exact = live[0].keys[:, :, :600].astype(mx.float32)
+            assert 0 < (mx.mean((decoded - exact) ** 2) / mx.mean(exact**2)).item() < 0.05
+
+
+def test_zstd_files_are_smaller_and_restore_bit_for_bit(
+    model: Any, open_store: OpenStore, tmp_path: Path
+) -> None:
+    tokens = prompt(600)
+    with open_store(cold_codec="zstd") as store:
+        cache = PrefixCache(model, store)
+        _, live, stored, _ = prefill(model, cache, tokens)
+        assert store.flush()
+    payload = sum(
+        int(t["shape"][0])
+        for entry in scan(tmp_path / "cold")
+        for t in describe(entry.path)["tensors"]
+        if t["name"] == "planes"
+    )
+    assert 0 < payload < stored.nbytes * 0.9
+    with (
+        open_store(cold_codec="zstd") as store,
+        PrefixCache(model, store).session([*tokens, 1]) as session,
+    ):
+        assert session.cached_tokens == 600
+        for mine, theirs in zip(session.prompt_cache, live, strict=True):
+            assert mx.array_equal(mine.keys[:, :, :600], theirs.keys[:, :, :600]).item()
+            assert mx.array_equal(mine.values[:, :, :600], theirs.values[:, :, :600]).item()
+    with open_store() as store, PrefixCache(model, store).session([*tokens, 1]) as session:
+        assert session.cached_tokens == 600
+
+
+@pytest.mark.parametrize("codec", ["affine8", "turbo4"])
+def test_encoding_and_decoding_peak_at_a_fifth_over_what_they_leave(
+    model: Any, open_store: OpenStore, codec: str
+) -> None:
+    tokens = prompt(3000)
+    with open_store(codec=codec, hot_cache_only=True) as store:
+        cache = PrefixCache(model, store)
+        with cache.session(tokens) as session:
+            for chunk in session.prefill_chunks(512):
+                # What keys and values hold makes no difference to memory.
+                for layer in session.prompt_cache:
+                    keys = mx.random.normal((1, 2, len(chunk), 64), mx.bfloat16)
+                    mx.eval(layer.update_and_fetch(keys, keys + 1))
+            mx.eval([c.state for c in session.prompt_cache])
+            mx.clear_cache()
+            before = mx.get_active_memory()
+            mx.reset_peak_memory()
+            stored = session.commit()
+            after, peak = mx.get_active_memory(), mx.get_peak_memory()
+        assert after - before <= stored.nbytes * 1.05
+        assert peak - before <= stored.nbytes * 1.2
+        del session, chunk, layer, keys
+        mx.reset_peak_memory()
+        before = mx.get_active_memory()
+        with cache.session([*tokens, 1]) as restored:
+            assert restored.cached_tokens == 3000
+            delivered = sum(c.keys.nbytes + c.values.nbytes for c in restored.prompt_cache)
+            assert mx.get_peak_memory() - before <= delivered * 1.2
+
+
+def test_a_policy_of_ones_own_encodes_windows_too_and_has_its_own_namespace(
+    open_store: OpenStore,
+) -> None:
+    windowed = zoo.build("gemma3_text")
+    asked = CodecPolicy("turbo4", min_quantize_tokens=0, dense_last=0, quantize_windows=True)
+    tokens = prompt(300)
+    with open_store(codec="turbo4", min_quantize_tokens=0) as store:
+        default = PrefixCache(windowed, store)
+        own = PrefixCache(windowed, store, codec_policy=asked)
+        _, _, dense, _ = prefill(windowed, default, tokens)
+        cached, _, packed, _ = prefill(windowed, own, tokens)
+        assert cached == 0
+        assert packed.nbytes < dense.nbytes * 0.7
+        with own.session([*tokens, 1]) as session:
+            assert session.cached_tokens == 300

@@ -1,0 +1,260 @@
+"""What looks like a hit and is not: each of these must be a miss with a reason."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+from mlx.utils import tree_flatten, tree_unflatten
+from mlx_lm.tuner.utils import linear_to_lora_layers
+
+from kit import zoo
+from kit.drive import chunks, random_tokens, request, run, same
+from omlx_cache import BlockStore, PrefixCache
+from omlx_cache_storage.format.names import format_name, parse_name
+from omlx_cache_storage.keys import KeyChain
+
+PROMPT = random_tokens(150, 1)
+MORE = random_tokens(40, 2)
+
+Opener = Callable[..., BlockStore]
+
+
+def page_files(store: BlockStore) -> dict[int, Path]:
+    """The store's page files by the position where they end."""
+    found = {}
+    for path in sorted(store.settings.cold_dir.rglob("*.safetensors")):
+        name = parse_name(path.name)
+        assert name is not None
+        found[name.position] = path
+    return found
+
+
+@pytest.fixture
+def stored(model: Any, open_store: Opener) -> BlockStore:
+    """A store that has PROMPT on the disk only."""
+    request(model, PrefixCache(model, open_store()), PROMPT)
+    return open_store()
+
+
+def expect(model: Any, store: BlockStore, cached: int, reason: str) -> None:
+    """Another request restores `cached` tokens, says why not more, and is exact all the same."""
+    turn = request(model, PrefixCache(model, store), PROMPT + MORE, new=2, commit=False)
+    assert (turn.cached, turn.reason) == (cached, reason)
+    assert same(turn.logits, run(model, [*chunks(PROMPT[:cached], 32), *turn.steps]))
+
+
+def test_without_damage_everything_is_restored(model: Any, stored: BlockStore) -> None:
+    expect(model, stored, 150, "absent")
+
+
+@pytest.mark.parametrize("where", [-1, -4000, 20])
+def test_a_flipped_bit_ends_the_prefix_before_its_block(
+    model: Any, stored: BlockStore, where: int
+) -> None:
+    path = page_files(stored)[96]
+    raw = bytearray(path.read_bytes())
+    raw[where] ^= 1
+    path.write_bytes(raw)
+    expect(model, stored, 64, "corrupt")
+    assert stored.stats().requests.misses == {"corrupt": 1}
+
+
+def test_a_truncated_file_ends_the_prefix_before_its_block(model: Any, stored: BlockStore) -> None:
+    path = page_files(stored)[32]
+    path.write_bytes(path.read_bytes()[:-100])
+    expect(model, stored, 0, "corrupt")
+
+
+def test_a_removed_file_ends_the_prefix_before_its_block(model: Any, stored: BlockStore) -> None:
+    page_files(stored)[128].unlink()
+    expect(model, stored, 96, "unreadable")
+
+
+@pytest.mark.parametrize("reopen", [False, True])
+def test_a_page_of_another_position_under_a_blocks_name_is_a_miss(
+    model: Any, stored: BlockStore, open_store: Opener, reopen: bool
+) -> None:
+    files = page_files(stored)
+    files[96].write_bytes(files[64].read_bytes())
+    expect(model, open_store() if reopen else stored, 64, "mismatch")
+
+
+def test_a_page_of_another_sequence_under_a_blocks_name_is_a_miss(
+    model: Any, stored: BlockStore, open_store: Opener
+) -> None:
+    target = page_files(stored)[96]
+    other = PrefixCache(model, stored)
+    request(model, other, random_tokens(96, 9))
+    assert stored.flush(30)
+    donor = next(
+        path
+        for path in stored.settings.cold_dir.rglob("*.safetensors")
+        if path != target and (name := parse_name(path.name)) and name.position == 96
+    )
+    target.write_bytes(donor.read_bytes())
+    expect(model, open_store(), 64, "mismatch")
+
+
+def test_a_file_moved_to_another_key_is_a_miss(
+    model: Any, stored: BlockStore, open_store: Opener
+) -> None:
+    files = page_files(stored)
+    wrong = files[64].with_name("x")
+    files[64].rename(wrong)
+    name, other = parse_name(files[96].name), parse_name(files[64].name)
+    assert name is not None
+    assert other is not None
+    target = files[64].with_name(format_name(other._replace(position=64)))
+    files[96].rename(target)
+    wrong.unlink()
+    expect(model, open_store(), 32, "mismatch")
+
+
+@pytest.mark.parametrize("salt", ["tenant-b", "", b"tenant-a", None])
+def test_another_salt_restores_nothing(model: Any, cache: PrefixCache, salt: Any) -> None:
+    request(model, cache, PROMPT, salt="tenant-a")
+    assert request(model, cache, PROMPT, salt=salt, commit=False).cached == 0
+    assert request(model, cache, PROMPT, salt="tenant-a", commit=False).cached == 149
+
+
+@pytest.mark.parametrize("salt", [0, 5, ["a"], ("a",), 1.5])
+def test_a_salt_that_is_neither_text_nor_bytes_is_refused(cache: PrefixCache, salt: Any) -> None:
+    with pytest.raises(TypeError, match="a salt is text or bytes"):
+        cache.session(PROMPT, salt=salt)
+
+
+def test_any_text_is_a_salt_of_its_own(model: Any, cache: PrefixCache) -> None:
+    salts: list[Any] = ["", "a", b"a", "\ud800", "\x00", b"\x00", bytearray(b"b")]
+    for salt in salts:
+        assert request(model, cache, PROMPT, salt=salt).cached == 0
+        assert request(model, cache, PROMPT, salt=salt, commit=False).cached == 149
+
+
+def test_other_extra_keys_restore_nothing(model: Any, cache: PrefixCache) -> None:
+    request(model, cache, PROMPT, extra={"image": "a"})
+    assert request(model, cache, PROMPT, extra={"image": "b"}, commit=False).cached == 0
+    assert request(model, cache, PROMPT, commit=False).cached == 0
+    assert request(model, cache, PROMPT, extra={"image": "a"}, commit=False).cached == 149
+
+
+def test_other_token_before_a_block_changes_every_key_after_it(
+    model: Any, cache: PrefixCache
+) -> None:
+    request(model, cache, PROMPT)
+    changed = [(PROMPT[0] + 1) % 256, *PROMPT[1:]]
+    assert request(model, cache, changed, commit=False).cached == 0
+
+
+def with_change(model: nn.Module, path: str, index: int) -> nn.Module:
+    """Add one to a single value of one parameter, in place."""
+    flat = dict(tree_flatten(model.parameters()))
+    value = flat[path].reshape(-1)
+    value[index] = value[index] + 1
+    model.update(tree_unflatten([(path, value.reshape(flat[path].shape))]))
+    mx.eval(model.parameters())
+    return model
+
+
+@pytest.mark.parametrize(
+    ("path", "index"),
+    [
+        ("model.layers.0.self_attn.q_proj.weight", 17),
+        ("model.layers.1.input_layernorm.weight", 0),
+        ("lm_head.weight", -1),
+    ],
+)
+def test_one_changed_weight_is_another_model(store: BlockStore, path: str, index: int) -> None:
+    model = zoo.build("llama")
+    request(model, PrefixCache(model, store), PROMPT)
+    assert request(model, PrefixCache(model, store), PROMPT, commit=False).cached == 149
+    other = with_change(zoo.build("llama"), path, index)
+    assert request(other, PrefixCache(other, store), PROMPT, commit=False).cached == 0
+
+
+class Wide(nn.Module):
+    """Something with one parameter of 8 MB, which is sampled rather than read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = mx.zeros((2048, 1024))
+
+
+@pytest.mark.parametrize("index", [0, -1])
+def test_a_changed_sample_of_a_large_weight_is_another_model(index: int) -> None:
+    from omlx_cache.identity.fingerprint import fingerprint_model
+
+    assert fingerprint_model(Wide()) == fingerprint_model(Wide())
+    changed = with_change(Wide(), "weight", index)
+    assert fingerprint_model(changed) != fingerprint_model(Wide())
+
+
+def test_another_seed_is_another_model(store: BlockStore) -> None:
+    first, second = zoo.build("qwen3", 0), zoo.build("qwen3", 1)
+    request(first, PrefixCache(first, store), PROMPT)
+    assert request(second, PrefixCache(second, store), PROMPT, commit=False).cached == 0
+
+
+def test_a_lora_adapter_is_another_model(store: BlockStore) -> None:
+    model = zoo.build("llama")
+    request(model, PrefixCache(model, store), PROMPT)
+    linear_to_lora_layers(model, 2, {"rank": 4, "scale": 10.0, "dropout": 0.0})
+    turn = request(model, PrefixCache(model, store), PROMPT)
+    assert turn.cached == 0
+    model.model.layers[0].self_attn.q_proj.lora_b += 0.5
+    mx.eval(model.parameters())
+    assert request(model, PrefixCache(model, store), PROMPT, commit=False).cached == 0
+
+
+def test_other_adapter_files_are_another_model(store: BlockStore, tmp_path: Path) -> None:
+    model = zoo.build("llama")
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    mx.save_safetensors(str(adapter / "adapters.safetensors"), {"a": mx.zeros((4, 4))})
+    request(model, PrefixCache(model, store, adapter=adapter), PROMPT)
+    same_files = PrefixCache(model, store, adapter=adapter)
+    assert request(model, same_files, PROMPT, commit=False).cached == 149
+    mx.save_safetensors(str(adapter / "adapters.safetensors"), {"a": mx.ones((4, 4))})
+    changed = PrefixCache(model, store, adapter=adapter)
+    assert request(model, changed, PROMPT, commit=False).cached == 0
+    assert request(model, PrefixCache(model, store), PROMPT, commit=False).cached == 0
+
+
+def test_a_models_name_is_a_label_and_no_part_of_its_identity(
+    model: Any, store: BlockStore
+) -> None:
+    request(model, PrefixCache(model, store, model_id="a"), PROMPT)
+    again = request(model, PrefixCache(model, store, model_id="b"), PROMPT, commit=False)
+    assert again.cached == len(PROMPT) - 1
+
+
+def test_another_architecture_is_another_namespace(
+    model: Any, store: BlockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request(model, PrefixCache(model, store), PROMPT)
+    monkeypatch.setattr("omlx_cache.scopes.architecture", lambda: "gpu sm_90")
+    assert request(model, PrefixCache(model, store), PROMPT, commit=False).cached == 0
+
+
+def test_another_block_size_or_key_hash_finds_nothing(model: Any, open_store: Opener) -> None:
+    request(model, PrefixCache(model, open_store()), PROMPT)
+    for fields in ({"block_size": 64}, {"key_hash": "xxh3"}, {"codec": "affine8"}):
+        turn = request(model, PrefixCache(model, open_store(**fields)), PROMPT, commit=False)
+        assert turn.cached == 0
+
+
+def test_a_block_without_its_parent_is_not_restored(model: Any, cache: PrefixCache) -> None:
+    request(model, cache, PROMPT)
+    assert cache.store.flush(30)
+    namespace = cache.store.hot.entries()[0].meta.namespace
+    import numpy as np
+
+    chain = KeyChain(namespace, np.array(PROMPT, dtype="<i8"), 32)
+    for meta in [entry.meta for entry in cache.store.hot.entries()]:
+        if meta.key == chain.key(64):
+            cache.store.forget(meta.id)
+    turn = request(model, cache, PROMPT, commit=False)
+    assert (turn.cached, turn.reason) == (32, "absent")

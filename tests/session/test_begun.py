@@ -1,0 +1,153 @@
+"""`cache.begin`: a prefix comes from the disk while others compute, and a session takes it over."""
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from kit.drive import decode, prefill, random_tokens, run, same
+from kit.restoring import BLOCK, DENSE, HYBRID, TOKENS, WINDOWED, Conversation, PagedDisk
+from omlx_cache import BlockStore, PrefixCache
+
+MORE = random_tokens(20, 9)
+
+
+@pytest.fixture(params=[DENSE, WINDOWED, HYBRID])
+def talk(request: pytest.FixtureRequest, tmp_path: Path) -> Conversation:
+    return Conversation(request.param, tmp_path)
+
+
+@pytest.fixture
+def disk() -> Iterator[PagedDisk]:
+    disk = PagedDisk()
+    yield disk
+    disk.gate.set()
+
+
+def is_exact(talk: Conversation, session: Any) -> bool:
+    """Whether the rest of the prompt has the bits of a run that took the same steps."""
+    turn = prefill(talk.model, session, BLOCK)
+    done = session.cached_tokens
+    lead = [talk.tokens[at : min(at + BLOCK, done)] for at in range(0, done, BLOCK)]
+    return same(turn.logits, run(talk.model, [*lead, *turn.steps]))
+
+
+@pytest.mark.parametrize("hot_bytes", [0, 64 * 1024, "64MiB"])
+def test_a_session_takes_over_what_was_begun(talk: Conversation, hot_bytes: Any) -> None:
+    with talk.open(hot_bytes=hot_bytes) as store:
+        cache = PrefixCache(talk.model, store)
+        begun = cache.begin(talk.tokens + MORE)
+        assert begun.wait(30)
+        with cache.session(talk.tokens + MORE, begun=begun) as session:
+            assert session.cached_tokens == TOKENS
+            assert session.miss_reason is None or session.miss_reason == "absent"
+            assert is_exact(talk, session)
+        assert store.restores.nbytes == 0
+
+
+def test_begin_returns_and_is_not_ready_while_the_disk_hangs(
+    talk: Conversation, disk: PagedDisk
+) -> None:
+    with talk.open(disk) as store:
+        disk.hold = lambda position, group: True
+        cache = PrefixCache(talk.model, store)
+        begun = cache.begin(talk.tokens + MORE)
+        assert disk.reached.acquire(timeout=30)
+        assert not begun.ready
+        disk.gate.set()
+        assert begun.wait(30)
+        assert begun.ready
+        with cache.session(talk.tokens + MORE, begun=begun) as session:
+            assert session.cached_tokens == TOKENS
+
+
+def test_a_hanging_disk_costs_a_session_no_more_than_its_deadline(
+    talk: Conversation, disk: PagedDisk
+) -> None:
+    """What came is restored, the rest is computed, bit for bit; the disk never answers."""
+    with talk.open(disk, hot_bytes=0) as store:
+        disk.hold = lambda position, group: position > 3 * BLOCK and group == "paged"
+        cache = PrefixCache(talk.model, store)
+        begun = cache.begin(talk.tokens + MORE)
+        assert disk.reached.acquire(timeout=30)
+        with cache.session(talk.tokens + MORE, begun=begun, deadline=0.2) as session:
+            assert session.cached_tokens < TOKENS
+            assert session.miss_reason is not None
+            assert is_exact(talk, session)
+        assert store.stats().requests.misses.get("deadline") == 1
+        disk.gate.set()
+
+
+def test_a_plain_session_has_a_deadline_too(talk: Conversation, disk: PagedDisk) -> None:
+    with talk.open(disk, hot_bytes=0) as store:
+        disk.hold = lambda position, group: True
+        with PrefixCache(talk.model, store).session(talk.tokens + MORE, deadline=0.1) as session:
+            assert session.cached_tokens == 0
+            assert session.miss_reason == "deadline"
+        disk.gate.set()
+
+
+def test_what_was_begun_for_another_prompt_or_tenant_is_not_used(talk: Conversation) -> None:
+    with talk.open() as store:
+        cache = PrefixCache(talk.model, store)
+        for tokens, salt in ((talk.tokens, None), (talk.tokens + MORE, "someone")):
+            begun = cache.begin(talk.tokens + MORE)
+            with cache.session(tokens, salt=salt, begun=begun) as session:
+                assert session.tokens == tokens
+                assert session.cached_tokens == (0 if salt else TOKENS - 1)
+            assert store.restores.nbytes == 0
+
+
+def test_bad_prompts_are_ready_at_once_and_their_session_says_why(talk: Conversation) -> None:
+    with talk.open() as store:
+        cache = PrefixCache(talk.model, store)
+        for tokens, reason in (([1], "too_short"), ([], "too_short"), (["x"], "bad_tokens")):
+            begun = cache.begin(tokens)
+            assert begun.ready
+            with cache.session(tokens, begun=begun) as session:
+                assert session.miss_reason is not None
+                assert session.miss_reason.startswith(reason)
+
+
+def test_a_begun_restore_that_nobody_takes_gives_its_memory_back(
+    talk: Conversation, disk: PagedDisk
+) -> None:
+    with talk.open(disk, hot_bytes=0) as store:
+        cache = PrefixCache(talk.model, store)
+        before = mx.get_active_memory()
+        for end in ("cancelled", "lost"):
+            begun = cache.begin(talk.tokens + MORE)
+            assert begun.wait(30)
+            assert store.restores.nbytes > 0
+            if end == "cancelled":
+                begun.cancel()
+                begun.cancel()
+            del begun
+            gc.collect()
+            assert store.restores.nbytes == 0
+        assert mx.get_active_memory() - before < 64 * 1024
+
+
+def test_restored_buffers_have_room_for_the_answer(talk: Conversation) -> None:
+    with talk.open() as store:
+        cache = PrefixCache(talk.model, store)
+        prompt = talk.tokens + MORE
+        begun = cache.begin(prompt, max_new_tokens=64)
+        assert begun.wait(30)
+        with cache.session(prompt, begun=begun) as session:
+            turn = prefill(talk.model, session, BLOCK)
+            decode(talk.model, session, turn, 30)
+            session.commit()
+        assert cache.lookup([*prompt, *turn.answer, 1]).cached_tokens == len(prompt) + 30
+
+
+def test_begin_in_a_closed_store_is_ready_and_restores_nothing(talk: Conversation) -> None:
+    store: BlockStore = talk.open()
+    cache = PrefixCache(talk.model, store)
+    store.close()
+    begun = cache.begin(talk.tokens + MORE)
+    with cache.session(talk.tokens + MORE, begun=begun) as session:
+        assert session.cached_tokens == 0

@@ -1,0 +1,189 @@
+"""However a session ends, what it held is freed; the blocks that it passed on stay stored."""
+
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from kit import zoo
+from kit.drive import feed, prefill, random_tokens, request, run, same
+from omlx_cache import BlockStore, PrefixCache
+from omlx_cache.session import Session
+
+PROMPT = random_tokens(150, 1)
+
+
+@pytest.fixture(params=["llama", "gemma3_text", "qwen3_next", "mamba2"])
+def model(request: pytest.FixtureRequest) -> Any:
+    """One family of each kind of layer group."""
+    return zoo.build(request.param)
+
+
+def live(store: BlockStore) -> tuple[int, int, int]:
+    stats = store.stats()
+    return stats.requests.live_sessions, stats.snapshots.live, stats.snapshots.live_bytes
+
+
+def assert_nothing_left(store: BlockStore) -> None:
+    assert live(store) == (0, 0, 0)
+    store.hot.check_integrity()
+    assert store.stats().hot.nbytes == sum(e.meta.nbytes for e in store.hot.entries())
+
+
+WHOLE_BLOCKS = 128
+"""What is stored of the prompt before its last, partial block, of 32 tokens a block."""
+
+
+def test_what_was_prefilled_is_found_again_without_a_commit(model: Any, cache: PrefixCache) -> None:
+    with cache.session(PROMPT) as session:
+        turn = prefill(model, session, 32)
+        assert live(cache.store)[0] == 1
+    assert_nothing_left(cache.store)
+    again = request(model, cache, PROMPT)
+    assert again.cached >= WHOLE_BLOCKS
+    fed = [token for step in turn.steps for token in step][: again.cached]
+    lead = [step for step in turn.steps if step[-1:] and len(step) > 1]
+    whole = [step for step in lead if sum(map(len, lead[: lead.index(step) + 1])) <= len(fed)]
+    rest = fed[sum(map(len, whole)) :]
+    assert same(again.logits, run(model, [*whole, *([rest] if rest else []), *again.steps]))
+
+
+def test_blocks_are_stored_while_the_prompt_is_prefilled(model: Any, cache: PrefixCache) -> None:
+    with cache.session(PROMPT) as session:
+        found = []
+        for chunk in session.prefill_chunks(32):
+            feed(model, session.prompt_cache, chunk)
+            found.append(cache.store.stats().requests.stored_pages)
+        found.append(cache.store.stats().requests.stored_pages)
+        paged = any(entry.meta.group == "paged" for entry in cache.store.hot.entries())
+        assert found[0] == 0
+        assert len(set(found)) >= (5 if paged else 2)
+        assert session.commit().pages == cache.store.stats().requests.stored_pages
+
+
+def test_commit_hands_everything_over(model: Any, cache: PrefixCache) -> None:
+    with cache.session(PROMPT) as session:
+        prefill(model, session, 32)
+        assert session.commit().pages > 0
+        assert live(cache.store) == (0, 0, 0)
+    assert_nothing_left(cache.store)
+
+
+def test_an_exception_inside_the_block_frees_everything(model: Any, cache: PrefixCache) -> None:
+    def serve() -> None:
+        with cache.session(PROMPT) as session:
+            prefill(model, session, 32)
+            raise RuntimeError("the request was cancelled")
+
+    with pytest.raises(RuntimeError, match="cancelled"):
+        serve()
+    assert_nothing_left(cache.store)
+    assert request(model, cache, PROMPT).cached >= WHOLE_BLOCKS
+
+
+def test_an_exception_between_chunks_frees_everything(model: Any, cache: PrefixCache) -> None:
+    session = cache.session(PROMPT)
+    chunks = session.prefill_chunks(32)
+    for _ in range(3):
+        feed(model, session.prompt_cache, next(chunks))
+    with pytest.raises(KeyError), session:
+        raise KeyError("boom")
+    chunks.close()
+    assert_nothing_left(cache.store)
+
+
+def test_a_session_without_with_can_be_committed_or_aborted(model: Any, cache: PrefixCache) -> None:
+    session = cache.session(PROMPT)
+    prefill(model, session, 32)
+    assert session.commit().pages > 0
+    assert_nothing_left(cache.store)
+    other = cache.session(random_tokens(100, 5))
+    prefill(model, other, 32)
+    other.abort()
+    other.abort()
+    assert_nothing_left(cache.store)
+
+
+def test_a_dropped_reference_frees_everything(model: Any, cache: PrefixCache) -> None:
+    session: Session | None = cache.session(PROMPT)
+    assert session is not None
+    prefill(model, session, 32)
+    assert live(cache.store)[0] == 1
+    session = None
+    gc.collect()
+    assert_nothing_left(cache.store)
+
+
+def test_a_second_commit_stores_nothing(model: Any, cache: PrefixCache) -> None:
+    with cache.session(PROMPT) as session:
+        prefill(model, session, 32)
+        session.commit()
+        again = session.commit()
+        assert (again.pages, again.skipped) == (0, {"closed": 1})
+    assert_nothing_left(cache.store)
+
+
+def test_commit_after_the_block_stores_nothing(model: Any, cache: PrefixCache) -> None:
+    with cache.session(PROMPT) as session:
+        prefill(model, session, 32)
+    stored = cache.store.stats().requests.stored_pages
+    result = session.commit()
+    assert (result.pages, result.skipped) == (0, {"closed": 1})
+    assert cache.store.stats().requests.stored_pages == stored
+
+
+def test_abort_from_another_thread_in_mid_prefill(model: Any, cache: PrefixCache) -> None:
+    with cache.session(PROMPT) as session:
+        fed = 0
+        for index, chunk in enumerate(session.prefill_chunks(32)):
+            feed(model, session.prompt_cache, chunk)
+            fed += len(chunk)
+            if index == 2:
+                thread = threading.Thread(target=session.abort)
+                thread.start()
+                thread.join()
+                assert live(cache.store) == (0, 0, 0)
+                stored = cache.store.stats().requests.stored_pages
+        assert fed == len(PROMPT)
+        session.append(1)
+        assert live(cache.store) == (0, 0, 0)
+        assert session.commit().pages == 0
+    assert_nothing_left(cache.store)
+    assert cache.store.stats().requests.stored_pages == stored
+
+
+def test_what_is_fed_after_commit_is_not_captured(model: Any, cache: PrefixCache) -> None:
+    with cache.session(PROMPT) as session:
+        turn = prefill(model, session, 32)
+        session.commit()
+        for _ in range(40):
+            token = int(mx.argmax(turn.logits[-1][-1]).item())
+            turn.logits.append(feed(model, session.prompt_cache, [token]))
+            session.append(token)
+        session.checkpoint()
+        assert live(cache.store) == (0, 0, 0)
+
+
+def test_hot_cache_only_frees_the_same(model: Any, open_store: Callable[..., BlockStore]) -> None:
+    store = open_store(hot_cache_only=True)
+    cache = PrefixCache(model, store)
+    with cache.session(PROMPT) as session:
+        prefill(model, session, 32)
+    assert_nothing_left(store)
+    assert request(model, cache, PROMPT).cached >= WHOLE_BLOCKS
+    assert request(model, cache, PROMPT).cached == 149
+    assert_nothing_left(store)
+
+
+def test_release_consumes_the_live_cache(model: Any, cache: PrefixCache) -> None:
+    with cache.session(PROMPT) as session:
+        prefill(model, session, 32)
+        held = session.prompt_cache
+        extracted = list(held)
+        assert session.commit(extracted, release=True).pages > 0
+        assert extracted == []
+        assert session.prompt_cache == []
+    assert request(model, cache, PROMPT).cached == 149

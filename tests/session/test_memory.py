@@ -1,0 +1,215 @@
+"""What is really held and freed, measured with MLX's own counters on real cache classes."""
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
+
+from kit import zoo
+from kit.drive import prefill, random_tokens, request, settings
+from omlx_cache import BlockStore, PrefixCache
+
+MIB = 1 << 20
+LAYERS, HEADS, DIM = 4, 8, 128
+TOKENS = 2048
+PROMPT = random_tokens(TOKENS, 1)
+KV_BYTES = LAYERS * 2 * HEADS * DIM * 2 * TOKENS
+
+
+def fill(prompt_cache: list[Any], count: int, start: int = 0) -> None:
+    """Feed KVCaches with `count` tokens' keys and values, evaluated."""
+    for layer, cache in enumerate(prompt_cache):
+        if isinstance(cache, ArraysCache):
+            cache[0] = mx.full((1, HEADS, DIM, DIM), start + count, dtype=mx.float32)
+            continue
+        key = mx.random.key(layer * 100_000 + start)
+        keys = mx.random.normal((1, HEADS, count, DIM), dtype=mx.bfloat16, key=key)
+        mx.eval(cache.update_and_fetch(keys, keys + 1))
+
+
+def held() -> int:
+    gc.collect()
+    return int(mx.get_active_memory())
+
+
+@pytest.fixture
+def big(tmp_path: Path) -> Any:
+    """Opens a store and a cache of large KVCache layers, 32 MiB for PROMPT."""
+    stores: list[BlockStore] = []
+    model = zoo.build("llama")
+
+    def make(layers: Callable[[], list[Any]] | None = None, **fields: Any) -> PrefixCache:
+        for store in stores:
+            store.close()
+        stores.append(BlockStore(settings(tmp_path, **{"block_size": 256, **fields})))
+        kv = layers or (lambda: [KVCache() for _ in range(LAYERS)])
+        return PrefixCache(model, stores[-1], make_cache=kv)
+
+    yield make
+    for store in stores:
+        store.close()
+
+
+def commit(cache: PrefixCache, count: int = TOKENS) -> None:
+    with cache.session(PROMPT[:count]) as session:
+        fill(session.prompt_cache, count - session.cached_tokens, session.cached_tokens)
+        session.commit()
+
+
+def test_a_committed_session_pins_nothing_of_the_live_cache(big: Any) -> None:
+    cache = big(hot_cache_only=True)
+    before = held()
+    session = cache.session(PROMPT)
+    fill(session.prompt_cache, TOKENS)
+    session.commit()
+    session.prompt_cache.clear()
+    del session
+    pages = cache.store.stats().hot.nbytes
+    assert pages == KV_BYTES
+    assert held() - before == pytest.approx(pages, abs=MIB // 4)
+
+
+def test_an_evicted_page_is_freed(big: Any) -> None:
+    cache = big(hot_cache_only=True)
+    before = held()
+    commit(cache)
+    full = held()
+    entries = cache.store.hot.entries()
+    freed = 0
+    for entry in entries[: len(entries) // 2]:
+        freed += entry.meta.nbytes
+        cache.store.hot.discard([entry.meta.id])
+    assert full - held() == pytest.approx(freed, abs=MIB // 4)
+    cache.clear()
+    assert held() - before < MIB // 4
+
+
+def test_a_full_hot_tier_never_holds_more_than_its_budget(big: Any) -> None:
+    cache = big(hot_cache_only=True, hot_bytes=8 * MIB)
+    before = held()
+    for salt in range(4):
+        with cache.session(PROMPT, salt=str(salt)) as session:
+            fill(session.prompt_cache, TOKENS)
+            session.commit()
+            session.prompt_cache.clear()
+        del session
+        assert held() - before < 8.25 * MIB
+
+
+@pytest.mark.parametrize("tier", ["hot", "cold"])
+def test_a_restore_peaks_at_what_it_delivers(big: Any, tier: str) -> None:
+    cache = big()
+    commit(cache)
+    assert cache.store.flush(60)
+    if tier == "cold":
+        cache = big()
+    start = held() - cache.store.stats().hot.nbytes
+    mx.reset_peak_memory()
+    with cache.session([*PROMPT, 1], max_new_tokens=0) as session:
+        # What the hot tier takes into its own budget on the way is not the restore's.
+        peak = mx.get_peak_memory() - start - cache.store.stats().hot.nbytes
+        assert session.cached_tokens == TOKENS
+        assert session.cached_cold_tokens == (TOKENS if tier == "cold" else 0)
+    assert peak <= 1.2 * KV_BYTES
+    assert peak >= KV_BYTES
+
+
+def test_the_first_appended_token_copies_nothing(big: Any) -> None:
+    cache = big()
+    commit(cache)
+    with cache.session([*PROMPT, 1], max_new_tokens=64) as session:
+        assert session.cached_tokens == TOKENS
+        start = held()
+        mx.reset_peak_memory()
+        fill(session.prompt_cache, 1, TOKENS)
+        fill(session.prompt_cache, 50, TOKENS + 1)
+        assert mx.get_peak_memory() - start < KV_BYTES / LAYERS / 4
+
+
+@pytest.mark.parametrize(
+    ("prompt", "new", "capacity"),
+    [(2049, 0, 2304), (2049, 64, 2304), (2049, 300, 2560), (2100, 256, 2560), (2049, -5, 2304)],
+)
+def test_restored_buffers_have_room_for_the_prompt_and_what_comes(
+    big: Any, prompt: int, new: int, capacity: int
+) -> None:
+    cache = big(hot_cache_only=True)
+    commit(cache)
+    tokens = PROMPT + [3] * (prompt - TOKENS)
+    with cache.session(tokens, max_new_tokens=new) as session:
+        assert session.cached_tokens == TOKENS
+        assert {layer.keys.shape[2] for layer in session.prompt_cache} == {capacity}
+        assert {layer.offset for layer in session.prompt_cache} == {TOKENS}
+
+
+def test_commit_costs_the_pages_and_no_copy_of_the_cache_beside_them(big: Any) -> None:
+    cache = big(hot_cache_only=True)
+    with cache.session(PROMPT) as session:
+        fill(session.prompt_cache, TOKENS)
+        start = held()
+        mx.reset_peak_memory()
+        session.commit()
+        assert mx.get_peak_memory() - start <= 1.1 * KV_BYTES
+
+
+def hybrid() -> list[Any]:
+    return [KVCache(), RotatingKVCache(256), ArraysCache(1)]
+
+
+def test_a_thousand_aborted_sessions_leave_memory_flat(big: Any) -> None:
+    cache = big(hybrid, hot_cache_only=True, block_size=16)
+    tokens = PROMPT[:33]
+
+    def aborted(index: int) -> None:
+        session = cache.session([index, *tokens])
+        for chunk in session.prefill_chunks(16):
+            fill(session.prompt_cache, len(chunk))
+        if index % 2:
+            session.abort()
+
+    aborted(0)
+    cache.clear()
+    before = held()
+    for index in range(1000):
+        aborted(index)
+    stats = cache.store.stats()
+    assert (stats.snapshots.live, stats.snapshots.live_bytes) == (0, 0)
+    assert stats.snapshots.peak_bytes > 0
+    assert stats.requests.live_sessions == 0
+    cache.clear()
+    assert cache.store.stats().hot.pages == 0
+    assert held() - before < MIB // 4
+
+
+def test_captured_snapshots_own_their_memory(big: Any) -> None:
+    cache = big(hybrid, hot_cache_only=True)
+    before = held()
+    session = cache.session(PROMPT[:600])
+    for chunk in session.prefill_chunks(100):
+        fill(session.prompt_cache, len(chunk), 0)
+    stats = cache.store.stats()
+    staged = stats.snapshots.live_bytes
+    assert staged > 0
+    session.prompt_cache.clear()
+    session._layout = session._progress = None
+    assert held() - before == pytest.approx(staged + stats.hot.nbytes, abs=MIB // 4)
+    session.abort()
+    assert held() - before == pytest.approx(stats.hot.nbytes, abs=MIB // 4)
+
+
+def test_a_real_models_pages_take_what_stats_say(big: Any, tmp_path: Path) -> None:
+    model = zoo.build("jamba")
+    with BlockStore(settings(tmp_path / "jamba", hot_cache_only=True)) as store:
+        cache = PrefixCache(model, store)
+        request(model, cache, PROMPT[:200])
+        cache.clear()
+        before = held()
+        with cache.session(PROMPT[:400]) as session:
+            prefill(model, session, 64)
+            session.commit(release=True)
+        del session
+        assert held() - before == pytest.approx(store.stats().hot.nbytes, abs=64 * 1024)

@@ -1,0 +1,145 @@
+"""Which tokens a session takes, and that it never raises for the others."""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from kit import zoo
+from kit.drive import random_tokens, request
+from omlx_cache import BlockStore, PrefixCache
+
+PROMPT = random_tokens(70, 1)
+
+
+@pytest.fixture
+def model() -> Any:
+    return zoo.build("llama")
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        [1.0, 2.0, 3.0],
+        ["a", "b"],
+        "abc",
+        [1, 2, 2**70],
+        [1, 2, 2**63],
+        [[1, 2], [3, 4]],
+        [[1, 2], [3]],
+        [None, 1],
+        [True, False],
+        [1, 2, float("nan")],
+        np.array([1.5, 2.5]),
+        mx.array([1.0, 2.0]),
+        mx.array([[1, 2, 3]]),
+        None,
+        {"a": 1},
+        object(),
+    ],
+    ids=lambda value: str(type(value).__name__),
+)
+def test_tokens_that_are_no_integers_are_a_miss_and_nothing_is_stored(
+    cache: PrefixCache, tokens: Any
+) -> None:
+    with cache.session(tokens) as session:
+        assert session.cached_tokens == 0
+        assert session.miss_reason is not None
+        assert session.miss_reason.startswith("bad_tokens")
+        assert session.commit().pages == 0
+    assert cache.store.stats().hot.pages == 0
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_at_least_one_token_is_left_to_compute(model: Any, cache: PrefixCache, count: int) -> None:
+    request(model, cache, PROMPT)
+    tokens = PROMPT[:count]
+    with cache.session(tokens) as session:
+        assert session.cached_tokens <= max(0, count - 1)
+        assert session.remaining_tokens == tokens[session.cached_tokens :]
+        assert len(session.remaining_tokens) >= min(1, count)
+        if count < 2:
+            assert session.miss_reason == "too_short"
+
+
+def test_a_lone_number_is_a_prompt_too_short_to_restore(cache: PrefixCache) -> None:
+    for tokens in (7, mx.array(7), np.int64(7), [7], []):
+        with cache.session(tokens) as session:  # type: ignore[arg-type]
+            assert (session.cached_tokens, session.miss_reason) == (0, "too_short")
+
+
+def test_prefixes_of_a_cached_prompt_restore_their_whole_blocks(
+    model: Any, cache: PrefixCache
+) -> None:
+    request(model, cache, PROMPT)
+    for count in range(2, len(PROMPT)):
+        with cache.session(PROMPT[:count]) as session:
+            expected = count - 1 if count % 32 == 0 else count // 32 * 32
+            assert session.cached_tokens == expected
+            assert session.remaining_tokens == PROMPT[expected:count]
+            session.prompt_cache.clear()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        tuple,
+        np.array,
+        mx.array,
+        lambda tokens: np.array(tokens, dtype=np.uint16),
+        lambda tokens: mx.array(tokens, dtype=mx.uint32),
+        lambda tokens: [np.int64(token) for token in tokens],
+    ],
+)
+def test_any_sequence_of_integers_means_the_same_tokens(
+    model: Any, cache: PrefixCache, kind: Any
+) -> None:
+    request(model, cache, PROMPT)
+    with cache.session(kind(PROMPT)) as session:
+        assert session.cached_tokens == 69
+        assert session.remaining_tokens == PROMPT[69:]
+        assert cache.lookup(kind(PROMPT)).cached_tokens == 69
+
+
+def test_negative_ids_are_tokens_of_their_own(model: Any, cache: PrefixCache) -> None:
+    images = [-(2**60) + index for index in range(40)]
+    tokens = [*PROMPT[:20], *images, *PROMPT[20:]]
+    with cache.session(tokens) as session:
+        for chunk in session.prefill_chunks(16):
+            fed = [token if token >= 0 else 0 for token in chunk]
+            mx.eval(model(mx.array([fed]), cache=session.prompt_cache))
+        assert session.commit().pages > 0
+    with cache.session(tokens) as session:
+        assert session.cached_tokens == len(tokens) - 1
+    other = [*PROMPT[:20], -(2**59), *images[1:], *PROMPT[20:]]
+    with cache.session(other) as session:
+        assert session.cached_tokens == 0
+
+
+@pytest.mark.parametrize("bad", [1.5, "x", None, 2**70, [1]])
+def test_a_bad_appended_token_makes_the_session_store_nothing(
+    model: Any, cache: PrefixCache, bad: Any
+) -> None:
+    with cache.session(PROMPT) as session:
+        for chunk in session.prefill_chunks():
+            mx.eval(model(mx.array([chunk]), cache=session.prompt_cache))
+        session.append(bad)
+        result = session.commit()
+    assert result.pages == 0
+    assert result.skipped == {"bad_tokens": 1}
+
+
+def test_lookup_says_why_it_refuses_tokens(cache: PrefixCache) -> None:
+    with pytest.raises(ValueError, match="flat sequence of integers"):
+        cache.lookup([1.5, 2.5])  # type: ignore[list-item]
+
+
+def test_a_store_that_is_closed_is_a_miss(model: Any, cache: PrefixCache) -> None:
+    request(model, cache, PROMPT)
+    store: BlockStore = cache.store
+    store.close()
+    turn = request(model, cache, PROMPT)
+    assert turn.cached == 0
+    assert turn.result is not None
+    assert turn.result.pages == 0

@@ -1,0 +1,80 @@
+"""A namespace's document says whose pages these are, however large it is."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kit.storage import Story, commit, disk_usage, open_store
+from omlx_cache.identity.namespace import Namespace
+from omlx_cache_storage.cold.catalog import namespaces
+from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.document import (
+    MAX_DOCUMENT_BYTES,
+    encode_document,
+    has_fields,
+    read_document,
+)
+from omlx_cache_storage.cold.tier import ColdTier
+
+KIB = 1024
+SALT = {"model": "m" * 64, "salt": "text:1"}
+
+
+def _document(nbytes: int) -> dict[str, object]:
+    return {**SALT, "extra": {"prompt": "x" * nbytes}}
+
+
+@pytest.mark.parametrize("nbytes", [0, 17 * KIB, 900 * KIB, 3 * MAX_DOCUMENT_BYTES])
+def test_a_reopened_store_clears_a_namespace_with_a_large_document(
+    tmp_path: Path, nbytes: int
+) -> None:
+    story, document = Story(), _document(nbytes)
+    with open_store(tmp_path) as store:
+        store.register(Namespace(story.namespace, document))
+        commit(store, story, 1, 2)
+        assert store.flush()
+    with open_store(tmp_path) as store:
+        assert store.namespaces({**SALT, "salt": "text:2"}) == []
+        for wanted in (SALT, {**SALT, "extra": document["extra"]}):
+            assert store.namespaces(wanted) == [story.namespace]
+        assert store.clear(story.namespace) == 2
+
+
+def test_a_document_is_whole_up_to_a_mebibyte_and_then_keeps_its_small_fields() -> None:
+    whole, bounded = _document(900 * KIB), _document(2 * MAX_DOCUMENT_BYTES)
+    assert json.loads(encode_document(whole)) == whole
+    shown = json.loads(encode_document(bounded))
+    assert {name: shown[name] for name in SALT} == SALT
+    assert set(shown["extra"]) == {"omitted", "sha256"}
+    assert has_fields(shown, {"extra": bounded["extra"]})
+    assert not has_fields(shown, {"extra": whole["extra"]})
+    assert not has_fields({}, {"salt": None})
+
+
+def test_a_file_that_is_no_document_is_read_as_none_and_with_a_limit(tmp_path: Path) -> None:
+    path = tmp_path / "namespace.json"
+    for raw in (b"", b"[1]", b"{", b"\xff", b" " * MAX_DOCUMENT_BYTES + b"{}", b"[" * 100_000):
+        path.write_bytes(raw)
+        assert read_document(path, FileSystem()) == {}
+    path.unlink()
+    (tmp_path / "other").write_text("{}")
+    path.symlink_to(tmp_path / "other")
+    assert read_document(path, FileSystem()) == {}
+
+
+def test_a_large_document_counts_in_the_budget_also_after_a_restart(tmp_path: Path) -> None:
+    limit = 2 * 1024 * KIB
+    tier = ColdTier(tmp_path, limit)
+    tier.open()
+    for turn in range(6):
+        story = Story(f"{turn}", nbytes=64 * KIB)
+        document = {**_document(700 * KIB), "turn": turn}
+        for number in (1, 2):
+            tier.write(story.page(number), 10**18 + turn, document)
+            assert disk_usage(tmp_path) <= tier.usage().nbytes <= limit
+    assert tier.usage().pages > 0
+    again = ColdTier(tmp_path, limit)
+    again.open()
+    assert disk_usage(tmp_path) <= again.usage().nbytes <= limit
+    assert all(info.document["salt"] == "text:1" for info in namespaces(tmp_path))

@@ -1,0 +1,350 @@
+"""What a cold directory is after a restart: the same pages in the same order, and nothing else."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kit.storage import FaultyDisk, Story, disk_usage, expected_payload, files_in, read_cold
+from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageError, PageUnreadable
+from omlx_cache_storage.format.names import NAMESPACE_FILE, PageName, format_name
+from omlx_cache_storage.recency import Clock
+
+KIB = 1024
+PAGE = 128 * KIB
+BIG = 2**30
+
+
+def _open(directory: Path, limit: int = BIG, **options: object) -> ColdTier:
+    tier = ColdTier(directory, limit, **options)  # type: ignore[arg-type]
+    tier.open()
+    return tier
+
+
+def _store(tier: ColdTier, story: Story, *numbers: int) -> None:
+    clock = Clock()
+    for page in story.pages(*numbers):
+        assert tier.write(page, clock.now(), story.document) == "written"
+    tier.touch(story.ids(*numbers))
+    tier.settle()
+
+
+def _order(tier: ColdTier, *stories: Story) -> list[tuple[int, int]]:
+    known = {s.id(n): (which, n) for which, s in enumerate(stories) for n in range(1, 20)}
+    return [known[entry.page] for entry in tier.entries()]
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+@pytest.fixture
+def other_process() -> Iterator[int]:
+    """The id of a process that lives as long as the test."""
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        yield process.pid
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def test_pages_and_their_order_survive_a_restart(tmp_path: Path, story: Story) -> None:
+    other = Story("other")
+    first = _open(tmp_path)
+    _store(first, story, 1, 2, 3)
+    _store(first, other, 1, 2)
+    first.touch(story.ids(1, 2))
+    first.demote(other.ids(2))
+    first.settle()
+    expected = _order(first, story, other)
+    assert expected == [(1, 2), (0, 3), (1, 1), (0, 2), (0, 1)]
+
+    second = _open(tmp_path)
+    assert _order(second, story, other) == expected
+    for page in (*story.ids(1, 2, 3), *other.ids(1, 2)):
+        assert read_cold(second, page) == expected_payload(page, 4 * KIB)
+    assert second.usage().nbytes == first.usage().nbytes >= disk_usage(tmp_path)
+    second.check_integrity()
+
+
+def test_tails_and_held_tokens_survive_a_restart(tmp_path: Path, story: Story) -> None:
+    first = _open(tmp_path)
+    pages = [story.page(1), story.page(2, tail=5), story.page(3, group="window8keep0", held=8)]
+    for page in pages:
+        assert first.write(page, 10**18, story.document)
+    second = _open(tmp_path)
+    for page in pages:
+        assert second.info(page.meta.id) == first.info(page.meta.id)
+        with second.reading(page.meta.id) as reader:
+            assert reader.meta == page.meta
+    assert [t.position for t in second.tails(pages[1].meta.parent)] == [27]
+
+
+def test_a_start_opens_no_file(tmp_path: Path, story: Story) -> None:
+    for number in range(2000):
+        key = number.to_bytes(2, "little") + bytes(30)
+        name = PageName(story.id(1)._replace(key=key), bytes(8), 16, 16, False)
+        path = tmp_path / story.namespace.hex() / key[:1].hex() / format_name(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    disk = FaultyDisk()
+    tier = _open(tmp_path, fs=disk)
+    assert tier.usage().pages == 2000
+    assert (disk.calls["open"], disk.calls["read"], disk.calls["write"]) == (0, 0, 0)
+    # The root, the namespace, and each of 256 shards twice: for its pages, for what is empty.
+    assert disk.calls["scan"] < 600
+
+
+def test_a_directory_over_its_budget_is_trimmed_tails_first(tmp_path: Path) -> None:
+    story = Story(nbytes=PAGE)
+    _store(_open(tmp_path), story, 1, 2, 3, 4, 5, 6)
+    limit = 3 * (PAGE + 24 * KIB) + 16 * KIB
+    tier = _open(tmp_path, limit)
+    assert _order(tier, story) == [(0, 3), (0, 2), (0, 1)]
+    assert len(files_in(tmp_path)) == 3
+    assert disk_usage(tmp_path) <= tier.usage().nbytes <= limit
+    assert tier.usage().peak_bytes <= limit
+    tier.check_integrity()
+
+
+def test_the_budget_may_be_derived_from_what_is_there_before_anything_is_evicted(
+    tmp_path: Path,
+) -> None:
+    story = Story(nbytes=PAGE)
+    first = _open(tmp_path)
+    _store(first, story, 1, 2, 3, 4)
+    tier = ColdTier(tmp_path, PAGE)
+    tier.open(lambda used: used + KIB)
+    assert tier.usage().pages == 4
+    assert tier.limit_bytes == first.usage().nbytes + KIB
+
+
+def test_leftovers_of_dead_writers_are_removed(tmp_path: Path, story: Story) -> None:
+    _store(_open(tmp_path), story, 1)
+    shard = files_in(tmp_path)[0].parent
+    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
+        dead.wait()
+    names = [
+        f".tmp-{dead.pid}-abc-0",
+        f".tmp-{os.getpid()}-0",
+        f".tmp-{os.getpid()}-00000000-7",
+        ".tmp-",
+        ".tmp-x-1",
+        ".tmp--1-a-0",
+        f".tmp-{10**30}-a-0",
+        ".tmp-0-a-0",
+    ]
+    for name in names:
+        (shard / name).write_bytes(b"torn")
+        (shard.parent / name).write_bytes(b"torn")
+    tier = _open(tmp_path)
+    assert files_in(tmp_path, ".tmp-*") == []
+    assert tier.usage().pages == 1
+
+
+def test_files_that_a_living_process_writes_are_kept_for_an_hour(
+    tmp_path: Path, story: Story, other_process: int
+) -> None:
+    _store(_open(tmp_path), story, 1)
+    shard = files_in(tmp_path)[0].parent
+    fresh, old = (shard / f".tmp-{other_process}-abc-{n}" for n in (0, 1))
+    fresh.write_bytes(b"half")
+    old.write_bytes(b"half")
+    hours_ago = time.time() - 2 * 3600
+    os.utime(old, (hours_ago, hours_ago))
+    _open(tmp_path)
+    assert files_in(tmp_path, ".tmp-*") == [fresh]
+
+
+def test_a_second_tier_of_this_process_does_not_remove_what_the_first_is_writing(
+    tmp_path: Path, story: Story
+) -> None:
+    seen: list[list[Path]] = []
+
+    class Meanwhile(FaultyDisk):
+        def publish(self, temporary: Path, final: Path) -> None:
+            _open(tmp_path)
+            seen.append(files_in(tmp_path, ".tmp-*"))
+            super().publish(temporary, final)
+
+    first = _open(tmp_path, fs=Meanwhile())
+    second = _open(tmp_path)
+    assert first.write(story.page(1), 10**18, story.document)
+    assert all(len(found) == 1 for found in seen)
+    assert second.write(story.page(2), 10**18, story.document)
+    assert len(files_in(tmp_path)) == 2
+
+
+def test_of_two_files_of_one_page_the_fuller_is_kept(tmp_path: Path, story: Story) -> None:
+    first = _open(tmp_path)
+    assert first.write(story.page(1, held=8), 10**18, story.document)
+    (small,) = files_in(tmp_path)
+    kept = small.read_bytes()
+    assert first.write(story.page(1), 10**18, story.document)
+    (full,) = files_in(tmp_path)
+    small.write_bytes(kept)
+    second = _open(tmp_path)
+    assert files_in(tmp_path) == [full]
+    info = second.info(story.id(1))
+    assert info is not None
+    assert info.held == 16
+    second.check_integrity()
+
+
+def test_a_modification_time_in_the_future_is_now(tmp_path: Path, story: Story) -> None:
+    _store(_open(tmp_path), story, 1, 2)
+    for path in files_in(tmp_path):
+        os.utime(path, (4e9, 4e9))
+    tier = _open(tmp_path)
+    _store(tier, Story("later"), 1)
+    assert _order(tier, story, Story("later")) == [(0, 2), (0, 1), (1, 1)]
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "text", "grow"])
+def test_a_damaged_file_is_corrupt_once_and_then_gone(
+    tmp_path: Path, story: Story, damage: str
+) -> None:
+    _store(_open(tmp_path), story, 1, 2)
+    tier = _open(tmp_path)
+    path = next(p for p in files_in(tmp_path) if p.name.startswith(story.id(1).key.hex()))
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    damaged = {
+        "flip": bytes(raw),
+        "cut": path.read_bytes()[:-1],
+        "empty": b"",
+        "text": b"hello " * 4000,
+        "grow": path.read_bytes() + b"x",
+    }
+    path.write_bytes(damaged[damage])
+    with pytest.raises(CorruptPage):
+        read_cold(tier, story.id(1))
+    assert not path.exists()
+    assert tier.usage().corrupt_pages == 1
+    with pytest.raises(PageUnreadable):
+        read_cold(tier, story.id(1))
+    assert read_cold(tier, story.id(2)) == expected_payload(story.id(2), 4 * KIB)
+    tier.check_integrity()
+    assert tier.write(story.page(1), 10**18, story.document) == "written"
+    assert read_cold(tier, story.id(1)) == expected_payload(story.id(1), 4 * KIB)
+
+
+def _renamed(path: Path, story: Story, what: str) -> Path:
+    """Return the name that a file gets in place of its own."""
+    name = PageName(story.id(1), story.meta(1).parent[:8], 16, 16, False)
+    if what == "namespace":
+        root = path.parent.parent.parent / Story("thief").namespace.hex()
+        return root / path.parent.name / path.name
+    changed = {
+        "another key": name._replace(id=story.id(2)),
+        "another group": name._replace(id=story.id(1)._replace(group="state")),
+        "another position": name._replace(position=32),
+        "more tokens": name._replace(held=17),
+        "another parent": name._replace(parent_hint=bytes(8)),
+        "a tail": name._replace(tail=True),
+    }[what]
+    return path.parent.parent / changed.id.key[:1].hex() / format_name(changed)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "namespace",
+        "another key",
+        "another group",
+        "another position",
+        "more tokens",
+        "another parent",
+        "a tail",
+    ],
+)
+def test_a_sound_file_under_another_name_is_refused(
+    tmp_path: Path, story: Story, what: str
+) -> None:
+    _store(_open(tmp_path), story, 1)
+    (path,) = files_in(tmp_path)
+    target = _renamed(path, story, what)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    path.rename(target)
+    tier = _open(tmp_path)
+    (entry,) = tier.entries()
+    with pytest.raises(ForeignPage):
+        read_cold(tier, entry.page)
+    assert files_in(tmp_path) == []
+    assert tier.usage().pages == 0
+
+
+def test_other_peoples_files_are_left_alone(tmp_path: Path, story: Story) -> None:
+    _store(_open(tmp_path), story, 1)
+    shard = files_in(tmp_path)[0].parent
+    for place in (tmp_path, shard, shard.parent):
+        (place / "notes.txt").write_bytes(b"mine")
+    tier = _open(tmp_path, limit=1)
+    assert tier.usage().pages == 0
+    assert len(files_in(tmp_path, "notes.txt")) == 3
+
+
+def test_empty_directories_go_and_are_made_again(tmp_path: Path) -> None:
+    tier = _open(tmp_path)
+    empty = tier.usage().nbytes
+    for turn in range(50):
+        story = Story(f"tenant {turn}")
+        assert tier.write(story.page(1), 10**18, story.document) == "written"
+        assert (tmp_path / story.namespace.hex() / NAMESPACE_FILE).exists()
+        assert tier.discard(story.ids(1)) == 1
+        assert tier.usage().nbytes == empty
+        assert list(tmp_path.iterdir()) == []
+    (tmp_path / Story().namespace.hex() / "ab").mkdir(parents=True)
+    (tmp_path / Story().namespace.hex() / NAMESPACE_FILE).write_text("{}")
+    _open(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_many_tenants_do_not_fill_the_budget_with_directories(tmp_path: Path) -> None:
+    tier = _open(tmp_path, limit=400 * KIB)
+    for turn in range(60):
+        story = Story(f"tenant {turn}", nbytes=20 * KIB)
+        assert tier.write(story.page(1), Clock().now(), story.document) == "written"
+        assert read_cold(tier, story.id(1)) == expected_payload(story.id(1), 20 * KIB)
+        assert disk_usage(tmp_path) <= tier.usage().nbytes <= 400 * KIB
+    tier.check_integrity()
+
+
+def test_a_reader_keeps_a_page_that_is_evicted_meanwhile(tmp_path: Path, story: Story) -> None:
+    tier = _open(tmp_path)
+    _store(tier, story, 1)
+    with tier.reading(story.id(1)) as reader:
+        tier.discard(story.ids(1))
+        payload = bytearray(reader.meta.nbytes)
+        reader.read_into([payload])
+    assert bytes(payload) == expected_payload(story.id(1), 4 * KIB)
+
+
+def test_a_page_written_again_is_not_deleted_by_a_late_deletion(
+    tmp_path: Path, story: Story
+) -> None:
+    """A reader that found a damaged file is about to delete it when the writer publishes it."""
+    tier = _open(tmp_path)
+    _store(tier, story, 1)
+    doomed = tier._pop(story.id(1))
+    assert doomed is not None
+    assert tier.write(story.page(1), 10**18, story.document) == "written"
+    tier._delete([doomed])
+    assert read_cold(tier, story.id(1)) == expected_payload(story.id(1), 4 * KIB)
+
+
+@pytest.mark.parametrize("error", [PageError, OSError, KeyError])
+def test_an_error_in_the_readers_own_code_passes_through(
+    tmp_path: Path, story: Story, error: type[Exception]
+) -> None:
+    tier = _open(tmp_path)
+    _store(tier, story, 1)
+    with pytest.raises((error, PageUnreadable)), tier.reading(story.id(1)):
+        raise error
+    assert story.id(1) in tier

@@ -1,0 +1,185 @@
+"""Pages that this process cannot decode are kept, counted, and not read again and again."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+
+from kit.storage import FaultyDisk, Story, files_in, read_cold
+from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.errors import CorruptPage, UndecodablePage
+from omlx_cache_storage.format import planes
+from omlx_cache_storage.format.header import decode_header, encode_header, header_length
+from omlx_cache_storage.format.wrapping import wrap
+from omlx_cache_storage.page import Page, PageMeta, TensorSpec
+
+KIB = 1024
+BIG = 2**30
+NUMBERS = range(1, 9)
+needs_zstd = pytest.mark.skipif(not planes.available(), reason="no zstd is installed")
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+def _floats(story: Story, number: int, **fields: object) -> Page:
+    meta = story.meta(number, nbytes=32 * KIB)
+    known = {name: getattr(meta, name) for name in meta.__dataclass_fields__}
+    known["tensors"] = (TensorSpec("0.keys", "F16", (1, 2, 16, 512)),)
+    values = np.random.default_rng(number).normal(size=16384).astype(np.float16)
+    return Page(PageMeta(**{**known, **fields}), values.tobytes())
+
+
+def _packed(directory: Path, story: Story) -> None:
+    writer = ColdTier(directory, BIG, encode=wrap)
+    writer.open()
+    for number in NUMBERS:
+        assert writer.write(_floats(story, number), 10**18, story.document) == "written"
+
+
+@pytest.fixture
+def no_zstd(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("zstandard", "compression.zstd"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert not planes._stdlib_zstd()
+
+
+def _open(directory: Path, disk: FaultyDisk | None = None) -> ColdTier:
+    tier = ColdTier(directory, BIG, fs=disk or FaultyDisk())
+    tier.open()
+    return tier
+
+
+def _as_format_2(path: Path) -> None:
+    """Rewrite a file's header as a later version would that keeps the checksum's rule."""
+    raw = path.read_bytes()
+    total = header_length(raw)
+    document = json.loads(raw[8:total])
+    fields = document.pop("__metadata__")
+    del fields["header_checksum"]
+    fields |= {"format": "2", "invented": "later"}
+
+    def compact(value: object) -> str:
+        return json.dumps(value, separators=(",", ":"))
+
+    summed = f"[{compact(fields)},{compact(document)}]".encode()
+    fields["header_checksum"] = xxhash.xxh3_64_hexdigest(summed)
+    text = compact({"__metadata__": fields, **document}).encode()
+    path.write_bytes(raw[:8] + text.ljust(total - 8) + raw[total:])
+
+
+@needs_zstd
+def test_a_reader_without_zstd_keeps_every_packed_page(
+    tmp_path: Path, story: Story, no_zstd: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as with_zstd:
+        with_zstd.delitem(sys.modules, "zstandard")
+        with_zstd.delitem(sys.modules, "compression.zstd")
+        _packed(tmp_path, story)
+    tier = _open(tmp_path)
+    for number in NUMBERS:
+        with pytest.raises(UndecodablePage, match="zstd"):
+            read_cold(tier, story.id(number))
+    assert len(files_in(tmp_path)) == len(NUMBERS)
+    usage = tier.usage()
+    assert (usage.undecodable_pages, usage.corrupt_pages, usage.state) == (8, 0, "ok")
+    tier.check_integrity()
+
+
+@needs_zstd
+def test_with_zstd_again_the_kept_pages_are_right(
+    tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _packed(tmp_path, story)
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "zstandard", None)
+        without.setitem(sys.modules, "compression.zstd", None)
+        with pytest.raises(UndecodablePage):
+            read_cold(_open(tmp_path), story.id(1))
+    tier = _open(tmp_path)
+    for number in NUMBERS:
+        assert read_cold(tier, story.id(number)) == _floats(story, number).payload
+
+
+def _undecodable(tmp_path: Path, story: Story, disk: FaultyDisk | None = None) -> ColdTier:
+    """Return a tier with page 1 sound and page 2 of a later format, found to be so."""
+    tier = _open(tmp_path, disk)
+    for number in (1, 2):
+        assert tier.write(story.page(number), 10**18, story.document) == "written"
+    (path,) = (entry.path for entry in tier.entries() if entry.page == story.id(2))
+    _as_format_2(path)
+    with pytest.raises(UndecodablePage, match="format '2' is not 1"):
+        read_cold(tier, story.id(2))
+    assert path.exists()
+    return tier
+
+
+def test_an_undecodable_page_is_hidden_and_not_opened_again(tmp_path: Path, story: Story) -> None:
+    disk = FaultyDisk()
+    tier = _undecodable(tmp_path, story, disk)
+    opened = disk.calls["open"]
+    assert tier.info(story.id(2)) is None
+    assert story.id(2) not in tier
+    with pytest.raises(UndecodablePage):
+        read_cold(tier, story.id(2))
+    assert disk.calls["open"] == opened
+
+
+def test_an_undecodable_page_counts_and_is_evicted_in_its_turn(
+    tmp_path: Path, story: Story
+) -> None:
+    tier = _undecodable(tmp_path, story)
+    assert [entry.page for entry in tier.entries()] == story.ids(2, 1)
+    tier.limit_bytes = tier.usage().nbytes - 1
+    tier.settle()
+    assert [entry.page for entry in tier.entries()] == story.ids(1)
+    assert tier.usage().undecodable_pages == 0
+    assert len(files_in(tmp_path)) == 1
+    tier.check_integrity()
+
+
+def test_writing_an_undecodable_page_heals_it(tmp_path: Path, story: Story) -> None:
+    tier = _undecodable(tmp_path, story)
+    assert tier.write(story.page(2), 10**18, story.document) == "written"
+    assert read_cold(tier, story.id(2)) == story.page(2).payload
+    assert tier.usage().undecodable_pages == 0
+    assert len(files_in(tmp_path)) == 2
+
+
+def test_a_later_packing_is_kept_and_a_damaged_header_of_a_later_format_is_not(
+    tmp_path: Path, story: Story
+) -> None:
+    tier = _open(tmp_path)
+    later = _floats(story, 1, codec="planes/2 []")
+    assert tier.write(later, 10**18, story.document) == "written"
+    with pytest.raises(UndecodablePage, match="planes/2"):
+        read_cold(tier, story.id(1))
+    assert len(files_in(tmp_path)) == 1
+    assert tier.write(story.page(2), 10**18, story.document) == "written"
+    (path,) = (entry.path for entry in tier.entries() if entry.page == story.id(2))
+    _as_format_2(path)
+    path.write_bytes(path.read_bytes().replace(b"later", b"lates"))
+    with pytest.raises(CorruptPage):
+        read_cold(tier, story.id(2))
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("stated", ["0", "-2", "2.0", "", "x", "٢", "9" * 5000])
+def test_only_a_higher_whole_number_is_a_later_format(story: Story, stated: str) -> None:
+    meta = story.meta(1)
+    raw = encode_header(meta, "xxh3-128:" + "0" * 32)
+    document = json.loads(raw[8:])
+    fields = document.pop("__metadata__")
+    del fields["header_checksum"]
+    fields["format"] = stated
+    summed = json.dumps([fields, document], separators=(",", ":")).encode()
+    fields["header_checksum"] = xxhash.xxh3_64_hexdigest(summed)
+    text = json.dumps({"__metadata__": fields, **document}, separators=(",", ":")).encode()
+    length = -(-(8 + len(text)) // (16 * KIB)) * 16 * KIB - 8
+    with pytest.raises(CorruptPage):
+        decode_header(length.to_bytes(8, "little") + text.ljust(length))

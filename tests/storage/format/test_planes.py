@@ -1,0 +1,135 @@
+import contextlib
+import struct
+import tracemalloc
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit.examples import examples
+from omlx_cache_storage.format import planes
+
+needs_zstd = pytest.mark.skipif(not planes.available(), reason="the extra zstd is not installed")
+pytestmark = needs_zstd
+
+
+def bf16(elements: int, seed: int = 0) -> bytes:
+    drawn = np.random.default_rng(seed).normal(size=elements).astype(np.float32)
+    return (drawn.view(np.uint32) >> 16).astype("<u2").tobytes()
+
+
+def packed(raw: bytes) -> bytes:
+    result = planes.pack(raw)
+    assert isinstance(result, planes.Packed)
+    return result.frame
+
+
+def sealed(magic: bytes, size: int, high: int, checksum: int) -> bytes:
+    fields = struct.pack("<8sQQQ", magic, size, high, checksum)
+    return fields + struct.pack("<Q", xxhash.xxh3_64_intdigest(fields))
+
+
+@pytest.mark.parametrize("elements", [2048, 100_001, 1 << 20])
+def test_page_comes_back_byte_for_byte(elements: int) -> None:
+    raw = bf16(elements)
+    assert planes.unpack(packed(raw), len(raw)) == raw
+
+
+def test_bf16_page_shrinks_by_well_over_a_tenth() -> None:
+    raw = bf16(1 << 18)
+    result = planes.pack(raw)
+    assert isinstance(result, planes.Packed)
+    assert result.saving == pytest.approx(1 - len(result.frame) / len(raw))
+    assert 0.25 < result.saving < 0.40
+
+
+def test_page_without_redundancy_is_left_alone() -> None:
+    noise = np.random.default_rng(0).bytes(1 << 16)
+    result = planes.pack(noise)
+    assert isinstance(result, planes.NotWorthIt)
+    assert result.saving < planes.MIN_SAVING
+
+
+def test_unpacking_into_a_slice_leaves_the_rest_alone() -> None:
+    raw = bf16(4096)
+    buffer = bytearray(b"\xaa" * (len(raw) + 64))
+    planes.unpack_into(packed(raw), memoryview(buffer)[32:-32])
+    assert buffer[32:-32] == raw
+    assert buffer[:32] == buffer[-32:] == b"\xaa" * 32
+
+
+@pytest.mark.parametrize("size", [0, 1, 4095])
+def test_empty_or_odd_page_is_refused(size: int) -> None:
+    with pytest.raises(ValueError, match=r"empty|multiple"):
+        planes.pack(bytes(size))
+
+
+@settings(max_examples=examples(80))
+@given(st.data())
+def test_every_flipped_bit_or_cut_is_refused(data: st.DataObject) -> None:
+    raw = bf16(2048)
+    frame = bytearray(packed(raw))
+    if data.draw(st.booleans()):
+        place = data.draw(st.integers(0, len(frame) - 1))
+        frame[place] ^= 1 << data.draw(st.integers(0, 7))
+    else:
+        del frame[data.draw(st.integers(0, len(frame) - 1)) :]
+    # A flip in zstd's own optional fields may leave the plane as it was; wrong bytes never pass.
+    with contextlib.suppress(planes.BadFrame):
+        assert planes.unpack(bytes(frame), len(raw)) == raw
+
+
+@given(st.binary(max_size=200), st.integers(0, 2**40))
+def test_any_bytes_give_bad_frame(junk: bytes, size: int) -> None:
+    with pytest.raises(planes.BadFrame):
+        planes.unpack(junk, size)
+
+
+@pytest.mark.parametrize(
+    ("magic", "size", "high"),
+    [
+        (planes.MAGIC, 1 << 62, 100),
+        (planes.MAGIC, 4096, 1 << 62),
+        (planes.MAGIC, 4095, 100),
+        (planes.MAGIC, 0, 100),
+        (b"OMLXPLN2", 4096, 100),
+    ],
+)
+def test_well_sealed_header_with_false_sizes_allocates_nothing(
+    magic: bytes, size: int, high: int
+) -> None:
+    frame = sealed(magic, size, high, 0) + bytes(3000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(planes.BadFrame):
+            planes.unpack(frame, size)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_bomb_in_the_high_plane_is_stopped_at_the_planes_size() -> None:
+    bomb = planes._compress(bytes(1 << 26))
+    frame = sealed(planes.MAGIC, 4096, len(bomb), 0) + bytes(2048) + bomb
+    tracemalloc.start()
+    try:
+        with pytest.raises(planes.BadFrame, match="more than"):
+            planes.unpack(frame, 4096)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 22
+    finally:
+        tracemalloc.stop()
+
+
+def test_high_plane_that_ends_early_or_is_no_zstd_is_refused() -> None:
+    for plane, message in ((planes._compress(bytes(2047)), "2047"), (b"junk" * 9, "no zstd")):
+        frame = sealed(planes.MAGIC, 4096, len(plane), 0) + bytes(2048) + plane
+        with pytest.raises(planes.BadFrame, match=message):
+            planes.unpack(frame, 4096)
+
+
+def test_sound_frame_of_another_page_size_is_refused() -> None:
+    raw = bf16(2048)
+    with pytest.raises(planes.BadFrame, match="expected"):
+        planes.unpack(packed(raw), len(raw) + 2)

@@ -1,0 +1,61 @@
+"""Pages that the writer packs for the disk come back as they were, or not at all."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kit.storage import Story, files_in, read_cold
+from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.errors import CorruptPage
+from omlx_cache_storage.format import planes
+from omlx_cache_storage.format.wrapping import wrap
+from omlx_cache_storage.page import Page, TensorSpec
+
+pytestmark = pytest.mark.skipif(not planes.available(), reason="no zstd is installed")
+
+
+def _floats(story: Story, number: int) -> Page:
+    meta = story.meta(number, nbytes=32 * 1024)
+    specs = (TensorSpec("0.keys", "F16", (1, 2, 16, 256)), TensorSpec("0.values", "F16", (8192,)))
+    values = np.random.default_rng(number).normal(size=16384).astype(np.float16)
+    fields = {name: getattr(meta, name) for name in meta.__dataclass_fields__}
+    return Page(type(meta)(**{**fields, "tensors": specs}), values.tobytes())
+
+
+def _open(directory: Path) -> ColdTier:
+    tier = ColdTier(directory, 2**30, encode=wrap)
+    tier.open()
+    return tier
+
+
+def test_a_packed_page_is_smaller_and_read_back_bit_for_bit(tmp_path: Path) -> None:
+    story, tier = Story(), _open(tmp_path)
+    page = _floats(story, 1)
+    assert tier.write(page, 10**18, story.document) == "written"
+    (path,) = files_in(tmp_path)
+    assert path.stat().st_size < 16 * 1024 + len(page.payload) * 0.95
+    for reader_tier in (tier, _open(tmp_path)):
+        with reader_tier.reading(page.meta.id) as reader:
+            assert reader.meta == page.meta
+            pieces = [bytearray(10), bytearray(0), bytearray(len(page.payload) - 10)]
+            reader.read_into(pieces)
+        assert b"".join(pieces) == page.payload
+
+
+def test_a_page_that_does_not_shrink_is_stored_as_it_is(tmp_path: Path) -> None:
+    story, tier = Story(), _open(tmp_path)
+    assert tier.write(story.page(1), 10**18, story.document) == "written"
+    assert read_cold(tier, story.id(1)) == story.page(1).payload
+
+
+def test_a_damaged_packed_page_is_corrupt_and_deleted(tmp_path: Path) -> None:
+    story, tier = Story(), _open(tmp_path)
+    assert tier.write(_floats(story, 1), 10**18, story.document) == "written"
+    (path,) = files_in(tmp_path)
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 4
+    path.write_bytes(raw)
+    with pytest.raises(CorruptPage):
+        read_cold(tier, story.id(1))
+    assert files_in(tmp_path) == []

@@ -1,0 +1,40 @@
+"""A page that the disk's budget has no room for holds up neither memory nor a commit."""
+
+from pathlib import Path
+
+import pytest
+
+from kit.storage import Story, commit, open_store
+
+KIB = 1024
+
+
+@pytest.mark.parametrize("policy", ["through", "back"])
+@pytest.mark.parametrize("full", ["drop", "wait"])
+@pytest.mark.parametrize("hot", [0, 96 * KIB])
+def test_a_chain_beyond_every_budget_is_committed_in_turns_without_end(
+    tmp_path: Path, policy: str, full: str, hot: int
+) -> None:
+    story = Story("long", nbytes=16 * KIB)
+    with open_store(
+        tmp_path,
+        hot_bytes=hot,
+        queue_bytes=48 * KIB,
+        cold_bytes=280 * KIB,
+        write_policy=policy,
+        queue_full=full,
+    ) as store:
+        for turn in range(6):
+            for last in range(2, 41, 2):
+                store.touch(story.ids(*range(1, last + 1)))
+                commit(store, story, last - 1, last)
+            assert store.flush(60), f"turn {turn}"
+            store.hot.check_integrity()
+        usage = store.stats().cold
+        assert usage is not None
+        assert usage.refused_pages > 0
+        assert usage.state == "ok"
+        other = Story("other", nbytes=16 * KIB)
+        commit(store, other, 1, 2)
+        assert store.flush(60)
+        assert all(page in store.cold for page in other.ids(1, 2))  # type: ignore[operator]
