@@ -1,9 +1,12 @@
 """A store in a directory of the test's own, and models of the zoo."""
 
+import importlib.util
 import random
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from kit import zoo
 from omlx_cache import BlockStore, CacheSettings
 
 Open = Callable[..., BlockStore]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "scheduler.py"
 
 
 @pytest.fixture
@@ -51,3 +55,15 @@ def model_of(family: str) -> Any:
 
 def prompt_of(length: int, seed: int = 0) -> list[int]:
     return random.Random(seed).choices(range(200), k=length)
+
+
+@pytest.fixture(scope="module")
+def scheduler() -> Iterator[ModuleType]:
+    spec = importlib.util.spec_from_file_location("example_scheduler", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]

@@ -1,11 +1,8 @@
 """The reference scheduler of examples/, as a user would run it."""
 
-import importlib.util
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,21 +12,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_cache import BlockStore, PrefixCache
 
-from .conftest import Open, model_of, prompt_of
-
-PATH = Path(__file__).parents[2] / "examples" / "scheduler.py"
-
-
-@pytest.fixture(scope="module")
-def scheduler() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("example_scheduler", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+from .conftest import EXAMPLE, Open, model_of, prompt_of
 
 
 @contextmanager
@@ -66,7 +49,7 @@ def greedy(model: Any, prompt: list[int], count: int) -> list[int]:
 
 
 def test_it_is_short_enough_to_read() -> None:
-    assert len(PATH.read_text().splitlines()) < 200
+    assert len(EXAMPLE.read_text().splitlines()) < 200
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "qwen3_next"])

@@ -1,10 +1,9 @@
 """While one request's prefix is read from a slow disk, the others decode."""
 
-import importlib.util
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from omlx_cache.integrations.batch import CachedBatchGenerator
 
 from .conftest import model_of, prompt_of
 from .test_batch import NEW, alone, serve
-from .test_scheduler import PATH
 
 STORED = prompt_of(300, seed=50)
 OTHER = prompt_of(90, seed=51)
@@ -99,35 +97,28 @@ def test_a_waiting_request_can_be_cancelled(model: Any, tmp_path: Path, disk: Pa
 
 
 def test_the_reference_scheduler_decodes_others_meanwhile(
-    model: Any, tmp_path: Path, disk: PagedDisk
+    scheduler: ModuleType, model: Any, tmp_path: Path, disk: PagedDisk
 ) -> None:
-    spec = importlib.util.spec_from_file_location("example_scheduler", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
     expected = alone(model, [STORED, OTHER])
     with open_store(tmp_path, disk, restore_wait_seconds=60) as store:
         disk.hold = lambda position, group: True
-        scheduler = module.Scheduler(model, PrefixCache(model, store))
+        made = scheduler.Scheduler(model, PrefixCache(model, store))
         answers: list[list[int]] = []
 
         def clients() -> None:
             # Something must be decoding, or the loop has nothing better to do than to wait.
-            quick = scheduler.submit(module.Request(OTHER, max_tokens=NEW))
+            quick = made.submit(scheduler.Request(OTHER, max_tokens=NEW))
             first = quick.tokens.get()
-            slow = scheduler.submit(module.Request(STORED, max_tokens=NEW))
+            slow = made.submit(scheduler.Request(STORED, max_tokens=NEW))
             rest = quick.answer()
             waiting = not slow.done.is_set() and slow.tokens.empty()
             disk.gate.set()
             answers.extend([slow.answer(), [first, *rest]])
             assert waiting
-            scheduler.stop()
+            made.stop()
 
         thread = threading.Thread(target=clients)
         thread.start()
-        scheduler.run()
+        made.run()
         thread.join()
         assert answers == expected
-    del sys.modules[spec.name]
