@@ -30,8 +30,9 @@ class Lookup:
 class CommitResult:
     """What a commit handed to the tiers: `pages` new ones of `nbytes` together.
 
-    `tokens` is the position up to which the sequence was considered; `promoted_pages` were on the
-    disk and are in memory again; `skipped` counts pages that were not stored, by reason.
+    `tokens` is the position up to which the sequence was considered; `skipped` counts pages that
+    were not stored, by reason. `promoted_pages` is 0: a commit takes no page that is on the disk
+    into memory, a restore does.
     """
 
     tokens: int

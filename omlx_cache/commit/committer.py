@@ -107,11 +107,14 @@ class Committer:
             due.append(end)
         if due or end // self._chain.block_size * self._chain.block_size > self._done:
             self._row = row
-            self._admission.add_staged()
-            self._store_blocks(layout, end)
-            if due:
-                self._store_stops(layout, extent, due)
-            self._row = None
+            try:
+                self._admission.add_staged()
+                self._store_blocks(layout, end)
+                if due:
+                    self._store_stops(layout, extent, due)
+            finally:
+                # A later commit must not cut from it, and it refers to the batch's buffers.
+                self._row = None
         if extent.exact and 0 < self._prompt_length <= end + 1:
             self._trail.follow(layout, end)
 
