@@ -128,10 +128,18 @@ class BlockStore(Tiers):
         return None if self._closed else super().find(page)
 
     def admit(
-        self, nbytes: int, own: Collection[PageId] = (), *, evict: bool = True, queue: bool = True
+        self,
+        nbytes: int,
+        own: Collection[PageId] = (),
+        *,
+        evict: bool = True,
+        queue: bool = True,
+        position: int | None = None,
     ) -> bool:
         """`Tiers.admit`; a closed store admits nothing."""
-        return not self._closed and super().admit(nbytes, own, evict=evict, queue=queue)
+        return not self._closed and super().admit(
+            nbytes, own, evict=evict, queue=queue, position=position
+        )
 
     def readable_document(self, digest: BlockKey) -> dict[str, object]:
         """Return a namespace's document, from its directory for one of another process; for people.

@@ -10,9 +10,14 @@ from omlx_cache.commit.staging import Staging
 from omlx_cache.results import CommitResult
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
+from omlx_cache_storage.tier import TierView
 
 STALL_SECONDS = 60.0
 """How long a commit that waits for the disk sees no page written before it gives up."""
+
+
+Fallbacks = Callable[[TierView], Iterable[PageId]]
+"""Names the pages that a tier shall keep for a chain whose deep end it may lack."""
 
 
 class PageSink(Protocol):
@@ -20,11 +25,15 @@ class PageSink(Protocol):
 
     def find(self, page: PageId) -> PageInfo | None: ...
     def tails(self, parent: BlockKey) -> set[Tail]: ...
-    def admit(self, nbytes: int, own: set[PageId], *, queue: bool = True) -> bool: ...
+    def admit(
+        self, nbytes: int, own: set[PageId], *, queue: bool = True, position: int | None = None
+    ) -> bool: ...
     def release(self, nbytes: int) -> None: ...
     def put(self, page: Page, stamp_ns: int | None = None) -> bool: ...
     def stamp(self) -> int: ...
-    def touch(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None: ...
+    def touch(
+        self, chain: Sequence[PageId], stamp_ns: int | None = None, besides: Fallbacks = ...
+    ) -> None: ...
     def arrange(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None: ...
     def demote(self, pages: Iterable[PageId]) -> None: ...
     @property
@@ -76,18 +85,21 @@ class Admission:
         self._own.add(page)
         return True
 
-    def add(self, nbytes: int, make: Callable[[], Page], *, stage: bool = False) -> bool:
-        """Make and store a page of `nbytes`, or of more when it turns out so; False without room.
+    def add(
+        self, nbytes: int, position: int, make: Callable[[], Page], *, stage: bool = False
+    ) -> bool:
+        """Make and store a page of `nbytes`, or of more when it turns out so, that ends at
+        `position`; False without room.
 
         With `stage` a page without room waits in staging, while the sequence goes on.
         """
-        if self._admit(nbytes):
+        if self._admit(nbytes, position):
             page = _made(make, nbytes, self._store.release)
             if page.meta.nbytes == nbytes:
                 self._put(page)
                 return True
             self._store.release(nbytes)
-            if self._admit(page.meta.nbytes):
+            if self._admit(page.meta.nbytes, position):
                 self._put(page)
                 return True
         elif stage and not self.finishing and self._staging.reserve(nbytes):
@@ -102,37 +114,46 @@ class Admission:
 
     def add_staged(self) -> None:
         """Store the pages that waited in staging, as far as there is room by now."""
-        for page in self._staging.take_pages():
-            if self._admit(page.meta.nbytes):
-                self._put(page)
-            elif not self.finishing and self._staging.reserve(page.meta.nbytes):
-                self._staging.add_page(page)
-            else:
-                self.skipped[reasons.NO_ROOM] += 1
+        for page in self.take_staged():
+            self.add_made(page)
 
-    def finish(self, pages: Sequence[PageId]) -> None:
-        """Mark `pages`, a whole sequence's, as used together; from now on pages wait for room."""
+    def take_staged(self) -> list[Page]:
+        """Hand over the pages that wait in staging, shallow positions first."""
+        return self._staging.take_pages()
+
+    def add_made(self, page: Page) -> None:
+        """Store a page that waited in staging; without room it goes back there, or is dropped and
+        counted when nothing waits any more."""
+        if self._admit(page.meta.nbytes, page.meta.position):
+            self._put(page)
+        elif not self.finishing and self._staging.reserve(page.meta.nbytes):
+            self._staging.add_page(page)
+        else:
+            self.skipped[reasons.NO_ROOM] += 1
+
+    def finish(self, pages: Sequence[PageId], fallbacks: Fallbacks) -> None:
+        """Mark `pages`, a whole sequence's, as used together, and what was stored on the way with
+        them; from now on pages wait for room."""
         self.finishing = True
         self._deadline = (
             None if self._wait_seconds is None else time.monotonic() + self._wait_seconds
         )
         self._stamp = self._store.stamp()
         # What this sequence stored a moment ago is not used a second time by that.
-        self._store.touch([page for page in pages if page not in self._new], self._stamp)
-        self._store.arrange([page for page in pages if page in self._new], self._stamp)
-        self.add_staged()
+        self._store.touch([page for page in pages if page not in self._new], self._stamp, fallbacks)
+        self._store.arrange(list(self._new), self._stamp)
 
     def result(self, end: int) -> CommitResult:
         """Return what was stored so far of a sequence of `end` tokens."""
         skipped = {reason: count for reason, count in self.skipped.items() if count}
         return CommitResult(end, self._pages, self._nbytes, 0, skipped)
 
-    def _admit(self, nbytes: int) -> bool:
+    def _admit(self, nbytes: int, position: int) -> bool:
         """Reserve memory for a page; only at the end, wait for the writer and do without it."""
         while True:
             # Asked first: what ends between a refusal and the wait is progress too.
             ended = self._store.writes_ended
-            if self._store.admit(nbytes, self._own):
+            if self._store.admit(nbytes, self._own, position=position):
                 return True
             if not self.finishing:
                 return False
@@ -142,7 +163,7 @@ class Admission:
                 if time.monotonic() - began >= left:
                     # A disk that hangs is waited for once, not again for each page.
                     self._deadline = 0.0
-                return self._store.admit(nbytes, self._own, queue=False)
+                return self._store.admit(nbytes, self._own, queue=False, position=position)
 
     def _put(self, page: Page) -> None:
         self._own.add(page.meta.id)

@@ -30,6 +30,7 @@ from omlx_cache.pages.cut import (
 from omlx_cache.pages.encoding import codecs_for, encode_page, encoded_nbytes
 from omlx_cache.pages.layout import Layout
 from omlx_cache.pages.tensors import DENSE, codec_text, live_tags
+from omlx_cache.restore.fallbacks import fallbacks
 from omlx_cache.results import CommitResult
 from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.page import Page, PageId, PageMeta
@@ -125,10 +126,12 @@ class Committer:
 
     def advance_row(self, row: Source, end: int) -> None:
         """Store the complete blocks of one row of a batch; `row` has its tokens from `done` on."""
-        group = next((g for g in self._groups if g.kind == "paged"), None)
+        group = _paged(self._groups)
         if group is not None:
             self._admission.add_staged()
-            self._done = self._store_paged([row], group, self._ends_after(end), "", DENSE)
+            size = self._chain.block_size
+            ends = range(self._done + size, end + 1, size)
+            self._done = self._store_paged([row], group, ends, "", DENSE)
 
     @property
     def done(self) -> int:
@@ -146,29 +149,44 @@ class Committer:
             self._admission.skipped[reasons.POSITION] += 1
         if end == 0:
             return self._admission.result(0)
-        self._admission.finish(needed(self._chain, layout.groups, end))
-        reached = self._store_blocks(layout, end)
-        if reached:
+        self._admission.finish(
+            needed(self._chain, layout.groups, end),
+            lambda tier: fallbacks(self._chain, layout.groups, tier, end),
+        )
+        # Whatever left the tiers since it was restored or stored is cut again.
+        self._done = 0
+        reached = True
+        for page in self._admission.take_staged():
+            # A window or a state is nothing without what lies before it: the deep end gives way.
+            reached = reached and self._store_blocks(layout, page.meta.position)
+            if reached:
+                self._admission.add_made(page)
+            else:
+                self._admission.skipped[reasons.NO_ROOM] += 1
+        if self._store_blocks(layout, end):
             due = [stop for stop in self._stops if stop <= end]
             self._store_stops(layout, extent, sorted({*due, end}))
             if len(layout.groups) == 1 and 0 < self._prompt_length <= end:
                 self._store_tail(layout, self._prompt_length)
+        else:
+            self._admission.skipped[reasons.NO_ROOM] += len(self._unstored(layout, end))
         self._store.demote(superseded(self._chain, end, self._store.tails))
         return self._admission.result(end)
 
-    def _ends_after(self, end: int) -> list[int]:
+    def _unstored(self, layout: Layout, end: int) -> list[int]:
+        """Return where the complete blocks up to `end` end that are still to be stored; at the end
+        of the sequence only those that no tier has."""
         size = self._chain.block_size
-        return list(range(self._done + size, end + 1, size))
+        ends = list(range(self._done + size, end + 1, size))
+        group = _paged(layout.groups)
+        return [e for e in ends if self._missing(group, e)] if self._admission.finishing else ends
 
     def _store_blocks(self, layout: Layout, end: int) -> bool:
         """Store the complete blocks of the paged group up to `end`; False when one had no room."""
-        group = next((g for g in layout.groups if g.kind == "paged"), None)
-        ends = self._ends_after(end)
-        if self._admission.finishing:
-            # Whatever left the tiers since it was restored or stored is cut again.
-            size = self._chain.block_size
-            ends = [e for e in range(size, end + 1, size) if self._missing(group, e)]
+        group = _paged(layout.groups)
+        ends = self._unstored(layout, end)
         if not ends or group is None:
+            self._done = max(self._done, self._chain.block_start(end + 1))
             return True
         self._done = self._store_paged_of(layout, group, ends)
         return self._done >= ends[-1]
@@ -195,7 +213,7 @@ class Committer:
     ) -> int:
         """Store paged pages in order, and return the boundary before the first without room."""
         cutter: Cutter | None = None
-        for index, end in enumerate(ends):
+        for end in ends:
             if self._admission.owns(PageId(self._chain.key(end), group.name)):
                 continue
             span = TokenRange(self._chain.block_start(end), end)
@@ -206,8 +224,6 @@ class Committer:
             meta = self._meta(group, end, len(span), cuts, extra, tags)
             cutter = cutter or Cutter(sources)
             if not self._add(meta, cutter, cuts):
-                if self._admission.finishing:
-                    self._admission.skipped[reasons.NO_ROOM] += len(ends) - index
                 return self._chain.block_start(end)
         return ends[-1] if ends else self._done
 
@@ -237,7 +253,7 @@ class Committer:
         return exact and not extent.overwritten and self._store_state(layout, group, stop)
 
     def _store_tail(self, layout: Layout, stop: int) -> None:
-        group = next((g for g in layout.groups if g.kind == "paged"), None)
+        group = _paged(layout.groups)
         if group is None or stop % self._chain.block_size == 0 or not self._missing(group, stop):
             return
         self._store_paged_of(layout, group, [stop])
@@ -304,4 +320,9 @@ class Committer:
         def make() -> Page:
             return encode_page(Page(meta, cutter.payload(cuts)), codecs)
 
-        return self._admission.add(encoded_nbytes(meta, codecs), make, stage=stage)
+        nbytes = encoded_nbytes(meta, codecs)
+        return self._admission.add(nbytes, meta.position, make, stage=stage)
+
+
+def _paged(groups: Iterable[GroupSpec]) -> GroupSpec | None:
+    return next((group for group in groups if group.kind == "paged"), None)

@@ -43,7 +43,7 @@ class RestorePoint:
     wanted_state: int | None = None
 
 
-class _GroupPages:
+class GroupPages:
     """The pages of one group, by end position, indexed so that a cover is judged in O(1).
 
     Only the last block of a span can be covered by a page that ends inside a block, and only the
@@ -146,18 +146,21 @@ def find_restore_point(
     `known` are boundaries that earlier requests reached: the matched length of layouts without
     a paged group.
     """
-    found = _collect(chain, groups, view, bad)
-    matched = _reach(chain, groups, found, known)
+    found = collect(chain, groups, view, bad)
+    matched = reach(chain, groups, found, known)
+    position = next(positions(found, min(matched, limit)), 0)
+    uses = {group: found[group].needed(position) for group in groups} if position else {}
+    reason = None if position and position == limit else _reason(matched, position)
+    return RestorePoint(position, uses, reason, matched, _missed(groups, position, matched, chain))
+
+
+def positions(found: Mapping[GroupSpec, GroupPages], top: int) -> Iterator[int]:
+    """Yield the positions up to `top` at which every group can be rebuilt, the longest first."""
     # Windows and states first: where they were evicted they say so at once.
     pickiest = sorted(found.values(), key=lambda pages: pages.group.kind == "paged")
-    for position in _candidates(found, min(matched, limit)):
+    for position in _candidates(found, top):
         if all(pages.rebuilds(position) for pages in pickiest):
-            uses = {group: found[group].needed(position) for group in groups}
-            reason = None if position == limit else _reason(matched, position)
-            return RestorePoint(
-                position, uses, reason, matched, _missed(groups, position, matched, chain)
-            )
-    return RestorePoint(0, {}, _reason(matched, 0), matched, _missed(groups, 0, matched, chain))
+            yield position
 
 
 def _reason(matched: int, position: int) -> str:
@@ -174,13 +177,14 @@ def _missed(
     return None
 
 
-def _collect(
+def collect(
     chain: KeyChain,
     groups: Sequence[GroupSpec],
     view: PageView,
-    bad: frozenset[PageId],
-) -> dict[GroupSpec, _GroupPages]:
-    found = {group: _GroupPages(group, chain.block_size) for group in groups}
+    bad: frozenset[PageId] = frozenset(),
+) -> dict[GroupSpec, GroupPages]:
+    """Return the pages of a chain, by group, up to the first gap in the paged one."""
+    found = {group: GroupPages(group, chain.block_size) for group in groups}
     paged = next((group for group in groups if group.kind == "paged"), None)
     names = {group.name: group for group in groups}
 
@@ -212,11 +216,11 @@ def _collect(
     return found
 
 
-def _reach(
+def reach(
     chain: KeyChain,
     groups: Sequence[GroupSpec],
-    found: Mapping[GroupSpec, _GroupPages],
-    known: frozenset[int],
+    found: Mapping[GroupSpec, GroupPages],
+    known: frozenset[int] = frozenset(),
 ) -> int:
     """Return how many leading tokens are known."""
     paged = next((group for group in groups if group.kind == "paged"), None)
@@ -224,13 +228,13 @@ def _reach(
         ends = {end for pages in found.values() for end in pages.uses}
         return max(ends | known, default=0)
     paged_ends = found[paged].uses
-    reach = 0
-    while reach + chain.block_size in paged_ends:
-        reach += chain.block_size
-    return max((e for e in paged_ends if reach <= e < reach + chain.block_size), default=reach)
+    whole = 0
+    while whole + chain.block_size in paged_ends:
+        whole += chain.block_size
+    return max((e for e in paged_ends if whole <= e < whole + chain.block_size), default=whole)
 
 
-def _candidates(found: Mapping[GroupSpec, _GroupPages], top: int) -> list[int]:
+def _candidates(found: Mapping[GroupSpec, GroupPages], top: int) -> list[int]:
     """Return positions worth trying, the longest first, all > 0 and <= top."""
     states = [pages.uses for group, pages in found.items() if group.kind == "state"]
     if states:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from omlx_cache.arrays.mlxio import Array, on_host
 from omlx_cache.pages.layout import Layout
 from omlx_cache.restore.device import join_on_device
+from omlx_cache.restore.fallbacks import fallbacks
 from omlx_cache.restore.fetch import fetch_all
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import PageUse, RestorePoint
@@ -151,7 +152,12 @@ def rebuild(
             leaf_plan.leaf.adapter.rebuild(
                 leaf_plan.leaf.cache, fields, point.position, leaf_plan.phase
             )
-    walk.source.touch(root_first(point), walk.stamp)
+    groups = walk.layout.groups
+    walk.source.touch(
+        root_first(point),
+        walk.stamp,
+        lambda tier: fallbacks(walk.chain, groups, tier, walk.limit),
+    )
     return Restored(point, _cold_tokens(point, from_disk))
 
 

@@ -1,6 +1,6 @@
 """What a restore asks of a store: all of it, so that nobody reaches through to a tier."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -8,7 +8,7 @@ from typing import Protocol
 from omlx_cache.restore.lookup import PageView
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
-from omlx_cache_storage.tier import OpenPage
+from omlx_cache_storage.tier import OpenPage, TierView
 
 
 class PageSource(PageView, Protocol):
@@ -29,7 +29,12 @@ class PageSource(PageView, Protocol):
     def keep(self, page: Page) -> bool: ...
     def withdraw(self, pages: Collection[PageId]) -> None: ...
     def being_read(self, page: PageId) -> "Future[Page | None] | None": ...
-    def touch(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None: ...
+    def touch(
+        self,
+        chain: Sequence[PageId],
+        stamp_ns: int | None = None,
+        besides: Callable[[TierView], Iterable[PageId]] = ...,
+    ) -> None: ...
     def forget(self, page: PageId) -> None: ...
 
 

@@ -1,76 +1,20 @@
 """The hot tier: pages in memory, under a byte budget."""
 
+import sys
 import threading
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from omlx_cache_storage.format.names import parent_hint
+from omlx_cache_storage.held import Held, HotEntry
 from omlx_cache_storage.index import PageIndex
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
+from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
 from omlx_cache_storage.recency import ChainRecency, Clock
 from omlx_cache_storage.stats import HotUsage
 
 SPARE_SHARE = 32
 """What a sequence larger than the tier pushes out of its own pages at a time, and what write-back
 queues at a time: this share of the tier, so that the order is not gone through for each page."""
-
-
-@dataclass(slots=True)
-class _Held:
-    """A page in memory. `pins`: writes that still need it. `dirty`: the disk lacks it.
-    `refused`: it lacks it because its budget has no room for a page so deep."""
-
-    page: Page
-    dirty: bool
-    pins: int = 0
-    refused: bool = False
-
-    @property
-    def position(self) -> int:
-        return self.page.meta.position
-
-    @property
-    def held(self) -> int:
-        return self.page.meta.held
-
-    @property
-    def tail(self) -> bool:
-        return self.page.meta.tail
-
-    @property
-    def hint(self) -> bytes:
-        return parent_hint(self.page.meta.parent)
-
-    @property
-    def tier(self) -> str:
-        return "pending" if self.pins else "hot"
-
-
-class HotEntry(NamedTuple):
-    """A page in a listing: `tier` is `hot` or `pending`, `used_ns` its recency stamp."""
-
-    meta: PageMeta
-    tier: str
-    used_ns: int
-
-    @property
-    def page(self) -> PageId:
-        return self.meta.id
-
-    @property
-    def namespace(self) -> BlockKey:
-        return self.meta.namespace
-
-    @property
-    def info(self) -> PageInfo:
-        return PageInfo(self.meta.position, self.meta.held, self.meta.nbytes, self.tier)
-
-    @property
-    def path(self) -> None:
-        """None: what is in memory is no file."""
-        return None
 
 
 class Grant(NamedTuple):
@@ -83,10 +27,10 @@ class Grant(NamedTuple):
 class HotTier:
     """Holds live pages; `bytes held + bytes reserved <= limit_bytes` at every moment.
 
-    `_lock` guards `_index`, `_order`, `_bytes`, `_reserved`, `_dirty_bytes`, `_queued_bytes` (dirty
-    and pinned), `_peak`, `_evicted`; any thread may call. No I/O here. A pinned page (queued for
-    the disk) is never evicted. With `keep_dirty` a page that the disk lacks is not evicted either,
-    but named for writing first.
+    `_lock` guards `_index`, `_order`, `_bytes`, `_reserved`, `_dirty_bytes` (of unwritten
+    pages), `_queued_bytes` (pinned ones of them), `_peak`, `_evicted`; any thread may call. No I/O
+    here. A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that the
+    disk lacks is not evicted either, but named for writing first.
     Without `retain` a page leaves as soon as the disk has it. `backed` says that there is a disk:
     a sequence may then push out pages of its own that the disk has.
     """
@@ -106,7 +50,7 @@ class HotTier:
         self._backed = backed
         self._clock = clock or Clock()
         self._lock = threading.Lock()
-        self._index: PageIndex[_Held] = PageIndex()
+        self._index: PageIndex[Held] = PageIndex()
         self._order = ChainRecency()
         self._bytes = 0
         self._reserved = 0
@@ -122,15 +66,17 @@ class HotTier:
         *,
         evict: bool = True,
         give_up_dirty: bool = False,
+        position: int | None = None,
     ) -> Grant:
         """Set bytes aside for a page about to be made, evicting others as needed.
 
-        Pages of the same sequence (`own`) leave last, and only those that the disk has. Without
+        Pages of the same sequence (`own`) leave last, and only those that the disk has, or that
+        end behind `position`, where the new page does: they are nothing without it. Without
         `evict` only free room is granted. `give_up_dirty` evicts pages of others that the disk
         lacks as well, whatever `keep_dirty` says.
         """
         with self._lock:
-            victims, dirty = self._victims(nbytes, own, evict, give_up_dirty)
+            victims, dirty = self._victims(nbytes, own, evict, give_up_dirty, position)
             if victims is None:
                 return Grant(False, dirty)
             for page in victims:
@@ -179,7 +125,7 @@ class HotTier:
             if old is not None and old.held >= meta.held:
                 return False
             self._drop(meta.id)
-            held = _Held(page, dirty, 0 if old is None else old.pins)
+            held = Held(page, dirty, 0 if old is None else old.pins)
             self._index.put(meta.id, held)
             self._order.add(
                 meta.id, meta.position, self._clock.now() if stamp_ns is None else stamp_ns
@@ -237,11 +183,15 @@ class HotTier:
         """Note that the disk has lost pages: what is here of them must be written again."""
         with self._lock:
             for page in pages:
-                held = self._index.get(page)
-                if held is not None:
-                    self._weigh(held, -1)
-                    held.dirty = True
-                    self._weigh(held, 1)
+                self._set_lost(page, refused=False)
+
+    def mark_evicted(self, pages: Iterable[tuple[PageId, int]]) -> None:
+        """Note that the disk has evicted pages, each with its stamp there: what is here of them is
+        to be written again if it was used since, and else once it is."""
+        with self._lock:
+            for page, stamp_ns in pages:
+                if page in self._order:
+                    self._set_lost(page, refused=self._order.stamp(page) <= stamp_ns)
 
     def is_dirty(self, page: PageId) -> bool:
         """True when the page is here, the disk lacks it, and no write is queued."""
@@ -263,12 +213,12 @@ class HotTier:
             def note(page: PageId) -> bool:
                 nonlocal left
                 held = self._index.get(page)
-                if held is not None and held.dirty:
+                if held is not None and held.unwritten:
                     size = held.page.meta.nbytes
                     if left <= beyond_bytes and beyond_bytes - left + size > spare:
                         return False
                     left -= size
-                    if not held.pins and not held.refused:
+                    if not held.pins:
                         named.append(page)
                 return left > beyond_bytes - spare
 
@@ -276,9 +226,16 @@ class HotTier:
         return named
 
     def touch(self, chain: Iterable[PageId], stamp_ns: int | None = None) -> None:
-        """Mark pages as used at a stamp of the clock, now by default."""
+        """Mark pages as used at a stamp of the clock, now by default: worth a place on the disk
+        again, where that had refused them."""
         with self._lock:
-            self._order.touch(chain, self._clock.now() if stamp_ns is None else stamp_ns)
+            stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
+            for page in self._order.touch(chain, stamp_ns):
+                held = self._index.get(page)
+                if held is not None and held.refused:
+                    self._weigh(held, -1)
+                    held.refused = False
+                    self._weigh(held, 1)
 
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
         """Make pages the first to be evicted, the deepest of them first."""
@@ -324,8 +281,8 @@ class HotTier:
         with self._lock:
             entries = dict(self._index.items())
             held = sum(e.page.meta.nbytes for e in entries.values())
-            dirty = sum(e.page.meta.nbytes for e in entries.values() if e.dirty)
-            queued = sum(e.page.meta.nbytes for e in entries.values() if e.dirty and e.pins)
+            dirty = sum(e.page.meta.nbytes for e in entries.values() if e.unwritten)
+            queued = sum(e.page.meta.nbytes for e in entries.values() if e.unwritten and e.pins)
             assert self._bytes == held, (self._bytes, held)
             assert self._dirty_bytes == dirty, (self._dirty_bytes, dirty)
             assert self._queued_bytes == queued, (self._queued_bytes, queued)
@@ -334,7 +291,12 @@ class HotTier:
             assert self._bytes + self._reserved <= self.limit_bytes
 
     def _victims(
-        self, nbytes: int, own: Collection[PageId], evict: bool, give_up_dirty: bool
+        self,
+        nbytes: int,
+        own: Collection[PageId],
+        evict: bool,
+        give_up_dirty: bool,
+        position: int | None,
     ) -> tuple[list[PageId] | None, list[PageId]]:
         """Decide what must leave to make room, None when it cannot be made; and which pages
         stand in the way until they are written."""
@@ -345,7 +307,8 @@ class HotTier:
             return victims, dirty
         if not evict or nbytes > self.limit_bytes:
             return None, dirty
-        durable: list[tuple[PageId, int]] = []
+        behind = sys.maxsize if position is None else position
+        spared: list[tuple[PageId, int]] = []
 
         def consider(page: PageId) -> bool:
             nonlocal excess
@@ -358,26 +321,33 @@ class HotTier:
             elif not ours:
                 victims.append(page)
                 excess -= held.page.meta.nbytes
-            elif self._backed and not held.dirty:
-                durable.append((page, held.page.meta.nbytes))
+            elif (self._backed and not held.dirty) or held.position > behind:
+                spared.append((page, held.page.meta.nbytes))
             return excess > 0
 
         self._order.visit(consider)
         spare = self.limit_bytes // SPARE_SHARE if excess > 0 else 0
-        for page, size in durable:
+        for page, size in spared:
             if excess <= 0 and size - excess > spare:
                 break
             victims.append(page)
             excess -= size
         return (None if excess > 0 else victims), dirty
 
-    def _must_write(self, held: _Held) -> bool:
+    def _must_write(self, held: Held) -> bool:
         """True for a page that is written before it may leave."""
-        return self._keep_dirty and held.dirty and not held.refused
+        return self._keep_dirty and held.unwritten
 
-    def _weigh(self, held: _Held, sign: int) -> None:
+    def _set_lost(self, page: PageId, *, refused: bool) -> None:
+        held = self._index.get(page)
+        if held is not None:
+            self._weigh(held, -1)
+            held.dirty, held.refused = True, refused
+            self._weigh(held, 1)
+
+    def _weigh(self, held: Held, sign: int) -> None:
         """Count a page's dirty bytes, or with -1 no longer, before what they depend on changes."""
-        nbytes = sign * held.page.meta.nbytes if held.dirty else 0
+        nbytes = sign * held.page.meta.nbytes if held.unwritten else 0
         self._dirty_bytes += nbytes
         self._queued_bytes += nbytes if held.pins else 0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from omlx_cache_storage.cold.reader import describe
 from omlx_cache_storage.errors import CacheError, PageError
-from omlx_cache_storage.hot import HotEntry
+from omlx_cache_storage.held import HotEntry
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageMeta
 from omlx_cache_storage.recency import age_seconds

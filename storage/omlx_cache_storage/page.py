@@ -22,6 +22,10 @@ ITEM_BYTES = {
 }  # fmt: skip
 
 
+PAGED = "paged"
+"""The name of the layer group of which a page needs all pages before it."""
+
+
 class PageId(NamedTuple):
     """Which page: the chain key of the tokens before its end, and its layer group."""
 

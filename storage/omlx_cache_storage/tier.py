@@ -83,6 +83,16 @@ class Tier(Protocol):
         """Assert that byte counts, index and order agree, when nothing is being written."""
 
 
+class TierView:
+    """What one tier has, to be looked through as the store is, and the bytes that a sequence can
+    have there and behind it. Reads nothing."""
+
+    def __init__(self, tier: Tier, limit_bytes: int) -> None:
+        self.find = tier.info
+        self.tails = tier.tails
+        self.limit_bytes = limit_bytes
+
+
 class OpenPage(Protocol):
     """A stored page whose header was checked."""
 
@@ -94,8 +104,8 @@ class OpenPage(Protocol):
 
 
 class BackingTier(Tier, Protocol):
-    """A tier behind memory, which outlives the process. `write`, `settle` and `take_missing` belong
-    to the writer's thread."""
+    """A tier behind memory, which outlives the process. `write`, `settle` and the two
+    `take_` methods belong to the writer's thread."""
 
     def reading(self, page: PageId) -> AbstractContextManager[OpenPage]:
         """Open a page; raises PageError inside the `with` statement. Waits for the disk."""
@@ -110,6 +120,10 @@ class BackingTier(Tier, Protocol):
 
     def take_missing(self) -> Sequence[PageId]:
         """Return, once, the pages that were lost without being evicted or discarded."""
+        ...
+
+    def take_evicted(self) -> Sequence[tuple[PageId, int]]:
+        """Return, once, the pages that were evicted, each with its stamp."""
         ...
 
     def listing(self) -> Sequence[TierEntry]:

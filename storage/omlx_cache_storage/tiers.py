@@ -5,7 +5,7 @@ page holds. No MLX.
 """
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 
 from omlx_cache_storage.errors import PageUnreadable
@@ -15,10 +15,14 @@ from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.policy import WritePolicy
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import Counters
-from omlx_cache_storage.tier import BackingTier, OpenPage, Tier
+from omlx_cache_storage.tier import BackingTier, OpenPage, Tier, TierView
 from omlx_cache_storage.writer import Documents, Writer
 
 FLUSH_SECONDS = 30.0
+
+
+def _nothing(_view: TierView) -> Iterable[PageId]:
+    return ()
 
 
 class Tiers:
@@ -93,11 +97,18 @@ class Tiers:
     # In: admitting, storing, keeping.
 
     def admit(
-        self, nbytes: int, own: Collection[PageId] = (), *, evict: bool = True, queue: bool = True
+        self,
+        nbytes: int,
+        own: Collection[PageId] = (),
+        *,
+        evict: bool = True,
+        queue: bool = True,
+        position: int | None = None,
     ) -> bool:
         """Reserve memory for a page about to be made; `put` or `release` must follow. Never waits.
 
-        Evicts pages of others, then pages of the same sequence (`own`) that the disk has; without
+        Evicts pages of others, then pages of the same sequence (`own`) that the disk has, or that
+        end behind `position`, where the new one does; without
         `evict` only free room is granted. With `queue` it is False as well when the policy writes
         a page at once and the writer has no room for it. Pages that must be written before they
         can leave are queued, so that another try may succeed.
@@ -107,11 +118,11 @@ class Tiers:
             fits = nbytes <= writer.limit_bytes
             if fits and not self._writes_fail() and not writer.has_room(nbytes):
                 return False
-        granted, dirty = self.hot.reserve(nbytes, own, evict=evict)
+        granted, dirty = self.hot.reserve(nbytes, own, evict=evict, position=position)
         if granted or writer is None or not evict:
             return granted
         if self._writes_fail():
-            return self.hot.reserve(nbytes, own, give_up_dirty=True).granted
+            return self.hot.reserve(nbytes, own, give_up_dirty=True, position=position).granted
         self._offer_each(dirty)
         return False
 
@@ -166,17 +177,29 @@ class Tiers:
         """Return a new stamp of the clock: pages of one use share one."""
         return self._clock.now()
 
-    def arrange(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None:
+    def arrange(
+        self,
+        chain: Sequence[PageId],
+        stamp_ns: int | None = None,
+        besides: Callable[[TierView], Iterable[PageId]] = _nothing,
+    ) -> None:
         """Put the pages of a chain at a stamp, now by default: they leave last, the root last of
-        all."""
+        all. So do the pages that `besides` names, asked for each tier with what that one has."""
         stamp = self._clock.now() if stamp_ns is None else stamp_ns
-        for tier in self._levels:
-            tier.touch(chain, stamp)
+        limits = [tier.usage().limit_bytes for tier in self._levels]
+        for level, tier in enumerate(self._levels):
+            view = TierView(tier, min(limits[level:]))
+            tier.touch([*chain, *besides(view)], stamp)
 
-    def touch(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None:
+    def touch(
+        self,
+        chain: Sequence[PageId],
+        stamp_ns: int | None = None,
+        besides: Callable[[TierView], Iterable[PageId]] = _nothing,
+    ) -> None:
         """Mark the pages of a chain as used again: `arrange`, and those that the write policy
         wants on the disk by now are queued."""
-        self.arrange(chain, stamp_ns)
+        self.arrange(chain, stamp_ns, besides)
         if self._policy.on_touch and self.writer is not None:
             self._offer_each(chain)
 

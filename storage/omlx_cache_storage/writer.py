@@ -213,7 +213,7 @@ class Writer:
     def _settle(self) -> Outcome:
         try:
             self._cold.settle()
-            self._hot.mark_dirty(self._cold.take_missing())
+            self._note_losses()
         except Exception:
             _log.exception("recency not recorded")
         return "gone"
@@ -236,7 +236,7 @@ class Writer:
             self._failing = True
         except Exception:
             _log.exception("page not written, its hot copy stays")
-        self._hot.mark_dirty(self._cold.take_missing())
+        self._note_losses()
         # Whoever used the page meanwhile told the hot tier first, and the cold one in vain.
         used = self._hot.used_ns(job.page)
         if used is not None and used != stamp:
@@ -247,6 +247,12 @@ class Writer:
             refused=outcome == "refused",
         )
         return outcome
+
+    def _note_losses(self) -> None:
+        """Tell memory what the disk no longer has. What was evicted is written again once it is
+        used again: else the next pages of its chain would lie on the disk without their root."""
+        self._hot.mark_evicted(self._cold.take_evicted())
+        self._hot.mark_dirty(self._cold.take_missing())
 
     def _count(self, job: _Job, outcome: Outcome) -> None:
         self._bytes -= job.nbytes

@@ -40,6 +40,34 @@ def test_own_pages_leave_memory_only_when_the_disk_has_them(story: Story) -> Non
     tier.check_integrity()
 
 
+def test_own_pages_that_no_disk_takes_give_way_to_one_before_them(story: Story) -> None:
+    tier = HotTier(2 * KIB, backed=True)
+    own = set(story.ids(1, 2, 3))
+    for number in (1, 3):
+        assert _put(tier, story.page(number), dirty=True)
+        tier.pin(story.id(number))
+        tier.unpin(story.id(number), written=None, refused=True)
+    position = story.page(2).meta.position
+    assert not tier.reserve(KIB, own).granted
+    assert not tier.reserve(KIB, own, position=story.page(4).meta.position).granted
+    assert tier.reserve(KIB, own, position=position).granted
+    assert tier.info(story.id(1)) is not None
+    assert tier.info(story.id(3)) is None
+
+
+def test_a_page_that_the_disk_evicted_is_unwritten_once_it_is_used_again(story: Story) -> None:
+    tier = HotTier(4 * KIB, backed=True)
+    for number in (1, 2):
+        assert _put(tier, story.page(number))
+        tier.touch(story.ids(number), 10)
+    tier.touch(story.ids(2), 11)
+    tier.mark_evicted([(story.id(1), 10), (story.id(2), 10), (story.id(3), 10)])
+    assert tier.dirty() == story.ids(2), "it was used after the disk had let it go"
+    tier.touch(story.ids(1), 12)
+    assert set(tier.dirty()) == set(story.ids(1, 2))
+    tier.check_integrity()
+
+
 def shown_by(tier: HotTier, monkeypatch: pytest.MonkeyPatch) -> list[PageId]:
     """Return a list that grows by every page that the tier's order shows from now on."""
     shown: list[PageId] = []

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from omlx_cache_storage.cold.records import StoredPage
+from omlx_cache_storage.format.names import PARENT_HINT_BYTES
 from omlx_cache_storage.index import PageIndex
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import PageId, Tail
-from omlx_cache_storage.recency import ChainRecency, Place
+from omlx_cache_storage.page import PAGED, PageId, Tail
+from omlx_cache_storage.recency import SUPERSEDED_NS, ChainRecency, Place
 
 
 class Candidate(NamedTuple):
@@ -63,7 +64,7 @@ class Contents:
 
     def fill(self, files: Iterable[tuple[StoredPage, int]]) -> None:
         """Take many files at once, each with its stamp, into empty contents."""
-        found = list(files)
+        found = _rooted(files)
         for stored, _ in found:
             self._index.put(stored.name.id, stored)
         self._order.fill((s.name.id, s.position, stamp_ns) for s, stamp_ns in found)
@@ -138,3 +139,34 @@ class Contents:
 
     def snapshot(self) -> Snapshot:
         return Snapshot(self._index.items(), self._order.places())
+
+
+def _rooted(files: Iterable[tuple[StoredPage, int]]) -> list[tuple[StoredPage, int]]:
+    """Return the files with their stamps, no page's earlier than those of the pages behind it.
+
+    A process that was killed had not recorded that a chain was used again: its new deep end would
+    outlive its root.
+    """
+    found = list(files)
+    behind: dict[bytes, int] = {}
+    for stored, stamp_ns in found:
+        hint = stored.name.parent_hint
+        if stamp_ns > behind.get(hint, 0):
+            behind[hint] = stamp_ns
+    if all(stamp_ns >= behind.get(_hint(stored), 0) for stored, stamp_ns in found):
+        return found
+    found.sort(key=lambda file: -file[0].name.position)
+    for at, (stored, stamp_ns) in enumerate(found):
+        raised = stamp_ns
+        if stamp_ns > SUPERSEDED_NS:
+            raised = max(stamp_ns, behind.get(_hint(stored), 0))
+        hint = stored.name.parent_hint
+        behind[hint] = max(raised, behind.get(hint, 0))
+        found[at] = stored, raised
+    return found
+
+
+def _hint(stored: StoredPage) -> bytes:
+    """Return what names the pages behind a page: nothing does if it is of use by itself."""
+    key, group = stored.name.id
+    return key[:PARENT_HINT_BYTES] if group == PAGED else b""

@@ -31,8 +31,9 @@ class ColdTier:
     """Holds page files; physical bytes, temporary files and directories included, stay under
     `limit_bytes`.
 
-    `_lock` guards `limit_bytes`, `_contents`, `_reserved`, `_unrecorded`, `_missing`,
-    `_refused_rank`, the counts `_peak`, `_evicted`, `_refused` and `_corrupt`, and the texts
+    `_lock` guards `limit_bytes`, `_contents`, `_reserved`, `_unrecorded`, `_missing`, `_left`
+    (evicted pages that nobody took note of), `_refused_rank`, the counts `_peak`, `_evicted`,
+    `_refused` and `_corrupt`, and the texts
     `_write_error` and `_read_error`; no I/O, sorting or making of paths under it. `_naming`
     keeps a deletion and a publication of one name apart and is taken before `_lock`. Any thread
     may read and discard; `open`, `write` and `settle` belong to one thread at a time.
@@ -63,6 +64,7 @@ class ColdTier:
         self._reserved = 0
         self._unrecorded: set[PageId] = set()
         self._missing: list[PageId] = []
+        self._left: list[tuple[PageId, int]] = []
         # Pages worth less than the last one that was refused are refused unseen: a smaller one
         # would fill the gap behind a page that its chain lacks.
         self._refused_rank: tuple[int, int] | None = None
@@ -267,7 +269,9 @@ class ColdTier:
         return None
 
     def _evict(self, pages: Iterable[PageId]) -> list[StoredPage]:
-        evicted = self._remove(pages)
+        leaving = [(page, self._contents.stamp(page)) for page in pages]
+        self._left += leaving
+        evicted = self._remove(page for page, _ in leaving)
         self._evicted += len(evicted)
         return evicted
 
@@ -318,6 +322,12 @@ class ColdTier:
         with self._lock:
             missing, self._missing = self._missing, []
             return missing
+
+    def take_evicted(self) -> list[tuple[PageId, int]]:
+        """Return, once, the pages that were evicted since the last call, and their stamps then."""
+        with self._lock:
+            left, self._left = self._left, []
+            return left
 
     def discard(self, pages: Iterable[PageId]) -> int:
         """Delete pages; return how many there were."""

@@ -29,7 +29,7 @@ def crowded(tmp_path: Path) -> ColdTier:
         (
             StoredPage(
                 story.namespace,
-                PageName(_page(n), b"\0" * 8, n + 1, 1, False),
+                PageName(_page(n), b"\xff" * 8, n + 1, 1, False),
                 16384,
             ),
             10**18 + n % 7,

@@ -73,6 +73,23 @@ def test_pages_and_their_order_survive_a_restart(tmp_path: Path, story: Story) -
     second.check_integrity()
 
 
+def test_a_root_is_not_older_than_its_deep_end_though_its_last_use_was_not_recorded(
+    tmp_path: Path, story: Story
+) -> None:
+    other = Story("other")
+    killed = _open(tmp_path)
+    for number in (1, 2):
+        assert killed.write(story.page(number), 10**18, story.document) == "written"
+    assert killed.write(other.page(1), 10**18 + 1, other.document) == "written"
+    killed.touch(story.ids(1, 2), 10**18 + 2)
+    snapshot = story.page(2, group="state", held=0)
+    assert killed.write(snapshot, 10**18, story.document) == "written"
+    for number in (3, 4):
+        assert killed.write(story.page(number), 10**18 + 2, story.document) == "written"
+    found = [entry.page for entry in _open(tmp_path).entries()]
+    assert found == [snapshot.meta.id, other.id(1), *story.ids(4, 3, 2, 1)]
+
+
 def test_tails_and_held_tokens_survive_a_restart(tmp_path: Path, story: Story) -> None:
     first = _open(tmp_path)
     pages = [story.page(1), story.page(2, tail=5), story.page(3, group="window8keep0", held=8)]

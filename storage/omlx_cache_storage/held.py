@@ -1,0 +1,69 @@
+"""What the hot tier knows of a page, and what a listing shows of it."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from omlx_cache_storage.format.names import parent_hint
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
+
+
+@dataclass(slots=True)
+class Held:
+    """A page in memory, mutable by its tier. `pins`: writes that still need it. `dirty`: the disk
+    lacks it. `refused`: it has no room for a page worth so little, until that is used again."""
+
+    page: Page
+    dirty: bool
+    pins: int = 0
+    refused: bool = False
+
+    @property
+    def position(self) -> int:
+        return self.page.meta.position
+
+    @property
+    def held(self) -> int:
+        return self.page.meta.held
+
+    @property
+    def tail(self) -> bool:
+        return self.page.meta.tail
+
+    @property
+    def hint(self) -> bytes:
+        return parent_hint(self.page.meta.parent)
+
+    @property
+    def tier(self) -> str:
+        return "pending" if self.pins else "hot"
+
+    @property
+    def unwritten(self) -> bool:
+        """True when the disk lacks it and would take it."""
+        return self.dirty and not self.refused
+
+
+class HotEntry(NamedTuple):
+    """A page in a listing: `tier` is `hot` or `pending`, `used_ns` its recency stamp."""
+
+    meta: PageMeta
+    tier: str
+    used_ns: int
+
+    @property
+    def page(self) -> PageId:
+        return self.meta.id
+
+    @property
+    def namespace(self) -> BlockKey:
+        return self.meta.namespace
+
+    @property
+    def info(self) -> PageInfo:
+        return PageInfo(self.meta.position, self.meta.held, self.meta.nbytes, self.tier)
+
+    @property
+    def path(self) -> None:
+        """None: what is in memory is no file."""
+        return None

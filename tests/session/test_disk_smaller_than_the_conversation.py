@@ -1,0 +1,194 @@
+"""A tier that has no room for all of it keeps what can be restored: never a deep end without its
+root, nor a prefix without a window or a state to go on from."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
+
+from kit import zoo
+from kit.drive import random_tokens, settings
+from omlx_cache import BlockStore, PrefixCache
+from omlx_cache_storage.keys import as_tokens
+from omlx_cache_storage.page import PageId
+
+BLOCK, LENGTH = 32, 2560
+HEADS, DIM = 4, 128
+ANSWER = 4
+
+LAYERS: dict[str, Callable[[], list[Any]]] = {
+    "dense": lambda: [KVCache()],
+    "windowed": lambda: [KVCache(), *(RotatingKVCache(96) for _ in range(2))],
+    "hybrid": lambda: [KVCache(), ArraysCache(1)],
+}
+POLICIES = ["through", "back"]
+
+
+def fill(prompt_cache: list[Any], count: int) -> None:
+    """Feed caches as a model would that computes nothing: pages have the sizes of a small one."""
+    kv = mx.zeros((1, HEADS, count, DIM), dtype=mx.bfloat16)
+    for cache in prompt_cache:
+        if isinstance(cache, ArraysCache):
+            cache[0] = mx.zeros((1, HEADS, DIM, DIM))
+        else:
+            mx.eval(cache.update_and_fetch(kv, kv))
+
+
+class Share(NamedTuple):
+    """What a tier holds: the bytes of pages that some restore uses, as a share of all, and how
+    many tokens of each conversation are restored."""
+
+    useful: float
+    restored: list[int]
+
+
+class Talks:
+    """Conversations that grow in turns, in stores over one directory."""
+
+    def __init__(self, layers: str, directory: Path, count: int = 1, **fields: Any) -> None:
+        self.tokens: list[list[int]] = [[] for _ in range(count)]
+        self._model = zoo.build("llama")
+        self._layers = LAYERS[layers]
+        self._directory = directory
+        self._fields = {"block_size": BLOCK, "snapshot_stride": 2 * BLOCK, **fields}
+
+    def open(self) -> BlockStore:
+        return BlockStore(settings(self._directory, **self._fields))
+
+    def cache(self, store: BlockStore) -> PrefixCache:
+        return PrefixCache(self._model, store, make_cache=self._layers)
+
+    def ask(self, store: BlockStore, which: int, count: int) -> None:
+        tokens = self.tokens[which]
+        tokens += random_tokens(count - ANSWER, 1000 * which + len(tokens))
+        with self.cache(store).session(tokens) as session:
+            for chunk in session.prefill_chunks(4 * BLOCK):
+                fill(session.prompt_cache, len(chunk))
+            for token in range(ANSWER):
+                fill(session.prompt_cache, 1)
+                session.append(token)
+            session.commit()
+        tokens += range(ANSWER)
+
+    def share(self, store: BlockStore, held: Iterable[tuple[PageId, int]]) -> Share:
+        useful: set[bytes] = set()
+        restored = []
+        scope = self.cache(store).scope()
+        for tokens in self.tokens:
+            chain = scope.chain(as_tokens([*tokens, 1]))
+            position = scope.find(chain, len(tokens)).position
+            useful |= {chain.key(end) for end in range(1, position + 1)}
+            restored.append(position)
+        sizes = {True: 0, False: 1}
+        for page, nbytes in held:
+            sizes[page.key in useful] += nbytes
+        return Share(sizes[True] / sum(sizes.values()), restored)
+
+    def share_of_disk(self) -> Share:
+        """What a restart finds."""
+        with self.open() as store:
+            assert store.cold is not None
+            return self.share(store, [(e.page, e.info.nbytes) for e in store.cold.entries()])
+
+
+def whole(layers: str, directory: Path, *, hot: bool = False) -> int:
+    """What the disk, or memory, takes for one conversation of full length."""
+    talks = Talks(layers, directory, hot_cache_only=hot)
+    with talks.open() as store:
+        talks.ask(store, 0, LENGTH)
+        assert store.flush(60)
+        stats = store.stats()
+        return stats.hot.nbytes if stats.cold is None else stats.cold.nbytes
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("hot", ["256MiB", "2MiB"])
+def test_of_a_prompt_of_three_disks_four_fifths_of_a_disk_are_restorable(
+    tmp_path: Path, layers: str, policy: str, hot: str
+) -> None:
+    limit = whole(layers, tmp_path / "whole") // 3
+    budgets = {"cold_bytes": limit, "hot_bytes": hot, "queue_bytes": "1MiB"}
+    talks = Talks(layers, tmp_path / "cold", write_policy=policy, **budgets)
+    with talks.open() as store:
+        talks.ask(store, 0, LENGTH)
+        assert store.flush(60)
+    share = talks.share_of_disk()
+    assert share.useful >= 0.8
+    assert share.restored[0] >= 0.25 * LENGTH
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("restarts", [False, True])
+def test_of_a_conversation_that_outgrows_the_disk_four_fifths_of_the_disk_are_restorable(
+    tmp_path: Path, layers: str, policy: str, restarts: bool
+) -> None:
+    limit = whole(layers, tmp_path / "whole") // 3
+    talks = Talks(layers, tmp_path / "cold", write_policy=policy, cold_bytes=limit)
+    turns = 8
+    store = talks.open()
+    for _ in range(turns):
+        talks.ask(store, 0, LENGTH // turns)
+        if restarts:
+            assert store.flush(60)
+            store.close()
+            store = talks.open()
+    assert store.flush(60)
+    store.close()
+    share = talks.share_of_disk()
+    assert share.useful >= 0.8
+    assert share.restored[0] >= 0.25 * LENGTH
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_of_conversations_in_turn_on_half_their_disk_four_fifths_are_restorable(
+    tmp_path: Path, layers: str, policy: str
+) -> None:
+    """Memory has all of them: what the disk has lost must go there again before what follows."""
+    limit = whole(layers, tmp_path / "whole")
+    talks = Talks(layers, tmp_path / "cold", 8, write_policy=policy, cold_bytes=limit)
+    with talks.open() as store:
+        for _ in range(5):
+            for which in range(8):
+                talks.ask(store, which, LENGTH // 20)
+        assert store.flush(60)
+    share = talks.share_of_disk()
+    assert share.useful >= 0.8
+    assert share.restored[-1] == len(talks.tokens[-1])
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+def test_of_a_conversation_that_pushes_out_half_of_another_four_fifths_of_the_rest_are_restorable(
+    tmp_path: Path, layers: str
+) -> None:
+    limit = whole(layers, tmp_path / "whole") * 3 // 2
+    talks = Talks(layers, tmp_path / "cold", 2, cold_bytes=limit, hot_bytes=0)
+    with talks.open() as store:
+        for which in range(2):
+            for _ in range(5):
+                talks.ask(store, which, LENGTH // 5)
+                assert store.flush(60)
+    share = talks.share_of_disk()
+    assert share.useful >= 0.8
+    assert share.restored[0] >= 0.2 * LENGTH
+    assert share.restored[1] == LENGTH
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+def test_of_a_conversation_that_outgrows_memory_alone_four_fifths_are_restorable(
+    tmp_path: Path, layers: str
+) -> None:
+    limit = whole(layers, tmp_path / "whole", hot=True) // 3
+    talks = Talks(layers, tmp_path, hot_cache_only=True, hot_bytes=limit)
+    with talks.open() as store:
+        for _ in range(8):
+            talks.ask(store, 0, LENGTH // 8)
+        pages = [(e.page, e.info.nbytes) for e in store.hot.entries()]
+        share = talks.share(store, pages)
+    assert share.useful >= 0.8
+    assert share.restored[0] >= 0.25 * LENGTH
