@@ -2,7 +2,7 @@
 phases, tensors. It is restored whole, or it is the page that failed; nothing else comes of it."""
 
 import json
-import logging
+from collections.abc import Callable
 from math import prod
 from random import Random
 from typing import Any, cast
@@ -11,8 +11,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, RotatingKVCache
 
 from kit.storage.signed import signed_header, split_header
-from omlx_cache.adapters.base import GroupSpec
-from omlx_cache.pages.layout import Layout, layout_of
+from omlx_cache.pages.layout import layout_of
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import PageUse, RestorePoint
 from omlx_cache.restore.plan import PageFailed, Plan
@@ -30,6 +29,14 @@ from .target import MIB, Target, refused
 
 _ROOM = 1024
 """How many times its size a page may claim of a model's buffers: 2 bits to 32, 16 tokens to 512."""
+
+
+CACHES: tuple[Callable[[], Any], ...] = (
+    lambda: KVCache(),
+    lambda: QuantizedKVCache(group_size=64, bits=4),
+    lambda: ArraysCache(2),
+    lambda: RotatingKVCache(12, keep=4),
+)
 
 
 class _Source:
@@ -50,31 +57,43 @@ class _Source:
 
 def one(data: bytes) -> bool:
     accepted = False
-    for caches in _caches():
-        layout = layout_of(caches)
-        accepted = _one(data, layout, caches[0]) or accepted
+    for make in CACHES:
+        accepted = _one(data, make()) or accepted
     return accepted
 
 
-def _one(data: bytes, layout: Layout, cache: Any) -> bool:
+def _one(data: bytes, cache: Any) -> bool:
     try:
         header = decode_header(data)
     except PageError as error:
         return refused(error)
-    meta, size = header.meta, len(data) - header.data_offset
-    (group,) = layout.groups
+    meta, payload = header.meta, data[header.data_offset :]
+    (group,) = layout_of([cache]).groups
     # The index and the walk ask only for what a name says, and a reader compares the sizes.
     if (meta.group, meta.position, meta.tail) != (group.name, pages.TOKENS, False):
         return False
-    if meta.nbytes != size or meta.held != (0 if group.kind == "state" else pages.TOKENS):
+    if meta.nbytes != len(payload) or meta.held != (0 if group.kind == "state" else pages.TOKENS):
         return False
-    page = Page(meta, mx.array(list(data[header.data_offset :]), dtype=mx.uint8))
-    mx.eval(page.payload)
-    return _restores(page, layout, group, cache)
+    try:
+        restore(in_memory(meta, payload), cache)
+    except PageFailed as failed:
+        if failed.page != meta.id:
+            raise
+        return refused(failed.cause)
+    return True
 
 
-def _restores(page: Page, layout: Layout, group: GroupSpec, cache: Any) -> bool:
-    meta = page.meta
+def in_memory(meta: PageMeta, payload: bytes) -> Page:
+    """Return a page as the hot tier holds it."""
+    array = mx.array(list(payload), dtype=mx.uint8)
+    mx.eval(array)
+    return Page(meta, array)
+
+
+def restore(page: Page, cache: Any) -> None:
+    """Bring a page into a fresh cache by the way of every restore; raises PageFailed."""
+    layout, meta = layout_of([cache]), page.meta
+    (group,) = layout.groups
     info = PageInfo(meta.position, meta.held, meta.nbytes, "hot")
     point = RestorePoint(meta.position, {group: (PageUse(meta.id, info),)}, None, meta.position)
     chain = KeyChain(meta.namespace, as_tokens(range(pages.TOKENS)), pages.TOKENS)
@@ -83,22 +102,18 @@ def _restores(page: Page, layout: Layout, group: GroupSpec, cache: Any) -> bool:
     held = {meta.id: page}
     try:
         plan = plan_for(walk, point, held)
-        room = plan.nbytes
-        assert room <= _ROOM * max(meta.nbytes, 64), f"{room} bytes of room for {meta.nbytes}"
+        assert plan.nbytes <= _ROOM * max(meta.nbytes, 64), "more room than a page can fill"
         targets = HostTargets(plan)
         for read in plan.reads:
             targets.take(read, page)
         _rebuild(walk, point, plan, targets)
     except PageFailed as failed:
-        if failed.page != meta.id:
-            raise
         walk.learn(failed, point, held)
-        return refused(failed.cause)
+        raise
     mx.eval(list(layout.leaves[0].arrays().values()))
     if group.kind != "state":
         assert layout.leaves[0].position() == meta.position
         sum(map(len, layout.leaves[0].adapter.held(cache)))
-    return True
 
 
 def _rebuild(walk: Walk, point: RestorePoint, plan: Plan, targets: HostTargets) -> None:
@@ -107,11 +122,6 @@ def _rebuild(walk: Walk, point: RestorePoint, plan: Plan, targets: HostTargets) 
         rebuild(walk, point, plan, targets.arrays(), set())
     except KeyError as error:
         raise PageFailed(next(iter(plan.reads)).use.page, ForeignPage(str(error))) from error
-
-
-def _caches() -> list[list[Any]]:
-    return [[KVCache()], [QuantizedKVCache(group_size=64, bits=4)], [ArraysCache(2)],
-            [RotatingKVCache(12, keep=4)]]  # fmt: skip
 
 
 def vary(rng: Random, sample: bytes) -> bytes:
@@ -166,7 +176,5 @@ def samples() -> list[bytes]:
     kinds = [pages.plain(), pages.snapshot(), pages.window(), pages.affine()]
     return [pages.file_of(Page(kind, pages.payload(kind))) for kind in kinds]
 
-
-logging.getLogger("omlx_cache").setLevel(logging.CRITICAL)
 
 TARGET = Target("restored", samples, vary, one, constant=80 * MIB, seconds=20.0)
