@@ -35,7 +35,8 @@ def main() -> int:
                 print(number, make_input(target, args.seed, number, corpus))
             continue
         with hangs_end():
-            report = run(target, args.count, args.seed, first=args.first, corpus=corpus)
+            count = int(args.count * target.share)
+            report = run(target, count, args.seed, first=args.first, corpus=corpus)
         print(report.line(), flush=True)
         found += len(report.findings)
         for finding in report.findings:

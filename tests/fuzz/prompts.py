@@ -43,4 +43,4 @@ def samples() -> list[bytes]:
     return ["\n".join(map(json.dumps, (chat, {"prompt": "x"}, "x", chat["messages"]))).encode()]
 
 
-TARGET = Target("prompts", samples, vary, one, constant=8 * MIB, factor=100)
+TARGET = Target("prompts", samples, vary, one, constant=8 * MIB, factor=100, share=0.2)

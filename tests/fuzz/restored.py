@@ -177,4 +177,4 @@ def samples() -> list[bytes]:
     return [pages.file_of(Page(kind, pages.payload(kind))) for kind in kinds]
 
 
-TARGET = Target("restored", samples, vary, one, constant=80 * MIB, seconds=20.0)
+TARGET = Target("restored", samples, vary, one, constant=80 * MIB, seconds=20.0, share=0.2)

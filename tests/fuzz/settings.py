@@ -69,4 +69,4 @@ def samples() -> list[bytes]:
     return [f"{name}={value}".encode() for name in setting_names() for value in VALUES]
 
 
-TARGET = Target("settings", samples, vary, one, constant=8 * MIB, factor=64)
+TARGET = Target("settings", samples, vary, one, constant=8 * MIB, factor=64, share=0.1)

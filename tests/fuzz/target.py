@@ -16,7 +16,7 @@ class Target:
 
     `one` returns whether it accepted an input; it ends an error of the declared family itself, so
     that whatever it raises is a finding. It may take `constant` bytes more than `factor` times the
-    input (2 where what is decoded stands beside it), and `seconds` of the processor.
+    input, and `seconds` of the processor. `share` of a count is enough where an input is dear.
     """
 
     name: str
@@ -26,6 +26,7 @@ class Target:
     constant: int
     factor: int = 1
     seconds: float = 2.0
+    share: float = 1.0
 
 
 def refused(error: Exception, quoted: int = 0) -> bool:
