@@ -1,6 +1,5 @@
 """The errors that cross module borders; each says what was expected and what came."""
 
-
 _LONGEST = 500
 
 
