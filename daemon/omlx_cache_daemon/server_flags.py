@@ -118,5 +118,5 @@ def _size(text: str) -> int:
     factor = {"M": 10**6, "MB": 10**6, "G": 10**9, "GB": 10**9}.get(text[len(number) :].upper())
     try:
         return int(float(number) * factor) if factor else parse_size(text)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise argparse.ArgumentTypeError(str(error)) from None

@@ -54,7 +54,7 @@ class RotatingKVCacheAdapter(KVCacheAdapter):
         size, keep = int(cache.max_size), int(cache.keep)
         if position <= size:
             return (TokenRange(0, position),) if position else ()
-        if "index" in phase and keep <= phase["index"] < size:
+        if _is_ring(phase, cache):
             return _ring(position, size, keep, phase["index"])
         return _temporal(position, size, keep)
 
@@ -64,9 +64,16 @@ class RotatingKVCacheAdapter(KVCacheAdapter):
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
         cache.keys, cache.values = arrays["keys"], arrays["values"]
         cache.offset = position
-        full = position > cache.max_size
-        length = int(cache.keys.shape[TOKEN_AXIS])
-        cache._idx = phase.get("index", length) if full else position
+        size = int(cache.max_size)
+        if position <= size:
+            cache._idx = position
+        else:
+            cache._idx = phase["index"] if _is_ring(phase, cache) else size
+
+
+def _is_ring(phase: Phase, cache: Any) -> bool:
+    """True for a phase whose index is one that a ring of the cache's size can have."""
+    return "index" in phase and cache.keep <= phase["index"] < cache.max_size
 
 
 def _temporal(offset: int, length: int, keep: int) -> Ranges:

@@ -92,6 +92,9 @@ def _candidate(identity: CodecIdentity) -> Codec:
         if identity.name == "affine":
             return AffineCodec(_number(identity, "bits"), _number(identity, "group"))
         if identity.name == "turbo-mse":
+            # Tables of many channels take seconds to make: not for an identity that names none.
+            if len(identity.tables) != 2:
+                raise ValueError(f"codec {identity} does not name its two tables")
             norm: NormMode = "plain" if identity.parameter("norm") == "plain" else "corrected"
             dim, bits = _number(identity, "dim"), _number(identity, "bits")
             return TurboCodec(dim, bits, _number(identity, "seed"), norm)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from omlx_cache.arrays.mlxio import Array, dtype_name, dtype_of
-from omlx_cache.codecs import Codec
+from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_name, dtype_of
+from omlx_cache.codecs import Codec, codec_for, parse_identity
 from omlx_cache.pages.layout import Leaf
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import ITEM_BYTES, Page, PageMeta, TensorSpec
@@ -21,6 +21,8 @@ DENSE = "dense"
 FLOATS = ("F16", "BF16", "F32")
 """What a codec encodes, and decodes to."""
 _SIDES = ("keys", "values")
+_CODECS = 32
+"""More than the different codecs of one page; to look at one may take a second."""
 
 
 class Tag(NamedTuple):
@@ -39,9 +41,17 @@ def tags_of(meta: PageMeta) -> dict[str, Tag]:
     if meta.codec == DENSE:
         return {}
     try:
-        return {name: Tag(*fields) for name, fields in json.loads(meta.codec).items()}
-    except (ValueError, TypeError, AttributeError) as error:
+        tags = {name: Tag(*fields) for name, fields in json.loads(meta.codec).items()}
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ForeignPage(f"the codec {meta.codec[:80]!r} cannot be read") from error
+    if not all(map(_is_sound, tags.values())) or len({t.codec for t in tags.values()}) > _CODECS:
+        raise ForeignPage(f"the codec {meta.codec[:80]!r} is none of a page")
+    return tags
+
+
+def _is_sound(tag: Tag) -> bool:
+    texts = type(tag.codec) is str and type(tag.dtype) is str
+    return texts and type(tag.dim) is int and tag.dim > 0
 
 
 def codec_text(tags: Tags) -> str:
@@ -110,6 +120,7 @@ def wanted_specs(leaf: Leaf, meta: PageMeta) -> dict[str, TensorSpec]:
     prefix = f"{leaf.path}."
     own = [spec for spec in meta.tensors if spec.name.startswith(prefix)]
     tags = {name: tag for name, tag in tags_of(meta).items() if name.startswith(prefix)}
+    _refuse_other_shapes(own, meta)
     codecs = packing_codecs(leaf, meta)
     if leaf.adapter.packing(leaf.cache) is None:
         specs = [_dense_spec(name, tag, own) for name, tag in tags.items()]
@@ -142,11 +153,39 @@ def _is_part(name: str, tags: Tags) -> bool:
     return name.rpartition(".")[0] in tags
 
 
+def _refuse_other_shapes(own: Sequence[TensorSpec], meta: PageMeta) -> None:
+    """Raise ForeignPage for a tensor of a batch, or of another token count than its page."""
+    for spec in own:
+        sized = not meta.held or spec.shape[TOKEN_AXIS : TOKEN_AXIS + 1] == (meta.held,)
+        if not sized or spec.shape[:1] != (1,):
+            raise ForeignPage(f"{spec.name} of shape {spec.shape} is in a page of {meta.held}")
+
+
 def _dense_spec(name: str, tag: Tag, own: Sequence[TensorSpec]) -> TensorSpec:
-    part = next((spec for spec in own if spec.name.startswith(f"{name}.")), None)
-    if part is None or tag.dtype not in FLOATS:
+    parts = _parts(name, own)
+    if not parts or tag.dtype not in FLOATS:
         raise ForeignPage(f"{name} is encoded as {tag.codec} and cannot be decoded")
-    return TensorSpec(name, tag.dtype, (*part.shape[:3], tag.dim))
+    dense = TensorSpec(name, tag.dtype, (*parts[0].shape[:3], tag.dim))
+    try:
+        codec = codec_for(parse_identity(tag.codec))
+    except ValueError as error:
+        raise ForeignPage(f"{name} cannot be decoded: {error}") from error
+    _refuse_other_parts(dense, parts, codec)
+    return dense
+
+
+def _parts(name: str, own: Sequence[TensorSpec]) -> list[TensorSpec]:
+    return [spec for spec in own if spec.name.startswith(f"{name}.")]
+
+
+def _refuse_other_parts(dense: TensorSpec, parts: Sequence[TensorSpec], codec: Codec) -> None:
+    """Raise ForeignPage unless a codec makes just these parts of a tensor."""
+    try:
+        made = set(part_specs(dense, codec))
+    except ValueError as error:
+        raise ForeignPage(f"{dense.name} cannot be {codec.identity}: {error}") from error
+    if made != set(parts):
+        raise ForeignPage(f"{dense.name} has other parts than {codec.identity} makes of it")
 
 
 def _packed_specs(
@@ -155,7 +194,12 @@ def _packed_specs(
     if name in tags:
         if tags[name].codec != str(codec.identity):
             raise ForeignPage(f"{name} is packed as {tags[name].codec}, not {codec.identity}")
-        return [spec for spec in own if spec.name.startswith(f"{name}.")]
+        parts = _parts(name, own)
+        # A TurboQuant cache does not tell its dtype, which its parts do not depend on.
+        dtype = tags[name].dtype if tags[name].dtype in FLOATS else FLOATS[0]
+        shape = (*parts[0].shape[:3], tags[name].dim) if parts else ()
+        _refuse_other_parts(TensorSpec(name, dtype, shape), parts, codec)
+        return parts
     dense = next((spec for spec in own if spec.name == name), None)
     if dense is None:
         return []

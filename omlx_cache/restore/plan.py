@@ -103,6 +103,8 @@ def make_plan(
         members = [leaf for leaf in leaves if leaf.group == group]
         try:
             refuse_tensors_of_no_leaf(model, members)
+            if model.held and not model.tensors:
+                raise ForeignPage(f"a page of {model.held} tokens has no tensors")
             for leaf in members:
                 phase = phases.get(leaf.path, {})
                 ranges = leaf.adapter.wanted(leaf.cache, point.position, phase)

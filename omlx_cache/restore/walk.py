@@ -11,7 +11,7 @@ from omlx_cache.restore.blame import misfits
 from omlx_cache.restore.lookup import PageUse, PageView, RestorePoint, find_restore_point
 from omlx_cache.restore.plan import PageFailed, Plan, make_plan
 from omlx_cache.restore.source import PageSource
-from omlx_cache_storage.errors import PageError, PageUnreadable
+from omlx_cache_storage.errors import ForeignPage, PageError, PageUnreadable
 from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.page import Page, PageId, PageMeta
 
@@ -124,4 +124,14 @@ def _meta(source: PageSource, page: PageId, held: Mapping[PageId, Page], *, disk
 
 
 def _phases(meta: PageMeta) -> dict[str, Phase]:
-    return json.loads(meta.extra) if meta.extra else {}
+    """Return the ring phases that a page carries, by leaf; raises PageFailed."""
+    if not meta.extra:
+        return {}
+    try:
+        phases: dict[str, Phase] = json.loads(meta.extra)
+        if all(type(n) is int for phase in phases.values() for n in phase.values()):
+            return phases
+        cause = ForeignPage(f"the phases {meta.extra[:80]!r} are not numbers")
+    except (ValueError, AttributeError, RecursionError):
+        cause = ForeignPage(f"the phases {meta.extra[:80]!r} cannot be read")
+    raise PageFailed(meta.id, cause, joins=True)

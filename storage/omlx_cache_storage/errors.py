@@ -1,14 +1,22 @@
 """The errors that cross module borders; each says what was expected and what came."""
 
+_LONGEST = 500
+
 
 class CacheError(Exception):
     """Base of every error that this project raises on purpose."""
 
 
 class PageError(CacheError):
-    """A page cannot be used. `reason` is a short word for the miss counters."""
+    """A page cannot be used. `reason` is a short word for the miss counters.
+
+    The text may quote what a file says of itself, which may be anything: it is cut to a log line.
+    """
 
     reason = "page"
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text[:_LONGEST])
 
 
 class CorruptPage(PageError):

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx_cache.codecs import CodecIdentity, TurboCodec, codec_for, parse_identity
+from omlx_cache.codecs import CodecIdentity, TurboCodec, codec_for, parse_identity, turbo_tables
 from omlx_cache.codecs.identity import make_identity
 
 WORDS = st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True)
@@ -100,3 +100,11 @@ def test_stored_identity_gives_back_an_equal_codec() -> None:
 def test_identity_with_characters_that_would_break_its_text_is_refused() -> None:
     with pytest.raises(ValueError, match="character"):
         CodecIdentity("affine", 1, (("bits", "8)#x=y"),))
+
+
+def test_no_tables_are_made_for_an_identity_that_names_none() -> None:
+    made = turbo_tables.rotation.cache_info().misses
+    text = "turbo-mse/1(bits=8,dim=2047,norm=plain,rotation=dense,seed=7)"
+    with pytest.raises(ValueError, match="two tables"):
+        codec_for(parse_identity(text))
+    assert turbo_tables.rotation.cache_info().misses == made

@@ -2,17 +2,19 @@ import os
 import select
 import socket
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kit.examples import examples
 from omlx_cache.control import ControlError, ControlServer, Timeouts
-from omlx_cache.control.frames import REQUEST_LIMIT, decode_request
+from omlx_cache.control.frames import REQUEST_LIMIT, decode_reply, decode_request
 from omlx_cache.control.peer import parse_xucred, peer_uid
 
 Connect = Callable[[ControlServer], Any]
@@ -36,6 +38,8 @@ def _serves(server: ControlServer, connect: Connect) -> bool:
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         struct.pack(">I", 3000) + b"\x91" * 3000,
         struct.pack(">I", 1) + b"\x80",
+        struct.pack(">I", 516) + b"\x82\xa1v" + b"\x91" * 511 + b"\xc0\x01",
+        struct.pack(">I", 1028) + b"\x82\xa1v\x01\xa2op" + b"\x81\xa1a" * 340 + b"\xc0",
     ],
     ids=[
         "huge length",
@@ -48,6 +52,8 @@ def _serves(server: ControlServer, connect: Connect) -> bool:
         "http",
         "deep nesting",
         "no version",
+        "nested version",
+        "nested operation",
     ],
 )
 def test_garbage_ends_its_own_connection_only(
@@ -80,6 +86,62 @@ def test_a_request_of_another_shape_or_version_is_told_so(
         client.send(message)
         assert client.receive()["error"]["code"] == code
         assert client.at_end()
+
+
+def test_a_request_is_limited_in_depth_and_in_values() -> None:
+    head = b"\x83\xa1v\x01\xa2op\xa1x\xa4args"
+    decode_request(head + b"\x81\xa1a" * 14 + b"\xc0")
+    with pytest.raises(ControlError, match="16 containers deep"):
+        decode_request(head + b"\x81\xa1a" * 16 + b"\xc0")
+    with pytest.raises(ControlError, match="1024 values"):
+        decode_request(head + b"\x81\xa1a\x9f" + (b"\xdc\x00\x64" + b"\x80" * 100) * 15)
+
+
+@pytest.mark.parametrize(
+    "result", [b"\x91" * 900 + b"\xc0", b"\x81\xa1a" * 900 + b"\xc0"], ids=["lists", "maps"]
+)
+def test_a_reply_that_nobody_could_print_is_a_bad_reply(result: bytes) -> None:
+    for reply in (
+        b"\x82\xa2ok\xc3\xa6result" + result,
+        b"\x82\xa2ok\xc2\xa5error\x82\xa4code" + result + b"\xa7message\xa1x",
+    ):
+        with pytest.raises(ControlError, match="16 containers deep"):
+            decode_reply(reply)
+
+
+def test_nested_array_headers_take_no_memory_for_what_never_comes() -> None:
+    payload = b"\x82\xa2ok\xc3\xa6result" + b"\xdd\x00\x3f\xff\xff" * 500
+    tracemalloc.start()
+    with pytest.raises(ControlError, match="not a msgpack message"):
+        decode_reply(payload)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20
+
+
+def test_a_request_that_comes_byte_by_byte_is_answered_and_others_meanwhile(
+    runtime_dir: Path, connect: Connect
+) -> None:
+    with ControlServer(runtime_dir / "a.sock", HANDLERS) as server:
+        slow = connect(server)
+        payload = msgpack.packb({"v": 1, "op": "ping", "args": {}})
+        for byte in struct.pack(">I", len(payload)) + payload:
+            slow.sock.sendall(bytes([byte]))
+            assert _serves(server, connect)
+        assert slow.receive()["result"] == "pong"
+
+
+def test_requests_sent_ahead_are_answered_in_order_and_what_is_behind_them_is_limited(
+    runtime_dir: Path, connect: Connect
+) -> None:
+    with ControlServer(runtime_dir / "a.sock", HANDLERS) as server:
+        eager = connect(server)
+        payload = msgpack.packb({"v": 1, "op": "ping", "args": {}})
+        frame = struct.pack(">I", len(payload)) + payload
+        eager.sock.sendall(frame * 20 + struct.pack(">I", REQUEST_LIMIT + 1))
+        assert [eager.receive()["result"] for _ in range(20)] == ["pong"] * 20
+        assert eager.receive()["error"]["code"] == "too_large"
+        assert eager.at_end()
 
 
 def test_half_a_frame_holds_nobody_up_and_is_cut_off(runtime_dir: Path, connect: Connect) -> None:

@@ -135,7 +135,9 @@ def decode_header(raw: bytes) -> Header:
     except PageError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptPage(f"the header cannot be read: {error!r}") from error
+        # The repr of a decoding error holds all the bytes that it is about.
+        what = f"{type(error).__name__}: {error}"
+        raise CorruptPage(f"the header cannot be read: {what}") from error
 
 
 def tensor_spec(name: object, dtype: object, shape: object) -> TensorSpec:
@@ -164,7 +166,7 @@ def _tensors(document: dict[str, dict[str, object]]) -> tuple[TensorSpec, ...]:
         span = entry["data_offsets"]
         spec = tensor_spec(name, entry["dtype"], entry["shape"])
         if span != [offset, offset + spec.nbytes]:
-            raise CorruptPage(f"tensor {name!r} lies at {span!r}, not at {offset}")
+            raise CorruptPage(f"tensor {name!r:.80} lies at {span!r:.80}, not at {offset}")
         offset += spec.nbytes
         specs.append(spec)
     return tuple(specs)

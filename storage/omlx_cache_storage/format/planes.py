@@ -82,6 +82,11 @@ def pack(raw: Buffer) -> Packed | NotWorthIt:
     return Packed(b"".join((fields, check, low.data, high)), saving)
 
 
+def can_hold(frame_bytes: int, raw_size: int) -> bool:
+    """Say whether a frame of this size may be of a page of that size: between a half and all."""
+    return HEADER_BYTES + raw_size // 2 < frame_bytes < raw_size
+
+
 def unpack(frame: Buffer, raw_size: int) -> bytearray:
     """Return the page; allocates only what the caller says the page has, after checking that.
 

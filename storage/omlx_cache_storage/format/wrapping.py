@@ -50,9 +50,11 @@ def unwrapped(meta: PageMeta) -> PageMeta:
         tensors = tuple(tensor_spec(name, dtype, shape) for name, dtype, shape in inner)
     except (ValueError, TypeError, RecursionError) as error:
         raise CorruptPage(f"the wrapped page's tensors cannot be read: {error}") from error
-    if not tensors:
-        raise CorruptPage("a wrapped page has no tensors")
-    return replace(meta, codec=_DENSE, tensors=tensors)
+    inner_meta = replace(meta, codec=_DENSE, tensors=tensors)
+    # Whoever reads a page makes room for it first, on the word of this text.
+    if not planes.can_hold(meta.nbytes, inner_meta.nbytes):
+        raise CorruptPage(f"{meta.nbytes} bytes cannot hold a page of {inner_meta.nbytes}")
+    return inner_meta
 
 
 def unwrap_payload(frame: Buffer, nbytes: int) -> bytearray:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import xxhash
 
+from kit.storage.signed import raw_header, signed_header, split_header
 from omlx_cache_storage.errors import CorruptPage
 from omlx_cache_storage.format.header import (
     ALIGNMENT,
@@ -35,30 +35,15 @@ META = PageMeta(
 
 
 def _raw(text: str) -> bytes:
-    data = text.encode()
-    total = -(-(8 + len(data)) // ALIGNMENT) * ALIGNMENT
-    return (total - 8).to_bytes(8, "little") + data.ljust(total - 8)
-
-
-def _signed(fields: dict[str, Any], tensors: dict[str, Any]) -> bytes:
-    """Write a header with a right checksum, as an attacker can."""
-
-    def compact(value: object) -> str:
-        return json.dumps(value, separators=(",", ":"))
-
-    fields = {name: value for name, value in fields.items() if name != "header_checksum"}
-    signature = xxhash.xxh3_64_hexdigest(f"[{compact(fields)},{compact(tensors)}]".encode())
-    return _raw(compact({"__metadata__": {**fields, "header_checksum": signature}, **tensors}))
+    return raw_header(text.encode())
 
 
 def _document() -> tuple[dict[str, Any], dict[str, Any]]:
-    raw = encode_header(META, "xxh3-128:00")
-    document = json.loads(raw[8:])
-    return document.pop("__metadata__"), document
+    return split_header(encode_header(META, "xxh3-128:00"))
 
 
 def test_the_helper_signs_as_the_format_does() -> None:
-    assert _signed(*_document()) == encode_header(META, "xxh3-128:00")
+    assert signed_header(*_document()) == encode_header(META, "xxh3-128:00")
 
 
 TensorEdit = Callable[[dict[str, Any]], object]
@@ -96,7 +81,7 @@ def test_a_signed_header_with_senseless_tensors_is_refused(edit: TensorEdit) -> 
     edit(tensors)
     began = time.perf_counter()
     with pytest.raises(CorruptPage):
-        decode_header(_signed(fields, tensors))
+        decode_header(signed_header(fields, tensors))
     assert time.perf_counter() - began < 1
 
 
@@ -125,7 +110,7 @@ def test_a_signed_header_with_senseless_tensors_is_refused(edit: TensorEdit) -> 
 def test_a_signed_header_with_senseless_fields_is_refused(edit: dict[str, Any]) -> None:
     fields, tensors = _document()
     with pytest.raises(CorruptPage):
-        decode_header(_signed({**fields, **edit}, tensors))
+        decode_header(signed_header({**fields, **edit}, tensors))
 
 
 @pytest.mark.parametrize(
@@ -210,3 +195,23 @@ def test_a_wrapped_page_with_senseless_inner_tensors_is_corrupt(text: str) -> No
     )
     with pytest.raises(CorruptPage):
         unwrapped(meta)
+
+
+@pytest.mark.parametrize("count", [1, 100, 10_000, 2**30, 2**40])
+def test_a_wrapped_page_cannot_claim_more_than_its_frame_may_hold(count: int) -> None:
+    frame = TensorSpec("planes", "U8", (1000,))
+    text = f'planes/1 [["a","F16",[{count}]]]'
+    meta = PageMeta(META.namespace, META.key, META.parent, "paged", 16, 16, False, text, (frame,))
+    with pytest.raises(CorruptPage, match="cannot hold"):
+        unwrapped(meta)
+
+
+def test_an_error_does_not_quote_the_whole_header() -> None:
+    name = "n" * 500_000
+    fields, tensors = _document()
+    tensors[name] = {"dtype": "U8", "shape": [1], "data_offsets": ["x" * 100_000]}
+    undecodable = raw_header(b'{"a":"' + b"\xff" * 500_000 + b'"}')
+    for raw in (signed_header(fields, tensors), undecodable):
+        with pytest.raises(CorruptPage) as caught:
+            decode_header(raw)
+        assert len(str(caught.value)) <= 500

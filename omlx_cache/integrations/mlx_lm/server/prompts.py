@@ -50,7 +50,8 @@ def read_prompts(path: Path) -> list[Prompt]:
 def _prompt(line: str, where: str) -> Prompt:
     try:
         value = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        # Not only what is no JSON: a number of thousands of digits, or lists without end.
         raise PromptFileError(f"{where}: {error}") from None
     if isinstance(value, str):
         value = {"text": value}
