@@ -13,7 +13,7 @@ ARGS ?=
 USABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help setup demo test test-nightly check bench test-peers lock clean
+.PHONY: help setup demo test test-nightly chaos check bench test-peers lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -49,6 +49,9 @@ test: setup ## Run the tests
 
 test-nightly: setup ## Run the tests, all families of models and more examples
 	$(BIN)/python -m pytest -m "" --hypothesis-profile nightly $(ARGS)
+
+chaos: setup ## Try the store under real faults for minutes; `make chaos ARGS="--minutes 60"`
+	PYTHONPATH=tests $(BIN)/python -m chaos $(if $(ARGS),$(ARGS),--minutes 3)
 
 check: setup ## Lint, check formatting, check types, check the import graph
 	$(BIN)/ruff check .

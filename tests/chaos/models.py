@@ -1,0 +1,5 @@
+"""Real models."""
+
+
+def run_models(world):
+    pass
