@@ -22,7 +22,6 @@ class File:
 
     data: bytes
     synced: bool
-    torn: bool = False
 
 
 @dataclass(slots=True)
@@ -70,6 +69,9 @@ class Disk:
             self._do(under_way)
 
     def _do(self, operation: Operation) -> None:
+        if operation.kind == "sync directory":
+            self._directory(operation.path).sync()
+            return
         name, parent = operation.path.name, self._parent(operation.path)
         if operation.kind == "mkdir":
             parent.change((name, Directory()))
@@ -79,8 +81,6 @@ class Disk:
             assert operation.target is not None
             assert operation.target.parent == operation.path.parent
             parent.change((name, None), (operation.target.name, parent.now[name]))
-        elif operation.kind == "sync directory":
-            self._directory(operation.path).sync()
         elif name in parent.now:
             parent.change((name, None))
 
@@ -97,8 +97,8 @@ class Disk:
 
     def materialise(self, target: Path, draw: random.Random) -> int:
         """Write what a cut leaves into a directory; return how many files are torn."""
-        # How much of what is pending was written differs from cut to cut.
-        return _write(self._tree, target, draw, draw.choice([0.0, 0.2, 0.5, 0.8, 1.0]))
+        # How much of what nobody synced was written all the same differs from cut to cut.
+        return _write(self._tree, target, draw, draw.choice([0.0, 0.5, 0.9, 0.99, 1.0]))
 
 
 def _write(directory: Directory, target: Path, draw: random.Random, share: float) -> int:
@@ -112,7 +112,8 @@ def _write(directory: Directory, target: Path, draw: random.Random, share: float
         if isinstance(node, Directory):
             torn += _write(node, target / name, draw, share)
             continue
-        data = node.data if node.synced else _remains(node.data, draw)
+        whole = node.synced or draw.random() < share
+        data = node.data if whole else _remains(node.data, draw)
         torn += data != node.data
         path = target / name
         path.write_bytes(data)

@@ -112,7 +112,7 @@ def _fill(world: World, main: Requester, disk: RecordingDisk, level: Level) -> l
         main.store(asked)
         if number % 2:
             durable = world.store.flush(60.0)
-            at = len(disk)
+            at = disk.position
             if durable:
                 flushed += [Flushed(a, main.lookup(a), at) for a in kept[-2:]]
         level.seconds += time.perf_counter() - began

@@ -37,7 +37,8 @@ class RecordingDisk(FileSystem):
         with self._lock:
             self.log.append(operation)
 
-    def __len__(self) -> int:
+    @property
+    def position(self) -> int:
         with self._lock:
             return len(self.log)
 
