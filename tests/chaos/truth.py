@@ -26,20 +26,21 @@ def _mix(words: Words) -> Words:
 
 
 class Truth:
-    """What caches must hold after these tokens; immutable."""
+    """What caches must hold after these tokens; immutable. `prefix` has a word for the tokens up to
+    each."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         places = np.arange(len(tokens), dtype=np.uint64)
         drawn = _mix(np.asarray(tokens, dtype=np.uint64) ^ _mix(places))
-        self._prefix = _mix(np.cumsum(drawn, dtype=np.uint64))
+        self.prefix = _mix(np.cumsum(drawn, dtype=np.uint64))
 
     def __len__(self) -> int:
-        return len(self._prefix)
+        return len(self.prefix)
 
     def rows(self, layer: int, side: int, heads: int, width: int, start: int, stop: int) -> Any:
         """Return float16 values of shape (1, heads, tokens, width), finite, all bits drawn."""
         count = heads * width
-        words = self._draw(layer, side, -(-count // 4), self._prefix[start:stop])
+        words = self._draw(layer, side, -(-count // 4), self.prefix[start:stop])
         bits = words.view(np.uint16)[:, :count]
         # Exponents of infinities and NaNs would make quantised layers incomparable.
         bits = bits & np.uint16(0xBBFF)
@@ -50,7 +51,7 @@ class Truth:
     def state(self, layer: int, entry: int, shape: tuple[int, ...], position: int) -> Any:
         """Return a recurrent array in float32 as it is after `position` tokens."""
         count = int(np.prod(shape))
-        words = self._draw(layer, 64 + entry, -(-count // 2), self._prefix[position - 1 : position])
+        words = self._draw(layer, 64 + entry, -(-count // 2), self.prefix[position - 1 : position])
         bits = words.view(np.uint32)[:, :count] & np.uint32(0xBF7FFFFF)
         return bits.reshape(shape).view(np.float32)
 

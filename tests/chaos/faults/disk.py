@@ -104,6 +104,6 @@ class SlowDisk(DiskFault):
 
     def tick(self, main: Requester) -> None:
         if self.draw.random() < 0.3:
-            self._disk.delay = self.draw.choice([0.0, 0.002, 0.02])
+            self._disk.delay = self.draw.choice([0.0, 0.001, 0.008])
         if self._disk.delay:
             self.world.count()
