@@ -3,7 +3,6 @@
 import faulthandler
 import itertools
 import os
-import resource
 import shutil
 import sys
 import tempfile
@@ -17,6 +16,8 @@ from pathlib import Path
 from .damage import run_damage
 from .faults import FAULTS
 from .kills import run_kills
+from .memory import resident_bytes
+from .models import run_models
 from .rounds import run_round
 from .tally import Tally
 from .world import World
@@ -52,8 +53,6 @@ class Goals:
 
 def rounds() -> dict[str, Round]:
     """Return every kind of round by the name of its fault."""
-    from .models import run_models
-
     plain: dict[str, Round] = {
         name: partial(run_round, make=fault) for name, fault in FAULTS.items()
     }
@@ -145,7 +144,7 @@ class Campaign:
             world.fail("stuck", f"the round raised {type(error).__name__}: {error}")
         finally:
             shutil.rmtree(directory, ignore_errors=True)
-        self._memory.append(_resident_bytes())
+        self._memory.append(resident_bytes())
 
     def _watch(self, began: float) -> None:
         """Say how far it is, and end what hangs, with the stacks of all threads."""
@@ -183,11 +182,3 @@ class Campaign:
 
 def _needed(left: dict[str, int], wanted: dict[str, str]) -> set[str]:
     return {kind for name, kind in wanted.items() if name in left}
-
-
-def _resident_bytes() -> int:
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    except OSError:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024

@@ -116,7 +116,8 @@ class Tally:
         )
         return (
             f"{sums.get('sessions', 0):,} sessions, {sums.get('restored', 0):,} tokens restored "
-            f"and compared, {sums.get('logits', 0):,} logits of real models, {sums.get('promises', 0):,} promises of `flush` called in, "
+            f"and compared, {sums.get('logits', 0):,} logits of real models, "
+            f"{sums.get('promises', 0):,} promises of `flush` called in, "
             f"{sums.get('samples', 0):,} samples of the budgets. Longest calls, beyond what they "
             f"were allowed: {slowest or 'none'}."
         )
