@@ -1,12 +1,21 @@
 """Rounds small enough for every test run."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from chaos.tally import Tally
 from chaos.world import World
+
+
+@pytest.fixture(autouse=True)
+def _records_hold_no_arrays() -> Iterator[None]:
+    """pytest keeps what is logged, errors with their frames and what those hold included."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def run_kills(world: World) -> None:
     world.options = {**options, "mixture": job["mixture"]}
     for life in range(LIVES + 1):
         # The last one is not killed: it checks, works, and closes in peace.
-        killed_after = draw.randrange(25) if life < LIVES else None
+        killed_after = draw.randrange(SESSIONS // 2) if life < LIVES else None
         job |= {"life": life}
         heard = _Life(world, job, killed_after, draw.random() * 0.03).run()
         if heard is None:
