@@ -13,6 +13,7 @@ from omlx_cache.session import Session
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
 from omlx_cache.tools.bench.sizes import BLOCK_SIZE, Size
+from omlx_cache_storage.cold.disk import Durability
 
 BEGUN_SECONDS = 600.0
 
@@ -38,6 +39,7 @@ class Bed:
         hot: bool = True,
         codec: str = "dense",
         cold_codec: str = "dense",
+        durability: Durability = "fsync",
     ) -> None:
         self.size = size
         room = 3 * size.kv_bytes + (64 << 20)
@@ -54,6 +56,7 @@ class Bed:
                 write_policy="through",
                 codec=codec,
                 cold_codec=cold_codec,
+                durability=durability,
                 socket="off",
             )
         )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from omlx_cache.tools.bench.along import measure_along
 from omlx_cache.tools.bench.codec_restore import measure_codecs
+from omlx_cache.tools.bench.durability import measure_durability
 from omlx_cache.tools.bench.machine import describe
 from omlx_cache.tools.bench.others import measure_lookup, measure_recompute, measure_scan
 from omlx_cache.tools.bench.rows import Results
@@ -13,7 +14,7 @@ from omlx_cache.tools.bench.transfer import measure_cold, measure_hot
 
 
 def run(size: Size, workspace: Path, say: Callable[[str], None]) -> Results:
-    """Measure everything and return it; takes disk for two copies of the KV in `workspace`."""
+    """Measure everything and return it; takes disk for some copies of the KV in `workspace`."""
     pages, saved = workspace / "pages", workspace / "mlx-lm.safetensors"
     say("restore and commit, hot")
     rows, peaks = measure_hot(size, pages)
@@ -23,10 +24,13 @@ def run(size: Size, workspace: Path, say: Callable[[str], None]) -> Results:
     along_rows = measure_along(size, pages, workspace / "along")
     say("codecs")
     codec_rows = measure_codecs(size, workspace / "codecs")
+    say("durability")
+    durability_rows = measure_durability(size, workspace / "durability")
     say("recomputing")
     recompute_rows = measure_recompute(size, workspace / "model")
     say("look-up and start-up")
     lookup_rows = measure_lookup(size, workspace / "chain")
     scan_rows = measure_scan(size, workspace / "scan")
-    rows += [*cold_rows, *along_rows, *codec_rows, *recompute_rows, *lookup_rows, *scan_rows]
+    rows += [*cold_rows, *along_rows, *codec_rows, *durability_rows]
+    rows += [*recompute_rows, *lookup_rows, *scan_rows]
     return Results(size.name, size.kv_bytes, describe(), tuple(rows), (*peaks, *cold_peaks))

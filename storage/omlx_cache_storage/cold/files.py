@@ -60,7 +60,7 @@ class PageFiles:
         Opens no file. Forgets what was known of directories before. Of two files of one page
         the one that holds more is returned and the other deleted, as are empty directories.
         """
-        self.fs.make_directory(self.directory)
+        self._make_root()
         identity = self.fs.identity(self.directory)
         with self._lock:
             self._identity = None
@@ -86,6 +86,15 @@ class PageFiles:
         with self._lock:
             self._identity = identity
         return list(best.values())
+
+    def _make_root(self) -> None:
+        """Make the directory and its parents; their names are as durable as what will lie below."""
+        new = [path for path in (self.directory, *self.directory.parents) if not path.is_dir()]
+        self.fs.make_directory(self.directory)
+        for path in new:
+            # A parent that may be written to and not read is no reason to keep nothing.
+            with contextlib.suppress(PermissionError):
+                self.fs.sync_directory(path.parent, self.durability)
 
     def _count_directories(self, used: set[Path]) -> None:
         """Count the directories; remove shards that are not `used` and have nothing else in."""

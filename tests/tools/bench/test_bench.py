@@ -31,6 +31,7 @@ def test_one_run_compares_with_every_limit_and_writes_its_section(
         ("prefill of 64 tokens in 4 chunks", "the same without a cache"),
         ("commit of nothing new after a cold restore", "a commit of everything"),
         ("restore", "a restore on the spot"),
+        ("commit and flush", "the same with none"),
     }
     assert all(row["ours"] > 0 and row["other"] > 0 for row in told["rows"])
     assert {peak["what"] for peak in told["peaks"]} == {"restore, hot", "restore, cold"}

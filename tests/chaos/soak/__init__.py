@@ -1,0 +1,1 @@
+"""Hours of requests from traces, small and paced: is everything flat?"""

@@ -1,0 +1,137 @@
+"""One round's surroundings: a directory, a store that may be opened again, and what is reported."""
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from kit.storage import open_store
+from omlx_cache import BlockStore
+from omlx_cache_storage.cold.disk import FileSystem
+
+from .tally import Tally, Verdict
+
+KIB = 1024
+BLOCK = 16
+CLOSE_SECONDS = 20.0
+
+
+def small_options(draw: random.Random) -> dict[str, Any]:
+    """Return settings of a store that a round's sequences exceed ten times and more."""
+    choose = draw.choice
+    return {
+        "block_size": BLOCK,
+        "hot_bytes": choose([0, 24 * KIB, 64 * KIB, 160 * KIB]),
+        "hot_cache_only": draw.random() < 0.08,
+        "queue_bytes": choose([8 * KIB, 24 * KIB, 96 * KIB]),
+        "cold_bytes": choose([600 * KIB, 1100 * KIB, 1600 * KIB]),
+        "snapshot_bytes": choose([4 * KIB, 256 * KIB]),
+        "restore_bytes": choose([16 * KIB, 1024 * KIB]),
+        "write_policy": choose(["through", "back", "second_touch"]),
+        "queue_full": choose(["wait", "drop"]),
+        "commit_wait_seconds": choose([0, 0.02]),
+        "restore_wait_seconds": choose([0.02, 0.5]),
+        "snapshot_stride": choose([16, 32, 64]),
+        "durability": choose(["none", "none", "fsync"]),
+        "cold_codec": choose(["dense", "dense", "zstd"]),
+    }
+
+
+def roomy_options(draw: random.Random) -> dict[str, Any]:
+    """Return settings under which nothing has to leave the disk, whatever memory does."""
+    return {
+        **small_options(draw),
+        "hot_cache_only": False,
+        "cold_bytes": 512 * 1024 * KIB,
+        "write_policy": draw.choice(["through", "back"]),
+    }
+
+
+class World:
+    """What a round has. The thread that runs the round owns it; others only read `store`."""
+
+    def __init__(
+        self,
+        fault: str,
+        number: int,
+        seed: int,
+        tally: Tally,
+        directory: Path,
+        *,
+        sessions: int,
+        grace: float,
+        interrupt: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
+        self.fault, self.number, self.seed = fault, number, seed
+        self.tally = tally
+        self.directory = directory
+        self.sessions = sessions
+        self.grace = grace
+        self.interrupt = interrupt
+        self.draw = self.random("round")
+        self.options: dict[str, Any] = {}
+        self._closed: list[BlockStore] = []
+        self.disk: FileSystem | None = None
+        self.store: BlockStore
+
+    @property
+    def cold_dir(self) -> Path:
+        return self.directory / "cold"
+
+    def random(self, *names: object) -> random.Random:
+        """Return a generator of its own for a part of the round."""
+        return random.Random(":".join(map(str, (self.seed, self.fault, self.number, *names))))
+
+    def open(self) -> BlockStore:
+        with self.timed("open", 0.0):
+            self.store = open_store(self.cold_dir, self.disk, **self.options)
+        return self.store
+
+    def close(self) -> bool:
+        """Close the store, within its deadline."""
+        self._closed.append(self.store)
+        with self.timed("close", CLOSE_SECONDS):
+            return self.store.close(CLOSE_SECONDS)
+
+    def check_closed(self) -> None:
+        """Look for what stores did not let go of, when nobody has a session any more."""
+        for store in self._closed:
+            requests, snapshots = store.stats().requests, store.stats().snapshots
+            for name, held in (
+                ("bytes in the hot tier", store.hot.usage().nbytes),
+                ("bytes of restores", store.restores.nbytes),
+                ("sessions", requests.live_sessions),
+                ("bytes of snapshots", snapshots.live_bytes),
+            ):
+                if held:
+                    self.fail("left", f"{held} {name} after close")
+            store.hot.check_integrity()
+        self._closed.clear()
+
+    def reopen(self) -> BlockStore:
+        self.close()
+        return self.open()
+
+    @contextlib.contextmanager
+    def timed(self, call: str, allowed: float) -> Iterator[None]:
+        """Time a call of the store's; longer than allowed, and some grace, is stuck."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            late = time.monotonic() - began - allowed
+            self.tally.took(call, max(0.0, late))
+            if late > self.grace:
+                self.fail("stuck", f"{call} took {late:.1f} s more than the {allowed:.2f} allowed")
+
+    def count(self, amount: int = 1) -> None:
+        self.tally.count(self.fault, amount)
+
+    def fail(self, verdict: Verdict, what: str) -> None:
+        repeat = f"python -m tests.chaos --seed {self.seed} --sessions-a-round {self.sessions}"
+        repeat += f" --only '{self.fault}:{self.number}'"
+        if self.options:
+            what += f" ({', '.join(f'{k}={v}' for k, v in sorted(self.options.items()))})"
+        self.tally.fail(self.fault, verdict, what, repeat)
