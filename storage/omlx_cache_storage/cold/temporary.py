@@ -4,7 +4,6 @@ import itertools
 import os
 import secrets
 import time
-from pathlib import Path
 
 from omlx_cache_storage.format.names import TEMPORARY_PREFIX
 from omlx_cache_storage.processes import is_running
@@ -24,10 +23,10 @@ class TemporaryNames:
         self._sequence = itertools.count()
         _writers.add(self._token)
 
-    def new(self, directory: Path) -> Path:
+    def new(self, directory: str) -> str:
         """Return a fresh path in a directory."""
         number = next(self._sequence)
-        return directory / f"{TEMPORARY_PREFIX}{os.getpid()}-{self._token}-{number}"
+        return os.path.join(directory, f"{TEMPORARY_PREFIX}{os.getpid()}-{self._token}-{number}")
 
 
 def is_leftover(file: str, mtime_ns: int) -> bool:
