@@ -142,8 +142,7 @@ class Scopes:
             extra=options.get("extra") or {},
             label=self._label,
         )
-        self.store.register(namespace)
-        return namespace
+        return self.store.register(namespace)
 
 
 def _codec_name(kv_bits: int | None, kv_group_size: int) -> str | None:

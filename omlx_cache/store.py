@@ -12,6 +12,7 @@ from typing import Self
 
 from omlx_cache.control import ControlError, ControlServer, check_socket, start_control
 from omlx_cache.control.operations import handlers
+from omlx_cache.identity.known import KnownNamespaces
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.pages.cold_codec import cold_encoder
 from omlx_cache.restore.queue import RestoreQueue
@@ -46,7 +47,7 @@ class BlockStore(Tiers):
     `flush`, `clear`, `close` and `reading` wait for a disk. Raises ConfigError for bad settings
     only: a directory or socket that cannot be had is logged and shown in `stats`.
 
-    `_lock` guards `_namespaces`, `_labels` and `_closed`.
+    `_lock` guards `_labels` and `_closed`.
     """
 
     def __init__(
@@ -66,7 +67,6 @@ class BlockStore(Tiers):
         self.name = name
         self.started = time.monotonic()
         self._lock = threading.Lock()
-        self._namespaces: dict[BlockKey, Namespace] = {}
         self._labels: list[str] = []
         self._closed = False
         clock = Clock()
@@ -76,8 +76,9 @@ class BlockStore(Tiers):
             policy=WRITE_POLICIES[s.write_policy],
             clock=clock,
             cold=None if s.hot_cache_only else _open_cold(s, filesystem or FileSystem(), clock),
-            documents=self.document,
+            documents=lambda digest: namespaces.document(digest),
         )
+        self._namespaces = namespaces = KnownNamespaces(self.hot.namespaces)
         self.read_pool = ReaderPool(READ_THREADS, "omlx-cache-read")
         self._prefetcher = Prefetcher(self.hot, self.cold)
         self.restores = RestoreQueue(s.restore_bytes)
@@ -101,10 +102,12 @@ class BlockStore(Tiers):
     def closed(self) -> bool:
         return self._closed
 
-    def register(self, namespace: Namespace) -> None:
-        """Remember what a namespace's digest was made from, for its document on the disk."""
-        with self._lock:
-            self._namespaces[namespace.digest] = namespace
+    def register(self, namespace: Namespace) -> Namespace:
+        """Remember what a namespace's digest was made from, for its document on the disk.
+
+        What is returned stands for it: it is known for as long as somebody holds that.
+        """
+        return self._namespaces.add(namespace)
 
     def add_label(self, label: str) -> None:
         """Name a model for people: `omlx-cache ps` shows it."""
@@ -119,9 +122,7 @@ class BlockStore(Tiers):
 
     def document(self, digest: BlockKey) -> dict[str, object]:
         """Return a namespace's document, {} for one that this process never used."""
-        with self._lock:
-            namespace = self._namespaces.get(digest)
-            return {} if namespace is None else dict(namespace.document)
+        return self._namespaces.document(digest)
 
     def find(self, page: PageId) -> PageInfo | None:
         """Return where a page lies, None in a closed store too; reads nothing."""
@@ -166,8 +167,7 @@ class BlockStore(Tiers):
 
     def namespaces(self, parts: Mapping[str, object]) -> list[BlockKey]:
         """Return the namespaces whose documents have these fields, those on the disk included."""
-        with self._lock:
-            known = {digest: n.document for digest, n in self._namespaces.items()}
+        known = self._namespaces.documents()
         if self.cold is not None:
             for info in catalog.namespaces(self.settings.cold_dir):
                 known.setdefault(BlockKey(bytes.fromhex(info.digest)), info.document)

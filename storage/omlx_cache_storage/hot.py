@@ -299,6 +299,11 @@ class HotTier:
         with self._lock:
             return set(self._index)
 
+    def namespaces(self) -> set[BlockKey]:
+        """Return whose pages are held."""
+        with self._lock:
+            return {held.page.meta.namespace for _page, held in self._index.items()}
+
     def entries(self) -> list[HotEntry]:
         """Return what is held, the first to be evicted first."""
         with self._lock:

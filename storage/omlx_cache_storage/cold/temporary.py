@@ -4,6 +4,7 @@ import itertools
 import os
 import secrets
 import time
+import weakref
 
 from omlx_cache_storage.format.names import TEMPORARY_PREFIX
 from omlx_cache_storage.processes import is_running
@@ -11,8 +12,8 @@ from omlx_cache_storage.processes import is_running
 ABANDONED_SECONDS = 3600.0
 """No write takes an hour: an older temporary file has lost its writer, whoever has the pid now."""
 
-_writers: set[str] = set()
-"""The tokens of this process's tiers. Grows by one for each tier and is never iterated."""
+_writers: "weakref.WeakValueDictionary[str, TemporaryNames]" = weakref.WeakValueDictionary()
+"""The tokens of this process's tiers, for as long as somebody may write with them."""
 
 
 class TemporaryNames:
@@ -21,7 +22,7 @@ class TemporaryNames:
     def __init__(self) -> None:
         self._token = secrets.token_hex(4)
         self._sequence = itertools.count()
-        _writers.add(self._token)
+        _writers[self._token] = self
 
     def new(self, directory: str) -> str:
         """Return a fresh path in a directory."""
