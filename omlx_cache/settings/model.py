@@ -151,6 +151,11 @@ class CacheSettings(BaseSettings):
     """Tokens between the regular restore points of models with windows or recurrent state, rounded
     to blocks by the policy."""
 
+    min_free_memory_bytes: Size = Field(_DERIVED)
+    """Memory that should stay free on this machine, and in its control group: with less the hot
+    tier gives back step by step, with half of it at once. macOS says itself when memory is short.
+    0 leaves the hot tier as it is."""
+
     socket: Annotated[
         Literal["auto", "off"] | Path,
         BeforeValidator(_socket),

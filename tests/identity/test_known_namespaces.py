@@ -1,4 +1,4 @@
-"""A process remembers the namespaces that it has use for, and no more: one a salt is not one for ever."""
+"""A process remembers the namespaces that it has use for, and no more: not every salt for ever."""
 
 import gc
 

@@ -38,6 +38,7 @@ def test_every_setting_is_a_variable(machine: Machine, monkeypatch: pytest.Monke
         "key_hash": ("xxh3", "xxh3"),
         "snapshot_bytes": ("1KB", 1000),
         "snapshot_stride": ("512", 512),
+        "min_free_memory_bytes": ("1GiB", 2**30),
         "socket": ("/run/x.sock", Path("/run/x.sock")),
         "log_level": ("DEBUG", "debug"),
     }
