@@ -4,16 +4,27 @@ import os
 import threading
 import time
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from omlx_cache.control import ControlServer
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.upkeep.relief import Relief
 from omlx_cache_storage.prefetch import Prefetcher
 from omlx_cache_storage.readers import ReaderPool
-from omlx_cache_storage.tiers import Tiers
+from omlx_cache_storage.stats import Counters
 
 THREADS_SECONDS = 1.0
 """How long `close` waits at most for reads that a disk does not answer."""
+
+
+class Ending(Protocol):
+    """What is asked of the tiers when a store ends."""
+
+    @property
+    def counters(self) -> Counters: ...
+    def flush(self, timeout: float | None) -> bool: ...
+    def stop_writing(self, timeout: float) -> bool: ...
+    def empty_hot(self) -> None: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -23,7 +34,7 @@ class StoreParts:
     `_lock` guards `_closing`; `_ended` is set once everything has ended.
     """
 
-    tiers: Tiers
+    tiers: Ending
     relief: Relief
     read_pool: ReaderPool
     prefetcher: Prefetcher
@@ -61,11 +72,10 @@ class StoreParts:
         clean = self.tiers.flush(timeout)
         if self.control is not None:
             self.control.close()
-        if self.tiers.writer is not None:
-            clean = self.tiers.writer.stop(timeout if clean else 1.0) and clean
+        clean = self.tiers.stop_writing(timeout if clean else 1.0) and clean
         deadline = time.monotonic() + min(timeout, THREADS_SECONDS)
         self.restores.shutdown(max(0.0, deadline - time.monotonic()))
         self.prefetcher.shutdown(max(0.0, deadline - time.monotonic()))
         self.read_pool.stop(max(0.0, deadline - time.monotonic()))
-        self.tiers.hot.discard(self.tiers.hot.pages())
+        self.tiers.empty_hot()
         return clean

@@ -5,13 +5,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import mlx.core as mx
 
 from omlx_cache.settings.sizes import format_size
 from omlx_cache.upkeep.figures import Figures, Level, level_of
-from omlx_cache_storage.stats import MemoryUsage
-from omlx_cache_storage.tiers import Tiers
+from omlx_cache_storage.stats import HotUsage, MemoryUsage
 
 _log = logging.getLogger(__name__)
 
@@ -19,6 +19,15 @@ STEPS = 8
 """The hot tier is given back, and taken again, in so many steps; at `warn` the last one stays."""
 GROW_SECONDS = 10.0
 """How long memory must have been plentiful before a step is taken again."""
+
+
+class Shrinkable(Protocol):
+    """Tiers whose hot one can be held below its budget for a while."""
+
+    def hot_usage(self) -> HotUsage: ...
+    def restrict_hot(self, nbytes: int) -> int:
+        """Hold no more than that for now; return how many bytes came free at once."""
+        ...
 
 
 class Relief:
@@ -30,7 +39,7 @@ class Relief:
     """
 
     def __init__(
-        self, tiers: Tiers, wanted_bytes: int, clock: Callable[[], float] = time.monotonic
+        self, tiers: Shrinkable, wanted_bytes: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.wanted_bytes = wanted_bytes
         self._tiers = tiers
@@ -51,12 +60,13 @@ class Relief:
             self._note(level, figures, 0)
             self._grow(figures)
             return 0
-        hot = self._tiers.hot
-        used = hot.usage().nbytes
+        hot = self._tiers.hot_usage()
         step = max(1, hot.limit_bytes // STEPS)
         free = figures.free_bytes
         short = step if free is None else max(step, self.wanted_bytes - free)
-        goal = 0 if level is Level.CRITICAL else max(step, min(used, hot.allowed_bytes) - short)
+        goal = (
+            0 if level is Level.CRITICAL else max(step, min(hot.nbytes, hot.allowed_bytes) - short)
+        )
         given = self._tiers.restrict_hot(min(goal, hot.allowed_bytes))
         self._note(level, figures, given)
         return given
@@ -79,7 +89,7 @@ class Relief:
 
     def _grow(self, figures: Figures) -> None:
         """Allow one step more, when there has been room for two for a while."""
-        hot = self._tiers.hot
+        hot = self._tiers.hot_usage()
         if hot.allowed_bytes >= hot.limit_bytes:
             return
         step = max(1, hot.limit_bytes // STEPS)
@@ -100,7 +110,6 @@ class Relief:
             return MemoryUsage(
                 level=self._level.word,
                 free_bytes=self._free,
-                allowed_bytes=self._tiers.hot.allowed_bytes,
                 given_back_bytes=self._given_back,
                 times=self._times,
             )

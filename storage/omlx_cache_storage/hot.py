@@ -141,12 +141,6 @@ class HotTier:
             self._peak = max(self._peak, self._bytes + self._reserved)
             return Grant(True, dirty)
 
-    @property
-    def allowed_bytes(self) -> int:
-        """What may be held for now: `limit_bytes`, or less while memory is short."""
-        with self._lock:
-            return self._allowed
-
     def allow(self, nbytes: int) -> None:
         """Reserve no more than `nbytes` in all from now on; evicts nothing."""
         with self._lock:
@@ -337,6 +331,7 @@ class HotTier:
                 self._bytes + self._reserved,
                 self._peak,
                 self.limit_bytes,
+                self._allowed,
                 self._evicted,
             )
 

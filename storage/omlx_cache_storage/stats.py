@@ -13,12 +13,15 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class HotUsage:
-    """The hot tier at one moment."""
+    """The hot tier at one moment. `allowed_bytes` is what it may hold for now: less than
+    `limit_bytes`
+    while memory is short."""
 
     pages: int
     nbytes: int
     peak_bytes: int
     limit_bytes: int
+    allowed_bytes: int
     evicted_pages: int
 
 
@@ -98,12 +101,10 @@ class SnapshotStats:
 @dataclass(frozen=True, slots=True)
 class MemoryUsage:
     """How short of memory the system is (`normal`, `warn`, `critical`), and what the hot tier gave
-    back for it. `free_bytes` is None where the platform does not say; `allowed_bytes` is what the
-    hot tier may hold for now."""
+    back for it. `free_bytes` is None where the platform does not say."""
 
     level: str
     free_bytes: int | None
-    allowed_bytes: int
     given_back_bytes: int
     times: int
 

@@ -15,7 +15,7 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.policy import WritePolicy
 from omlx_cache_storage.recency import Clock
-from omlx_cache_storage.stats import Counters
+from omlx_cache_storage.stats import Counters, HotUsage
 from omlx_cache_storage.tier import BackingTier, OpenPage, Tier
 from omlx_cache_storage.writer import Documents, Writer
 
@@ -210,6 +210,18 @@ class Tiers:
             self._offer_each(self.hot.dirty(beyond_bytes=nbytes))
         self.hot.shrink(nbytes, give_up_dirty=failing)
         return max(0, before - self.hot.usage().nbytes)
+
+    def hot_usage(self) -> HotUsage:
+        """Return what memory holds and may hold."""
+        return self.hot.usage()
+
+    def stop_writing(self, timeout: float) -> bool:
+        """End the writer, within `timeout` seconds; False when something was left unwritten."""
+        return self.writer is None or self.writer.stop(timeout)
+
+    def empty_hot(self) -> None:
+        """Drop every page from memory, whatever it is worth."""
+        self.hot.discard(self.hot.pages())
 
     def without_owner(self) -> "Tiers":
         """Return these very tiers as an object of their own: who holds it keeps no object of a
