@@ -66,6 +66,8 @@ class BlockStore(Tiers):
             )
         self.settings = s = settings or CacheSettings()
         check_socket(s.socket)
+        for note in s.empty_budgets():
+            _log.warning(note)
         self.name = name
         self.started = time.monotonic()
         self._lock = threading.Lock()

@@ -13,9 +13,8 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class HotUsage:
-    """The hot tier at one moment. `allowed_bytes` is what it may hold for now: less than
-    `limit_bytes`
-    while memory is short."""
+    """The hot tier at one moment. While memory is short, `allowed_bytes`, what it may hold for
+    now, is less than `limit_bytes`."""
 
     pages: int
     nbytes: int
