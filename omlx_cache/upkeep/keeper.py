@@ -1,5 +1,6 @@
 """The keeper: one thread a process that looks after its stores once a second."""
 
+import contextlib
 import logging
 import os
 import threading
@@ -79,10 +80,7 @@ class Keeper:
             except Empty:
                 lost = None
             if lost is not None:
-                # Closing may wait for a disk; memory is looked after meanwhile.
-                threading.Thread(
-                    target=self._close, args=(lost,), name="omlx-cache-closing", daemon=True
-                ).start()
+                self._close_aside(lost)
                 del lost
             with self._lock:
                 stores = list(self._stores)
@@ -94,6 +92,15 @@ class Keeper:
             except Exception:
                 _log.exception("memory is not looked after")
             del stores
+
+    def _close_aside(self, store: Kept) -> None:
+        """Close a store on a thread of its own: that may wait for a disk, and memory may not."""
+        closing = threading.Thread(
+            target=self._close, args=(store,), name="omlx-cache-closing", daemon=True
+        )
+        # While the process ends no thread can be had; `close_lost` is called then.
+        with contextlib.suppress(RuntimeError):
+            closing.start()
 
     def _close(self, store: Kept) -> None:
         _log.warning("a store was lost without close(): what is pending is written now")
