@@ -10,6 +10,7 @@ from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, UnsupportedCache
 from omlx_cache.codecs import CodecPolicy
 from omlx_cache.commit.admission import PageSink
+from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.progress import extent_of
 from omlx_cache.commit.snapshots import SnapshotPolicy
@@ -72,6 +73,7 @@ class Scope:
         policy: SnapshotPolicy,
         codec_policy: CodecPolicy,
         boundaries: Boundaries,
+        budgets: Budgets,
         unsupported_reason: str | None = None,
     ) -> None:
         self.store = store
@@ -81,6 +83,7 @@ class Scope:
         self._policy = policy
         self._codec_policy = codec_policy
         self._boundaries = boundaries
+        self.budgets = budgets
         self._blank: Layout | None = None if namespace is None else layout_of(fresh())
 
     @property
@@ -186,6 +189,7 @@ class Scope:
             stops=stops,
             stamp=stamp,
             wait_seconds=None if settings.queue_full == "wait" else settings.commit_wait_seconds,
+            budgets=self.budgets,
         )
 
     def remember(self, chain: KeyChain, position: int) -> None:

@@ -10,6 +10,7 @@ from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.arrays.mlxio import architecture
 from omlx_cache.codecs import CodecPolicy
+from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.snapshots import SnapshotPolicy, StridePolicy
 from omlx_cache.identity.fingerprint import adapter_identity, fingerprint_model
 from omlx_cache.identity.namespace import Namespace, make_namespace, salt_digest
@@ -74,6 +75,7 @@ class Scopes:
         self._make_cache = make_cache
         self._layout_signature = ""
         self._boundaries = Boundaries()
+        self._budgets = Budgets(self.store.settings, self._label)
         try:
             self._layout_signature = layout_of(make_cache()).signature
         except UnsupportedCache as error:
@@ -102,6 +104,7 @@ class Scopes:
             policy=self.policy,
             codec_policy=self.codec_policy,
             boundaries=self._boundaries,
+            budgets=self._budgets,
             unsupported_reason=self.unsupported_reason,
         )
 
@@ -142,8 +145,7 @@ class Scopes:
             extra=options.get("extra") or {},
             label=self._label,
         )
-        self.store.register(namespace)
-        return namespace
+        return self.store.register(namespace)
 
 
 def _codec_name(kv_bits: int | None, kv_group_size: int) -> str | None:

@@ -12,10 +12,14 @@ from typing import Self
 
 from omlx_cache.control import ControlError, ControlServer, check_socket, start_control
 from omlx_cache.control.operations import handlers
+from omlx_cache.identity.known import KnownNamespaces
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.pages.cold_codec import cold_encoder
+from omlx_cache.parts import StoreParts
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.settings import CacheSettings
+from omlx_cache.upkeep.keeper import keeper
+from omlx_cache.upkeep.relief import Relief
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.document import has_fields
@@ -34,8 +38,6 @@ _log = logging.getLogger(__name__)
 
 READ_THREADS = 4
 CLOSE_SECONDS = 30.0
-THREADS_SECONDS = 1.0
-"""How long `close` waits at most for reads that a disk does not answer."""
 
 
 class BlockStore(Tiers):
@@ -44,9 +46,10 @@ class BlockStore(Tiers):
     Opens the cold directory and starts the writer and control threads; `close`, or leaving the
     `with` block, writes what is pending and ends them. Any thread may call any method; only
     `flush`, `clear`, `close` and `reading` wait for a disk. Raises ConfigError for bad settings
-    only: a directory or socket that cannot be had is logged and shown in `stats`.
+    only: a directory or socket that cannot be had is logged and shown in `stats`. A store that is
+    lost without `close` is closed by a thread of its own.
 
-    `_lock` guards `_namespaces`, `_labels` and `_closed`.
+    `_lock` guards `_labels` and `_closed`.
     """
 
     def __init__(
@@ -63,10 +66,11 @@ class BlockStore(Tiers):
             )
         self.settings = s = settings or CacheSettings()
         check_socket(s.socket)
+        for note in s.empty_budgets():
+            _log.warning(note)
         self.name = name
         self.started = time.monotonic()
         self._lock = threading.Lock()
-        self._namespaces: dict[BlockKey, Namespace] = {}
         self._labels: list[str] = []
         self._closed = False
         clock = Clock()
@@ -76,17 +80,31 @@ class BlockStore(Tiers):
             policy=WRITE_POLICIES[s.write_policy],
             clock=clock,
             cold=None if s.hot_cache_only else _open_cold(s, filesystem or FileSystem(), clock),
-            documents=self.document,
+            documents=lambda digest: namespaces.document(digest),
         )
+        self._namespaces = namespaces = KnownNamespaces(self.hot.namespaces)
         self.read_pool = ReaderPool(READ_THREADS, "omlx-cache-read")
         self._prefetcher = Prefetcher(self.hot, self.cold)
         self.restores = RestoreQueue(s.restore_bytes)
-        self._control = self._start_control()
+        tiers = self.without_owner()
+        self._relief = Relief(tiers, s.min_free_memory_bytes)
+        self._parts = StoreParts(
+            tiers,
+            self._relief,
+            self.read_pool,
+            self._prefetcher,
+            self.restores,
+            self._start_control(),
+        )
+        keeper.keep(self._parts)
+        self._finalizer = weakref.finalize(self, _lose, self._parts)
+        self._finalizer.atexit = False
         _open_stores.add(self)
 
     def _start_control(self) -> ControlServer | None:
         try:
-            return start_control(self.settings.socket, handlers(self))
+            # A thread that answers must not keep a store alive that everybody else has lost.
+            return start_control(self.settings.socket, handlers(weakref.proxy(self)))
         except (ControlError, OSError) as error:
             _log.warning("no control socket: %s", error)
             return None
@@ -101,10 +119,12 @@ class BlockStore(Tiers):
     def closed(self) -> bool:
         return self._closed
 
-    def register(self, namespace: Namespace) -> None:
-        """Remember what a namespace's digest was made from, for its document on the disk."""
-        with self._lock:
-            self._namespaces[namespace.digest] = namespace
+    def register(self, namespace: Namespace) -> Namespace:
+        """Remember what a namespace's digest was made from, for its document on the disk.
+
+        What is returned stands for it: it is known for as long as somebody holds that.
+        """
+        return self._namespaces.add(namespace)
 
     def add_label(self, label: str) -> None:
         """Name a model for people: `omlx-cache ps` shows it."""
@@ -119,9 +139,7 @@ class BlockStore(Tiers):
 
     def document(self, digest: BlockKey) -> dict[str, object]:
         """Return a namespace's document, {} for one that this process never used."""
-        with self._lock:
-            namespace = self._namespaces.get(digest)
-            return {} if namespace is None else dict(namespace.document)
+        return self._namespaces.document(digest)
 
     def find(self, page: PageId) -> PageInfo | None:
         """Return where a page lies, None in a closed store too; reads nothing."""
@@ -174,8 +192,7 @@ class BlockStore(Tiers):
 
     def namespaces(self, parts: Mapping[str, object]) -> list[BlockKey]:
         """Return the namespaces whose documents have these fields, those on the disk included."""
-        with self._lock:
-            known = {digest: n.document for digest, n in self._namespaces.items()}
+        known = self._namespaces.documents()
         if self.cold is not None:
             for info in catalog.namespaces(self.settings.cold_dir):
                 known.setdefault(BlockKey(bytes.fromhex(info.digest)), info.document)
@@ -190,6 +207,7 @@ class BlockStore(Tiers):
             writer=None if self.writer is None else self.writer.usage(),
             requests=self.counters.requests(),
             snapshots=self.counters.snapshots(self.settings.snapshot_bytes),
+            memory=self._relief.usage(),
         )
 
     def close(self, timeout: float = CLOSE_SECONDS) -> bool:
@@ -202,18 +220,11 @@ class BlockStore(Tiers):
                 return True
             self._closed = True
         _open_stores.discard(self)
-        self._prefetcher.cancel_all()
-        clean = self.flush(timeout)
-        if self._control is not None:
-            self._control.close()
-        if self.writer is not None:
-            clean = self.writer.stop(timeout if clean else 1.0) and clean
-        deadline = time.monotonic() + min(timeout, THREADS_SECONDS)
-        self.restores.shutdown(max(0.0, deadline - time.monotonic()))
-        self._prefetcher.shutdown(max(0.0, deadline - time.monotonic()))
-        self.read_pool.stop(max(0.0, deadline - time.monotonic()))
-        self.hot.discard(self.hot.pages())
-        return clean
+        self._finalizer.detach()
+        try:
+            return self._parts.close(timeout)
+        finally:
+            keeper.forget(self._parts)
 
     def identity(self) -> Mapping[str, object]:
         """Return who this store is, for `omlx-cache ping`."""
@@ -237,10 +248,18 @@ def _open_cold(s: CacheSettings, fs: FileSystem, clock: Clock) -> ColdTier:
 _open_stores: "weakref.WeakSet[BlockStore]" = weakref.WeakSet()
 
 
+def _lose(parts: StoreParts) -> None:
+    """Have a lost store closed. A finalizer: it may run anywhere, under any lock; in the child of a
+    fork there is nothing to close."""
+    if parts.pid == os.getpid():
+        keeper.lose(parts)
+
+
 def _close_all() -> None:
-    """Write what open stores have pending when the interpreter ends without closing them."""
+    """Write what open and lost stores have pending when the interpreter ends."""
     for store in list(_open_stores):
         store.close()
+    keeper.close_lost(CLOSE_SECONDS)
 
 
 atexit.register(_close_all)

@@ -26,6 +26,7 @@ SETTINGS = {
     "key_hash": "sha256 or xxh3",
     "snapshot_bytes": "budget of live recurrent snapshots",
     "snapshot_stride": "tokens between regular snapshots of recurrent state",
+    "min_free_memory_bytes": "memory that stays free: the hot tier gives back first",
     "socket": "control socket: auto, off or a path",
 }
 

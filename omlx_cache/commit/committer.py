@@ -12,6 +12,7 @@ from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, TokenRange
 from omlx_cache.codecs import CodecPolicy
 from omlx_cache.commit.admission import Admission, PageSink
+from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.capture import page_meta, phases_of
 from omlx_cache.commit.order import needed, superseded, window_ends, window_start
 from omlx_cache.commit.progress import Extent
@@ -64,11 +65,13 @@ class Committer:
         stops: Iterable[int] = (),
         stamp: int | None = None,
         wait_seconds: float | None = 0.0,
+        budgets: Budgets | None = None,
     ) -> None:
         self._store = store
         self._namespace = namespace
         self._chain = chain
         self._policy = policy
+        self._budgets = budgets
         self._admission = Admission(store, staging, own, stamp, wait_seconds)
         self._groups = groups
         self._prompt_length = prompt_length
@@ -171,6 +174,8 @@ class Committer:
         else:
             self._admission.skipped[reasons.NO_ROOM] += len(self._unstored(layout, end))
         self._store.demote(superseded(self._chain, end, self._store.tails))
+        if self._budgets is not None:
+            self._budgets.sequence(end)
         return self._admission.result(end)
 
     def _unstored(self, layout: Layout, end: int) -> list[int]:
@@ -321,6 +326,9 @@ class Committer:
             return encode_page(Page(meta, cutter.payload(cuts)), codecs)
 
         nbytes = encoded_nbytes(meta, codecs)
+        if self._budgets is not None:
+            kind = next(group.kind for group in self._groups if group.name == meta.group)
+            self._budgets.page(kind, meta.held, nbytes)
         return self._admission.add(nbytes, meta.position, make, stage=stage)
 
 

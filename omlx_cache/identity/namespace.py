@@ -10,7 +10,7 @@ from omlx_cache_storage.format.header import FORMAT_VERSION
 from omlx_cache_storage.keys import BlockKey, namespace_digest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Namespace:
     """A digest, the first parent of every chain in it, and the document it was made from."""
 

@@ -14,6 +14,8 @@ FREE_DISK_SHARE = 4
 COLD_CAP = 128 * GIB
 QUEUE_CAP = GIB
 MIN_FREE_CAP = 10 * GIB
+FREE_MEMORY_SHARE = 16
+FREE_MEMORY_CAP = 2 * GIB
 _NO_COLD_TIER = "hot_cache_only: there is no cold tier"
 
 
@@ -80,6 +82,15 @@ def _restore_bytes(values: Mapping[str, Any]) -> Derived:
     return Derived(memory // MEMORY_SHARE, how)
 
 
+def _min_free_memory_bytes(values: Mapping[str, Any]) -> Derived:
+    machine: Machine = values["machine"]
+    memory = machine.memory_bytes
+    how = f"1/{FREE_MEMORY_SHARE} of {format_size(memory)}, {machine.memory_name}, at most "
+    return Derived(
+        min(memory // FREE_MEMORY_SHARE, FREE_MEMORY_CAP), how + format_size(FREE_MEMORY_CAP)
+    )
+
+
 def _snapshot_bytes(values: Mapping[str, Any]) -> Derived:
     hot = _hot_or_default(values)
     return Derived(hot.size // 4, f"1/4 of {hot.how}")
@@ -126,6 +137,10 @@ RULES = {
         "a quarter of `hot_bytes`, or of its default where that is 0; at most 1 GiB", _queue_bytes
     ),
     "restore_bytes": Rule("an eighth of physical memory", _restore_bytes),
+    "min_free_memory_bytes": Rule(
+        "a sixteenth of physical memory, or of the control group's limit; at most 2 GiB",
+        _min_free_memory_bytes,
+    ),
     "snapshot_bytes": Rule(
         "a quarter of `hot_bytes`, or of its default where that is 0", _snapshot_bytes
     ),

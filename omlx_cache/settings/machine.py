@@ -127,15 +127,21 @@ def cgroup_limit(root: Path = _ROOT) -> int | None:
     Reads version 2 (`memory.max`) and version 1 (`memory.limit_in_bytes`), from the process's
     own group up to the mount, since each ancestor limits as well.
     """
+    limits = (read_limit(path) for path in memory_groups(root))
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def memory_groups(root: Path = _ROOT) -> list[Path]:
+    """Return where the memory limits of this process's control groups may be read, of either
+    version; not all of the files exist."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
-        return None
-    limits = [limit for line in lines for limit in _limits_of(line, root / "sys/fs/cgroup")]
-    return min(limits, default=None)
+        return []
+    return [path for line in lines for path in _limit_files(line, root / "sys/fs/cgroup")]
 
 
-def _limits_of(line: str, mount: Path) -> list[int]:
+def _limit_files(line: str, mount: Path) -> list[Path]:
     number, _, rest = line.partition(":")
     controllers, _, group = rest.partition(":")
     if number == "0" and not controllers:
@@ -147,10 +153,11 @@ def _limits_of(line: str, mount: Path) -> list[int]:
     relative = Path(group.lstrip("/"))
     # Inside a container the listed path may be the host's; the mount itself is then the group.
     places = {base, base / relative, *(base / parent for parent in relative.parents)}
-    return [limit for place in places if (limit := _read_limit(place / name)) is not None]
+    return [place / name for place in places]
 
 
-def _read_limit(path: Path) -> int | None:
+def read_limit(path: Path) -> int | None:
+    """Return the memory limit that a file says, None for none."""
     try:
         text = path.read_text().strip()
     except OSError:

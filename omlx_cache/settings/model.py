@@ -53,6 +53,8 @@ Directory = Annotated[Path, BeforeValidator(_directory), Allowed("a directory, o
 ColdCodec = Literal[CodecName, "zstd"]
 
 _DERIVED: Any = AUTO
+SMALLEST_COLD_BYTES = 96 * 1024
+"""Less than the directories and the file of the smallest page take."""
 
 
 class CacheSettings(BaseSettings):
@@ -154,6 +156,11 @@ class CacheSettings(BaseSettings):
     """Tokens between the regular restore points of models with windows or recurrent state, rounded
     to blocks by the policy."""
 
+    min_free_memory_bytes: Size = Field(_DERIVED)
+    """Memory that should stay free on this machine, and in its control group: with less the hot
+    tier gives back step by step, with half of it at once. macOS says itself when memory is short.
+    0 leaves the hot tier as it is."""
+
     socket: Annotated[
         Literal["auto", "off"] | Path,
         BeforeValidator(_socket),
@@ -194,6 +201,7 @@ class CacheSettings(BaseSettings):
                 for name in ("cold_dir", "cold_bytes", "min_free_bytes", "queue_bytes")
                 if self._source(name).kind in ("environment", "argument")
             ]
+        found += self.empty_budgets()
         memory = self.machine.memory_bytes
         if self.hot_bytes > memory * 3 // 4:
             found.append(
@@ -203,6 +211,21 @@ class CacheSettings(BaseSettings):
         trouble = "" if self.hot_cache_only else directory_trouble(self.cold_dir)
         if trouble:
             found.append(f"cold_dir: {trouble}, so nothing will be kept on disk")
+        return found
+
+    def empty_budgets(self) -> list[str]:
+        """Return which budgets are so small that no page of any model is kept."""
+        if self.hot_cache_only:
+            empty = not (self.hot_bytes or self.queue_bytes)
+            return ["hot_bytes is 0 and hot_cache_only is set: nothing will be kept"] * empty
+        found = []
+        if self.cold_bytes < SMALLEST_COLD_BYTES:
+            found.append(
+                f"cold_bytes ({format_size(self.cold_bytes)}) has no room for a file: "
+                "nothing will be kept on disk"
+            )
+        elif not self.queue_bytes:
+            found.append("queue_bytes is 0: nothing will be kept on disk")
         return found
 
     def cold_budget(self, used_bytes: int) -> int:

@@ -21,6 +21,7 @@ SETTING_NAMES = (
     "key_hash",
     "snapshot_bytes",
     "snapshot_stride",
+    "min_free_memory_bytes",
     "socket",
     "log_level",
 )

@@ -28,9 +28,10 @@ class HotTier:
     """Holds live pages; `bytes held + bytes reserved <= limit_bytes` at every moment.
 
     `_lock` guards `_index`, `_order`, `_bytes`, `_reserved`, `_dirty_bytes` (of unwritten
-    pages), `_queued_bytes` (pinned ones of them), `_peak`, `_evicted`; any thread may call. No I/O
-    here. A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that the
-    disk lacks is not evicted either, but named for writing first.
+    pages), `_queued_bytes` (pinned ones of them), `_allowed` (what may be held for now,
+    `limit_bytes` at most), `_peak`, `_evicted`; any thread may call. No I/O here. A pinned page
+    (queued for the disk) is never evicted. With `keep_dirty` a page that the disk lacks is not
+    evicted either, but named for writing first.
     Without `retain` a page leaves as soon as the disk has it. `backed` says that there is a disk:
     a sequence may then push out pages of its own that the disk has.
     """
@@ -54,6 +55,7 @@ class HotTier:
         self._order = ChainRecency()
         self._bytes = 0
         self._reserved = 0
+        self._allowed = limit_bytes
         self._dirty_bytes = 0
         self._queued_bytes = 0
         self._peak = 0
@@ -86,8 +88,16 @@ class HotTier:
             self._peak = max(self._peak, self._bytes + self._reserved)
             return Grant(True, dirty)
 
-    def shrink(self, nbytes: int) -> bool:
-        """Evict down to `nbytes`, as far as pages may leave; True when that was enough."""
+    def allow(self, nbytes: int) -> None:
+        """Reserve no more than `nbytes` in all from now on; evicts nothing."""
+        with self._lock:
+            self._allowed = min(nbytes, self.limit_bytes)
+
+    def shrink(self, nbytes: int, *, give_up_dirty: bool = False) -> bool:
+        """Evict down to `nbytes`, as far as pages may leave; True when that was enough.
+
+        `give_up_dirty` as in `reserve`.
+        """
         with self._lock:
             excess = self._bytes + self._reserved - nbytes
             victims: list[PageId] = []
@@ -95,7 +105,8 @@ class HotTier:
             def consider(page: PageId) -> bool:
                 nonlocal excess
                 held = self._index.get(page)
-                if held is not None and not held.pins and not self._must_write(held):
+                kept = held is None or held.pins or (self._must_write(held) and not give_up_dirty)
+                if held is not None and not kept:
                     victims.append(page)
                     excess -= held.page.meta.nbytes
                 return excess > 0
@@ -256,6 +267,11 @@ class HotTier:
         with self._lock:
             return set(self._index)
 
+    def namespaces(self) -> set[BlockKey]:
+        """Return whose pages are held."""
+        with self._lock:
+            return {held.page.meta.namespace for _page, held in self._index.items()}
+
     def entries(self) -> list[HotEntry]:
         """Return what is held, the first to be evicted first."""
         with self._lock:
@@ -273,6 +289,7 @@ class HotTier:
                 self._bytes + self._reserved,
                 self._peak,
                 self.limit_bytes,
+                self._allowed,
                 self._evicted,
             )
 
@@ -300,12 +317,12 @@ class HotTier:
     ) -> tuple[list[PageId] | None, list[PageId]]:
         """Decide what must leave to make room, None when it cannot be made; and which pages
         stand in the way until they are written."""
-        excess = self._bytes + self._reserved + nbytes - self.limit_bytes
+        excess = self._bytes + self._reserved + nbytes - self._allowed
         victims: list[PageId] = []
         dirty: list[PageId] = []
         if excess <= 0:
             return victims, dirty
-        if not evict or nbytes > self.limit_bytes:
+        if not evict or nbytes > self._allowed:
             return None, dirty
         behind = sys.maxsize if position is None else position
         spared: list[tuple[PageId, int]] = []

@@ -25,11 +25,15 @@ Entry = TypeVar("Entry", bound=Indexed)
 
 
 class PageIndex(Generic[Entry]):
-    """Entries by page id, and tails by their parent. Its owner's lock guards it."""
+    """Entries by page id, and tails by their parent. Its owner's lock guards it.
+
+    `_tails` has the page itself where a boundary has one tail, which nearly all have: a container
+    for each would take half a kilobyte for every sequence on the disk.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[PageId, Entry] = {}
-        self._tails: dict[bytes, dict[PageId, Tail]] = {}
+        self._tails: dict[bytes, PageId | set[PageId]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -50,17 +54,27 @@ class PageIndex(Generic[Entry]):
         self.pop(page)
         self._entries[page] = entry
         if entry.tail:
-            self._tails.setdefault(entry.hint, {})[page] = Tail(entry.position, page.group)
+            self._add_tail(entry.hint, page)
 
     def pop(self, page: PageId) -> Entry | None:
         entry = self._entries.pop(page, None)
         if entry is not None and entry.tail:
             siblings = self._tails[entry.hint]
-            del siblings[page]
-            if not siblings:
+            if isinstance(siblings, set) and len(siblings) > 1:
+                siblings.discard(page)
+            else:
                 del self._tails[entry.hint]
         return entry
 
+    def _add_tail(self, hint: bytes, page: PageId) -> None:
+        siblings = self._tails.setdefault(hint, page)
+        if isinstance(siblings, set):
+            siblings.add(page)
+        elif siblings != page:
+            self._tails[hint] = {siblings, page}
+
     def tails(self, parent: BlockKey) -> set[Tail]:
         """Return the tails that may follow a boundary: a hint, to be checked by key."""
-        return set(self._tails.get(parent_hint(parent), {}).values())
+        siblings = self._tails.get(parent_hint(parent), set())
+        pages = siblings if isinstance(siblings, set) else {siblings}
+        return {Tail(self._entries[page].position, page.group) for page in pages}

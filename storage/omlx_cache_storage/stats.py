@@ -13,12 +13,14 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class HotUsage:
-    """The hot tier at one moment."""
+    """The hot tier at one moment. While memory is short, `allowed_bytes`, what it may hold for
+    now, is less than `limit_bytes`."""
 
     pages: int
     nbytes: int
     peak_bytes: int
     limit_bytes: int
+    allowed_bytes: int
     evicted_pages: int
 
 
@@ -96,6 +98,17 @@ class SnapshotStats:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryUsage:
+    """How short of memory the system is (`normal`, `warn`, `critical`), and what the hot tier gave
+    back for it. `free_bytes` is None where the platform does not say."""
+
+    level: str
+    free_bytes: int | None
+    given_back_bytes: int
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """A store at one moment. The disk tiers are None in hot_cache_only mode."""
 
@@ -105,6 +118,7 @@ class Stats:
     writer: WriterUsage | None
     requests: RequestStats
     snapshots: SnapshotStats
+    memory: MemoryUsage
 
     def to_dict(self) -> dict[str, object]:
         """Return plain dicts and numbers, for JSON and the control socket."""
@@ -114,6 +128,7 @@ class Stats:
             "cold": None if self.cold is None else asdict(self.cold),
             "writer": None if self.writer is None else asdict(self.writer),
             "snapshots": asdict(self.snapshots),
+            "memory": asdict(self.memory),
         }
         requests = {
             name: getattr(self.requests, name) for name in RequestStats.__dataclass_fields__

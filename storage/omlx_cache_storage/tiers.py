@@ -7,6 +7,7 @@ page holds. No MLX.
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.hot import HotTier
@@ -14,11 +15,12 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.policy import WritePolicy
 from omlx_cache_storage.recency import Clock
-from omlx_cache_storage.stats import Counters
+from omlx_cache_storage.stats import Counters, HotUsage
 from omlx_cache_storage.tier import BackingTier, OpenPage, Tier, TierView
 from omlx_cache_storage.writer import Documents, Writer
 
 FLUSH_SECONDS = 30.0
+_PARTS = ("counters", "_policy", "_clock", "hot", "cold", "_levels", "writer")
 
 
 def _nothing(_view: TierView) -> Iterable[PageId]:
@@ -57,7 +59,8 @@ class Tiers:
         self.writer: Writer | None = None
         if cold is not None:
             queue = min(queue_bytes, self.hot.limit_bytes)
-            backlog = self._unwritten if policy.on_put else tuple
+            # Of parts, not of this object: the thread would keep that alive.
+            backlog = partial(_unwritten, self.hot, queue) if policy.on_put else tuple
             self.writer = Writer(self.hot, cold, queue, documents, backlog)
             self.writer.start()
 
@@ -214,6 +217,42 @@ class Tiers:
         """Evict from memory down to `nbytes`; False when pages in use hinder that."""
         return self.hot.shrink(nbytes)
 
+    def restrict_hot(self, nbytes: int) -> int:
+        """Let memory hold no more than `nbytes` for now, evict down to that, and return how many
+        bytes came free at once.
+
+        Pages that the write policy wants on the disk are queued first, and leave with a later call,
+        unless the disk fails.
+        """
+        self.hot.allow(nbytes)
+        before = self.hot.usage().nbytes
+        if before <= nbytes:
+            return 0
+        failing = self._writes_fail()
+        if self._policy.on_flush and not failing:
+            self._offer_each(self.hot.dirty(beyond_bytes=nbytes))
+        self.hot.shrink(nbytes, give_up_dirty=failing)
+        return max(0, before - self.hot.usage().nbytes)
+
+    def hot_usage(self) -> HotUsage:
+        """Return what memory holds and may hold."""
+        return self.hot.usage()
+
+    def stop_writing(self, timeout: float) -> bool:
+        """End the writer, within `timeout` seconds; False when something was left unwritten."""
+        return self.writer is None or self.writer.stop(timeout)
+
+    def empty_hot(self) -> None:
+        """Drop every page from memory, whatever it is worth."""
+        self.hot.discard(self.hot.pages())
+
+    def without_owner(self) -> "Tiers":
+        """Return these very tiers as an object of their own: who holds it keeps no object of a
+        derived class alive."""
+        twin = object.__new__(Tiers)
+        twin.__dict__.update({name: self.__dict__[name] for name in _PARTS})
+        return twin
+
     def forget(self, page: PageId) -> None:
         """Drop a page that proved useless from both tiers."""
         for tier in self._levels:
@@ -282,13 +321,9 @@ class Tiers:
         infos = (self.hot.info(page) for page in known)
         return any(info is not None and info.tier == "pending" for info in infos)
 
-    def _unwritten(self, known: Collection[PageId] | None = None) -> list[PageId]:
-        """Return pages, of `known` ones, that the disk lacks, root first, and that fit into the
-        queue."""
+    def _unwritten(self, known: Collection[PageId]) -> list[PageId]:
         limit = 0 if self.writer is None else self.writer.limit_bytes
-        dirty = (p for p in reversed(self.hot.dirty()) if known is None or p in known)
-        infos = [(page, self.hot.info(page)) for page in dirty]
-        return [page for page, info in infos if info is not None and info.nbytes <= limit]
+        return _unwritten(self.hot, limit, known)
 
     def _offer_each(self, pages: Iterable[PageId]) -> bool:
         """Queue pages in order until one does not fit; False, and nothing counted, then."""
@@ -312,3 +347,13 @@ class Tiers:
         if held is None or self.writer is None:
             return False
         return self.writer.offer(page, held.meta.nbytes)
+
+
+def _unwritten(
+    hot: HotTier, limit_bytes: int, known: Collection[PageId] | None = None
+) -> list[PageId]:
+    """Return pages, of `known` ones, that the disk lacks, root first, and that fit into the
+    queue."""
+    dirty = (p for p in reversed(hot.dirty()) if known is None or p in known)
+    infos = [(page, hot.info(page)) for page in dirty]
+    return [page for page, info in infos if info is not None and info.nbytes <= limit_bytes]

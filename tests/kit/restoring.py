@@ -1,6 +1,7 @@
 """A conversation on the disk, a disk that fails or waits page by page, and what must come back."""
 
 import errno
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from omlx_cache.restore.pending import PendingRestore
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.restore.run import Restored, restore
 from omlx_cache_storage.cold import catalog
-from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.format.names import parse_name
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens
 from omlx_cache_storage.page import Buffer
@@ -43,8 +44,8 @@ class PagedDisk(FileSystem):
         self.reached = threading.Semaphore(0)
         self._open: dict[int, tuple[int, str]] = {}
 
-    def open(self, path: Path) -> int:
-        name = parse_name(path.name)
+    def open(self, path: StrPath) -> int:
+        name = parse_name(os.path.basename(path))
         assert name is not None
         page = (name.position, name.id.group)
         self.opened[page] += 1

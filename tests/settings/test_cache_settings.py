@@ -38,6 +38,7 @@ def test_every_setting_is_a_variable(machine: Machine, monkeypatch: pytest.Monke
         "key_hash": ("xxh3", "xxh3"),
         "snapshot_bytes": ("1KB", 1000),
         "snapshot_stride": ("512", 512),
+        "min_free_memory_bytes": ("1GiB", 2**30),
         "socket": ("/run/x.sock", Path("/run/x.sock")),
         "log_level": ("DEBUG", "debug"),
     }
@@ -175,7 +176,19 @@ def test_cold_settings_are_allowed_and_noted_when_everything_stays_in_memory(
         "cold_dir",
         "OMLX_CACHE_COLD_BYTES",
     ]
-    assert CacheSettings(machine=machine, cold_dir="/srv/kv", cold_bytes=1).notes() == []
+    assert CacheSettings(machine=machine, cold_dir="/srv/kv", cold_bytes="1MiB").notes() == []
+
+
+def test_a_budget_that_keeps_nothing_is_noted(machine: Machine) -> None:
+    for name, fields in {
+        "cold_bytes": {"cold_bytes": 1},
+        "queue_bytes": {"queue_bytes": 0},
+        "hot_bytes": {"hot_bytes": 0, "hot_cache_only": True},
+    }.items():
+        (note,) = CacheSettings(machine=machine, cold_dir="/srv/kv", **fields).empty_budgets()
+        assert note.startswith(name)
+        assert "nothing will be kept" in note
+    assert CacheSettings(machine=machine, cold_dir="/srv/kv", hot_bytes=0).empty_budgets() == []
 
 
 def test_a_hot_tier_that_leaves_the_model_no_memory_is_noted(machine: Machine) -> None:

@@ -1,6 +1,7 @@
 """A writer with nothing to do takes up what the queue dropped, and a flush has an end."""
 
 import errno
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from kit.storage import FaultyDisk, Story, WriterRig, commit, files_in, open_store, store_page
 from omlx_cache_storage import writer
+from omlx_cache_storage.cold.disk import StrPath
 
 KIB = 1024
 
@@ -27,8 +29,8 @@ class SinglePages(FaultyDisk):
         super().__init__()
         self.permits = threading.Semaphore(0)
 
-    def publish(self, temporary: Path, final: Path) -> None:
-        if final.suffix == ".safetensors":
+    def publish(self, temporary: StrPath, final: StrPath) -> None:
+        if os.fspath(final).endswith(".safetensors"):
             self.permits.acquire(timeout=60)
         super().publish(temporary, final)
 

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from omlx_cache_storage.cold.catalog import scan
 
 PROGRAM = """
@@ -23,9 +25,22 @@ with PrefixCache(model, store).session(list(range(200))) as session:
 """
 
 
-def test_what_is_pending_is_written_when_the_interpreter_ends(tmp_path: Path) -> None:
+LOST = """
+import gc, sys
+from omlx_cache import BlockStore, CacheSettings
+from kit.storage import Story, commit
+
+settings = CacheSettings(cold_dir=sys.argv[1], min_free_bytes=0, socket="off", write_policy="back")
+store = BlockStore(settings)
+commit(store, Story(), *range(1, 14))
+del store
+"""
+
+
+@pytest.mark.parametrize("program", [PROGRAM, LOST], ids=["open", "lost"])
+def test_what_is_pending_is_written_when_the_interpreter_ends(tmp_path: Path, program: str) -> None:
     cold = tmp_path / "cold"
     entries = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
     environment = {**os.environ, "PYTHONPATH": entries}
-    subprocess.run([sys.executable, "-c", PROGRAM, str(cold)], env=environment, check=True)
+    subprocess.run([sys.executable, "-c", program, str(cold)], env=environment, check=True)
     assert sum(1 for _ in scan(cold)) == 13

@@ -1,12 +1,13 @@
 """A flush that says "durable" means the pages that the disk lost meanwhile, too."""
 
+import os
 import shutil
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kit.storage import FaultyDisk, Story, commit, open_store
-from omlx_cache_storage.cold.disk import Durability
+from omlx_cache_storage.cold.disk import Durability, StrPath
 from omlx_cache_storage.page import Buffer
 
 
@@ -17,8 +18,8 @@ class _HeldDisk(FaultyDisk):
         super().__init__()
         self.before: Callable[[], object] = lambda: None
 
-    def write(self, path: Path, pieces: Sequence[Buffer], durability: Durability) -> int:
-        if len(path.parent.name) == 2:
+    def write(self, path: StrPath, pieces: Sequence[Buffer], durability: Durability) -> int:
+        if len(os.path.basename(os.path.dirname(path))) == 2:
             self.before()
         return super().write(path, pieces, durability)
 

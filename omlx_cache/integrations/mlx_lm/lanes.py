@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mlx_lm.models.cache import QuantizedKVCache
 
+from omlx_cache.commit.budgets import Fit
 from omlx_cache.integrations.mlx_lm.models import ModelCaches
 from omlx_cache.integrations.mlx_lm.siblings import SiblingIndex
 from omlx_cache.results import CommitResult
@@ -73,6 +74,10 @@ class Lane:
     def suits(self, found: Found) -> bool:
         """Return whether an uninterrupted run would hold this lane's kind of cache there."""
         return self.bits is None or found.position >= self.bits.start
+
+    def fit(self) -> Fit | None:
+        """Return how much of a sequence the budgets hold; None before one was stored."""
+        return self._target.budgets.fit()
 
     def restore(self, tokens: Tokens, found: Found) -> RestoredSequence:
         """Restore what `find` saw; less when a page proved bad. The list is the caller's own."""

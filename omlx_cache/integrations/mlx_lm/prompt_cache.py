@@ -11,6 +11,7 @@ import numpy as np
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
+from omlx_cache.commit.budgets import Fit
 from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.lanes import (
     QUANTIZED_KV_START,
@@ -187,6 +188,12 @@ class TieredPromptCache:
         if known is None or not all(scope.supported for scope in known.lanes[None].scopes()):
             return []
         return [Following(scope, tokens, start) for scope in known.lanes[None].scopes()]
+
+    def fit(self, model: Any) -> Fit | None:
+        """Return how much of a sequence of a known model the budgets hold; None before one was
+        stored. Any thread may ask."""
+        known = self._known.get(model)
+        return None if known is None else known.lanes[None].fit()
 
     def fresh(self, model: Any) -> list[Any]:
         """Return new, empty caches for a known model, its draft model's behind them."""

@@ -28,14 +28,14 @@ class Found(NamedTuple):
 
     namespace: BlockKey
     name: PageName | None
-    directory: Path
+    directory: str
     file: str
     nbytes: int
     mtime_ns: int
 
     @property
-    def path(self) -> Path:
-        return self.directory / self.file
+    def path(self) -> str:
+        return os.path.join(self.directory, self.file)
 
     @property
     def is_leftover(self) -> bool:
@@ -49,10 +49,10 @@ class NamespaceInfo:
 
     digest: str
     document: dict[str, object]
-    path: Path
+    path: str
 
 
-def namespace_directories(cold_dir: Path, fs: FileSystem) -> Iterator[tuple[BlockKey, Path]]:
+def namespace_directories(cold_dir: Path, fs: FileSystem) -> Iterator[tuple[BlockKey, str]]:
     """Yield the namespaces of a cold directory."""
     for entry in fs.scan(cold_dir):
         if len(entry.name) == _DIGEST_HEX and entry.is_dir(follow_symlinks=False):
@@ -61,7 +61,7 @@ def namespace_directories(cold_dir: Path, fs: FileSystem) -> Iterator[tuple[Bloc
             except ValueError:
                 continue
             if digest.hex() == entry.name:
-                yield digest, Path(entry.path)
+                yield digest, entry.path
 
 
 def walk(cold_dir: Path, fs: FileSystem) -> Iterator[Found]:
@@ -72,7 +72,7 @@ def walk(cold_dir: Path, fs: FileSystem) -> Iterator[Found]:
 
 def walk_namespace(cold_dir: Path, digest: BlockKey, fs: FileSystem) -> Iterator[Found]:
     """Yield the page and temporary files of one namespace. Opens none; one stat a file."""
-    directory = cold_dir / digest.hex()
+    directory = os.path.join(cold_dir, digest.hex())
     for entry in fs.scan(directory):
         if entry.name.startswith(TEMPORARY_PREFIX):
             found = _found(digest, None, directory, entry)
@@ -83,7 +83,7 @@ def walk_namespace(cold_dir: Path, digest: BlockKey, fs: FileSystem) -> Iterator
 
 
 def _walk_shard(digest: BlockKey, shard: "os.DirEntry[str]", fs: FileSystem) -> Iterator[Found]:
-    directory = Path(shard.path)
+    directory = shard.path
     for entry in fs.scan(directory):
         name = parse_name(entry.name)
         if name is None and not entry.name.startswith(TEMPORARY_PREFIX):
@@ -96,7 +96,7 @@ def _walk_shard(digest: BlockKey, shard: "os.DirEntry[str]", fs: FileSystem) -> 
 
 
 def _found(
-    digest: BlockKey, name: PageName | None, directory: Path, entry: "os.DirEntry[str]"
+    digest: BlockKey, name: PageName | None, directory: str, entry: "os.DirEntry[str]"
 ) -> Found | None:
     """Return what a directory entry is, None unless it is a regular file that still exists.
 
@@ -125,11 +125,15 @@ def namespaces(cold_dir: Path) -> list[NamespaceInfo]:
     """Return the namespaces with their documents; an unreadable document is empty."""
     fs = FileSystem()
     return [
-        NamespaceInfo(digest.hex(), read_document(path / NAMESPACE_FILE, fs), path)
+        NamespaceInfo(digest.hex(), _document(path, fs), path)
         for digest, path in namespace_directories(cold_dir, fs)
     ]
 
 
 def read_namespace(cold_dir: Path, digest: BlockKey) -> dict[str, object]:
     """Return the document of one namespace, {} when there is none that can be read."""
-    return read_document(cold_dir / digest.hex() / NAMESPACE_FILE, FileSystem())
+    return _document(os.path.join(cold_dir, digest.hex()), FileSystem())
+
+
+def _document(directory: str, fs: FileSystem) -> dict[str, object]:
+    return read_document(os.path.join(directory, NAMESPACE_FILE), fs)

@@ -1,8 +1,8 @@
 """Deleting page files whose pages have left the index; what the disk keeps goes on counting."""
 
+import os
 import threading
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.records import PendingDeletion
@@ -19,7 +19,7 @@ class Deleter:
     def __init__(
         self,
         fs: FileSystem,
-        tidy: Callable[[Iterable[Path]], None],
+        tidy: Callable[[Iterable[str]], None],
         naming: threading.Lock,
         is_named: Callable[[PendingDeletion], bool],
     ) -> None:
@@ -28,7 +28,7 @@ class Deleter:
         self._naming = naming
         self._is_named = is_named
         self._lock = threading.Lock()
-        self._undeletable: dict[Path, PendingDeletion] = {}
+        self._undeletable: dict[str, PendingDeletion] = {}
         self._nbytes = 0
 
     @property
@@ -46,7 +46,7 @@ class Deleter:
                     continue
                 try:
                     self._fs.remove(file.path)
-                    shards.add(file.path.parent)
+                    shards.add(os.path.dirname(file.path))
                 except OSError:
                     with self._lock:
                         self._nbytes += file.cost

@@ -9,12 +9,12 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Literal
 
 from omlx_cache_storage.page import Buffer
 
 Durability = Literal["none", "fsync", "full"]
+StrPath = str | os.PathLike[str]
 IOV_LIMIT = 1024
 WRITE_LIMIT = 1 << 30
 """macOS refuses to write 2 GiB or more at once."""
@@ -25,28 +25,29 @@ _F_FULLFSYNC = 51
 class FileSystem:
     """The real file system."""
 
-    def make_directory(self, path: Path) -> bool:
+    def make_directory(self, path: StrPath) -> bool:
         """Create a directory with mode 0700 and its parents; True when it is new."""
-        if path.is_dir():
+        if os.path.isdir(path):
             return False
-        if not path.parent.is_dir():
-            self.make_directory(path.parent)
+        parent = os.path.dirname(path)
+        if parent and not os.path.isdir(parent):
+            self.make_directory(parent)
         try:
-            path.mkdir(mode=0o700)
+            os.mkdir(path, 0o700)
         except FileExistsError:
             return False
         return True
 
-    def remove_directory(self, path: Path) -> None:
+    def remove_directory(self, path: StrPath) -> None:
         """Delete an empty directory."""
-        path.rmdir()
+        os.rmdir(path)
 
-    def identity(self, path: Path) -> tuple[int, int]:
+    def identity(self, path: StrPath) -> tuple[int, int]:
         """Return what tells a directory from another one that took its name."""
         info = os.stat(path)
         return info.st_dev, info.st_ino
 
-    def write(self, path: Path, pieces: Sequence[Buffer], durability: Durability) -> int:
+    def write(self, path: StrPath, pieces: Sequence[Buffer], durability: Durability) -> int:
         """Write a new file of mode 0600 and return its physical bytes, or its size if larger:
         some file systems count blocks only later."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -72,11 +73,11 @@ class FileSystem:
         else:
             os.fsync(fd)
 
-    def publish(self, temporary: Path, final: Path) -> None:
+    def publish(self, temporary: StrPath, final: StrPath) -> None:
         """Give a complete file its name, replacing what has it."""
-        temporary.rename(final)
+        os.rename(temporary, final)
 
-    def sync_directory(self, path: Path, durability: Durability) -> None:
+    def sync_directory(self, path: StrPath, durability: Durability) -> None:
         """Make the names in a directory as durable as asked."""
         if durability == "none":
             return
@@ -86,7 +87,7 @@ class FileSystem:
         finally:
             os.close(fd)
 
-    def open(self, path: Path) -> int:
+    def open(self, path: StrPath) -> int:
         """Open a regular file for reading and return the descriptor; never waits for a pipe.
 
         Raises FileNotFoundError when something else has the name: a link, a pipe, a directory.
@@ -130,16 +131,16 @@ class FileSystem:
                 views[start] = rest
         return total
 
-    def set_times(self, path: Path, time_ns: int) -> None:
+    def set_times(self, path: StrPath, time_ns: int) -> None:
         """Set a file's modification time: the record of its recency."""
         os.utime(path, ns=(time_ns, time_ns))
 
-    def remove(self, path: Path) -> None:
+    def remove(self, path: StrPath) -> None:
         """Delete a file; a missing one is fine."""
         with contextlib.suppress(FileNotFoundError):
-            path.unlink()
+            os.unlink(path)
 
-    def scan(self, path: Path) -> Iterator[os.DirEntry[str]]:
+    def scan(self, path: StrPath) -> Iterator[os.DirEntry[str]]:
         """Yield a directory's entries; nothing when it does not exist."""
         with (
             contextlib.suppress(FileNotFoundError, NotADirectoryError),
@@ -147,13 +148,13 @@ class FileSystem:
         ):
             yield from entries
 
-    def free_bytes(self, path: Path) -> int:
+    def free_bytes(self, path: StrPath) -> int:
         """Return the bytes that an unprivileged writer may still take on the path's disk."""
         info = os.statvfs(path)
         return info.f_bavail * info.f_frsize
 
 
-def _not_a_file(path: Path) -> FileNotFoundError:
+def _not_a_file(path: StrPath) -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, "not a regular file", str(path))
 
 

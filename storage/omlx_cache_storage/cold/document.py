@@ -3,9 +3,8 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 
-from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.disk import FileSystem, StrPath
 
 MAX_DOCUMENT_BYTES = 1024 * 1024
 """What a reader takes into memory; a larger file is no document of ours."""
@@ -28,7 +27,7 @@ def encode_document(document: Mapping[str, object]) -> bytes:
     return raw + b"\n" if len(raw) < MAX_DOCUMENT_BYTES else b"{}\n"
 
 
-def read_document(path: Path, fs: FileSystem) -> dict[str, object]:
+def read_document(path: StrPath, fs: FileSystem) -> dict[str, object]:
     """Return a namespace's document, {} for a file that is missing, unreadable or too large."""
     try:
         fd = fs.open(path)

@@ -1,6 +1,7 @@
 """The files and directories of a cold tier: placing, publishing, deleting; no index, no budget."""
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -29,7 +30,8 @@ class PageFiles:
         self.durability: Durability = durability
         self._names = TemporaryNames()
         self._lock = threading.Lock()
-        self._counted: dict[Path, int] = {}
+        self._root = os.fspath(directory)
+        self._counted: dict[str, int] = {}
         self._overhead = 0
         self._identity: tuple[int, int] | None = None
 
@@ -42,7 +44,8 @@ class PageFiles:
     def document_bytes(self, namespace: BlockKey, document: Mapping[str, object]) -> int:
         """Return what a namespace's first page takes for its document; 0 when that is there."""
         with self._lock:
-            known = self.directory / namespace.hex() / NAMESPACE_FILE in self._counted
+            path = os.path.join(self._root, namespace.hex(), NAMESPACE_FILE)
+            known = path in self._counted
         return 0 if known else len(encode_document(document)) + SMALL_FILE_BYTES
 
     def is_ours(self) -> bool:
@@ -66,7 +69,7 @@ class PageFiles:
             self._identity = None
             self._counted.clear()
             self._overhead = 0
-        self._count(self.directory)
+        self._count(self._root)
         best: dict[PageId, Found] = {}
         useless: list[Found] = []
         for found in walk(self.directory, self.fs):
@@ -96,20 +99,20 @@ class PageFiles:
             with contextlib.suppress(PermissionError):
                 self.fs.sync_directory(path.parent, self.durability)
 
-    def _count_directories(self, used: set[Path]) -> None:
+    def _count_directories(self, used: set[str]) -> None:
         """Count the directories; remove shards that are not `used` and have nothing else in."""
         for _digest, directory in namespace_directories(self.directory, self.fs):
-            shards = [Path(e.path) for e in self.fs.scan(directory) if len(e.name) == 2]
+            shards = [e.path for e in self.fs.scan(directory) if len(e.name) == 2]
             for path in (directory, *shards):
                 self._count(path)
-            self._count_document(directory / NAMESPACE_FILE)
+            self._count_document(os.path.join(directory, NAMESPACE_FILE))
             self.tidy([shard for shard in shards if shard not in used])
             if not shards:
                 self._tidy_namespace(directory)
 
     def stage(
-        self, path: Path, pieces: list[Buffer], document: Mapping[str, object]
-    ) -> tuple[Path, int]:
+        self, path: str, pieces: list[Buffer], document: Mapping[str, object]
+    ) -> tuple[str, int]:
         """Write a complete temporary file beside `path`; return it and its physical bytes."""
         try:
             return self._stage(path, pieces, document)
@@ -118,25 +121,26 @@ class PageFiles:
             return self._stage(path, pieces, document)
 
     def _stage(
-        self, path: Path, pieces: list[Buffer], document: Mapping[str, object]
-    ) -> tuple[Path, int]:
-        self._prepare(path.parent, document)
-        temporary = self._names.new(path.parent)
+        self, path: str, pieces: list[Buffer], document: Mapping[str, object]
+    ) -> tuple[str, int]:
+        shard = os.path.dirname(path)
+        self._prepare(shard, document)
+        temporary = self._names.new(shard)
         with self._removing_on_failure(temporary):
             return temporary, self.fs.write(temporary, pieces, self.durability)
 
-    def publish(self, temporary: Path, path: Path, time_ns: int) -> None:
+    def publish(self, temporary: str, path: str, time_ns: int) -> None:
         """Give a staged file its name and recency; the temporary file is gone in any case."""
         with self._removing_on_failure(temporary):
             self.fs.publish(temporary, path)
         with contextlib.suppress(OSError):
             self.fs.set_times(path, time_ns)
 
-    def sync(self, path: Path) -> None:
+    def sync(self, path: str) -> None:
         """Make a published name as durable as the tier's policy says."""
-        self.fs.sync_directory(path.parent, self.durability)
+        self.fs.sync_directory(os.path.dirname(path), self.durability)
 
-    def tidy(self, shards: Iterable[Path]) -> None:
+    def tidy(self, shards: Iterable[str]) -> None:
         """Remove shard directories, and then their namespace's, where nothing is left in them."""
         for shard in set(shards):
             try:
@@ -146,10 +150,10 @@ class PageFiles:
             except OSError:
                 continue
             self._forget(shard)
-            self._tidy_namespace(shard.parent)
+            self._tidy_namespace(os.path.dirname(shard))
 
-    def _tidy_namespace(self, directory: Path) -> None:
-        document = directory / NAMESPACE_FILE
+    def _tidy_namespace(self, directory: str) -> None:
+        document = os.path.join(directory, NAMESPACE_FILE)
         with contextlib.suppress(OSError):
             if {entry.name for entry in self.fs.scan(directory)} <= {NAMESPACE_FILE}:
                 self.fs.remove(document)
@@ -157,11 +161,11 @@ class PageFiles:
                 self.fs.remove_directory(directory)
                 self._forget(directory)
 
-    def _prepare(self, shard: Path, document: Mapping[str, object]) -> None:
+    def _prepare(self, shard: str, document: Mapping[str, object]) -> None:
         """Make the namespace's directory, its document and the shard, when they are missing."""
-        directory = shard.parent
-        described = directory / NAMESPACE_FILE
-        for path in (self.directory, directory):
+        directory = os.path.dirname(shard)
+        described = os.path.join(directory, NAMESPACE_FILE)
+        for path in (self._root, directory):
             self._make_directory(path)
         if not self._count_document(described):
             temporary = self._names.new(directory)
@@ -171,23 +175,23 @@ class PageFiles:
             self._count(described, size)
         self._make_directory(shard)
 
-    def _count_document(self, path: Path) -> bool:
+    def _count_document(self, path: str) -> bool:
         """Count a namespace document at its size; False when there is none."""
         try:
-            info = path.lstat()
+            info = os.lstat(path)
         except FileNotFoundError:
             return False
         self._count(path, max(info.st_blocks * 512, info.st_size))
         return True
 
-    def _make_directory(self, path: Path) -> None:
+    def _make_directory(self, path: str) -> None:
         made = self.fs.make_directory(path)
         self._count(path)
         if made:
-            self.fs.sync_directory(path.parent, self.durability)
+            self.fs.sync_directory(os.path.dirname(path), self.durability)
 
     @contextlib.contextmanager
-    def _removing_on_failure(self, temporary: Path) -> Iterator[None]:
+    def _removing_on_failure(self, temporary: str) -> Iterator[None]:
         try:
             yield
         except BaseException:
@@ -195,14 +199,14 @@ class PageFiles:
                 self.fs.remove(temporary)
             raise
 
-    def _count(self, path: Path, nbytes: int = SMALL_FILE_BYTES) -> None:
+    def _count(self, path: str, nbytes: int = SMALL_FILE_BYTES) -> None:
         """Count a directory or document once."""
         with self._lock:
             if path not in self._counted:
                 self._counted[path] = nbytes + ENTRY_BYTES
                 self._overhead += nbytes + ENTRY_BYTES
 
-    def _forget(self, path: Path) -> None:
+    def _forget(self, path: str) -> None:
         with self._lock:
             self._overhead -= self._counted.pop(path, 0)
 

@@ -3,9 +3,8 @@
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable
 from omlx_cache_storage.format.header import (
     ALIGNMENT,
@@ -23,10 +22,10 @@ from omlx_cache_storage.page import Buffer
 class PageReader:
     """An open page file whose header was checked; valid inside `ColdTier.reading`."""
 
-    def __init__(self, fs: FileSystem, fd: int, path: Path) -> None:
+    def __init__(self, fs: FileSystem, fd: int, path: StrPath) -> None:
         self._fs = fs
         self._fd = fd
-        self._path = path
+        self._file = os.path.basename(path)
         header = read_header_at(fd, fs)
         self._stored = header.meta
         self.meta = unwrapped(header.meta)
@@ -35,7 +34,7 @@ class PageReader:
         size = fs.size(fd)
         if size != self._offset + self._stored.nbytes:
             raise CorruptPage(
-                f"{path.name} has {size} bytes, its header says "
+                f"{self._file} has {size} bytes, its header says "
                 f"{self._offset + self._stored.nbytes}"
             )
 
@@ -61,30 +60,30 @@ class PageReader:
     def _fill(self, pieces: Sequence[Buffer]) -> None:
         came = self._fs.read_into(self._fd, self._offset, pieces)
         if came != self._stored.nbytes:
-            raise CorruptPage(f"{self._path.name}: {came} of {self._stored.nbytes} payload bytes")
+            raise CorruptPage(f"{self._file}: {came} of {self._stored.nbytes} payload bytes")
         digest = PayloadDigest()
         for piece in pieces:
             digest.update(piece)
         if digest.text() != self._checksum:
-            raise CorruptPage(f"{self._path.name}: the payload does not match its checksum")
+            raise CorruptPage(f"{self._file}: the payload does not match its checksum")
 
 
 @contextlib.contextmanager
 def open_page(
-    fs: FileSystem, path: Path, namespace: BlockKey, name: PageName
+    fs: FileSystem, path: StrPath, namespace: BlockKey, name: PageName
 ) -> Iterator[PageReader]:
     """Open the file of a page, whose header says what the name says; raises PageError, OSError."""
     fd = fs.open(path)
     try:
         reader = PageReader(fs, fd, path)
         if (reader.meta.namespace, name_of(reader.meta)) != (namespace, name):
-            raise ForeignPage(f"{path.name} holds another page than its name says")
+            raise ForeignPage(f"{os.path.basename(path)} holds another page than its name says")
         yield reader
     finally:
         fs.close(fd)
 
 
-def read_header(path: Path, fs: FileSystem | None = None) -> Header:
+def read_header(path: StrPath, fs: FileSystem | None = None) -> Header:
     """Return a page file's header; raises PageError."""
     fs = fs or FileSystem()
     try:
@@ -94,7 +93,7 @@ def read_header(path: Path, fs: FileSystem | None = None) -> Header:
         finally:
             fs.close(fd)
     except OSError as error:
-        raise PageUnreadable(f"{path.name}: {error}") from error
+        raise PageUnreadable(f"{os.path.basename(path)}: {error}") from error
 
 
 def read_header_at(fd: int, fs: FileSystem) -> Header:
@@ -106,14 +105,14 @@ def read_header_at(fd: int, fs: FileSystem) -> Header:
     return decode_header(raw)
 
 
-def describe(path: Path) -> dict[str, object]:
+def describe(path: StrPath) -> dict[str, object]:
     """Return what a page file says of itself, for people; raises PageError."""
     header = read_header(path)
     meta = header.meta
     try:
         size = os.stat(path).st_size
     except OSError as error:
-        raise PageUnreadable(f"{path.name}: {error}") from error
+        raise PageUnreadable(f"{os.path.basename(path)}: {error}") from error
     return {
         "key": meta.key.hex(),
         "parent": meta.parent.hex(),

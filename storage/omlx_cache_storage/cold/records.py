@@ -48,7 +48,7 @@ class PendingDeletion(NamedTuple):
     """A file to be deleted, whose page has left the index."""
 
     page: PageId
-    path: Path
+    path: str
     cost: int
 
 
@@ -73,4 +73,4 @@ class ColdEntry(NamedTuple):
 
     @property
     def path(self) -> Path:
-        return page_path(self.cold_dir, self.stored.namespace, self.stored.name)
+        return Path(page_path(self.cold_dir, self.stored.namespace, self.stored.name))

@@ -4,7 +4,7 @@ import itertools
 import os
 import secrets
 import time
-from pathlib import Path
+import weakref
 
 from omlx_cache_storage.format.names import TEMPORARY_PREFIX
 from omlx_cache_storage.processes import is_running
@@ -12,8 +12,8 @@ from omlx_cache_storage.processes import is_running
 ABANDONED_SECONDS = 3600.0
 """No write takes an hour: an older temporary file has lost its writer, whoever has the pid now."""
 
-_writers: set[str] = set()
-"""The tokens of this process's tiers. Grows by one for each tier and is never iterated."""
+_writers: "weakref.WeakValueDictionary[str, TemporaryNames]" = weakref.WeakValueDictionary()
+"""The tokens of this process's tiers, for as long as somebody may write with them."""
 
 
 class TemporaryNames:
@@ -22,12 +22,12 @@ class TemporaryNames:
     def __init__(self) -> None:
         self._token = secrets.token_hex(4)
         self._sequence = itertools.count()
-        _writers.add(self._token)
+        _writers[self._token] = self
 
-    def new(self, directory: Path) -> Path:
+    def new(self, directory: str) -> str:
         """Return a fresh path in a directory."""
         number = next(self._sequence)
-        return directory / f"{TEMPORARY_PREFIX}{os.getpid()}-{self._token}-{number}"
+        return os.path.join(directory, f"{TEMPORARY_PREFIX}{os.getpid()}-{self._token}-{number}")
 
 
 def is_leftover(file: str, mtime_ns: int) -> bool:

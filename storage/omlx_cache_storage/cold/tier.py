@@ -1,6 +1,7 @@
 """The cold tier: one immutable safetensors file per page, under a budget of physical bytes."""
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -158,11 +159,11 @@ class ColdTier:
         except FileNotFoundError as error:
             with self._lock:
                 self._pop(page)
-            raise PageUnreadable(f"{path.name} is gone") from error
+            raise PageUnreadable(f"{os.path.basename(path)} is gone") from error
         except OSError as error:
             with self._lock:
                 self._read_error = f"failing: {error.strerror or error}"
-            raise PageUnreadable(f"{path.name}: {error}") from error
+            raise PageUnreadable(f"{os.path.basename(path)}: {error}") from error
         except UndecodablePage:
             self.quarantine(page)
             raise
@@ -229,7 +230,7 @@ class ColdTier:
             self._files.sync(path)
         except BaseException as error:
             self.discard([name.id] if expected == 0 else [])
-            self._files.tidy([path.parent])
+            self._files.tidy([os.path.dirname(path)])
             with self._lock:
                 self._reserved -= expected
                 if isinstance(error, OSError):
@@ -392,7 +393,7 @@ class ColdTier:
             self._refused_rank = None
         return stored
 
-    def _path(self, stored: StoredPage) -> Path:
+    def _path(self, stored: StoredPage) -> str:
         return page_path(self.directory, stored.namespace, stored.name)
 
     def _delete(self, removed: Iterable[StoredPage]) -> None:

@@ -5,8 +5,8 @@
 in the shard `<first two hex of key>/` of the namespace's directory. `t` marks a tail.
 """
 
+import os
 import re
-from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache_storage.keys import BlockKey
@@ -72,6 +72,10 @@ def shard_of(key: BlockKey) -> str:
     return key[:1].hex()
 
 
-def page_path(cold_dir: Path, namespace: BlockKey, name: PageName) -> Path:
-    """Return where a page's file lies in a cold directory."""
-    return cold_dir / namespace.hex() / shard_of(name.id.key) / format_name(name)
+def page_path(cold_dir: str | os.PathLike[str], namespace: BlockKey, name: PageName) -> str:
+    """Return where a page's file lies in a cold directory.
+
+    Text, no `Path`: in Python 3.12 that keeps every name it ever saw for as long as the process
+    lives.
+    """
+    return os.path.join(cold_dir, namespace.hex(), shard_of(name.id.key), format_name(name))

@@ -5,9 +5,8 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
-from omlx_cache_storage.cold.disk import Durability, FileSystem
+from omlx_cache_storage.cold.disk import Durability, FileSystem, StrPath
 from omlx_cache_storage.page import Buffer
 
 
@@ -32,15 +31,15 @@ class FaultyDisk(FileSystem):
         if code is not None:
             raise OSError(code, os.strerror(code))
 
-    def make_directory(self, path: Path) -> bool:
+    def make_directory(self, path: StrPath) -> bool:
         self._enter("make_directory")
         return super().make_directory(path)
 
-    def remove_directory(self, path: Path) -> None:
+    def remove_directory(self, path: StrPath) -> None:
         self._enter("remove_directory")
         super().remove_directory(path)
 
-    def write(self, path: Path, pieces: Sequence[Buffer], durability: Durability) -> int:
+    def write(self, path: StrPath, pieces: Sequence[Buffer], durability: Durability) -> int:
         self.reached.set()
         self.gate.wait(60)
         self._enter("write")
@@ -50,15 +49,15 @@ class FaultyDisk(FileSystem):
             raise OSError(errno.EIO, "the disk went away")
         return super().write(path, pieces, durability)
 
-    def publish(self, temporary: Path, final: Path) -> None:
+    def publish(self, temporary: StrPath, final: StrPath) -> None:
         self._enter("publish")
         super().publish(temporary, final)
 
-    def sync_directory(self, path: Path, durability: Durability) -> None:
+    def sync_directory(self, path: StrPath, durability: Durability) -> None:
         self._enter("sync_directory")
         super().sync_directory(path, durability)
 
-    def open(self, path: Path) -> int:
+    def open(self, path: StrPath) -> int:
         self._enter("open")
         return super().open(path)
 
@@ -70,18 +69,18 @@ class FaultyDisk(FileSystem):
         self._enter("read_into")
         return super().read_into(fd, offset, buffers)
 
-    def set_times(self, path: Path, time_ns: int) -> None:
+    def set_times(self, path: StrPath, time_ns: int) -> None:
         self._enter("set_times")
         super().set_times(path, time_ns)
 
-    def remove(self, path: Path) -> None:
+    def remove(self, path: StrPath) -> None:
         self._enter("remove")
         super().remove(path)
 
-    def identity(self, path: Path) -> tuple[int, int]:
+    def identity(self, path: StrPath) -> tuple[int, int]:
         self._enter("identity")
         return super().identity(path)
 
-    def scan(self, path: Path):  # type: ignore[no-untyped-def]
+    def scan(self, path: StrPath):  # type: ignore[no-untyped-def]
         self._enter("scan")
         return super().scan(path)

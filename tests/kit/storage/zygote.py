@@ -12,7 +12,7 @@ from pathlib import Path
 
 import omlx_cache.store  # noqa: F401  (loaded once, before the forks)
 from kit.storage import Story, commit, open_store
-from omlx_cache_storage.cold.disk import Durability, FileSystem
+from omlx_cache_storage.cold.disk import Durability, FileSystem, StrPath
 from omlx_cache_storage.page import Buffer
 
 CHAIN = 4
@@ -34,12 +34,12 @@ class SteppedDisk(FileSystem):
             say("step", name)
             os.read(0, 1)
 
-    def make_directory(self, path: Path) -> bool:
-        if not path.is_dir():
+    def make_directory(self, path: StrPath) -> bool:
+        if not os.path.isdir(path):
             self._step("make_directory")
         return super().make_directory(path)
 
-    def write(self, path: Path, pieces: Sequence[Buffer], durability: Durability) -> int:
+    def write(self, path: StrPath, pieces: Sequence[Buffer], durability: Durability) -> int:
         self._step("write")
         if self.left <= 0:
             return super().write(path, pieces, durability)
@@ -51,15 +51,15 @@ class SteppedDisk(FileSystem):
                 file.flush()
             return os.fstat(file.fileno()).st_blocks * 512
 
-    def publish(self, temporary: Path, final: Path) -> None:
+    def publish(self, temporary: StrPath, final: StrPath) -> None:
         self._step("publish")
         super().publish(temporary, final)
 
-    def set_times(self, path: Path, time_ns: int) -> None:
+    def set_times(self, path: StrPath, time_ns: int) -> None:
         self._step("set_times")
         super().set_times(path, time_ns)
 
-    def remove(self, path: Path) -> None:
+    def remove(self, path: StrPath) -> None:
         self._step("remove")
         super().remove(path)
 

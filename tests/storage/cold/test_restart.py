@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kit.storage import FaultyDisk, Story, disk_usage, expected_payload, files_in, read_cold
+from omlx_cache_storage.cold.disk import StrPath
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageError, PageUnreadable
 from omlx_cache_storage.format.names import NAMESPACE_FILE, PageName, format_name
@@ -185,7 +186,7 @@ def test_a_second_tier_of_this_process_does_not_remove_what_the_first_is_writing
     seen: list[list[Path]] = []
 
     class Meanwhile(FaultyDisk):
-        def publish(self, temporary: Path, final: Path) -> None:
+        def publish(self, temporary: StrPath, final: StrPath) -> None:
             _open(tmp_path)
             seen.append(files_in(tmp_path, ".tmp-*"))
             super().publish(temporary, final)

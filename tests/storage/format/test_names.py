@@ -86,4 +86,4 @@ def test_files_in_the_wrong_place_are_passed_over(tmp_path: Path) -> None:
         (place / name).write_bytes(b"x")
     (right / "notes.txt").write_bytes(b"x")
     (right / format_name(PageName(story.id(1), bytes(8), 17, 16, False))).mkdir()
-    assert [found.path for found in walk(tmp_path, FileSystem())] == [right / name]
+    assert [Path(found.path) for found in walk(tmp_path, FileSystem())] == [right / name]

@@ -78,6 +78,15 @@ class ServerPromptCache(TieredPromptCache):
             following.caches(prefix, own, keep=len(prefix) == len(lent.tokens) - 1)
             first += size
 
+    def room_for(self, count: int) -> str:
+        """Return in words what the budgets do not hold of so many tokens of the model that was
+        asked for last; empty when they hold all."""
+        fit = self.fit(self._key)
+        block = self._store.settings.block_size
+        if fit is None or count // block * block <= fit.tokens:
+            return ""
+        return f", {count - fit.tokens} not kept (no_room: {fit.setting})"
+
     def take_report(self, tokens: Any) -> Fetched | None:
         """Return what the last fetch of these tokens found, once."""
         return self._reports.pop(_name(tokens), None)
@@ -169,7 +178,7 @@ class MeasuredResponseGenerator(CheckedResponseGenerator):
         reason = "" if found is None or found.miss_reason is None else f" ({found.miss_reason})"
         _log.info(
             "request: %d tokens in, %d restored (%d hot, %d cold), %d recomputed%s, %d out, "
-            "first token %.3f s, total %.3f s",
+            "first token %.3f s, total %.3f s%s",
             prompt,
             restored,
             restored - cold,
@@ -179,6 +188,7 @@ class MeasuredResponseGenerator(CheckedResponseGenerator):
             count,
             (first or now) - began,
             now - began,
+            self._measured.room_for(prompt + count),
         )
 
 

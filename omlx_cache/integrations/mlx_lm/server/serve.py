@@ -41,8 +41,10 @@ def serve(args: argparse.Namespace, settings: Mapping[str, Any], drain_seconds: 
         level=args.log_level.upper(), format="%(asctime)s - %(levelname)s - %(message)s"
     )
     cache_settings = CacheSettings(**settings)
+    said_by_the_store = cache_settings.empty_budgets()
     for note in cache_settings.notes():
-        _log.warning(note)
+        if note not in said_by_the_store:
+            _log.warning(note)
     leads = mx.distributed.init().rank() == 0
     maybe_set_recommended_wired_limit()
     with ExitStack() as stack:

@@ -1,0 +1,1 @@
+"""What a process does for its stores unasked: memory is given back, lost stores are closed."""

@@ -1,0 +1,130 @@
+"""Giving memory back while the system is short of it, and taking it again when that is over."""
+
+import ctypes
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import mlx.core as mx
+
+from omlx_cache.settings.sizes import format_size
+from omlx_cache.upkeep.figures import Figures, Level, level_of
+from omlx_cache_storage.stats import HotUsage, MemoryUsage
+
+_log = logging.getLogger(__name__)
+
+STEPS = 8
+"""The hot tier is given back, and taken again, in so many steps; at `warn` the last one stays."""
+GROW_SECONDS = 10.0
+"""How long memory must have been plentiful before a step is taken again."""
+
+
+class Shrinkable(Protocol):
+    """Tiers whose hot one can be held below its budget for a while."""
+
+    def hot_usage(self) -> HotUsage: ...
+    def restrict_hot(self, nbytes: int) -> int:
+        """Hold no more than that for now; return how many bytes came free at once."""
+        ...
+
+
+class Relief:
+    """Lowers a store's hot tier step by step at `warn`, at once at `critical`, and lets it grow
+    again slowly. `hot_bytes` stays the ceiling.
+
+    `_lock` guards `_level`, `_free`, `_given_back`, `_times` and `_peaceful_since`; `step` is
+    called by one thread. With `wanted_bytes` 0 nothing is ever given back.
+    """
+
+    def __init__(
+        self, tiers: Shrinkable, wanted_bytes: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.wanted_bytes = wanted_bytes
+        self._tiers = tiers
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._level = Level.NORMAL
+        self._free: int | None = None
+        self._given_back = 0
+        self._times = 0
+        self._peaceful_since = clock()
+
+    def step(self, figures: Figures) -> int:
+        """Act on what the platform says now; return the bytes that were given back."""
+        if not self.wanted_bytes:
+            return 0
+        level = level_of(figures, self.wanted_bytes)
+        if level is Level.NORMAL:
+            self._note(level, figures, 0)
+            self._grow(figures)
+            return 0
+        hot = self._tiers.hot_usage()
+        step = max(1, hot.limit_bytes // STEPS)
+        free = figures.free_bytes
+        short = step if free is None else max(step, self.wanted_bytes - free)
+        goal = (
+            0 if level is Level.CRITICAL else max(step, min(hot.nbytes, hot.allowed_bytes) - short)
+        )
+        given = self._tiers.restrict_hot(min(goal, hot.allowed_bytes))
+        self._note(level, figures, given)
+        return given
+
+    def _note(self, level: Level, figures: Figures, given: int) -> None:
+        with self._lock:
+            before, self._level = self._level, level
+            self._free = figures.free_bytes
+            self._given_back += given
+            self._times += given > 0
+            if level is not Level.NORMAL:
+                self._peaceful_since = self._clock()
+        if level > before:
+            free = figures.free_bytes
+            _log.warning(
+                "memory is short (%s%s): the hot tier gives back what it holds",
+                level.word,
+                "" if free is None else f", {format_size(free)} free",
+            )
+
+    def _grow(self, figures: Figures) -> None:
+        """Allow one step more, when there has been room for two for a while."""
+        hot = self._tiers.hot_usage()
+        if hot.allowed_bytes >= hot.limit_bytes:
+            return
+        step = max(1, hot.limit_bytes // STEPS)
+        free = figures.free_bytes
+        room = free is None or free - self.wanted_bytes > 2 * step
+        with self._lock:
+            now = self._clock()
+            if not room:
+                self._peaceful_since = now
+            if now - self._peaceful_since < GROW_SECONDS:
+                return
+            self._peaceful_since = now
+        self._tiers.restrict_hot(min(hot.limit_bytes, hot.allowed_bytes + step))
+
+    def usage(self) -> MemoryUsage:
+        """Return what was done so far."""
+        with self._lock:
+            return MemoryUsage(
+                level=self._level.word,
+                free_bytes=self._free,
+                given_back_bytes=self._given_back,
+                times=self._times,
+            )
+
+
+def release_freed_memory() -> None:
+    """Have MLX's allocator and the C library give what they keep for later to the system.
+
+    MLX's allocators guard their caches themselves, so this may be called on any thread.
+    """
+    mx.clear_cache()
+    trim = getattr(_libc(), "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)

@@ -1,0 +1,92 @@
+"""A budget smaller than a page or a sequence says so: once for a model, and in each result."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit import zoo
+from kit.drive import random_tokens, request, settings
+from omlx_cache import BlockStore, PrefixCache, reasons
+from omlx_cache.results import CommitResult
+
+TOKENS = 320
+PAGE = 16 * 1024
+
+
+def _run(directory: Path, lengths: Sequence[int] = (TOKENS,), **fields: Any) -> list[CommitResult]:
+    """Serve prompts of these lengths with one model; return what their commits said."""
+    model = zoo.build("llama")
+    results = []
+    with BlockStore(settings(directory, commit_wait_seconds=0.1, **fields)) as store:
+        cache = PrefixCache(model, store, model_id="tiny-llama")
+        for number, length in enumerate(lengths):
+            results.append(request(model, cache, random_tokens(length, number), new=0).result)
+    return results
+
+
+def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.message for r in caplog.records if r.levelno == logging.WARNING]
+
+
+def test_a_memory_smaller_than_a_page_keeps_nothing_and_says_which_setting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (result,) = _run(tmp_path, hot_bytes=1000, queue_bytes=1000)
+    assert result.pages == 0
+    assert result.skipped[reasons.NO_ROOM] > 0
+    assert [text.partition(" (")[0] for text in _said(caplog)] == ["hot_bytes", "queue_bytes"]
+    assert "smaller than one page of tiny-llama" in _said(caplog)[0]
+    assert "32 tokens" in _said(caplog)[0]
+
+
+def test_a_queue_smaller_than_a_page_is_named_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _run(tmp_path, queue_bytes=1000)
+    assert [text.partition(" (")[0] for text in _said(caplog)] == ["queue_bytes"]
+
+
+def test_a_memory_smaller_than_a_sequence_says_how_many_tokens_it_holds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sizes = _run(tmp_path / "ample", hot_cache_only=True)
+    page = sizes[0].nbytes // (TOKENS // 32)
+    caplog.clear()
+    lengths = (64, TOKENS, TOKENS, TOKENS)
+    results = _run(tmp_path, lengths, hot_cache_only=True, hot_bytes=4 * page + 10)
+    assert reasons.NO_ROOM not in results[0].skipped
+    assert all(result.skipped[reasons.NO_ROOM] >= 6 for result in results[1:])
+    (text,) = _said(caplog)
+    assert text.startswith("hot_bytes (")
+    assert "holds about 128 tokens of tiny-llama" in text
+    assert f"a sequence of {TOKENS} tokens" in text
+
+
+def test_a_disk_smaller_than_a_sequence_says_how_many_tokens_it_holds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _run(tmp_path, (TOKENS, TOKENS), cold_bytes=256 * 1024)
+    (text,) = _said(caplog)
+    assert text.startswith("cold_bytes (256 KiB) holds about ")
+    kept = int(text.split("holds about ")[1].split()[0])
+    assert 0 < kept < TOKENS
+
+
+def test_a_length_that_the_disk_has_room_for_is_no_matter_of_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _run(tmp_path, hot_bytes=80 * 1024, queue_bytes=80 * 1024)
+    assert _said(caplog) == []
+
+
+def test_a_store_that_can_keep_nothing_says_so_when_it_opens(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with BlockStore(settings(tmp_path, cold_bytes=0)):
+        pass
+    assert _said(caplog) == [
+        "cold_bytes (0 B) has no room for a file: nothing will be kept on disk"
+    ]

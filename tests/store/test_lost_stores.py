@@ -1,0 +1,120 @@
+"""A store that is lost without `close` ends by itself: threads, socket, memory; nothing is lost."""
+
+import gc
+import logging
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from kit import zoo
+from kit.drive import random_tokens, request, settings
+from kit.storage import FaultyDisk, Story, commit, files_in, open_store
+from omlx_cache import BlockStore, PrefixCache
+from omlx_cache.control import server
+
+KIB = 1024
+
+
+def _ours() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith("omlx-cache")]
+
+
+def _ended(before: list[threading.Thread]) -> None:
+    """Wait for whoever closes what was lost; then no thread of a store may be left."""
+    while busy := [
+        t for t in _ours() if t not in before and t.name.endswith(("keeper", "closing"))
+    ]:
+        busy[0].join(60)
+        assert not busy[0].is_alive()
+    assert [t for t in _ours() if t not in before] == []
+
+
+def test_twenty_lost_stores_leave_no_thread_socket_or_page(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = _ours()
+    gc.collect()
+    stores = sum(type(found) is BlockStore for found in gc.get_objects())
+    with caplog.at_level(logging.WARNING):
+        for number in range(20):
+            store = open_store(tmp_path / str(number), socket=tmp_path / f"{number}.sock")
+            commit(store, Story(nbytes=8 * KIB), 1, 2, 3)
+        del store
+        gc.collect()
+        assert sum(type(found) is BlockStore for found in gc.get_objects()) == stores
+        _ended(before)
+    assert list(tmp_path.glob("*.sock")) == []
+    assert all(len(files_in(tmp_path / str(number))) == 3 for number in range(20))
+    assert Counter(r.message for r in caplog.records).most_common(1)[0][1] == 20
+    gc.collect()
+    tiers = [found for found in gc.get_objects() if type(found).__name__ == "HotTier"]
+    assert sum(tier.usage().pages for tier in tiers if tier.usage().limit_bytes == 1024 * KIB) == 0
+
+
+def test_the_memory_of_a_lost_store_of_live_arrays_is_free(tmp_path: Path) -> None:
+    before = _ours()
+    model = zoo.build("llama")
+    gc.collect()
+    held = mx.get_active_memory()
+    store: BlockStore | None = BlockStore(settings(tmp_path, write_policy="back"))
+    assert store is not None
+    cache: PrefixCache | None = PrefixCache(model, store)
+    request(model, cache, random_tokens(500, 1))
+    assert store.stats().hot.nbytes > 100 * KIB
+    store = cache = None
+    gc.collect()
+    _ended(before)
+    gc.collect()
+    assert mx.get_active_memory() - held < 100 * KIB
+    assert files_in(tmp_path), "what only memory had was not written"
+
+
+def test_a_lost_session_does_not_keep_its_store(tmp_path: Path) -> None:
+    before = _ours()
+    model = zoo.build("llama")
+    store = BlockStore(settings(tmp_path))
+    cache = PrefixCache(model, store)
+    tokens = random_tokens(100, 1)
+    request(model, cache, tokens)
+    begun = cache.begin(tokens)
+    session = cache.session(random_tokens(100, 2))
+    del store, cache, begun, session
+    gc.collect()
+    _ended(before)
+
+
+def test_a_lost_store_whose_disk_hangs_holds_up_nobody(tmp_path: Path) -> None:
+    before = _ours()
+    disk = FaultyDisk()
+    disk.gate.clear()
+    store = open_store(tmp_path / "hung", disk)
+    commit(store, Story(), 1)
+    assert disk.reached.wait(30)
+    del store
+    gc.collect()
+    with open_store(tmp_path / "sound") as other:
+        commit(other, Story(), 1, 2)
+        assert other.flush(30)
+    disk.gate.set()
+    _ended(before)
+    assert len(files_in(tmp_path / "hung")) == 1
+
+
+def test_many_stores_leave_nothing_that_counts(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        commit(store, Story(), 1)
+    gc.collect()
+    before = Counter(type(found).__name__ for found in gc.get_objects())
+    for _ in range(200):
+        with open_store(tmp_path, socket=tmp_path / "s.sock"):
+            pass
+    gc.collect()
+    after = Counter(type(found).__name__ for found in gc.get_objects())
+    grown = {name: count for name, count in (after - before).items() if count >= 100}
+    assert grown == {}
+    assert len(server._servers) == 0
+    assert os.listdir(tmp_path).count("s.sock") == 0

@@ -1,0 +1,91 @@
+"""A process with a full hot tier; run by tests that make memory short around it.
+
+`hungry.py verdict`: the platform's figures say "critical" when a byte comes on standard input.
+`hungry.py group FILE`: joins the control group whose process list is FILE, then takes memory of
+its own, a little whenever there is some, until it has as much as the group has room for beside
+an empty hot tier.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+import mlx.core as mx
+
+from kit.storage import Story
+from omlx_cache import BlockStore, CacheSettings
+from omlx_cache.arrays.mlxio import allocate_payload
+from omlx_cache.upkeep import keeper
+from omlx_cache.upkeep.figures import Figures, Level
+from omlx_cache_storage.page import Page
+
+MIB = 2**20
+HOT_MIB = 192
+OWN_MIB = 192
+WAIT_SECONDS = 0.05
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+def resident() -> int:
+    """Return this process's resident memory in MiB."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // MIB
+
+
+def fill(store: BlockStore) -> None:
+    """Fill the hot tier with live arrays of 1 MiB, all of whose bytes were written."""
+    story = Story(nbytes=MIB, blocks=HOT_MIB)
+    for number in range(1, HOT_MIB + 1):
+        assert store.admit(MIB)
+        payload = allocate_payload(MIB)
+        memoryview(payload).cast("B")[:] = bytes([number % 256]) * MIB
+        store.put(Page(story.meta(number), payload))
+
+
+def wait(done: Callable[[], bool], seconds: float = 60) -> None:
+    pause = threading.Event()
+    for _ in range(int(seconds / WAIT_SECONDS)):
+        if done():
+            return
+        pause.wait(WAIT_SECONDS)
+    raise AssertionError("waited in vain")
+
+
+def settings(free: int) -> CacheSettings:
+    return CacheSettings(
+        hot_cache_only=True, hot_bytes=HOT_MIB * MIB, socket="off", min_free_memory_bytes=free
+    )
+
+
+def verdict() -> None:
+    level = Level.NORMAL
+    keeper.keeper._read = lambda: Figures(verdict=level)
+    with BlockStore(settings(1)) as store:
+        fill(store)
+        say("full", resident(), mx.get_active_memory() // MIB)
+        sys.stdin.read(1)
+        level = Level.CRITICAL
+        wait(lambda: store.stats().hot.nbytes == 0 and resident() < HOT_MIB)
+        say("empty", resident(), mx.get_active_memory() // MIB, store.stats().memory.times)
+
+
+def group(processes: str) -> None:
+    with open(processes, "w") as file:
+        file.write(str(os.getpid()))
+    with BlockStore(settings(48 * MIB)) as store:
+        fill(store)
+        say("full", resident())
+        own: list[bytearray] = []
+        for _ in range(OWN_MIB // 8):
+            wait(lambda: (keeper.reader()().free_bytes or 0) > 16 * MIB)
+            own.append(bytearray(b"x" * (8 * MIB)))
+        memory = store.stats().memory
+        say("fed", resident(), memory.given_back_bytes // MIB, memory.times)
+
+
+if __name__ == "__main__":
+    {"verdict": verdict, "group": group}[sys.argv[1]](*sys.argv[2:])

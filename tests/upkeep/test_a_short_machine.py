@@ -1,0 +1,92 @@
+"""Real processes on a machine that runs short of memory: the hot tier shrinks, and so do they."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+CHILD = Path(__file__).with_name("hungry.py")
+MIB = 2**20
+HOT_MIB = 192
+LIMIT_MIB = 304
+GROUPS = Path("/sys/fs/cgroup")
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/statm")
+
+
+def _child(*arguments: str) -> "subprocess.Popen[str]":
+    paths = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+    return subprocess.Popen(
+        [sys.executable, str(CHILD), *arguments],
+        env={**os.environ, "PYTHONPATH": paths},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _words(text: str | None) -> list[str]:
+    return (text or "").split()
+
+
+@linux
+def test_the_process_shrinks_by_what_the_hot_tier_held() -> None:
+    with _child("verdict") as child:
+        assert child.stdout is not None
+        word, full, active = _words(child.stdout.readline())
+        assert (word, int(active)) == ("full", HOT_MIB)
+        out, _ = child.communicate("x", timeout=120)
+        word, empty, active, times = _words(out)
+        assert (word, int(active), int(times)) == ("empty", 0, 1)
+        assert int(full) - int(empty) > HOT_MIB * 0.9
+    assert child.returncode == 0
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group of this process's own with room for less than a child and its hot tier."""
+    try:
+        group = _make_group(f"omlx-cache-test-{os.getpid()}")
+    except OSError as error:
+        pytest.skip(
+            f"no memory group can be made here ({error}): run as root with cgroups writable"
+        )
+    try:
+        yield group
+    finally:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+
+
+def _make_group(name: str) -> Path:
+    """Make a group below this process's own, of version 1 or 2; raises OSError."""
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    for number, controllers, group in (line.split(":", 2) for line in lines):
+        first = "memory" in controllers.split(",")
+        if not first and not (number == "0" and (GROUPS / "cgroup.controllers").exists()):
+            continue
+        base = (GROUPS / "memory" if first else GROUPS) / group.lstrip("/")
+        path = base / name
+        path.mkdir()
+        try:
+            limit = "memory.limit_in_bytes" if first else "memory.max"
+            (path / limit).write_text(str(LIMIT_MIB * MIB))
+        except OSError:
+            path.rmdir()
+            raise
+        return path
+    raise OSError("no group with a memory controller")
+
+
+@linux
+def test_a_process_in_a_small_group_is_not_killed_for_its_hot_tier(small_group: Path) -> None:
+    with _child("group", str(small_group / "cgroup.procs")) as child:
+        out, _ = child.communicate(timeout=120)
+    assert child.returncode == 0, f"ended with {child.returncode} after {out!r}"
+    (_, _full), (_, _fed, given, times) = (_words(line) for line in out.splitlines())
+    assert int(given) >= 64
+    assert int(times) >= 1

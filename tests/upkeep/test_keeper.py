@@ -1,0 +1,63 @@
+"""The keeper has what was given back go to the system, and ends with the last store."""
+
+import threading
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from kit.storage import Story, commit, open_store
+from omlx_cache.upkeep.figures import Figures, Level
+from omlx_cache.upkeep.keeper import Keeper
+
+KIB = 1024
+
+
+@pytest.mark.parametrize(("level", "cleared"), [(Level.NORMAL, 0), (Level.WARN, 1)])
+def test_mlx_gives_its_cache_back_when_memory_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: Level, cleared: int
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(mx, "clear_cache", lambda: calls.append(threading.current_thread().name))
+    with open_store(tmp_path, min_free_memory_bytes=1) as store:
+        commit(store, Story(nbytes=64 * KIB), *range(1, 10))
+        assert store.flush(30)
+        keeper = Keeper(lambda: Figures(verdict=level))
+        keeper._look_after([store._parts])
+        assert len(calls) == cleared
+        assert (store.stats().memory.given_back_bytes > 0) == bool(cleared)
+
+
+def test_the_thread_ends_with_the_last_store_and_begins_anew(tmp_path: Path) -> None:
+    keeper = Keeper(Figures)
+    with open_store(tmp_path) as store:
+        for _ in range(3):
+            keeper.keep(store._parts)
+            thread = keeper._thread
+            assert thread is not None
+            keeper.keep(store._parts)
+            assert keeper._thread is thread
+            keeper.forget(store._parts)
+            thread.join(30)
+            assert keeper._thread is None
+
+
+def test_a_platform_that_cannot_be_asked_ends_no_thread(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = threading.Semaphore(0)
+
+    def broken() -> Figures:
+        asked.release()
+        raise RuntimeError("no figures")
+
+    keeper = Keeper(broken)
+    with open_store(tmp_path, min_free_memory_bytes=1) as store:
+        keeper.keep(store._parts)
+        thread = keeper._thread
+        assert thread is not None
+        assert asked.acquire(timeout=30)
+        assert asked.acquire(timeout=30)
+        keeper.forget(store._parts)
+        thread.join(30)
+    assert "memory is not looked after" in caplog.text
