@@ -97,6 +97,10 @@ class BackingTier(Tier, Protocol):
     """A tier behind memory, which outlives the process. `write`, `settle` and `take_missing` belong
     to the writer's thread."""
 
+    def why_hidden(self, page: PageId) -> str | None:
+        """Return the word for why `info` is silent about a page that is here, None for others."""
+        ...
+
     def reading(self, page: PageId) -> AbstractContextManager[OpenPage]:
         """Open a page; raises PageError inside the `with` statement. Waits for the disk."""
         ...

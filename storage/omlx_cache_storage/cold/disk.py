@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Literal
 
 from omlx_cache_storage.page import Buffer
+from omlx_cache_storage.private import claim, is_private
 
 Durability = Literal["none", "fsync", "full"]
 IOV_LIMIT = 1024
 WRITE_LIMIT = 1 << 30
 """macOS refuses to write 2 GiB or more at once."""
+SPARE_FILES = 1024
 _F_FULLFSYNC = 51
 """macOS's request to flush the drive's own cache as well; `fcntl` lacks the name elsewhere."""
 
@@ -36,6 +38,14 @@ class FileSystem:
         except FileExistsError:
             return False
         return True
+
+    def claim(self, path: Path, *, links: bool = True) -> None:
+        """Make sure that a directory is this user's alone to write to; raises NotPrivate."""
+        claim(path, links=links)
+
+    def exists(self, path: Path) -> bool:
+        """True when something has a name, as far as the disk says."""
+        return os.path.lexists(path)
 
     def remove_directory(self, path: Path) -> None:
         """Delete an empty directory."""
@@ -80,16 +90,17 @@ class FileSystem:
         """Make the names in a directory as durable as asked."""
         if durability == "none":
             return
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
 
     def open(self, path: Path) -> int:
-        """Open a regular file for reading and return the descriptor; never waits for a pipe.
+        """Open a regular file of this user's and return the descriptor; never waits for a pipe.
 
-        Raises FileNotFoundError when something else has the name: a link, a pipe, a directory.
+        Raises FileNotFoundError when something else has the name: a link, a pipe, a directory, a
+        file that belongs to somebody else or that others may write to.
         """
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
@@ -99,7 +110,8 @@ class FileSystem:
             if error.errno in (errno.ELOOP, errno.ENXIO, errno.EOPNOTSUPP):
                 raise _not_a_file(path) from error
             raise
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode) or not is_private(info):
             os.close(fd)
             raise _not_a_file(path)
         return fd
@@ -152,9 +164,21 @@ class FileSystem:
         info = os.statvfs(path)
         return info.f_bavail * info.f_frsize
 
+    def spare_files(self, path: Path) -> int | None:
+        """Return how many files a writer may still make on the path's disk and leave others a few
+        (`SPARE_FILES`, a hundredth of all at most); None on a disk that does not count them."""
+        info = os.statvfs(path)
+        if not info.f_files:
+            return None
+        return info.f_favail - min(SPARE_FILES, info.f_files // 100)
+
+    def is_read_only(self, path: Path) -> bool:
+        """True when the path's disk is mounted so that nothing on it can be changed."""
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
 
 def _not_a_file(path: Path) -> FileNotFoundError:
-    return FileNotFoundError(errno.ENOENT, "not a regular file", str(path))
+    return FileNotFoundError(errno.ENOENT, "not a regular file of this user's", str(path))
 
 
 def _advance(views: list[memoryview], start: int, came: int) -> tuple[int, memoryview | None]:
