@@ -259,9 +259,9 @@ class Writer:
         works: bool | None = None
         try:
             result = self._cold.write(page, stamp, self._documents(page.meta.namespace))
-            if result != "full":
+            works = result != "full"
+            if works:
                 outcome = "refused" if result == "refused" else "written"
-                works = True
             self._failing = False
         except OSError as error:
             # Once, not for each of the thousands of pages that a full disk refuses.

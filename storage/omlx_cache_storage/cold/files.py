@@ -233,7 +233,7 @@ class PageFiles:
         try:
             yield
         except BaseException:
-            self._delete(temporary, nbytes)
+            self._delete(temporary, nbytes + SMALL_FILE_BYTES)
             raise
 
     def _count(self, path: Path, nbytes: int = SMALL_FILE_BYTES) -> None:
