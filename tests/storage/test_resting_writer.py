@@ -75,9 +75,7 @@ def test_a_flush_asks_a_resting_disk_once_and_tells_the_truth(
         assert len(files_in(tmp_path)) == 40
 
 
-def test_a_flush_of_touched_pages_that_were_put_off_is_false(
-    tmp_path: Path, time: SetTime
-) -> None:
+def test_a_flush_of_touched_pages_that_were_put_off_is_false(tmp_path: Path, time: SetTime) -> None:
     """The policy has nothing left to write, and the disk has nothing of what it wanted."""
     disk, story = FaultyDisk(), Story()
     with open_store(tmp_path, disk, write_policy="second_touch") as store:

@@ -32,6 +32,7 @@ class Health:
     def __init__(self) -> None:
         self._unreadable: OrderedDict[PageId, Pause] = OrderedDict()
         self._reads = CircuitBreaker()
+        self._blames_disk = False
         self._read_error = ""
         self._write_error = ""
 
@@ -52,8 +53,10 @@ class Health:
         return pause is not None and pause.running
 
     def is_unreadable(self, page: PageId) -> bool:
-        """True when a page could not be read and was not read or written since."""
-        return page in self._unreadable
+        """True when a page could not be read and was not read or written since, or when reads of
+        other pages fail one after the other: what is computed again is then better written again.
+        """
+        return page in self._unreadable or (self._reads.tripped and self._blames_disk)
 
     def begin_read(self, page: PageId) -> bool:
         """Return whether a page may be opened now; with True, `end_read`, `leave_read` or
@@ -76,7 +79,8 @@ class Health:
         again."""
         self._read_error = _failing(error)
         self._reads.failed()
-        if error.errno in SHORTAGES:
+        self._blames_disk = error.errno not in SHORTAGES
+        if not self._blames_disk:
             return False
         pause = self._unreadable.pop(page, None) or Pause()
         pause.begin(FIRST_SECONDS, LONGEST_SECONDS)
