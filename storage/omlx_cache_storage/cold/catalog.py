@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.disk import FileSystem, physical_bytes
 from omlx_cache_storage.cold.document import read_document
 from omlx_cache_storage.cold.records import ColdEntry, StoredPage
 from omlx_cache_storage.cold.temporary import is_leftover
@@ -95,6 +95,8 @@ def walk_namespace(
 ) -> Iterator[Found]:
     """Yield the page and temporary files of one namespace. Opens none; one stat a file."""
     directory = cold_dir / digest.hex()
+    if not fs.is_own_directory(directory):
+        return
     for entry in fs.scan(directory):
         if entry.name.startswith(TEMPORARY_PREFIX):
             found = _found(digest, None, directory, entry, ignore)
@@ -133,7 +135,7 @@ def _found(
     info = _own(entry, stat.S_ISREG, ignore)
     if info is None:
         return None
-    nbytes = max(info.st_blocks * 512, info.st_size)
+    nbytes = physical_bytes(info)
     return Found(digest, name, directory, entry.name, nbytes, info.st_mtime_ns)
 
 

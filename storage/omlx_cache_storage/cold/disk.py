@@ -20,6 +20,7 @@ IOV_LIMIT = 1024
 WRITE_LIMIT = 1 << 30
 """macOS refuses to write 2 GiB or more at once."""
 SPARE_FILES = 1024
+UNCOUNTED_BYTES = 1 << 30
 _F_FULLFSYNC = 51
 """macOS's request to flush the drive's own cache as well; `fcntl` lacks the name elsewhere."""
 
@@ -43,6 +44,14 @@ class FileSystem:
         """Make sure that a directory is this user's alone to write to; raises NotPrivate."""
         claim(path, links=links)
 
+    def is_own_directory(self, path: Path) -> bool:
+        """True for a directory of this user's, and no link to one, that others cannot change."""
+        try:
+            info = path.lstat()
+        except OSError:
+            return False
+        return stat.S_ISDIR(info.st_mode) and is_private(info)
+
     def exists(self, path: Path) -> bool:
         """True when something has a name, as far as the disk says."""
         return os.path.lexists(path)
@@ -57,8 +66,7 @@ class FileSystem:
         return info.st_dev, info.st_ino
 
     def write(self, path: Path, pieces: Sequence[Buffer], durability: Durability) -> int:
-        """Write a new file of mode 0600 and return its physical bytes, or its size if larger:
-        some file systems count blocks only later."""
+        """Write a new file of mode 0600 and return its physical bytes."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         fd = os.open(path, flags, 0o600)
         try:
@@ -68,8 +76,7 @@ class FileSystem:
                 while view:
                     view = view[os.write(fd, view[:WRITE_LIMIT]) :]
             self.sync(fd, durability)
-            info = os.fstat(fd)
-            return max(info.st_blocks * 512, info.st_size)
+            return physical_bytes(os.fstat(fd))
         finally:
             os.close(fd)
 
@@ -175,6 +182,13 @@ class FileSystem:
     def is_read_only(self, path: Path) -> bool:
         """True when the path's disk is mounted so that nothing on it can be changed."""
         return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+def physical_bytes(info: os.stat_result, uncounted: int = UNCOUNTED_BYTES) -> int:
+    """Return what a file takes on the disk, or its size if larger: some file systems count blocks
+    only later. A hole of more than `uncounted` bytes is a hole."""
+    taken = info.st_blocks * 512
+    return max(taken, min(info.st_size, taken + uncounted))
 
 
 def _not_a_file(path: Path) -> FileNotFoundError:

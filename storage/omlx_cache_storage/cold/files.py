@@ -11,8 +11,8 @@ from omlx_cache_storage.cold.catalog import (
     shard_directories,
     walk,
 )
-from omlx_cache_storage.cold.disk import Durability, FileSystem
-from omlx_cache_storage.cold.document import encode_document
+from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
+from omlx_cache_storage.cold.document import MAX_DOCUMENT_BYTES, encode_document
 from omlx_cache_storage.cold.records import ENTRY_BYTES
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.format.names import NAMESPACE_FILE
@@ -217,7 +217,7 @@ class PageFiles:
             info = path.lstat()
         except FileNotFoundError:
             return False
-        self._count(path, max(info.st_blocks * 512, info.st_size))
+        self._count(path, physical_bytes(info, MAX_DOCUMENT_BYTES))
         return True
 
     def _make_directory(self, path: Path) -> None:
