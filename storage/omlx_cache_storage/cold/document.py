@@ -4,18 +4,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+
+from omlx_cache_storage.cold.disk import FileSystem
 
 MAX_DOCUMENT_BYTES = 1024 * 1024
 """What a reader takes into memory; a larger file is no document of ours."""
-
-
-class Files(Protocol):
-    """How a document is read: bounded, and only from a regular file of this user's."""
-
-    def open(self, path: Path) -> int: ...
-    def read(self, fd: int, length: int, offset: int) -> bytes: ...
-    def close(self, fd: int) -> None: ...
 
 
 def encode_document(document: Mapping[str, object]) -> bytes:
@@ -35,7 +28,7 @@ def encode_document(document: Mapping[str, object]) -> bytes:
     return raw + b"\n" if len(raw) < MAX_DOCUMENT_BYTES else b"{}\n"
 
 
-def read_document(path: Path, fs: Files) -> dict[str, object]:
+def read_document(path: Path, fs: FileSystem) -> dict[str, object]:
     """Return a namespace's document, {} for a file that is missing, unreadable or too large."""
     try:
         fd = fs.open(path)

@@ -2,13 +2,12 @@
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from omlx_cache_storage.cold.contents import Contents
 from omlx_cache_storage.cold.deletion import Deleter
-from omlx_cache_storage.cold.disk import Durability, FileSystem
-from omlx_cache_storage.cold.files import PageFiles
+from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.health import Health
 from omlx_cache_storage.cold.reader import PageReader, open_page
 from omlx_cache_storage.cold.records import ColdEntry, PendingDeletion, StoredPage
@@ -21,17 +20,20 @@ from omlx_cache_storage.page import PageId, PageInfo, Tail
 class HeldPages:
     """Knows the page files under `directory`, reads and deletes them. Any thread may call.
 
+    `tidy` removes shard directories that a deletion may have left empty.
+
     `_lock` guards `_contents`, `_health`, `_missing`, `_unrecorded`, `_refused_rank` and
     `_corrupt`; no I/O, sorting or making of paths under it. `_naming` keeps a deletion and a
     publication of one name apart and is taken before `_lock`.
     """
 
-    def __init__(self, directory: Path, fs: FileSystem, durability: Durability) -> None:
+    def __init__(
+        self, directory: Path, fs: FileSystem, tidy: Callable[[Iterable[Path]], None]
+    ) -> None:
         self.directory = directory
         self._fs = fs
         self._naming = threading.Lock()
-        self._deleter = Deleter(fs, self._tidy, self._naming, self._is_published_again)
-        self._files = PageFiles(directory, fs, durability, self._deleter.delete_temporary)
+        self._deleter = Deleter(fs, tidy, self._naming, self._is_published_again)
         self._lock = threading.Lock()
         self._contents = Contents()
         self._health = Health()
@@ -148,9 +150,6 @@ class HeldPages:
             self._refused_rank = None
             self._health.forget(page)
         return stored
-
-    def _tidy(self, shards: Iterable[Path]) -> None:
-        self._files.tidy(shards)
 
     def _path(self, stored: StoredPage) -> Path:
         return page_path(self.directory, stored.namespace, stored.name)

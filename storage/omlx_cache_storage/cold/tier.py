@@ -10,6 +10,7 @@ from pathlib import Path
 
 from omlx_cache_storage.cold.contents import Candidate, Contents, Victims
 from omlx_cache_storage.cold.disk import Durability, FileSystem
+from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.health import NO_ROOM, Health
 from omlx_cache_storage.cold.held import HeldPages
 from omlx_cache_storage.cold.records import StoredPage
@@ -50,7 +51,8 @@ class ColdTier(HeldPages):
         clock: Clock | None = None,
         encode: Callable[[Page], Page] | None = None,
     ) -> None:
-        super().__init__(directory, fs or FileSystem(), durability)
+        super().__init__(directory, fs or FileSystem(), lambda shards: self._files.tidy(shards))
+        self._files = PageFiles(directory, self._fs, durability, self._deleter.delete_temporary)
         self.limit_bytes = limit_bytes
         self._min_free = min_free_bytes
         self._encode = encode
