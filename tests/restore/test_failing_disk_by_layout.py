@@ -132,7 +132,7 @@ def test_commits_write_what_cannot_be_read_anew(
             break
     assert (turn.cached, turn.reason) == (len(PROMPT) - 1, None)
     after = _inodes(tmp_path)
-    assert after.keys() == before.keys()
+    assert after.keys() >= before.keys()
     assert any(after[name] != before[name] for name in before)
     state = cold.store.stats().cold
     assert state is not None
