@@ -4,7 +4,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from os import environ
+from os import environ, geteuid
 from pathlib import Path
 
 from omlx_cache.settings.errors import ConfigError
@@ -77,8 +77,11 @@ def _pages(cold_dir: Path) -> list[ListedPage]:
 def _reading(cold_dir: Path) -> Iterator[None]:
     try:
         # Not `is_dir`, which answers False for some errors and raises others.
-        if not stat.S_ISDIR(cold_dir.stat().st_mode):
+        info = cold_dir.stat()
+        if not stat.S_ISDIR(info.st_mode):
             raise CommandError(f"{cold_dir} is not a directory")
+        if info.st_uid != geteuid():
+            raise CommandError(f"{cold_dir} belongs to user {info.st_uid}: run this as that user")
         yield
     except FileNotFoundError as error:
         raise NobodyThere(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from omlx_cache.control.errors import ControlError
 from omlx_cache.settings.errors import ConfigError
 from omlx_cache.settings.places import RUNTIME_DIR_VARIABLE
+from omlx_cache_storage.private import NotPrivate, claim
 
 MAX_PATH_BYTES = 103
 """macOS has 104 bytes for a socket's path, the closing zero included; Linux has four more."""
@@ -77,13 +78,12 @@ def prepare(directory: Path) -> Path:
         )
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
-        info = directory.lstat()
+        claim(directory, allowed=0o700, links=False, is_known=_NAME.fullmatch)
+    except NotPrivate as error:
+        hint = f"set {RUNTIME_DIR_VARIABLE} to another one"
+        raise ControlError("directory", f"{error.strerror}; or {hint}") from error
     except OSError as error:
         raise ControlError("directory", f"{directory}: {error.strerror}") from error
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
-        raise ControlError("directory", f"{directory} is not a directory of this user's")
-    if info.st_mode & 0o077:
-        _tighten(directory)
     return directory
 
 
@@ -145,14 +145,3 @@ def _is_own_socket(entry: os.DirEntry[str]) -> bool:
 
 def _fits(directory: Path) -> bool:
     return len(os.fsencode(directory / _LONGEST_NAME)) <= MAX_PATH_BYTES
-
-
-def _tighten(directory: Path) -> None:
-    others = [name for name in os.listdir(directory) if not _NAME.fullmatch(name)]
-    if others:
-        raise ControlError(
-            "directory",
-            f"{directory} is open to other users and holds other files ({others[0]}): "
-            f"make it private (chmod 700), or set {RUNTIME_DIR_VARIABLE} to another one",
-        )
-    directory.chmod(0o700)

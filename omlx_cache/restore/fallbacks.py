@@ -31,7 +31,7 @@ def fallbacks(
     shallower ones, evenly spaced. Pure but for `view`; nothing for models that trim."""
     if all(group.kind == "paged" for group in groups):
         return []
-    found = collect(chain, groups, view)
+    found, _hidden = collect(chain, groups, view)
     ascending = list(positions(found, min(limit, reach(chain, groups, found))))[::-1]
     if not ascending:
         return []

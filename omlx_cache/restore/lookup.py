@@ -15,10 +15,14 @@ from omlx_cache_storage.page import PageId, PageInfo, Tail
 
 
 class PageView(Protocol):
-    """What the walk for a restore point asks: which pages there are. Reads nothing."""
+    """What the walk for a restore point asks: which pages there are. Reads nothing.
+
+    `why_hidden` is the reason why a page is not found although it is stored.
+    """
 
     def find(self, page: PageId) -> PageInfo | None: ...
     def tails(self, parent: BlockKey) -> set[Tail]: ...
+    def why_hidden(self, page: PageId) -> str | None: ...
 
 
 class PageUse(NamedTuple):
@@ -41,6 +45,13 @@ class RestorePoint:
     reason: str | None
     matched: int
     wanted_state: int | None = None
+
+
+class Hidden(NamedTuple):
+    """The deepest page that is stored and cannot be had now: where it ends, and why."""
+
+    position: int = 0
+    reason: str = ""
 
 
 class GroupPages:
@@ -146,11 +157,11 @@ def find_restore_point(
     `known` are boundaries that earlier requests reached: the matched length of layouts without
     a paged group.
     """
-    found = collect(chain, groups, view, bad)
+    found, hidden = collect(chain, groups, view, bad)
     matched = reach(chain, groups, found, known)
     position = next(positions(found, min(matched, limit)), 0)
     uses = {group: found[group].needed(position) for group in groups} if position else {}
-    reason = None if position and position == limit else _reason(matched, position)
+    reason = None if position and position == limit else _reason(matched, position, hidden)
     return RestorePoint(position, uses, reason, matched, _missed(groups, position, matched, chain))
 
 
@@ -163,7 +174,9 @@ def positions(found: Mapping[GroupSpec, GroupPages], top: int) -> Iterator[int]:
             yield position
 
 
-def _reason(matched: int, position: int) -> str:
+def _reason(matched: int, position: int, hidden: Hidden) -> str:
+    if hidden.position > position:
+        return hidden.reason
     return reasons.NO_RESTORE_POINT if matched > position else reasons.ABSENT
 
 
@@ -182,16 +195,25 @@ def collect(
     groups: Sequence[GroupSpec],
     view: PageView,
     bad: frozenset[PageId] = frozenset(),
-) -> dict[GroupSpec, GroupPages]:
-    """Return the pages of a chain, by group, up to the first gap in the paged one."""
+) -> tuple[dict[GroupSpec, GroupPages], Hidden]:
+    """Return the pages of a chain, by group, up to the first gap in the paged one; and what is
+    hidden of it."""
+    hidden = Hidden()
     found = {group: GroupPages(group, chain.block_size) for group in groups}
     paged = next((group for group in groups if group.kind == "paged"), None)
     names = {group.name: group for group in groups}
 
     def note(group: GroupSpec, end: int) -> bool:
+        nonlocal hidden
         page = PageId(chain.key(end), group.name)
-        info = view.find(page) if page not in bad else None
-        if info is None or info.position != end:
+        if page in bad:
+            return False
+        info = view.find(page)
+        if info is None:
+            why = view.why_hidden(page)
+            hidden = hidden if why is None else Hidden(end, why)
+            return False
+        if info.position != end:
             return False
         found[group].add(PageUse(page, info))
         return True
@@ -213,7 +235,7 @@ def collect(
             note(group, group.keep)
     for pages in found.values():
         pages.index(len(chain))
-    return found
+    return found, hidden
 
 
 def reach(

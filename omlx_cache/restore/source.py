@@ -68,3 +68,6 @@ class InMemory:
 
     def tails(self, parent: BlockKey) -> set[Tail]:
         return self._source.tails(parent)
+
+    def why_hidden(self, page: PageId) -> str | None:
+        return self._source.why_hidden(page)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache.settings.places import default_cold_dir
+from omlx_cache_storage.private import trouble
 
 _UNKNOWN_MEMORY = 8 * 2**30
 _ROOT = Path("/")
@@ -117,7 +118,9 @@ def directory_trouble(path: Path) -> str:
             return f"{place} is not a directory"
         if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
             return f"{place} may not be read and written"
-        return ""
+        # An empty one is made private when a store opens it, and one above it is not looked into.
+        shared = trouble(place, info) if place == path else ""
+        return shared if shared and os.listdir(place) else ""
     return f"{path} has no place"
 
 

@@ -89,13 +89,18 @@ class CacheSettings(BaseSettings):
     discarded. Settings of the cold tier are then ignored."""
 
     cold_dir: Directory = Field(_DERIVED)
-    """Where the cold tier keeps its files. Made with mode 0700 when a store opens it."""
+    """Where the cold tier keeps its files. Made with mode 0700 when a store opens it. An existing
+    one must be this user's and closed to the writes of others; otherwise nothing is kept on disk,
+    and the state in `stats` says what to do: `chmod 700`, `chown`, or another directory. A disk
+    without owners or modes (exFAT, some network mounts) must be mounted as this user's, mode 0700.
+    Backups that know `CACHEDIR.TAG` leave it out; for Time Machine say `tmutil addexclusion`."""
 
     cold_bytes: Size = Field(_DERIVED)
     """Budget of the cold tier in bytes on disk, temporary files included."""
 
     min_free_bytes: Size = Field(_DERIVED)
-    """Free space that the cold tier leaves on its disk, whatever `cold_bytes` says."""
+    """Free space that the cold tier leaves on its disk, whatever `cold_bytes` says. Unless it is 0,
+    some files (inodes) are left to others too: a hundredth of the disk's, at most 1,024."""
 
     write_policy: Annotated[Literal["through", "back", "second_touch"], BeforeValidator(_lower)] = (
         "through"

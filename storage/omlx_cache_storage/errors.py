@@ -15,7 +15,7 @@ class PageError(CacheError):
 
     reason = "page"
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str = "") -> None:
         super().__init__(text[:_LONGEST])
 
 

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from omlx_cache_storage.held import Held, HotEntry
+from omlx_cache_storage.hot_page import Held, HotEntry
 from omlx_cache_storage.index import PageIndex
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail

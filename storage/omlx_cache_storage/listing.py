@@ -9,7 +9,7 @@ from pathlib import Path
 
 from omlx_cache_storage.cold.reader import describe
 from omlx_cache_storage.errors import CacheError, PageError
-from omlx_cache_storage.held import HotEntry
+from omlx_cache_storage.hot_page import HotEntry
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageMeta
 from omlx_cache_storage.recency import age_seconds
@@ -20,6 +20,7 @@ Row = dict[str, object]
 
 _SHOWN_DIGITS = 16
 _SHOWN_MATCHES = 5
+_LABEL_CHARACTERS = 200
 
 
 class NoSuchNamespace(CacheError):
@@ -122,9 +123,10 @@ def detail_rows(pages: Iterable[ListedPage], key_prefix: str, limit: int) -> lis
 
 def label(document: Mapping[str, object]) -> str:
     """Return a model's name for people, or the start of its fingerprint, from a document."""
-    return str(
-        document.get("label") or document.get("model_id") or str(document.get("model", ""))[:12]
-    )
+    names = [document.get(field) for field in ("label", "model_id", "model")]
+    # What a file says may be anything: a name is a text, and no longer than a line.
+    label, model_id, model = (name if isinstance(name, str) else "" for name in names)
+    return (label or model_id or model[:12])[:_LABEL_CHARACTERS]
 
 
 def _first(limit: int, pages: Iterable[ListedPage]) -> list[ListedPage]:

@@ -30,7 +30,8 @@ class ColdUsage:
 
     `state` is `ok`, or says why the disk refused most recently: it is `ok` again after the next
     success. `refused_pages` were worth less than all that is held; `undecodable_pages` are held
-    now, and were found to be such by this process.
+    now, and were found to be such by this process. `ignored_files` lay in the directory when it was
+    read, and belong to other users or may be changed by them.
     """
 
     pages: int
@@ -41,13 +42,15 @@ class ColdUsage:
     refused_pages: int
     corrupt_pages: int
     undecodable_pages: int
+    ignored_files: int
     state: str
 
 
 @dataclass(frozen=True, slots=True)
 class WriterUsage:
     """What the writer did and what is still pending. `refused_pages` were too deep for the disk's
-    budget; `dropped_pages` did not fit into the queue."""
+    budget; `dropped_pages` did not fit into the queue, or were queued while a disk that had failed
+    was left alone: memory offers them again."""
 
     pending_pages: int
     pending_bytes: int

@@ -92,6 +92,9 @@ class TierView:
         self.tails = tier.tails
         self.limit_bytes = limit_bytes
 
+    def why_hidden(self, page: PageId) -> None:
+        """None: what cannot be had now is not there."""
+
 
 class OpenPage(Protocol):
     """A stored page whose header was checked."""
@@ -106,6 +109,10 @@ class OpenPage(Protocol):
 class BackingTier(Tier, Protocol):
     """A tier behind memory, which outlives the process. `write`, `settle` and the two
     `take_` methods belong to the writer's thread."""
+
+    def why_hidden(self, page: PageId) -> str | None:
+        """Return the word for why `info` is silent about a page that is here, None for others."""
+        ...
 
     def reading(self, page: PageId) -> AbstractContextManager[OpenPage]:
         """Open a page; raises PageError inside the `with` statement. Waits for the disk."""

@@ -79,6 +79,11 @@ class Tiers:
         """Return the pages that may end inside the block after a boundary."""
         return set().union(*(tier.tails(parent) for tier in self._levels))
 
+    def why_hidden(self, page: PageId) -> str | None:
+        """Return the word for why `find` is silent about a page that is on the disk, None for one
+        that is not; reads nothing."""
+        return None if self.cold is None else self.cold.why_hidden(page)
+
     def held(self, page: PageId) -> Page | None:
         """Return a page that memory has; it stays valid for as long as the caller holds it."""
         return self.hot.get(page)
@@ -304,11 +309,11 @@ class Tiers:
             # Queued before the barrier: a page that the idle writer takes up behind it would
             # look durable, and be pending.
             queued = self._offer_each(self._unwritten(known))
-            failed = writer.usage().failed_pages
+            setbacks = writer.setbacks
             remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not writer.flush(remaining):
                 return False
-            failing = writer.usage().failed_pages > failed
+            failing = writer.setbacks > setbacks
             left = self._unwritten(known)
             if failing and (retried or not left):
                 return False

@@ -9,9 +9,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 
+from omlx_cache_storage.breaker import CircuitBreaker
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import PageId
+from omlx_cache_storage.page import Page, PageId
 from omlx_cache_storage.stats import WriterUsage
 from omlx_cache_storage.tier import BackingTier
 
@@ -19,9 +20,9 @@ _log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 5.0
 Documents = Callable[[BlockKey], dict[str, object]]
-Outcome = Literal["written", "refused", "failed", "gone"]
-"""How a job ended. `refused`: the disk's budget has no room for a page so deep; `gone`: the page
-was discarded while it was queued."""
+Outcome = Literal["written", "refused", "failed", "put off", "gone"]
+"""How a job ended. `refused`: the disk's budget has no room for a page so deep; `put off`: the disk
+failed a moment ago, and was not asked; `gone`: the page was discarded while it was queued."""
 
 
 class _Job(NamedTuple):
@@ -34,9 +35,12 @@ class Writer:
 
     The condition `_changed` guards `_jobs`, `_bytes`, `_busy`, `_stopping`, `_flushes` (how many
     jobs must have ended before the recency of each is recorded), `_asked`, `_answered`,
-    `_accepted`, `_ended` and the counts; any thread may call. `_failing` belongs to the writer's
-    thread. `backlog` names pages that should be on the disk and were not queued, when there was
-    no room for them: an idle writer takes them up.
+    `_accepted`, `_ended`, `_breaker` and the counts; any thread may call. `_failing` belongs to the
+    writer's thread. `backlog` names pages that should be on the disk and were not queued, when
+    there was no room for them: an idle writer takes them up.
+
+    A disk that failed a few times in a row is left alone for a while: what is queued then is put
+    off, counted as dropped, and stays dirty. A flush has it asked again at once.
     """
 
     def __init__(
@@ -68,7 +72,9 @@ class Writer:
         self._dropped = 0
         self._failed = 0
         self._refused = 0
+        self._put_off = 0
         self._failing = False
+        self._breaker = CircuitBreaker()
         self._thread = threading.Thread(target=self._run, name="omlx-cache-writer", daemon=True)
 
     def start(self) -> None:
@@ -107,6 +113,12 @@ class Writer:
         with self._changed:
             return self._ended
 
+    @property
+    def setbacks(self) -> int:
+        """How many pages the disk lacks because it failed: asked in vain, or not asked again."""
+        with self._changed:
+            return self._failed + self._put_off
+
     def wait_for_progress(self, timeout: float, since: int | None = None) -> bool:
         """Block until a queued page is done, or at once if one is since `ended` was that; False at
         once when nothing is queued either."""
@@ -128,6 +140,7 @@ class Writer:
         with self._changed:
             accepted = self._accepted
             self._flushes.append(accepted)
+            self._breaker.ask_again()
             self._asked += 1
             asked = self._asked
             self._changed.notify_all()
@@ -195,8 +208,9 @@ class Writer:
                 self._answered += due
                 idle = not self._jobs
                 self._changed.notify_all()
+                resting = self._breaker.is_open
             # A disk that fails is asked again at leisure, not in a loop.
-            if idle and (outcome == "written" or not woken):
+            if idle and not resting and (outcome == "written" or not woken):
                 self._take_up_backlog()
 
     def _due(self) -> int:
@@ -223,19 +237,7 @@ class Writer:
         stamp = self._hot.used_ns(job.page)
         if page is None or stamp is None:
             return "gone"
-        outcome: Outcome = "failed"
-        try:
-            result = self._cold.write(page, stamp, self._documents(page.meta.namespace))
-            if result != "full":
-                outcome = "refused" if result == "refused" else "written"
-            self._failing = False
-        except OSError as error:
-            # Once, not for each of the thousands of pages that a full disk refuses.
-            level = logging.DEBUG if self._failing else logging.WARNING
-            _log.log(level, "page not written, its hot copy stays: %s", error)
-            self._failing = True
-        except Exception:
-            _log.exception("page not written, its hot copy stays")
+        outcome = self._ask_disk(page, stamp)
         self._note_losses()
         # Whoever used the page meanwhile told the hot tier first, and the cold one in vain.
         used = self._hot.used_ns(job.page)
@@ -254,11 +256,41 @@ class Writer:
         self._hot.mark_evicted(self._cold.take_evicted())
         self._hot.mark_dirty(self._cold.take_missing())
 
+    def _ask_disk(self, page: Page, stamp: int) -> Outcome:
+        """Write a page unless the disk rests, and note how it went."""
+        with self._changed:
+            if not self._breaker.enter():
+                return "put off"
+        outcome: Outcome = "failed"
+        works = False
+        try:
+            result = self._cold.write(page, stamp, self._documents(page.meta.namespace))
+            works = result != "full"
+            if works:
+                outcome = "refused" if result == "refused" else "written"
+            self._failing = False
+        except OSError as error:
+            # Once, not for each of the thousands of pages that a full disk refuses.
+            level = logging.DEBUG if self._failing else logging.WARNING
+            _log.log(level, "page not written, its hot copy stays: %s", error)
+            self._failing = True
+        except Exception:
+            level = logging.DEBUG if self._failing else logging.ERROR
+            _log.log(level, "page not written, its hot copy stays", exc_info=True)
+            self._failing = True
+        with self._changed:
+            if works:
+                self._breaker.succeeded()
+            else:
+                self._breaker.failed()
+        return outcome
+
     def _count(self, job: _Job, outcome: Outcome) -> None:
         self._bytes -= job.nbytes
         self._ended += 1
         self._written += outcome == "written"
         self._failed += outcome == "failed"
         self._refused += outcome == "refused"
-        self._dropped += outcome == "gone"
+        self._put_off += outcome == "put off"
+        self._dropped += outcome in ("put off", "gone")
         self._written_bytes += job.nbytes if outcome == "written" else 0

@@ -20,7 +20,7 @@ from chaos.subjects import MIXTURES, feed, leaves, wrong_in
 from chaos.tally import Tally
 from chaos.truth import Truth
 from chaos.world import World, roomy_options
-from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.reader import PageReader
 
 TOKENS = [random.Random(3).randrange(50_000) for _ in range(90)]
@@ -87,11 +87,11 @@ class ForgetfulDisk(FileSystem):
     def __init__(self) -> None:
         self.published = 0
 
-    def set_times(self, path: Path, time_ns: int) -> None:
+    def set_times(self, path: StrPath, time_ns: int) -> None:
         super().set_times(path, time_ns)
         self.published += 1
         if self.published % 5 == 0:
-            path.unlink(missing_ok=True)
+            Path(path).unlink(missing_ok=True)
 
 
 class ForgetfulRestarts(Restarts):

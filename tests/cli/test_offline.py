@@ -1,5 +1,6 @@
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -163,3 +164,36 @@ def test_a_directory_that_cannot_be_examined_is_a_failure_with_its_reason(
     assert (result.code, result.out) == (1, "")
     assert "File name too long" in result.err
     assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 500_000 + "]" * 500_000,
+        '{"label": ' + "[" * 900 + "]" * 900 + "}",
+        '{"label": ' + '{"a":' * 900 + "1" + "}" * 900 + "}",
+        '{"label": ' + "9" * 900_000 + "}",
+        '{"label": "' + "x" * 900_000 + '"}',
+    ],
+)
+def test_a_document_that_is_deep_or_long_hinders_neither_ls_nor_rm(
+    cli: Cli, cold_dir: Path, text: str
+) -> None:
+    digest = _digest("llama")
+    (cold_dir / digest / "namespace.json").write_text(text)
+    listed = cli("ls", "--format", "json")
+    assert listed.code == 0
+    (row,) = (row for row in json.loads(listed.out) if row["namespace"] == digest)
+    assert len(row["label"]) <= 200
+    assert cli("ls").code == 0
+    assert cli("rm", digest, "--yes").code == 0
+    assert not list((cold_dir / digest).rglob("*.safetensors"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
+def test_another_users_directory_is_said_to_be_that(cli: Cli, cold_dir: Path) -> None:
+    os.chown(cold_dir, 12_345, 12_345)
+    for command in (("ls",), ("rm", _digest("llama"), "--yes")):
+        result = cli(*command)
+        assert result.code == 1
+        assert "belongs to user 12345" in result.err

@@ -32,7 +32,8 @@ def cold_dir(tmp_path: Path) -> Path:
 
 
 def test_names_keys_and_places_are_as_documented(cold_dir: Path) -> None:
-    (namespace,) = cold_dir.iterdir()
+    assert (cold_dir / "CACHEDIR.TAG").read_bytes().startswith(b"Signature: 8a477f597d28d17")
+    (namespace,) = (path for path in cold_dir.iterdir() if path.is_dir())
     document = json.loads((namespace / "namespace.json").read_text())
     assert document.pop("label").startswith("mlx_lm.models.qwen3")
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))

@@ -5,7 +5,7 @@ from pathlib import Path
 from random import Random
 
 from kit.storage.signed import signed_header, split_header
-from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.reader import open_page, read_header
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.format.header import encode_header, payload_checksum
@@ -24,7 +24,7 @@ class OneFile(FileSystem):
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    def open(self, path: Path) -> int:
+    def open(self, path: StrPath) -> int:
         return 3
 
     def close(self, fd: int) -> None:

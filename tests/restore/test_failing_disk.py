@@ -1,5 +1,8 @@
 """However much of a disk fails, a restore asks it a handful of times and gives one reason."""
 
+import errno
+import os
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -7,6 +10,7 @@ import pytest
 
 from kit.plain import PlainChain, is_right
 from kit.restoring import PagedDisk
+from kit.storage import FaultyDisk
 from omlx_cache_storage.format.names import parse_name
 
 BLOCKS = 2048
@@ -95,3 +99,31 @@ def test_a_read_that_fails_ends_the_walk_where_a_flipped_bit_does(tmp_path: Path
         assert (restored.point.position, restored.point.reason) == (4 * chain.size, "corrupt")
         assert is_right(caches, 4 * chain.size)
         assert store.find(chain.id(5)) is None
+
+
+@pytest.mark.parametrize("operation", ["read", "read_into"])
+def test_when_every_read_fails_only_a_handful_are_tried(directory: Path, operation: str) -> None:
+    disk = FaultyDisk()
+    chain = PlainChain(BLOCKS)
+    with chain.open(directory, disk) as store:
+        disk.fail[operation] = errno.EIO
+        for _ in range(5):
+            caches, restored = chain.restore(store)
+            assert (restored.point.position, restored.point.reason) == (0, "unreadable")
+            assert is_right(caches, 0)
+        assert disk.calls["open"] <= HANDFUL
+
+
+@pytest.mark.parametrize("length", [0, 7, 8, 4000])
+def test_when_every_file_is_cut_short_only_a_handful_are_opened(
+    directory: Path, tmp_path: Path, length: int
+) -> None:
+    shutil.copytree(directory, tmp_path / "cold")
+    for path in (tmp_path / "cold").rglob("*.safetensors"):
+        os.truncate(path, length)
+    disk = PagedDisk()
+    chain = PlainChain(BLOCKS)
+    with chain.open(tmp_path / "cold", disk) as store:
+        _, restored = chain.restore(store)
+        assert (restored.point.position, restored.point.reason) == (0, "corrupt")
+        assert sum(disk.opened.values()) <= HANDFUL

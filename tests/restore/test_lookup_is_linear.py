@@ -49,6 +49,10 @@ class CountingView:
         self.asked += 1
         return self._pages.get(page)
 
+    def why_hidden(self, page: PageId) -> str | None:
+        """Answer what is asked at most once for each page that `find` does not know."""
+        return None
+
     def tails(self, parent: BlockKey) -> set[Tail]:
         self.asked += 1
         return set()

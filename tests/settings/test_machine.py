@@ -1,7 +1,13 @@
 import os
 from pathlib import Path
 
-from omlx_cache.settings.machine import cgroup_limit, disk_space, physical_memory, probe
+from omlx_cache.settings.machine import (
+    cgroup_limit,
+    directory_trouble,
+    disk_space,
+    physical_memory,
+    probe,
+)
 
 
 def _write(root: Path, path: str, text: str) -> None:
@@ -46,3 +52,17 @@ def test_this_machine_has_memory_and_a_home() -> None:
     assert machine.physical_bytes == physical_memory() > 2**28
     assert 0 < machine.memory_bytes <= machine.physical_bytes
     assert machine.home == Path(os.path.expanduser("~"))
+
+
+def test_a_directory_that_others_may_change_is_trouble_before_a_store_is_opened(
+    tmp_path: Path,
+) -> None:
+    cold = tmp_path / "cold"
+    assert directory_trouble(cold) == ""
+    cold.mkdir()
+    cold.chmod(0o777)
+    assert directory_trouble(cold) == "", "an empty one is made private"
+    (cold / "something").touch()
+    assert "chmod 700" in directory_trouble(cold)
+    cold.chmod(0o755)
+    assert directory_trouble(cold) == ""

@@ -12,6 +12,7 @@ import pytest
 
 from kit.storage import (
     FaultyDisk,
+    SetTime,
     Story,
     commit,
     disk_usage,
@@ -35,6 +36,11 @@ def disk() -> FaultyDisk:
 @pytest.fixture
 def story() -> Story:
     return Story()
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> SetTime:
+    return SetTime(monkeypatch)
 
 
 def _state(store: BlockStore) -> str:
@@ -114,7 +120,7 @@ def test_a_torn_write_is_a_miss_after_a_restart_not_a_page(
 
 @pytest.mark.parametrize("operation", ["open", "read", "read_into"])
 def test_a_disk_that_cannot_be_read_is_a_miss_and_keeps_its_pages(
-    tmp_path: Path, disk: FaultyDisk, story: Story, operation: str
+    tmp_path: Path, disk: FaultyDisk, story: Story, operation: str, time: SetTime
 ) -> None:
     with open_store(tmp_path, disk) as store:
         commit(store, story, 1)
@@ -125,6 +131,7 @@ def test_a_disk_that_cannot_be_read_is_a_miss_and_keeps_its_pages(
             fetch(store, story.id(1))
         assert _state(store) == "failing: Input/output error"
         disk.fail.clear()
+        time.pass_by(60)
         assert is_right(store, story.id(1), story.nbytes)
         assert _state(store) == "ok"
 

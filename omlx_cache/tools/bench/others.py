@@ -57,6 +57,7 @@ class _ColdView:
     def __init__(self, cold: ColdTier) -> None:
         self.find = cold.info
         self.tails = cold.tails
+        self.why_hidden = cold.why_hidden
 
 
 def _directory_of(chain: KeyChain, directory: Path) -> ColdTier:

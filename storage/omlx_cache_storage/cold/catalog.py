@@ -1,13 +1,17 @@
-"""Reading a cold directory without owning it: what the tier indexes at start and the CLI shows."""
+"""Reading a cold directory without owning it: what the tier indexes at start and the CLI shows.
+
+What is another user's, or may be changed by others, is passed over and told to `ignore`; so is what
+has the name of a page or directory and is something else.
+"""
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.disk import FileSystem, physical_bytes
 from omlx_cache_storage.cold.document import read_document
 from omlx_cache_storage.cold.records import ColdEntry, StoredPage
 from omlx_cache_storage.cold.temporary import is_leftover
@@ -19,8 +23,15 @@ from omlx_cache_storage.format.names import (
     shard_of,
 )
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.private import is_private
 
 _DIGEST_HEX = 64
+Ignore = Callable[[str], None]
+"""Takes the path of something that was passed over."""
+
+
+def _unseen(path: str) -> None:
+    """Take no notice."""
 
 
 class Found(NamedTuple):
@@ -52,65 +63,94 @@ class NamespaceInfo:
     path: str
 
 
-def namespace_directories(cold_dir: Path, fs: FileSystem) -> Iterator[tuple[BlockKey, str]]:
+def namespace_directories(
+    cold_dir: Path, fs: FileSystem, ignore: Ignore = _unseen
+) -> Iterator[tuple[BlockKey, str]]:
     """Yield the namespaces of a cold directory."""
     for entry in fs.scan(cold_dir):
-        if len(entry.name) == _DIGEST_HEX and entry.is_dir(follow_symlinks=False):
+        if len(entry.name) == _DIGEST_HEX:
             try:
                 digest = BlockKey(bytes.fromhex(entry.name))
             except ValueError:
                 continue
-            if digest.hex() == entry.name:
+            if digest.hex() == entry.name and _own(entry, stat.S_ISDIR, ignore) is not None:
                 yield digest, entry.path
 
 
-def walk(cold_dir: Path, fs: FileSystem) -> Iterator[Found]:
+def shard_directories(namespace: str, fs: FileSystem, ignore: Ignore = _unseen) -> Iterator[str]:
+    """Yield the shards of a namespace's directory."""
+    for entry in fs.scan(namespace):
+        if len(entry.name) == 2 and _own(entry, stat.S_ISDIR, ignore) is not None:
+            yield entry.path
+
+
+def walk(cold_dir: Path, fs: FileSystem, ignore: Ignore = _unseen) -> Iterator[Found]:
     """Yield every page and temporary file. Opens none; one stat a file."""
-    for digest, _directory in namespace_directories(cold_dir, fs):
-        yield from walk_namespace(cold_dir, digest, fs)
+    for digest, _directory in namespace_directories(cold_dir, fs, ignore):
+        yield from walk_namespace(cold_dir, digest, fs, ignore)
 
 
-def walk_namespace(cold_dir: Path, digest: BlockKey, fs: FileSystem) -> Iterator[Found]:
+def walk_namespace(
+    cold_dir: Path, digest: BlockKey, fs: FileSystem, ignore: Ignore = _unseen
+) -> Iterator[Found]:
     """Yield the page and temporary files of one namespace. Opens none; one stat a file."""
     directory = os.path.join(cold_dir, digest.hex())
+    if not fs.is_own_directory(directory):
+        return
     for entry in fs.scan(directory):
         if entry.name.startswith(TEMPORARY_PREFIX):
-            found = _found(digest, None, directory, entry)
+            found = _found(digest, None, directory, entry, ignore)
             if found is not None:
                 yield found
-        elif len(entry.name) == 2 and entry.is_dir(follow_symlinks=False):
-            yield from _walk_shard(digest, entry, fs)
+    for shard in shard_directories(directory, fs, ignore):
+        yield from _walk_shard(digest, shard, fs, ignore)
 
 
-def _walk_shard(digest: BlockKey, shard: "os.DirEntry[str]", fs: FileSystem) -> Iterator[Found]:
-    directory = shard.path
+def _walk_shard(
+    digest: BlockKey, directory: str, fs: FileSystem, ignore: Ignore
+) -> Iterator[Found]:
     for entry in fs.scan(directory):
         name = parse_name(entry.name)
         if name is None and not entry.name.startswith(TEMPORARY_PREFIX):
             continue
-        if name is not None and shard_of(name.id.key) != shard.name:
+        if name is not None and shard_of(name.id.key) != os.path.basename(directory):
             continue
-        found = _found(digest, name, directory, entry)
+        found = _found(digest, name, directory, entry, ignore)
         if found is not None:
             yield found
 
 
 def _found(
-    digest: BlockKey, name: PageName | None, directory: str, entry: "os.DirEntry[str]"
+    digest: BlockKey,
+    name: PageName | None,
+    directory: str,
+    entry: "os.DirEntry[str]",
+    ignore: Ignore,
 ) -> Found | None:
-    """Return what a directory entry is, None unless it is a regular file that still exists.
+    """Return what a directory entry is, None unless it is a file of this user's that still exists.
 
     `directory` is one object for all of its files: making a path for each takes as long as the
     rest of the scan.
     """
+    info = _own(entry, stat.S_ISREG, ignore)
+    if info is None:
+        return None
+    nbytes = physical_bytes(info)
+    return Found(digest, name, directory, entry.name, nbytes, info.st_mtime_ns)
+
+
+def _own(
+    entry: "os.DirEntry[str]", is_kind: Callable[[int], bool], ignore: Ignore
+) -> os.stat_result | None:
+    """Return what is known of an entry that is of a kind, this user's and closed to others."""
     try:
         info = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
         return None
-    if not stat.S_ISREG(info.st_mode):
-        return None
-    nbytes = max(info.st_blocks * 512, info.st_size)
-    return Found(digest, name, directory, entry.name, nbytes, info.st_mtime_ns)
+    if is_kind(info.st_mode) and is_private(info):
+        return info
+    ignore(entry.path)
+    return None
 
 
 def scan(cold_dir: Path) -> Iterator[ColdEntry]:

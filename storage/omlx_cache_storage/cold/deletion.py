@@ -1,11 +1,14 @@
-"""Deleting page files whose pages have left the index; what the disk keeps goes on counting."""
+"""Deleting files that are no longer wanted; what the disk keeps goes on counting."""
 
 import os
 import threading
 from collections.abc import Callable, Iterable
 
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.records import PendingDeletion
+from omlx_cache_storage.cold.records import ENTRY_BYTES, PendingDeletion
+
+RETRIED = 32
+"""Files that are tried again at a time: a disk that keeps thousands is not asked for all."""
 
 
 class Deleter:
@@ -48,16 +51,35 @@ class Deleter:
                     self._fs.remove(file.path)
                     shards.add(os.path.dirname(file.path))
                 except OSError:
-                    with self._lock:
-                        self._nbytes += file.cost
-                        self._undeletable[file.path] = file
+                    self._keep(file)
         self._tidy(shards)
 
+    def delete_temporary(self, path: str, nbytes: int) -> None:
+        """Delete a file that was being written, of `nbytes` at most. Raises nothing; does not wait
+        for a publication."""
+        try:
+            self._fs.remove(path)
+        except OSError:
+            # A disk mounted read-only refuses to delete what is not there, too.
+            if self._fs.exists(path):
+                self._keep(PendingDeletion(None, path, nbytes + ENTRY_BYTES))
+
     def retry(self) -> None:
-        """Try again what could not be deleted before."""
-        files = self.forget()
+        """Try again some of what could not be deleted before."""
+        with self._lock:
+            files = list(self._undeletable.values())[:RETRIED]
+            for file in files:
+                del self._undeletable[file.path]
+                self._nbytes -= file.cost
         if files:
+            # Those that fail again go to the end of the line.
             self.delete(files)
+
+    def _keep(self, file: PendingDeletion) -> None:
+        with self._lock:
+            old = self._undeletable.pop(file.path, None)
+            self._nbytes += file.cost - (old.cost if old is not None else 0)
+            self._undeletable[file.path] = file
 
     def forget(self) -> list[PendingDeletion]:
         """Count nothing as undeletable any more, and return what was."""

@@ -12,12 +12,15 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from omlx_cache_storage.page import Buffer
+from omlx_cache_storage.private import claim, is_private
 
 Durability = Literal["none", "fsync", "full"]
 StrPath = str | os.PathLike[str]
 IOV_LIMIT = 1024
 WRITE_LIMIT = 1 << 30
 """macOS refuses to write 2 GiB or more at once."""
+SPARE_FILES = 1024
+UNCOUNTED_BYTES = 1 << 30
 _F_FULLFSYNC = 51
 """macOS's request to flush the drive's own cache as well; `fcntl` lacks the name elsewhere."""
 
@@ -38,6 +41,22 @@ class FileSystem:
             return False
         return True
 
+    def claim(self, path: StrPath, *, links: bool = True) -> None:
+        """Make sure that a directory is this user's alone to write to; raises NotPrivate."""
+        claim(path, links=links)
+
+    def is_own_directory(self, path: StrPath) -> bool:
+        """True for a directory of this user's, and no link to one, that others cannot change."""
+        try:
+            info = os.lstat(path)
+        except OSError:
+            return False
+        return stat.S_ISDIR(info.st_mode) and is_private(info)
+
+    def exists(self, path: StrPath) -> bool:
+        """True when something has a name, as far as the disk says."""
+        return os.path.lexists(path)
+
     def remove_directory(self, path: StrPath) -> None:
         """Delete an empty directory."""
         os.rmdir(path)
@@ -48,8 +67,7 @@ class FileSystem:
         return info.st_dev, info.st_ino
 
     def write(self, path: StrPath, pieces: Sequence[Buffer], durability: Durability) -> int:
-        """Write a new file of mode 0600 and return its physical bytes, or its size if larger:
-        some file systems count blocks only later."""
+        """Write a new file of mode 0600 and return its physical bytes."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         fd = os.open(path, flags, 0o600)
         try:
@@ -59,8 +77,7 @@ class FileSystem:
                 while view:
                     view = view[os.write(fd, view[:WRITE_LIMIT]) :]
             self.sync(fd, durability)
-            info = os.fstat(fd)
-            return max(info.st_blocks * 512, info.st_size)
+            return physical_bytes(os.fstat(fd))
         finally:
             os.close(fd)
 
@@ -81,16 +98,17 @@ class FileSystem:
         """Make the names in a directory as durable as asked."""
         if durability == "none":
             return
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
 
     def open(self, path: StrPath) -> int:
-        """Open a regular file for reading and return the descriptor; never waits for a pipe.
+        """Open a regular file of this user's and return the descriptor; never waits for a pipe.
 
-        Raises FileNotFoundError when something else has the name: a link, a pipe, a directory.
+        Raises FileNotFoundError when something else has the name: a link, a pipe, a directory, a
+        file that belongs to somebody else or that others may write to.
         """
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
@@ -100,7 +118,8 @@ class FileSystem:
             if error.errno in (errno.ELOOP, errno.ENXIO, errno.EOPNOTSUPP):
                 raise _not_a_file(path) from error
             raise
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode) or not is_private(info):
             os.close(fd)
             raise _not_a_file(path)
         return fd
@@ -153,9 +172,28 @@ class FileSystem:
         info = os.statvfs(path)
         return info.f_bavail * info.f_frsize
 
+    def spare_files(self, path: StrPath) -> int | None:
+        """Return how many files a writer may still make on the path's disk and leave others a few
+        (`SPARE_FILES`, a hundredth of all at most); None on a disk that does not count them."""
+        info = os.statvfs(path)
+        if not info.f_files:
+            return None
+        return info.f_favail - min(SPARE_FILES, info.f_files // 100)
+
+    def is_read_only(self, path: StrPath) -> bool:
+        """True when the path's disk is mounted so that nothing on it can be changed."""
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+def physical_bytes(info: os.stat_result, uncounted: int = UNCOUNTED_BYTES) -> int:
+    """Return what a file takes on the disk, or its size if larger: some file systems count blocks
+    only later. A hole of more than `uncounted` bytes is a hole."""
+    taken = info.st_blocks * 512
+    return max(taken, min(info.st_size, taken + uncounted))
+
 
 def _not_a_file(path: StrPath) -> FileNotFoundError:
-    return FileNotFoundError(errno.ENOENT, "not a regular file", str(path))
+    return FileNotFoundError(errno.ENOENT, "not a regular file of this user's", str(path))
 
 
 def _advance(views: list[memoryview], start: int, came: int) -> tuple[int, memoryview | None]:

@@ -3,12 +3,17 @@
 import contextlib
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from omlx_cache_storage.cold.catalog import Found, namespace_directories, walk
-from omlx_cache_storage.cold.disk import Durability, FileSystem
-from omlx_cache_storage.cold.document import encode_document
+from omlx_cache_storage.cold.catalog import (
+    Found,
+    namespace_directories,
+    shard_directories,
+    walk,
+)
+from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
+from omlx_cache_storage.cold.document import MAX_DOCUMENT_BYTES, encode_document
 from omlx_cache_storage.cold.records import ENTRY_BYTES
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.format.names import NAMESPACE_FILE
@@ -16,15 +21,27 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, PageId
 
 SMALL_FILE_BYTES = 4096
+TAG_FILE = "CACHEDIR.TAG"
+TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
+# This directory holds a cache of omlx-cache: what is in it can be computed again.
+# For what this file is for, see https://bford.info/cachedir/
+"""
 
 
 class PageFiles:
     """Knows where pages lie under `directory`. Methods raise OSError as the disk does.
 
-    `_lock` guards `_counted`, `_overhead` and `_identity`; no I/O under it. Any thread may call.
+    `_lock` guards `_counted`, `_overhead`, `_ignored` and `_identity`; no I/O under it. Any thread
+    may call. `delete` takes a temporary file that failed and the bytes that it may have.
     """
 
-    def __init__(self, directory: Path, fs: FileSystem, durability: Durability) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        fs: FileSystem,
+        durability: Durability,
+        delete: Callable[[str, int], None] = lambda path, nbytes: None,
+    ) -> None:
         self.directory = directory
         self.fs = fs
         self.durability: Durability = durability
@@ -33,7 +50,15 @@ class PageFiles:
         self._root = os.fspath(directory)
         self._counted: dict[str, int] = {}
         self._overhead = 0
+        self._ignored = 0
         self._identity: tuple[int, int] | None = None
+        self._delete = delete
+
+    @property
+    def ignored(self) -> int:
+        """How many files and directories the last inventory passed over as not this user's."""
+        with self._lock:
+            return self._ignored
 
     @property
     def overhead_bytes(self) -> int:
@@ -60,19 +85,23 @@ class PageFiles:
     def inventory(self) -> list[Found]:
         """Make the directory, delete leftovers, and return the pages.
 
+        Raises NotPrivate, before anything is trusted, for a directory that others may write to.
         Opens no file. Forgets what was known of directories before. Of two files of one page
         the one that holds more is returned and the other deleted, as are empty directories.
         """
         self._make_root()
+        self.fs.claim(self.directory)
         identity = self.fs.identity(self.directory)
         with self._lock:
             self._identity = None
             self._counted.clear()
             self._overhead = 0
+            self._ignored = 0
         self._count(self._root)
+        self._mark()
         best: dict[PageId, Found] = {}
         useless: list[Found] = []
-        for found in walk(self.directory, self.fs):
+        for found in walk(self.directory, self.fs, self._ignore):
             if found.name is None:
                 useless += [found] if found.is_leftover else []
                 continue
@@ -99,13 +128,31 @@ class PageFiles:
             with contextlib.suppress(PermissionError):
                 self.fs.sync_directory(path.parent, self.durability)
 
+    def _ignore(self, path: str) -> None:
+        with self._lock:
+            self._ignored += 1
+
+    def _mark(self) -> None:
+        """Put the tag into the directory that lets backups leave it out, unless one is there."""
+        tag = os.path.join(self._root, TAG_FILE)
+        try:
+            if self._count_file(tag):
+                return
+            size = self.fs.write(tag, [TAG], self.durability)
+        except OSError:
+            # A cache without a tag is a cache all the same; the next inventory tries again.
+            with contextlib.suppress(OSError):
+                self._count_file(tag)
+        else:
+            self._count(tag, size)
+
     def _count_directories(self, used: set[str]) -> None:
         """Count the directories; remove shards that are not `used` and have nothing else in."""
         for _digest, directory in namespace_directories(self.directory, self.fs):
-            shards = [e.path for e in self.fs.scan(directory) if len(e.name) == 2]
+            shards = list(shard_directories(directory, self.fs))
             for path in (directory, *shards):
                 self._count(path)
-            self._count_document(os.path.join(directory, NAMESPACE_FILE))
+            self._count_file(os.path.join(directory, NAMESPACE_FILE))
             self.tidy([shard for shard in shards if shard not in used])
             if not shards:
                 self._tidy_namespace(directory)
@@ -126,12 +173,13 @@ class PageFiles:
         shard = os.path.dirname(path)
         self._prepare(shard, document)
         temporary = self._names.new(shard)
-        with self._removing_on_failure(temporary):
+        with self._removing_on_failure(temporary, sum(memoryview(p).nbytes for p in pieces)):
             return temporary, self.fs.write(temporary, pieces, self.durability)
 
-    def publish(self, temporary: str, path: str, time_ns: int) -> None:
-        """Give a staged file its name and recency; the temporary file is gone in any case."""
-        with self._removing_on_failure(temporary):
+    def publish(self, temporary: str, path: str, time_ns: int, nbytes: int) -> None:
+        """Give a staged file of `nbytes` its name and recency; the temporary file is gone in any
+        case, as far as the disk deletes it."""
+        with self._removing_on_failure(temporary, nbytes):
             self.fs.publish(temporary, path)
         with contextlib.suppress(OSError):
             self.fs.set_times(path, time_ns)
@@ -167,36 +215,38 @@ class PageFiles:
         described = os.path.join(directory, NAMESPACE_FILE)
         for path in (self._root, directory):
             self._make_directory(path)
-        if not self._count_document(described):
+        if not self._count_file(described):
             temporary = self._names.new(directory)
-            with self._removing_on_failure(temporary):
-                size = self.fs.write(temporary, [encode_document(document)], self.durability)
+            raw = encode_document(document)
+            with self._removing_on_failure(temporary, len(raw)):
+                size = self.fs.write(temporary, [raw], self.durability)
                 self.fs.publish(temporary, described)
             self._count(described, size)
         self._make_directory(shard)
 
-    def _count_document(self, path: str) -> bool:
-        """Count a namespace document at its size; False when there is none."""
+    def _count_file(self, path: str) -> bool:
+        """Count a small file at its size; False when there is none."""
         try:
             info = os.lstat(path)
         except FileNotFoundError:
             return False
-        self._count(path, max(info.st_blocks * 512, info.st_size))
+        self._count(path, physical_bytes(info, MAX_DOCUMENT_BYTES))
         return True
 
     def _make_directory(self, path: str) -> None:
         made = self.fs.make_directory(path)
+        if not made:
+            self.fs.claim(path, links=path == self._root)
         self._count(path)
         if made:
             self.fs.sync_directory(os.path.dirname(path), self.durability)
 
     @contextlib.contextmanager
-    def _removing_on_failure(self, temporary: str) -> Iterator[None]:
+    def _removing_on_failure(self, temporary: str, nbytes: int) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            with contextlib.suppress(OSError):
-                self.fs.remove(temporary)
+            self._delete(temporary, nbytes + SMALL_FILE_BYTES)
             raise
 
     def _count(self, path: str, nbytes: int = SMALL_FILE_BYTES) -> None:

@@ -20,7 +20,10 @@ from omlx_cache_storage.page import Buffer
 
 
 class PageReader:
-    """An open page file whose header was checked; valid inside `ColdTier.reading`."""
+    """An open page file whose header was checked; valid inside `ColdTier.reading`.
+
+    `was_read` says that the whole payload came, and is right.
+    """
 
     def __init__(self, fs: FileSystem, fd: int, path: StrPath) -> None:
         self._fs = fs
@@ -31,6 +34,7 @@ class PageReader:
         self.meta = unwrapped(header.meta)
         self._checksum = header.checksum
         self._offset = header.data_offset
+        self.was_read = False
         size = fs.size(fd)
         if size != self._offset + self._stored.nbytes:
             raise CorruptPage(
@@ -66,6 +70,7 @@ class PageReader:
             digest.update(piece)
         if digest.text() != self._checksum:
             raise CorruptPage(f"{self._file}: the payload does not match its checksum")
+        self.was_read = True
 
 
 @contextlib.contextmanager

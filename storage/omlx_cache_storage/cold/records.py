@@ -45,9 +45,9 @@ class StoredPage(NamedTuple):
 
 
 class PendingDeletion(NamedTuple):
-    """A file to be deleted, whose page has left the index."""
+    """A file to be deleted: its page has left the index; without a page it is a temporary one."""
 
-    page: PageId
+    page: PageId | None
     path: str
     cost: int
 

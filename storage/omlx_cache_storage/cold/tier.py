@@ -1,43 +1,43 @@
 """The cold tier: one immutable safetensors file per page, under a budget of physical bytes."""
 
 import contextlib
+import errno
+import logging
 import os
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from omlx_cache_storage.cold.contents import Candidate, Contents
-from omlx_cache_storage.cold.deletion import Deleter
+from omlx_cache_storage.cold.contents import Candidate, Contents, Victims
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
-from omlx_cache_storage.cold.reader import PageReader, open_page
-from omlx_cache_storage.cold.records import ColdEntry, PendingDeletion, StoredPage
-from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, UndecodablePage
+from omlx_cache_storage.cold.health import NO_ROOM, Health
+from omlx_cache_storage.cold.held import HeldPages
+from omlx_cache_storage.cold.records import StoredPage
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import name_of, page_path
-from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
+from omlx_cache_storage.page import Page, PageId
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import ColdUsage
 from omlx_cache_storage.tier import WriteResult
 
+_log = logging.getLogger(__name__)
+
+NO_ROOM_TRIES = 3
+"""How often room is made for a page that the disk had none for, each time twice as much."""
 FILE_SLACK_BYTES = 16 * 1024
 """More than a file takes beside header and payload: its last block, and its name."""
 DIRECTORY_SLACK_BYTES = 48 * 1024
 """More than the directories take that a write may make on its way."""
 
 
-class ColdTier:
+class ColdTier(HeldPages):
     """Holds page files; physical bytes, temporary files and directories included, stay under
     `limit_bytes`.
 
-    `_lock` guards `limit_bytes`, `_contents`, `_reserved`, `_unrecorded`, `_missing`, `_left`
-    (evicted pages that nobody took note of), `_refused_rank`, the counts `_peak`, `_evicted`,
-    `_refused` and `_corrupt`, and the texts
-    `_write_error` and `_read_error`; no I/O, sorting or making of paths under it. `_naming`
-    keeps a deletion and a publication of one name apart and is taken before `_lock`. Any thread
-    may read and discard; `open`, `write` and `settle` belong to one thread at a time.
+    `_lock` guards `limit_bytes`, `_reserved` and the counts `_peak`, `_evicted` and `_refused` as
+    well. Any thread may read and discard; `open`, `write` and `settle` belong to one thread at a
+    time.
     """
 
     def __init__(
@@ -51,30 +51,16 @@ class ColdTier:
         clock: Clock | None = None,
         encode: Callable[[Page], Page] | None = None,
     ) -> None:
-        self.directory = directory
+        super().__init__(directory, fs or FileSystem(), lambda shards: self._files.tidy(shards))
+        self._files = PageFiles(directory, self._fs, durability, self._deleter.delete_temporary)
         self.limit_bytes = limit_bytes
         self._min_free = min_free_bytes
         self._encode = encode
-        self._fs = fs or FileSystem()
-        self._files = PageFiles(directory, self._fs, durability)
         self._clock = clock or Clock()
-        self._naming = threading.Lock()
-        self._deleter = Deleter(self._fs, self._files.tidy, self._naming, self._is_published_again)
-        self._lock = threading.Lock()
-        self._contents = Contents()
         self._reserved = 0
-        self._unrecorded: set[PageId] = set()
-        self._missing: list[PageId] = []
-        self._left: list[tuple[PageId, int]] = []
-        # Pages worth less than the last one that was refused are refused unseen: a smaller one
-        # would fill the gap behind a page that its chain lacks.
-        self._refused_rank: tuple[int, int] | None = None
         self._peak = 0
         self._evicted = 0
         self._refused = 0
-        self._corrupt = 0
-        self._write_error = ""
-        self._read_error = ""
 
     def open(self, budget: Callable[[int], int] | None = None) -> None:
         """Make the directory, delete leftovers of dead writers, index what is there, and evict
@@ -97,11 +83,17 @@ class ColdTier:
         """Index the directory if it is not the one that was indexed; raises OSError."""
         try:
             if self._files.is_ours():
+                with self._lock:
+                    self._health.end_open()
                 return
             files = self._files.inventory()
         except OSError as error:
             with self._lock:
-                self._write_error = f"unavailable: {error.strerror or error}"
+                known = self._health.state
+                self._health.fail_open(error)
+                news = self._health.state != known
+            if news:
+                _log.warning("no cold tier: %s", error.strerror or error)
             raise
         now = time.time_ns()
         contents = Contents()
@@ -116,7 +108,7 @@ class ColdTier:
             self._refused_rank = None
             self._missing += before - contents.pages()
             self._unrecorded &= contents.pages()
-            self._write_error = ""
+            self._health = Health()
             self._note_peak()
 
     def _used_bytes(self) -> int:
@@ -126,70 +118,20 @@ class ColdTier:
     def _note_peak(self) -> None:
         self._peak = max(self._peak, self._used_bytes())
 
-    def info(self, page: PageId) -> PageInfo | None:
-        """Return what is known of a page; None for one that this process cannot decode, too."""
-        with self._lock:
-            stored = self._contents.get(page)
-        return None if stored is None else stored.info
-
-    def __contains__(self, page: PageId) -> bool:
-        with self._lock:
-            return self._contents.get(page) is not None
-
-    @contextlib.contextmanager
-    def reading(self, page: PageId) -> Iterator[PageReader]:
-        """Open a page; raises PageError, and forgets a page that is missing or wrong.
-
-        One that cannot be decoded here stays on the disk and is not opened again. Blocks on the
-        disk. A page evicted meanwhile stays readable until the block ends.
-        """
-        with self._lock:
-            stored = self._contents.get(page)
-            undecodable = self._contents.is_undecodable(page)
-        if undecodable:
-            raise UndecodablePage("the page was found to be undecodable here")
-        if stored is None:
-            raise PageUnreadable("the page is no longer on the disk")
-        path = self._path(stored)
-        try:
-            with open_page(self._fs, path, stored.namespace, stored.name) as reader:
-                yield reader
-            with self._lock:
-                self._read_error = ""
-        except FileNotFoundError as error:
-            with self._lock:
-                self._pop(page)
-            raise PageUnreadable(f"{os.path.basename(path)} is gone") from error
-        except OSError as error:
-            with self._lock:
-                self._read_error = f"failing: {error.strerror or error}"
-            raise PageUnreadable(f"{os.path.basename(path)}: {error}") from error
-        except UndecodablePage:
-            self.quarantine(page)
-            raise
-        except (CorruptPage, ForeignPage):
-            with self._lock:
-                self._corrupt += 1
-            self.discard([page])
-            raise
-
-    def quarantine(self, page: PageId) -> None:
-        """Keep a page that this process cannot decode out of its look-ups; its file stays."""
-        with self._lock:
-            self._contents.quarantine(page)
-
     def write(self, page: Page, time_ns: int, document: Mapping[str, object]) -> WriteResult:
         """Publish a page whole or not at all, and say what was done.
 
         Evicts only pages that leave before this one: never its chain's root for its deep end.
-        Raises OSError when the disk refuses, and ValueError for a payload of another size than
-        the page's tensors; nothing is left behind then. Writer thread only.
+        Raises OSError when the disk refuses, for want of room only after some were evicted, and
+        ValueError for a payload of another size than the page's tensors; nothing is left behind
+        then. A page that could not be read is written again. Writer thread only.
         """
         self._load()
         candidate = Candidate(page.meta.id, page.meta.position, time_ns)
         with self._lock:
             old = self._contents.get(candidate.page)
-            if old is not None and old.held >= page.meta.held:
+            unreadable = self._health.is_unreadable(candidate.page)
+            if old is not None and old.held >= page.meta.held and not unreadable:
                 return "present"
             if self._refused_rank is not None and candidate.rank < self._refused_rank:
                 self._refused += 1
@@ -203,11 +145,52 @@ class ColdTier:
         header = encode_header(meta, payload_checksum([page.payload]))
         expected = len(header) + meta.nbytes + FILE_SLACK_BYTES
         expected += self._files.document_bytes(meta.namespace, document)
-        refusal = self._make_room(expected, candidate)
-        if refusal is not None:
-            return refusal
-        self._publish(page, header, expected, time_ns, document)
-        return "written"
+        try:
+            return self._place(page, header, expected, candidate, document)
+        except OSError as error:
+            with self._lock:
+                self._health.fail_write(error)
+            raise
+
+    def _place(
+        self,
+        page: Page,
+        header: bytes,
+        expected: int,
+        candidate: Candidate,
+        document: Mapping[str, object],
+    ) -> WriteResult:
+        """Make room and publish, in a few tries if the disk has no room after all."""
+        # A disk that eviction did not help the last time is not emptied for nothing.
+        with self._lock:
+            tries = 1 if self._health.refuses_writes else NO_ROOM_TRIES
+        wanted = expected
+        while True:
+            refusal = self._make_room(expected, candidate)
+            if refusal is not None:
+                return refusal
+            try:
+                self._publish(page, header, expected, candidate.stamp_ns, document)
+                return "written"
+            except OSError as error:
+                if error.errno not in NO_ROOM or not tries:
+                    raise
+                victims = self._give_way(wanted, candidate)
+                if not victims.pages:
+                    if victims.outranked:
+                        return "refused"
+                    raise
+            wanted, tries = 2 * wanted, tries - 1
+
+    def _give_way(self, nbytes: int, candidate: Candidate) -> Victims:
+        """Evict about `nbytes`, one page at least if one may leave, for a candidate that the disk
+        had no room for: of bytes, of files or of a quota."""
+        with self._lock:
+            victims = self._contents.victims(min(nbytes, self._contents.nbytes), candidate)
+            evicted = self._evict(victims.pages)
+            self._refused += victims.outranked and not victims.pages
+        self._delete(evicted)
+        return victims
 
     def _publish(
         self, page: Page, header: bytes, expected: int, time_ns: int, document: Mapping[str, object]
@@ -218,7 +201,7 @@ class ColdTier:
         try:
             temporary, nbytes = self._files.stage(path, [header, page.payload], document)
             with self._naming:
-                self._files.publish(temporary, path, time_ns)
+                self._files.publish(temporary, path, time_ns, nbytes)
                 with self._lock:
                     replaced = self._pop(name.id)
                     self._reserved -= expected
@@ -228,34 +211,29 @@ class ColdTier:
             if replaced is not None:
                 self._delete([replaced])
             self._files.sync(path)
-        except BaseException as error:
+        except BaseException:
             self.discard([name.id] if expected == 0 else [])
             self._files.tidy([os.path.dirname(path)])
             with self._lock:
                 self._reserved -= expected
-                if isinstance(error, OSError):
-                    self._write_error = f"failing: {error.strerror or error}"
             raise
         with self._lock:
-            self._write_error = ""
+            self._health.end_write()
 
     def _make_room(self, nbytes: int, candidate: Candidate) -> WriteResult | None:
         """Count `nbytes` as taken, evicting what must go; else a refusal, and nothing is taken."""
         self._deleter.retry()
-        try:
-            short = self._min_free + nbytes - self._fs.free_bytes(self.directory)
-        except OSError:
-            short = 0
+        short, few = self._lacking(nbytes)
         with self._lock:
             over = self._used_bytes() + nbytes + DIRECTORY_SLACK_BYTES - self.limit_bytes
-            victims = self._contents.victims(max(over, short), candidate)
+            victims = self._contents.victims(max(over, short, few), candidate)
             if victims.outranked:
                 self._refused += 1
                 # Free space comes and goes without this tier; its own budget does not.
-                self._refused_rank = candidate.rank if over >= short else None
+                self._refused_rank = candidate.rank if over >= max(short, few) else None
                 return "refused"
             if not victims.enough:
-                self._write_error = "full"
+                self._health.fill_up()
                 return "full"
             evicted = self._evict(victims.pages)
             self._reserved += nbytes
@@ -264,10 +242,24 @@ class ColdTier:
             if self._used_bytes() + DIRECTORY_SLACK_BYTES > self.limit_bytes:
                 # What was evicted could not be deleted, so its bytes are still there.
                 self._reserved -= nbytes
-                self._write_error = "full"
+                self._health.fill_up()
                 return "full"
             self._note_peak()
         return None
+
+    def _lacking(self, nbytes: int) -> tuple[int, int]:
+        """Return how many bytes the disk lacks to keep its free space beside `nbytes` more, and 1
+        if it lacks files; raises OSError for one mounted read-only, where nothing can leave."""
+        directory = self.directory
+        try:
+            short = self._min_free + nbytes - self._fs.free_bytes(directory)
+            spare = self._fs.spare_files(directory) if self._min_free else None
+            read_only = self._fs.is_read_only(directory)
+        except OSError:
+            return 0, 0
+        if read_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(directory))
+        return short, int(spare is not None and spare < 1)
 
     def _evict(self, pages: Iterable[PageId]) -> list[StoredPage]:
         leaving = [(page, self._contents.stamp(page)) for page in pages]
@@ -318,40 +310,6 @@ class ColdTier:
             evicted = self._evict(victims.pages if victims.enough else self._contents.pages())
         self._delete(evicted)
 
-    def take_missing(self) -> list[PageId]:
-        """Return, once, the pages that went with a directory that was removed or replaced."""
-        with self._lock:
-            missing, self._missing = self._missing, []
-            return missing
-
-    def take_evicted(self) -> list[tuple[PageId, int]]:
-        """Return, once, the pages that were evicted since the last call, and their stamps then."""
-        with self._lock:
-            left, self._left = self._left, []
-            return left
-
-    def discard(self, pages: Iterable[PageId]) -> int:
-        """Delete pages; return how many there were."""
-        with self._lock:
-            removed = self._remove(pages)
-        self._delete(removed)
-        return len(removed)
-
-    def tails(self, parent: BlockKey) -> set[Tail]:
-        with self._lock:
-            return self._contents.tails(parent)
-
-    def entries(self) -> list[ColdEntry]:
-        """Return every page, the first to be evicted first."""
-        return sorted(self.listing(), key=lambda e: (e.used_ns, -e.stored.position, e.page))
-
-    def listing(self) -> list[ColdEntry]:
-        """Return every page, in no order: nothing is sorted for it."""
-        with self._lock:
-            snapshot = self._contents.snapshot()
-        stored = dict(snapshot.stored)
-        return [ColdEntry(self.directory, stored[p.page], p.stamp_ns) for p in snapshot.places]
-
     def usage(self) -> ColdUsage:
         with self._lock:
             self._note_peak()
@@ -364,14 +322,15 @@ class ColdTier:
                 refused_pages=self._refused,
                 corrupt_pages=self._corrupt,
                 undecodable_pages=self._contents.undecodable,
-                state=self._write_error or self._read_error or "ok",
+                ignored_files=self._files.ignored,
+                state=self._health.state,
             )
 
     @property
     def refuses_writes(self) -> bool:
         """True from a failed write until the next one that succeeds."""
         with self._lock:
-            return bool(self._write_error)
+            return self._health.refuses_writes
 
     def check_integrity(self) -> None:
         """Assert that the byte counts, the index and the order agree, when no write is running."""
@@ -382,27 +341,3 @@ class ColdTier:
             assert self._contents.nbytes == sum(stored.cost for stored in pages.values())
             assert {place.page for place in self._contents.snapshot().places} == set(pages)
             assert self._used_bytes() <= self.limit_bytes
-
-    def _remove(self, pages: Iterable[PageId]) -> list[StoredPage]:
-        return [stored for page in pages if (stored := self._pop(page)) is not None]
-
-    def _pop(self, page: PageId) -> StoredPage | None:
-        self._unrecorded.discard(page)
-        stored = self._contents.pop(page)
-        if stored is not None:
-            self._refused_rank = None
-        return stored
-
-    def _path(self, stored: StoredPage) -> str:
-        return page_path(self.directory, stored.namespace, stored.name)
-
-    def _delete(self, removed: Iterable[StoredPage]) -> None:
-        """Delete the files of pages that have left the index."""
-        files = [PendingDeletion(s.name.id, self._path(s), s.cost) for s in removed]
-        self._deleter.delete(files)
-
-    def _is_published_again(self, file: PendingDeletion) -> bool:
-        """True when a page has the name that was to be deleted."""
-        with self._lock:
-            stored = self._contents.stored(file.page)
-        return stored is not None and self._path(stored) == file.path

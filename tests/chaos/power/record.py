@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from omlx_cache_storage.cold.disk import Durability, FileSystem
+from omlx_cache_storage.cold.disk import Durability, FileSystem, StrPath
 from omlx_cache_storage.page import Buffer
 
 Kind = Literal["mkdir", "rmdir", "write", "rename", "unlink", "sync directory"]
@@ -42,31 +42,31 @@ class RecordingDisk(FileSystem):
         with self._lock:
             return len(self.log)
 
-    def make_directory(self, path: Path) -> bool:
+    def make_directory(self, path: StrPath) -> bool:
         made = super().make_directory(path)
         if made:
-            self._done(Operation("mkdir", path))
+            self._done(Operation("mkdir", Path(path)))
         return made
 
-    def remove_directory(self, path: Path) -> None:
+    def remove_directory(self, path: StrPath) -> None:
         super().remove_directory(path)
-        self._done(Operation("rmdir", path))
+        self._done(Operation("rmdir", Path(path)))
 
-    def write(self, path: Path, pieces: Sequence[Buffer], durability: Durability) -> int:
+    def write(self, path: StrPath, pieces: Sequence[Buffer], durability: Durability) -> int:
         data = b"".join(bytes(memoryview(piece)) for piece in pieces)
         nbytes = super().write(path, pieces, durability)
-        self._done(Operation("write", path, data=data, synced=durability != "none"))
+        self._done(Operation("write", Path(path), data=data, synced=durability != "none"))
         return nbytes
 
-    def publish(self, temporary: Path, final: Path) -> None:
+    def publish(self, temporary: StrPath, final: StrPath) -> None:
         super().publish(temporary, final)
-        self._done(Operation("rename", temporary, final))
+        self._done(Operation("rename", Path(temporary), Path(final)))
 
-    def sync_directory(self, path: Path, durability: Durability) -> None:
+    def sync_directory(self, path: StrPath, durability: Durability) -> None:
         super().sync_directory(path, durability)
         if durability != "none":
-            self._done(Operation("sync directory", path))
+            self._done(Operation("sync directory", Path(path)))
 
-    def remove(self, path: Path) -> None:
+    def remove(self, path: StrPath) -> None:
         super().remove(path)
-        self._done(Operation("unlink", path))
+        self._done(Operation("unlink", Path(path)))

@@ -5,9 +5,25 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from omlx_cache_storage import breaker
 from omlx_cache_storage.cold.disk import Durability, FileSystem, StrPath
 from omlx_cache_storage.page import Buffer
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class SetTime:
+    """The time by which pauses after failures are measured; it stands still but for `pass_by`."""
+
+    def __init__(self, monkeypatch: "pytest.MonkeyPatch") -> None:
+        self._now = breaker.now()
+        monkeypatch.setattr(breaker, "now", lambda: self._now)
+
+    def pass_by(self, seconds: float) -> None:
+        self._now += seconds
 
 
 class FaultyDisk(FileSystem):

@@ -9,7 +9,7 @@ import pytest
 
 from kit.storage import Story
 from omlx_cache_storage import recency
-from omlx_cache_storage.cold import records, tier
+from omlx_cache_storage.cold import held, records
 from omlx_cache_storage.cold.records import StoredPage
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import PageName, page_path
@@ -63,9 +63,9 @@ def test_info_is_answered_while_the_entries_of_many_pages_are_sorted(
 
         return first
 
-    monkeypatch.setattr(tier, "sorted", watched(sorted), raising=False)
+    monkeypatch.setattr(held, "sorted", watched(sorted), raising=False)
     monkeypatch.setattr(recency, "sorted", watched(sorted), raising=False)
-    monkeypatch.setattr(tier, "page_path", watched(page_path))
+    monkeypatch.setattr(held, "page_path", watched(page_path))
     monkeypatch.setattr(records, "page_path", watched(page_path))
     found = crowded.entries()
     assert len(found) == PAGES
@@ -80,8 +80,8 @@ def test_a_listing_makes_no_path_and_sorts_nothing(
     def never(*_: object, **__: object) -> Any:
         raise AssertionError("not needed")
 
-    for module in (tier, recency):
+    for module in (held, recency):
         monkeypatch.setattr(module, "sorted", never, raising=False)
-    for module in (tier, records):
+    for module in (held, records):
         monkeypatch.setattr(module, "page_path", never)
     assert len(crowded.listing()) == PAGES

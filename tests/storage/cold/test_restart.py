@@ -114,7 +114,7 @@ def test_a_start_opens_no_file(tmp_path: Path, story: Story) -> None:
     disk = FaultyDisk()
     tier = _open(tmp_path, fs=disk)
     assert tier.usage().pages == 2000
-    assert (disk.calls["open"], disk.calls["read"], disk.calls["write"]) == (0, 0, 0)
+    assert (disk.calls["open"], disk.calls["read"]) == (0, 0)
     # The root, the namespace, and each of 256 shards twice: for its pages, for what is empty.
     assert disk.calls["scan"] < 600
 
@@ -122,7 +122,7 @@ def test_a_start_opens_no_file(tmp_path: Path, story: Story) -> None:
 def test_a_directory_over_its_budget_is_trimmed_tails_first(tmp_path: Path) -> None:
     story = Story(nbytes=PAGE)
     _store(_open(tmp_path), story, 1, 2, 3, 4, 5, 6)
-    limit = 3 * (PAGE + 24 * KIB) + 16 * KIB
+    limit = 3 * (PAGE + 24 * KIB) + 24 * KIB
     tier = _open(tmp_path, limit)
     assert _order(tier, story) == [(0, 3), (0, 2), (0, 1)]
     assert len(files_in(tmp_path)) == 3
@@ -317,11 +317,11 @@ def test_empty_directories_go_and_are_made_again(tmp_path: Path) -> None:
         assert (tmp_path / story.namespace.hex() / NAMESPACE_FILE).exists()
         assert tier.discard(story.ids(1)) == 1
         assert tier.usage().nbytes == empty
-        assert list(tmp_path.iterdir()) == []
+        assert [path.name for path in tmp_path.iterdir()] == ["CACHEDIR.TAG"]
     (tmp_path / Story().namespace.hex() / "ab").mkdir(parents=True)
     (tmp_path / Story().namespace.hex() / NAMESPACE_FILE).write_text("{}")
     _open(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["CACHEDIR.TAG"]
 
 
 def test_many_tenants_do_not_fill_the_budget_with_directories(tmp_path: Path) -> None:

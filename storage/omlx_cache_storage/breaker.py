@@ -1,0 +1,91 @@
+"""A circuit breaker: after some failures in a row a resource is left alone, then tried once at a
+time."""
+
+import time
+
+FAILURES = 3
+"""Failures in a row that are taken for bad luck."""
+FIRST_SECONDS = 1.0
+LONGEST_SECONDS = 60.0
+"""How long a resource is left alone: the first time, and at most. Doubles with each failed try."""
+
+
+class Pause:
+    """A time to wait that doubles each time it begins. Not thread-safe."""
+
+    __slots__ = ("_seconds", "_until")
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._until = 0.0
+
+    @property
+    def running(self) -> bool:
+        return now() < self._until
+
+    def begin(self, first: float, longest: float) -> None:
+        """Wait from now, twice as long as the last time."""
+        self._seconds = min(2 * self._seconds or first, longest)
+        self._until = now() + self._seconds
+
+    def end(self) -> None:
+        """Wait no longer; the next pause is longer all the same."""
+        self._until = 0.0
+
+
+class CircuitBreaker:
+    """Says whether a resource may be used. Not thread-safe: its owner's lock guards it.
+
+    Whoever gets True from `enter` reports with `succeeded`, `failed` or, when it found out neither,
+    `left`. After `FAILURES` in a row nobody enters for a while, and then one at a time until one
+    succeeds.
+    """
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._pause = Pause()
+        self._trying = False
+
+    @property
+    def is_open(self) -> bool:
+        """True when nobody may enter now."""
+        return self.tripped and (self._trying or self._pause.running)
+
+    def enter(self) -> bool:
+        """Return whether the resource may be used now; it never waits."""
+        if self.is_open:
+            return False
+        self._trying = self.tripped
+        return True
+
+    def succeeded(self, *, sure: bool = True) -> None:
+        """Everybody may enter again. A success that is not `sure` leaves the next pause as long as
+        it would have been."""
+        self._failures = 0
+        self._trying = False
+        self._pause.end()
+        if sure:
+            self._pause = Pause()
+
+    def failed(self) -> None:
+        self._trying = False
+        self._failures += 1
+        if self.tripped:
+            self._pause.begin(FIRST_SECONDS, LONGEST_SECONDS)
+
+    def left(self) -> None:
+        """Take back an `enter` that found out nothing."""
+        self._trying = False
+
+    def ask_again(self) -> None:
+        """Let the next one enter, whatever the time."""
+        self._pause.end()
+
+    @property
+    def tripped(self) -> bool:
+        """True from `FAILURES` failures in a row until a success."""
+        return self._failures >= FAILURES
+
+
+def now() -> float:
+    return time.monotonic()

@@ -1,0 +1,120 @@
+"""What failed reads and writes mean for a cold tier: what it leaves alone for a while, and what it
+says of itself."""
+
+import errno
+from collections import OrderedDict
+
+from omlx_cache_storage.breaker import CircuitBreaker, Pause
+from omlx_cache_storage.page import PageId
+
+FIRST_SECONDS = 30.0
+LONGEST_SECONDS = 3600.0
+"""How long a page that could not be read is left alone: longer than it takes to compute it again,
+so that the commit that follows still finds it absent."""
+REMEMBERED_PAGES = 4096
+"""Unreadable pages that are remembered; a disk with more of them is left alone as a whole."""
+
+SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+"""What a process or the system lacks: no fault of the page that was asked for."""
+_UNAVAILABLE = "unavailable: "
+NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
+"""What deleting files may cure: bytes, inodes, a quota of either."""
+
+
+class Health:
+    """Remembers failures until they are over. Not thread-safe: its owner's lock guards it.
+
+    A page is unreadable from a failed read until it is read whole or written again. It is hidden,
+    as if it were absent, for most of that time; when its pause is over, one read may try it. After
+    failed reads of several pages in a row all pages are hidden for a while.
+    """
+
+    def __init__(self) -> None:
+        self._unreadable: OrderedDict[PageId, Pause] = OrderedDict()
+        self._reads = CircuitBreaker()
+        self._blames_disk = False
+        self._read_error = ""
+        self._write_error = ""
+
+    @property
+    def state(self) -> str:
+        return self._write_error or self._read_error or "ok"
+
+    @property
+    def refuses_writes(self) -> bool:
+        """True from a failed write until the next one that succeeds."""
+        return bool(self._write_error)
+
+    def is_hidden(self, page: PageId) -> bool:
+        """True when a page must not be opened now."""
+        if self._reads.is_open:
+            return True
+        pause = self._unreadable.get(page)
+        return pause is not None and pause.running
+
+    def is_unreadable(self, page: PageId) -> bool:
+        """True when a page could not be read and was not read or written since, or when reads of
+        other pages fail one after the other: what is computed again is then better written again.
+        """
+        return page in self._unreadable or (self._reads.tripped and self._blames_disk)
+
+    def begin_read(self, page: PageId) -> bool:
+        """Return whether a page may be opened now; with True, `end_read`, `leave_read` or
+        `fail_read` must follow."""
+        return not self.is_hidden(page) and self._reads.enter()
+
+    def end_read(self, page: PageId, *, whole: bool) -> None:
+        """Note a read that worked; one that was not `whole` says little of the page."""
+        self._reads.succeeded(sure=whole)
+        if whole:
+            self.forget(page)
+            self._read_error = ""
+
+    def leave_read(self) -> None:
+        """Note a read that says nothing of the disk."""
+        self._reads.left()
+
+    def fail_read(self, page: PageId, error: OSError) -> bool:
+        """Note a failed read; True when the page itself is to blame, so that it must be written
+        again."""
+        self._read_error = _failing(error)
+        self._reads.failed()
+        self._blames_disk = error.errno not in SHORTAGES
+        if not self._blames_disk:
+            return False
+        pause = self._unreadable.pop(page, None) or Pause()
+        pause.begin(FIRST_SECONDS, LONGEST_SECONDS)
+        self._unreadable[page] = pause
+        if len(self._unreadable) > REMEMBERED_PAGES:
+            self._unreadable.popitem(last=False)
+        return True
+
+    def forget(self, page: PageId) -> None:
+        """Note that what failed is no longer the page's file."""
+        self._unreadable.pop(page, None)
+
+    def end_write(self) -> None:
+        """Note a write that worked."""
+        self._write_error = ""
+        if not self._reads.tripped:
+            self._read_error = ""
+
+    def fail_write(self, error: OSError) -> None:
+        self._write_error = _failing(error)
+
+    def fill_up(self) -> None:
+        """Note that no room can be made."""
+        self._write_error = "full"
+
+    def fail_open(self, error: OSError) -> None:
+        """Note that the directory cannot be had."""
+        self._write_error = f"{_UNAVAILABLE}{error.strerror or error}"
+
+    def end_open(self) -> None:
+        """Note that the directory is there."""
+        if self._write_error.startswith(_UNAVAILABLE):
+            self._write_error = ""
+
+
+def _failing(error: OSError) -> str:
+    return f"failing: {error.strerror or error}"

@@ -1,0 +1,173 @@
+"""The pages that a cold tier has: finding, reading and dropping them."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from omlx_cache_storage.cold.contents import Contents
+from omlx_cache_storage.cold.deletion import Deleter
+from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.health import Health
+from omlx_cache_storage.cold.reader import PageReader, open_page
+from omlx_cache_storage.cold.records import ColdEntry, PendingDeletion, StoredPage
+from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, UndecodablePage
+from omlx_cache_storage.format.names import page_path
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import PageId, PageInfo, Tail
+
+
+class HeldPages:
+    """Knows the page files under `directory`, reads and deletes them. Any thread may call.
+
+    `tidy` removes shard directories that a deletion may have left empty.
+
+    `_lock` guards `_contents`, `_health`, `_missing`, `_left` (evicted pages that nobody took note
+    of), `_unrecorded`, `_refused_rank` and `_corrupt`; no I/O, sorting or making of paths under it.
+    `_naming` keeps a deletion and a publication of one name apart and is taken before `_lock`.
+    """
+
+    def __init__(
+        self, directory: Path, fs: FileSystem, tidy: Callable[[Iterable[str]], None]
+    ) -> None:
+        self.directory = directory
+        self._fs = fs
+        self._naming = threading.Lock()
+        self._deleter = Deleter(fs, tidy, self._naming, self._is_published_again)
+        self._lock = threading.Lock()
+        self._contents = Contents()
+        self._health = Health()
+        self._unrecorded: set[PageId] = set()
+        self._missing: list[PageId] = []
+        self._left: list[tuple[PageId, int]] = []
+        # Pages worth less than the last one that was refused are refused unseen: a smaller one
+        # would fill the gap behind a page that its chain lacks.
+        self._refused_rank: tuple[int, int] | None = None
+        self._corrupt = 0
+
+    def info(self, page: PageId) -> PageInfo | None:
+        """Return what is known of a page; None for one that this process cannot decode, too."""
+        with self._lock:
+            stored = None if self._health.is_hidden(page) else self._contents.get(page)
+        return None if stored is None else stored.info
+
+    def why_hidden(self, page: PageId) -> str | None:
+        """Return the word for why `info` is silent about a page that is here, None for others."""
+        with self._lock:
+            if self._contents.is_undecodable(page):
+                return UndecodablePage.reason
+            hidden = self._health.is_hidden(page) and self._contents.get(page) is not None
+        return PageUnreadable.reason if hidden else None
+
+    def __contains__(self, page: PageId) -> bool:
+        with self._lock:
+            return self._contents.get(page) is not None
+
+    @contextlib.contextmanager
+    def reading(self, page: PageId) -> Iterator[PageReader]:
+        """Open a page; raises PageError, and forgets a page that is missing or wrong.
+
+        One that cannot be decoded here stays on the disk and is not opened again; one that the disk
+        refuses stays too, is not opened for a while, and is one of `take_missing`. Blocks on the
+        disk. A page evicted meanwhile stays readable until the block ends.
+        """
+        with self._lock:
+            stored = self._contents.get(page)
+            undecodable = self._contents.is_undecodable(page)
+            begun = stored is not None and self._health.begin_read(page)
+        if undecodable:
+            raise UndecodablePage("the page was found to be undecodable here")
+        if stored is None:
+            raise PageUnreadable("the page is no longer on the disk")
+        if not begun:
+            raise PageUnreadable("the disk refused to be read a short while ago")
+        path = self._path(stored)
+        try:
+            with open_page(self._fs, path, stored.namespace, stored.name) as reader:
+                yield reader
+            with self._lock:
+                self._health.end_read(page, whole=reader.was_read)
+        except FileNotFoundError as error:
+            with self._lock:
+                self._pop(page)
+            raise PageUnreadable(f"{os.path.basename(path)} is gone") from error
+        except OSError as error:
+            with self._lock:
+                if self._health.fail_read(page, error):
+                    self._missing.append(page)
+            raise PageUnreadable(f"{os.path.basename(path)}: {error}") from error
+        except UndecodablePage:
+            self.quarantine(page)
+            raise
+        except (CorruptPage, ForeignPage):
+            with self._lock:
+                self._corrupt += 1
+            self.discard([page])
+            raise
+        finally:
+            with self._lock:
+                self._health.leave_read()
+
+    def quarantine(self, page: PageId) -> None:
+        """Keep a page that this process cannot decode out of its look-ups; its file stays."""
+        with self._lock:
+            self._contents.quarantine(page)
+
+    def take_missing(self) -> list[PageId]:
+        """Return, once, the pages that went with a directory that was removed or replaced."""
+        with self._lock:
+            missing, self._missing = self._missing, []
+            return missing
+
+    def take_evicted(self) -> list[tuple[PageId, int]]:
+        """Return, once, the pages that were evicted since the last call, and their stamps then."""
+        with self._lock:
+            left, self._left = self._left, []
+            return left
+
+    def discard(self, pages: Iterable[PageId]) -> int:
+        """Delete pages; return how many there were."""
+        with self._lock:
+            removed = self._remove(pages)
+        self._delete(removed)
+        return len(removed)
+
+    def tails(self, parent: BlockKey) -> set[Tail]:
+        with self._lock:
+            return self._contents.tails(parent)
+
+    def entries(self) -> list[ColdEntry]:
+        """Return every page, the first to be evicted first."""
+        return sorted(self.listing(), key=lambda e: (e.used_ns, -e.stored.position, e.page))
+
+    def listing(self) -> list[ColdEntry]:
+        """Return every page, in no order: nothing is sorted for it."""
+        with self._lock:
+            snapshot = self._contents.snapshot()
+        stored = dict(snapshot.stored)
+        return [ColdEntry(self.directory, stored[p.page], p.stamp_ns) for p in snapshot.places]
+
+    def _remove(self, pages: Iterable[PageId]) -> list[StoredPage]:
+        return [stored for page in pages if (stored := self._pop(page)) is not None]
+
+    def _pop(self, page: PageId) -> StoredPage | None:
+        self._unrecorded.discard(page)
+        stored = self._contents.pop(page)
+        if stored is not None:
+            self._refused_rank = None
+            self._health.forget(page)
+        return stored
+
+    def _path(self, stored: StoredPage) -> str:
+        return page_path(self.directory, stored.namespace, stored.name)
+
+    def _delete(self, removed: Iterable[StoredPage]) -> None:
+        """Delete the files of pages that have left the index."""
+        self._deleter.delete(PendingDeletion(s.name.id, self._path(s), s.cost) for s in removed)
+
+    def _is_published_again(self, file: PendingDeletion) -> bool:
+        """True when a page has the name that was to be deleted."""
+        with self._lock:
+            stored = None if file.page is None else self._contents.stored(file.page)
+        return stored is not None and self._path(stored) == file.path

@@ -1,0 +1,71 @@
+"""What another user could have put there is not trusted: whose a file or directory is, and who may
+change it."""
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+
+StrPath = str | os.PathLike[str]
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+READABLE = 0o755
+"""The loosest mode of a directory in which nobody else can plant files."""
+
+
+class NotPrivate(PermissionError):
+    """A directory is another user's, or may be changed by others; `strerror` says what to do."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(errno.EPERM, text)
+
+
+def is_private(info: os.stat_result) -> bool:
+    """True for what this user owns and nobody else may write to."""
+    return info.st_uid == os.geteuid() and not info.st_mode & _OTHERS_WRITE
+
+
+def trouble(path: StrPath, info: os.stat_result, *, allowed: int = READABLE) -> str:
+    """Return in words why a directory is not private, empty when it is; `allowed` is its loosest
+    mode."""
+    if info.st_uid != os.geteuid():
+        return (
+            f"{path} is not a directory of this user's: it belongs to user {info.st_uid}, "
+            f"and this is user {os.geteuid()}; give it away (chown {os.geteuid()}) or name another"
+        )
+    if stat.S_IMODE(info.st_mode) & 0o777 & ~allowed:
+        what = "be changed" if info.st_mode & _OTHERS_WRITE else "be looked into"
+        mode = stat.S_IMODE(info.st_mode)
+        return f"{path} may {what} by other users (mode {mode:04o}): make it private (chmod 700)"
+    return ""
+
+
+def claim(
+    directory: StrPath,
+    *,
+    allowed: int = READABLE,
+    links: bool = True,
+    is_known: Callable[[str], object] = lambda name: False,
+) -> None:
+    """Make sure that a directory is this user's alone to write to; raises NotPrivate, OSError.
+
+    A looser mode than `allowed` is tightened to 0700 where nothing lies in the directory, or
+    only what `is_known` accepts: it might be somebody's home. With `links` it may be reached by a
+    link of this user's, or of root's.
+    """
+    named = os.lstat(directory)
+    if stat.S_ISLNK(named.st_mode) and (not links or named.st_uid not in (0, os.geteuid())):
+        raise NotPrivate(f"{directory} is not a directory of this user's but a link")
+    info = os.stat(directory)
+    if not stat.S_ISDIR(info.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "not a directory of this user's", str(directory))
+    found = trouble(directory, info, allowed=allowed)
+    if not found:
+        return
+    if info.st_uid != os.geteuid():
+        raise NotPrivate(found)
+    others = [name for name in os.listdir(directory) if not is_known(name)]
+    if others:
+        raise NotPrivate(f"{found}; it holds other files ({others[0]})")
+    os.chmod(directory, 0o700)
+    if trouble(directory, os.stat(directory), allowed=allowed):
+        raise NotPrivate(f"{found}, or choose a disk that keeps modes: this one does not")

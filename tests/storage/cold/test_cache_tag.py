@@ -1,0 +1,100 @@
+"""CACHEDIR.TAG: backups that know it leave the cold directory out; nothing of ours touches it."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kit.storage import FaultyDisk, Story, disk_usage, files_in
+from omlx_cache_storage.cold.catalog import namespaces, scan
+from omlx_cache_storage.cold.removal import remove_namespace
+from omlx_cache_storage.cold.tier import ColdTier
+
+SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
+DAY = 10**18
+
+
+def _open(directory: Path, limit: int = 2**30) -> ColdTier:
+    tier = ColdTier(directory, limit)
+    tier.open()
+    return tier
+
+
+def test_a_cold_directory_is_tagged_as_a_cache_and_the_tag_counts(tmp_path: Path) -> None:
+    cold = tmp_path / "cold"
+    tier = _open(cold)
+    tag = cold / "CACHEDIR.TAG"
+    assert tag.read_bytes().startswith(SIGNATURE + b"\n")
+    assert tag.stat().st_mode & 0o777 == 0o600
+    assert disk_usage(cold) <= tier.usage().nbytes
+    again = _open(cold)
+    assert again.usage().nbytes == tier.usage().nbytes
+    assert again.usage().pages == 0
+    tag.unlink()
+    without = _open(cold, 2**30)
+    assert tag.exists()
+    assert without.usage().nbytes == tier.usage().nbytes
+
+
+def test_a_directory_of_before_is_tagged_when_it_is_opened(tmp_path: Path) -> None:
+    story = Story()
+    assert _open(tmp_path).write(story.page(1), DAY, story.document) == "written"
+    (tmp_path / "CACHEDIR.TAG").unlink()
+    tier = _open(tmp_path)
+    assert (tmp_path / "CACHEDIR.TAG").exists()
+    assert tier.usage().pages == 1
+
+
+def test_a_tag_that_was_there_is_left_alone(tmp_path: Path) -> None:
+    tag = tmp_path / "CACHEDIR.TAG"
+    tag.write_bytes(SIGNATURE + b"\n# mine\n")
+    inode = tag.stat().st_ino
+    tier = _open(tmp_path)
+    assert tag.read_bytes() == SIGNATURE + b"\n# mine\n"
+    assert tag.stat().st_ino == inode
+    assert disk_usage(tmp_path) <= tier.usage().nbytes
+
+
+def test_neither_eviction_nor_deletion_nor_a_listing_sees_the_tag(tmp_path: Path) -> None:
+    story = Story()
+    tier = _open(tmp_path)
+    assert tier.write(story.page(1), DAY, story.document) == "written"
+    assert len(namespaces(tmp_path)) == len(list(scan(tmp_path))) == 1
+    assert remove_namespace(tmp_path, story.namespace).pages == 1
+    tier.limit_bytes = 0
+    tier.settle()
+    _open(tmp_path, 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["CACHEDIR.TAG"]
+
+
+def test_a_disk_that_takes_no_tag_takes_pages_all_the_same(tmp_path: Path) -> None:
+    story, disk = Story(), FaultyDisk()
+    disk.fail["write"] = 28
+    tier = ColdTier(tmp_path, 2**30, fs=disk)
+    tier.open()
+    assert tier.usage().state == "ok"
+    disk.fail.clear()
+    assert tier.write(story.page(1), DAY, story.document) == "written"
+    assert len(files_in(tmp_path)) == 1
+
+
+@pytest.mark.skipif(not os.path.exists("/bin/tar"), reason="needs GNU tar")
+def test_a_backup_that_knows_the_tag_leaves_the_pages_out(tmp_path: Path) -> None:
+    story = Story()
+    assert _open(tmp_path / "cold").write(story.page(1), DAY, story.document) == "written"
+    command = [
+        "tar",
+        "-C",
+        str(tmp_path),
+        "--exclude-caches",
+        "-cf",
+        str(tmp_path / "b.tar"),
+        "cold",
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    listed = subprocess.run(
+        ["tar", "-tf", str(tmp_path / "b.tar")], check=True, capture_output=True, text=True
+    )
+    assert "CACHEDIR.TAG" in listed.stdout
+    assert ".safetensors" not in listed.stdout

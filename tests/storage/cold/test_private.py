@@ -1,0 +1,273 @@
+"""What another user owns, or could have changed, is not indexed, not read and not deleted."""
+
+import json
+import os
+import socket
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kit.storage import FaultyDisk, Story, expected_payload, files_in, read_cold
+from omlx_cache_storage.cold.catalog import namespaces, read_namespace, scan
+from omlx_cache_storage.cold.removal import remove_namespace
+from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.errors import CorruptPage, PageUnreadable
+
+DAY = 10**18
+STRANGER = 12_345
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
+
+
+def _open(directory: Path) -> ColdTier:
+    tier = ColdTier(directory, 2**30)
+    tier.open()
+    return tier
+
+
+def _stored(directory: Path, story: Story, *numbers: int) -> None:
+    tier = _open(directory)
+    for number in numbers:
+        assert tier.write(story.page(number), DAY, story.document) == "written"
+
+
+def _path(directory: Path, story: Story, number: int) -> Path:
+    (path,) = files_in(directory, f"{story.id(number).key.hex()}*.safetensors")
+    return path
+
+
+def _give_away(path: Path) -> None:
+    os.chown(path, STRANGER, STRANGER)
+
+
+def _let_others_write(path: Path) -> None:
+    path.chmod(path.stat().st_mode | 0o022)
+
+
+def _let_the_group_write(path: Path) -> None:
+    path.chmod(path.stat().st_mode | 0o020)
+
+
+loosen = pytest.mark.parametrize(
+    "loosen", [pytest.param(_give_away, marks=as_root), _let_others_write, _let_the_group_write]
+)
+Change = Callable[[Path], None]
+
+
+@loosen
+def test_a_directory_that_others_may_change_is_refused_with_the_remedy(
+    tmp_path: Path, loosen: Change, caplog: pytest.LogCaptureFixture
+) -> None:
+    story, cold = Story(), tmp_path / "cold"
+    _stored(cold, story, 1)
+    loosen(cold)
+    tier = _open(cold)
+    usage = tier.usage()
+    assert usage.state.startswith(f"unavailable: {cold} ")
+    assert "chmod 700" in usage.state or "chown" in usage.state
+    assert [r.getMessage() for r in caplog.records] == [f"no cold tier: {usage.state[13:]}"]
+    assert (usage.pages, usage.nbytes) == (0, 0)
+    with pytest.raises(PermissionError):
+        tier.write(story.page(2), DAY, story.document)
+    assert len(files_in(cold)) == 1
+    assert len(caplog.records) == 1, "one line, not one for each page"
+    os.chown(cold, os.geteuid(), os.getegid())
+    cold.chmod(0o700)
+    tier.settle()
+    assert tier.usage().state == "ok"
+    assert read_cold(tier, story.id(1)) == expected_payload(story.id(1), story.nbytes)
+    assert tier.write(story.page(2), DAY, story.document) == "written"
+
+
+def test_an_empty_directory_is_made_private_instead(tmp_path: Path) -> None:
+    cold = tmp_path / "cold"
+    cold.mkdir()
+    cold.chmod(0o777)
+    _stored(cold, Story(), 1)
+    assert stat.S_IMODE(cold.stat().st_mode) == 0o700
+
+
+def test_a_directory_that_others_may_only_look_into_is_used(tmp_path: Path) -> None:
+    cold = tmp_path / "cold"
+    _stored(cold, Story(), 1)
+    cold.chmod(0o755)
+    assert _open(cold).usage().pages == 1
+
+
+def test_a_link_of_ones_own_leads_to_the_directory_that_is_checked(tmp_path: Path) -> None:
+    story = Story()
+    (tmp_path / "disk").mkdir(mode=0o700)
+    (tmp_path / "cold").symlink_to(tmp_path / "disk")
+    _stored(tmp_path / "cold", story, 1)
+    assert len(files_in(tmp_path / "disk")) == 1
+    (tmp_path / "disk").chmod(0o770)
+    assert _open(tmp_path / "cold").usage().state.startswith("unavailable: ")
+
+
+@as_root
+def test_a_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir(mode=0o700)
+    (tmp_path / "cold").symlink_to(tmp_path / "mine")
+    os.chown(tmp_path / "cold", STRANGER, STRANGER, follow_symlinks=False)
+    assert "a link" in _open(tmp_path / "cold").usage().state
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
+@loosen
+@pytest.mark.parametrize("what", ["file", "shard", "namespace"])
+def test_what_others_may_change_is_not_indexed_not_opened_and_not_deleted(
+    tmp_path: Path, loosen: Change, what: str
+) -> None:
+    story, other = Story(), Story("other")
+    _stored(tmp_path, story, 1)
+    _stored(tmp_path, other, 1)
+    path = _path(tmp_path, story, 1)
+    loosen({"file": path, "shard": path.parent, "namespace": path.parents[1]}[what])
+    disk = FaultyDisk()
+    tier = ColdTier(tmp_path, 2**30, fs=disk)
+    tier.open()
+    assert (tier.usage().pages, tier.usage().ignored_files) == (1, 1)
+    assert tier.info(story.id(1)) is None
+    with pytest.raises(PageUnreadable):
+        read_cold(tier, story.id(1))
+    assert disk.calls["open"] == 0
+    assert [entry.page for entry in scan(tmp_path)] == other.ids(1)
+    remove_namespace(tmp_path, story.namespace)
+    tier.discard(story.ids(1))
+    tier.limit_bytes = 0
+    tier.settle()
+    assert path.exists()
+    assert tier.usage().pages == 0
+
+
+@loosen
+def test_a_file_that_is_exchanged_after_the_start_is_refused_when_it_is_opened(
+    tmp_path: Path, loosen: Change
+) -> None:
+    story = Story()
+    _stored(tmp_path, story, 1)
+    tier = _open(tmp_path)
+    path = _path(tmp_path, story, 1)
+    loosen(path)
+    with pytest.raises(PageUnreadable):
+        read_cold(tier, story.id(1))
+    assert path.exists()
+    assert story.id(1) not in tier
+    assert tier.usage().state == "ok"
+    tier.check_integrity()
+
+
+@loosen
+def test_leftovers_of_others_are_left_alone(tmp_path: Path, loosen: Change) -> None:
+    story = Story()
+    _stored(tmp_path, story, 1)
+    leftover = _path(tmp_path, story, 1).with_name(".tmp-1-gone-1")
+    leftover.touch()
+    os.utime(leftover, ns=(DAY, DAY))
+    loosen(leftover)
+    _open(tmp_path)
+    assert leftover.exists()
+
+
+@loosen
+def test_a_page_is_not_written_where_others_may_change_it(tmp_path: Path, loosen: Change) -> None:
+    story = Story()
+    _stored(tmp_path, story, 1)
+    tier = _open(tmp_path)
+    loosen(tmp_path / story.namespace.hex())
+    with pytest.raises(PermissionError):
+        tier.write(story.page(2), DAY, story.document)
+    assert len(files_in(tmp_path)) == 1
+    assert tier.usage().state.startswith("failing: ")
+
+
+def test_a_page_is_not_written_through_a_link(tmp_path: Path) -> None:
+    story, cold, elsewhere = Story(), tmp_path / "cold", tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    tier = _open(cold)
+    (cold / story.namespace.hex()).symlink_to(elsewhere)
+    with pytest.raises(PermissionError, match="a link"):
+        tier.write(story.page(1), DAY, story.document)
+    assert list(elsewhere.iterdir()) == []
+
+
+def _socket(path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short, socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(f"{short}/s")
+        os.rename(f"{short}/s", path)
+
+
+def _deep(path: Path) -> None:
+    path.write_text("[" * 500_000 + "]" * 500_000)
+
+
+def _deep_label(path: Path) -> None:
+    path.write_text('{"label": ' + "[" * 900 + "]" * 900 + "}")
+
+
+def _long_number(path: Path) -> None:
+    path.write_text('{"label": ' + "9" * 500_000 + "}")
+
+
+def _giant(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+ODD: list[Change] = [
+    os.mkfifo,
+    Path.mkdir,
+    _socket,
+    lambda path: path.symlink_to("/dev/zero"),
+    lambda path: path.symlink_to(path),
+    _giant,
+    _deep,
+    _deep_label,
+    _long_number,
+]
+
+
+@pytest.mark.parametrize("make", ODD)
+@pytest.mark.parametrize("place", ["namespace.json", "shard", "namespace", "temporary", "tag"])
+def test_odd_things_under_any_name_hold_up_nobody(tmp_path: Path, make: Change, place: str) -> None:
+    story, other = Story(), Story("other")
+    _stored(tmp_path, story, 1)
+    path = _path(tmp_path, story, 1)
+    shard = "00" if path.parent.name != "00" else "01"
+    odd = {
+        "namespace.json": path.parents[1] / "namespace.json",
+        "shard": path.parents[1] / shard,
+        "namespace": tmp_path / other.namespace.hex(),
+        "temporary": path.with_name(".tmp-1-gone-1"),
+        "tag": tmp_path / "CACHEDIR.TAG",
+    }[place]
+    odd.unlink(missing_ok=True)
+    make(odd)
+    tier = _open(tmp_path)
+    assert tier.usage().pages == 1
+    assert tier.usage().nbytes < 2**30
+    assert read_cold(tier, story.id(1)) == expected_payload(story.id(1), story.nbytes)
+    for info in namespaces(tmp_path):
+        assert isinstance(json.dumps(info.document), str)
+        assert isinstance(read_namespace(tmp_path, story.namespace), dict)
+    assert remove_namespace(tmp_path, story.namespace).pages == 1
+    if place not in ("temporary", "namespace.json") and make is not Path.mkdir:
+        assert os.path.lexists(odd)
+
+
+def test_a_sparse_giant_under_a_page_s_name_is_damaged_and_drives_out_nothing(
+    tmp_path: Path,
+) -> None:
+    story = Story()
+    _stored(tmp_path, story, 1, 2)
+    os.truncate(_path(tmp_path, story, 2), 1 << 40)
+    tier = ColdTier(tmp_path, 2 << 30)
+    tier.open()
+    assert tier.usage().pages == 2
+    with pytest.raises(CorruptPage):
+        read_cold(tier, story.id(2))
+    assert read_cold(tier, story.id(1)) == expected_payload(story.id(1), story.nbytes)
+    assert tier.usage().pages == 1
+    tier.check_integrity()

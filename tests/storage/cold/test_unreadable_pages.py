@@ -1,0 +1,243 @@
+"""A page that cannot be read is left alone for a while and written again; so is a whole disk."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from kit.storage import FaultyDisk, SetTime, Story, expected_payload, files_in, read_cold
+from omlx_cache_storage import breaker
+from omlx_cache_storage.cold import health
+from omlx_cache_storage.cold.disk import StrPath
+from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.errors import PageUnreadable
+from omlx_cache_storage.format.names import parse_name
+
+DAY = 10**18
+PAGES = range(1, 13)
+
+
+class BadSectors(FaultyDisk):
+    """Refuses to open the pages in `bad`; a page that is written is sound again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bad: set[int] = set()
+        self.code = errno.EIO
+        self.opened: list[int] = []
+
+    def open(self, path: StrPath) -> int:
+        name = parse_name(os.path.basename(path))
+        if name is not None:
+            number = name.position // 16
+            self.opened.append(number)
+            if number in self.bad:
+                raise OSError(self.code, os.strerror(self.code))
+        return super().open(path)
+
+    def publish(self, temporary: StrPath, final: StrPath) -> None:
+        super().publish(temporary, final)
+        name = parse_name(os.path.basename(final))
+        if name is not None:
+            self.bad.discard(name.position // 16)
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> SetTime:
+    return SetTime(monkeypatch)
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+@pytest.fixture
+def disk() -> BadSectors:
+    return BadSectors()
+
+
+@pytest.fixture
+def tier(tmp_path: Path, disk: BadSectors, story: Story, time: SetTime) -> ColdTier:
+    """A tier with a dozen pages."""
+    tier = ColdTier(tmp_path, 2**30, fs=disk)
+    tier.open()
+    for number in PAGES:
+        assert tier.write(story.page(number), DAY, story.document) == "written"
+    return tier
+
+
+def _is_right(tier: ColdTier, story: Story, number: int) -> bool:
+    page = story.id(number)
+    return read_cold(tier, page) == expected_payload(page, story.nbytes)
+
+
+def _fail(tier: ColdTier, story: Story, number: int) -> None:
+    with pytest.raises(PageUnreadable):
+        read_cold(tier, story.id(number))
+
+
+def _inode(tier: ColdTier, story: Story, number: int) -> int:
+    key = story.id(number).key.hex()
+    (path,) = files_in(tier.directory, f"{key}*.safetensors")
+    return path.stat().st_ino
+
+
+def test_a_page_that_cannot_be_read_is_absent_and_not_opened_for_a_growing_while(
+    tier: ColdTier, disk: BadSectors, story: Story, time: SetTime
+) -> None:
+    disk.bad = {2}
+    waited: list[float] = []
+    for _ in range(12):
+        _fail(tier, story, 2)
+        assert tier.info(story.id(2)) is None
+        assert tier.why_hidden(story.id(2)) == "unreadable"
+        assert _is_right(tier, story, 1)
+        disk.opened.clear()
+        _fail(tier, story, 2)
+        assert disk.opened == [], "not asked again at once"
+        seconds = 0
+        while tier.info(story.id(2)) is None:
+            time.pass_by(10)
+            seconds += 10
+        waited.append(seconds)
+    assert waited[:4] == [30, 60, 120, 240]
+    assert waited[-1] == waited[-2] == health.LONGEST_SECONDS
+    disk.bad = set()
+    assert _is_right(tier, story, 2)
+    assert tier.usage().state == "ok"
+    assert tier.why_hidden(story.id(2)) is None
+
+
+def test_a_page_that_cannot_be_read_is_named_as_lost_and_written_anew(
+    tier: ColdTier, disk: BadSectors, story: Story
+) -> None:
+    before = _inode(tier, story, 2)
+    used = tier.usage().nbytes
+    disk.bad = {2}
+    _fail(tier, story, 2)
+    assert tier.usage().state == "failing: Input/output error"
+    assert tier.take_missing() == story.ids(2)
+    assert tier.take_missing() == []
+    assert tier.write(story.page(1), DAY, story.document) == "present"
+    assert tier.write(story.page(2), DAY, story.document) == "written"
+    assert _inode(tier, story, 2) != before
+    assert tier.info(story.id(2)) is not None
+    assert _is_right(tier, story, 2)
+    assert (tier.usage().nbytes, tier.usage().state) == (used, "ok")
+    tier.check_integrity()
+
+
+def test_a_page_is_still_written_anew_when_its_pause_is_over(
+    tier: ColdTier, disk: BadSectors, story: Story, time: SetTime
+) -> None:
+    disk.bad = {2}
+    _fail(tier, story, 2)
+    time.pass_by(10_000)
+    assert tier.info(story.id(2)) is not None
+    assert tier.write(story.page(2), DAY, story.document) == "written"
+    assert _is_right(tier, story, 2)
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_process_without_descriptors_does_not_write_its_pages_anew(
+    tier: ColdTier, disk: BadSectors, story: Story, code: int
+) -> None:
+    disk.bad, disk.code = {2}, code
+    _fail(tier, story, 2)
+    assert tier.usage().state == f"failing: {os.strerror(code)}"
+    assert tier.info(story.id(2)) is not None
+    assert tier.take_missing() == []
+    assert tier.write(story.page(2), DAY, story.document) == "present"
+
+
+def test_a_disk_that_fails_page_after_page_is_left_alone_and_then_tried_once_at_a_time(
+    tier: ColdTier, disk: BadSectors, story: Story, time: SetTime
+) -> None:
+    disk.bad = set(PAGES)
+    for number in PAGES:
+        _fail(tier, story, number)
+    assert disk.opened == [1, 2, 3]
+    assert [tier.info(page) for page in story.ids(*PAGES)] == [None] * len(PAGES)
+    assert {tier.why_hidden(page) for page in story.ids(*PAGES)} == {"unreadable"}
+    assert tier.why_hidden(story.id(30)) is None
+    time.pass_by(breaker.FIRST_SECONDS)
+    assert tier.info(story.id(9)) is not None
+    disk.opened.clear()
+    for number in (9, 10, 11):
+        _fail(tier, story, number)
+    assert disk.opened == [9], "one try, and then a longer pause"
+    time.pass_by(breaker.FIRST_SECONDS)
+    assert tier.info(story.id(10)) is None
+    time.pass_by(breaker.FIRST_SECONDS)
+    disk.bad = set()
+    assert _is_right(tier, story, 10)
+    assert _is_right(tier, story, 11)
+    assert tier.usage().state == "ok"
+    time.pass_by(100)
+    assert all(_is_right(tier, story, number) for number in PAGES)
+
+
+def test_only_one_reader_tries_a_disk_that_has_failed(
+    tier: ColdTier, disk: BadSectors, story: Story, time: SetTime
+) -> None:
+    disk.bad = {1, 2, 3}
+    for number in (1, 2, 3):
+        _fail(tier, story, number)
+    time.pass_by(breaker.FIRST_SECONDS)
+    with tier.reading(story.id(5)) as reader:
+        assert tier.info(story.id(6)) is None
+        _fail(tier, story, 6)
+        payload = bytearray(reader.meta.nbytes)
+        reader.read_into([payload])
+    assert _is_right(tier, story, 6)
+
+
+def test_an_error_of_the_one_that_tries_does_not_keep_the_others_out(
+    tier: ColdTier, disk: BadSectors, story: Story, time: SetTime
+) -> None:
+    disk.bad = {1, 2, 3}
+    for number in (1, 2, 3):
+        _fail(tier, story, number)
+    time.pass_by(breaker.FIRST_SECONDS)
+    with pytest.raises(ZeroDivisionError), tier.reading(story.id(5)):
+        raise ZeroDivisionError
+    assert _is_right(tier, story, 5)
+
+
+def test_a_read_error_is_over_when_the_disk_works_again_for_writes(
+    tier: ColdTier, disk: BadSectors, story: Story
+) -> None:
+    disk.bad = {2}
+    _fail(tier, story, 2)
+    assert tier.usage().state == "failing: Input/output error"
+    assert tier.write(story.page(20), DAY, story.document) == "written"
+    assert tier.usage().state == "ok"
+    disk.bad = {3, 4, 5}
+    for number in (3, 4, 5):
+        _fail(tier, story, number)
+    assert tier.write(story.page(21), DAY, story.document) == "written"
+    assert tier.usage().state == "failing: Input/output error", "no page of it is readable now"
+
+
+def test_the_memory_of_unreadable_pages_is_bounded(
+    tier: ColdTier, disk: BadSectors, story: Story, monkeypatch: pytest.MonkeyPatch, time: SetTime
+) -> None:
+    monkeypatch.setattr(health, "REMEMBERED_PAGES", 4)
+    disk.bad = {1, 3, 5, 7, 9, 11}
+    for number in PAGES:
+        if number in disk.bad:
+            _fail(tier, story, number)
+        else:
+            assert _is_right(tier, story, number)
+    hidden = [number for number in PAGES if tier.info(story.id(number)) is None]
+    assert hidden == [5, 7, 9, 11]
+
+
+def test_pages_that_leave_are_forgotten(tier: ColdTier, disk: BadSectors, story: Story) -> None:
+    disk.bad = {2}
+    _fail(tier, story, 2)
+    tier.discard(story.ids(2))
+    assert tier.why_hidden(story.id(2)) is None
+    assert not tier._health.is_unreadable(story.id(2))
