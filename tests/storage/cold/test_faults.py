@@ -17,6 +17,7 @@ from kit.storage import (
     files_in,
     read_cold,
 )
+from omlx_cache_storage.cold.deletion import RETRIED
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.page import Page
@@ -280,3 +281,34 @@ def test_readers_are_not_held_up_by_a_slow_write(
     disk.gate.set()
     writer.join(30)
     _is_there(tier, story, 2)
+
+
+def test_a_directory_that_can_be_had_again_is_ok_without_a_write(
+    tier: ColdTier, disk: FaultyDisk
+) -> None:
+    disk.fail["identity"] = errno.EIO
+    tier.settle()
+    assert tier.usage().state == "unavailable: Input/output error"
+    disk.fail.clear()
+    tier.settle()
+    assert tier.usage().state == "ok"
+
+
+def test_of_many_files_that_stay_a_few_are_tried_again_at_a_time(
+    tier: ColdTier, disk: FaultyDisk, story: Story
+) -> None:
+    numbers = range(1, 61)
+    for number in numbers:
+        _write(tier, story, number)
+    used = tier.usage().nbytes
+    disk.fail["remove"] = errno.EIO
+    tier.discard(story.ids(*numbers))
+    calls = disk.calls["remove"]
+    tier.settle()
+    assert disk.calls["remove"] - calls <= RETRIED
+    assert tier.usage().nbytes == used
+    disk.fail.clear()
+    tier.settle()
+    tier.settle()
+    assert files_in(tier.directory) == []
+    tier.check_integrity()
