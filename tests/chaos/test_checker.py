@@ -91,7 +91,7 @@ class ForgetfulDisk(FileSystem):
         super().set_times(path, time_ns)
         self.published += 1
         if self.published % 5 == 0:
-            path.unlink(missing_ok=True)
+            Path(path).unlink(missing_ok=True)
 
 
 class ForgetfulRestarts(Restarts):

@@ -43,30 +43,31 @@ class RecordingDisk(FileSystem):
             return len(self.log)
 
     def make_directory(self, path: Path) -> bool:
+        new = [p for p in (Path(path), *Path(path).parents) if not p.is_dir()]
         made = super().make_directory(path)
-        if made:
-            self._done(Operation("mkdir", path))
+        for directory in reversed(new if made else []):
+            self._done(Operation("mkdir", directory))
         return made
 
     def remove_directory(self, path: Path) -> None:
         super().remove_directory(path)
-        self._done(Operation("rmdir", path))
+        self._done(Operation("rmdir", Path(path)))
 
     def write(self, path: Path, pieces: Sequence[Buffer], durability: Durability) -> int:
         data = b"".join(bytes(memoryview(piece)) for piece in pieces)
         nbytes = super().write(path, pieces, durability)
-        self._done(Operation("write", path, data=data, synced=durability != "none"))
+        self._done(Operation("write", Path(path), data=data, synced=durability != "none"))
         return nbytes
 
     def publish(self, temporary: Path, final: Path) -> None:
         super().publish(temporary, final)
-        self._done(Operation("rename", temporary, final))
+        self._done(Operation("rename", Path(temporary), Path(final)))
 
     def sync_directory(self, path: Path, durability: Durability) -> None:
         super().sync_directory(path, durability)
         if durability != "none":
-            self._done(Operation("sync directory", path))
+            self._done(Operation("sync directory", Path(path)))
 
     def remove(self, path: Path) -> None:
         super().remove(path)
-        self._done(Operation("unlink", path))
+        self._done(Operation("unlink", Path(path)))
