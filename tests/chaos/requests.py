@@ -21,6 +21,10 @@ class GivenUp(Exception):
     """A request that its scheduler gives up."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """An interrupt that a fault made; any other ends the campaign."""
+
+
 class Requester:
     """One thread's model and conversations; used by that thread alone.
 
@@ -48,7 +52,7 @@ class Requester:
 
     def run(self, count: int) -> None:
         for _ in range(count):
-            with contextlib.suppress(GivenUp, KeyboardInterrupt):
+            with contextlib.suppress(GivenUp, Interrupted):
                 self.one()
             self.world.tally.add(sessions=1)
 

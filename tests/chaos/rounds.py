@@ -55,7 +55,7 @@ def _requests(world: World, fault: Fault) -> None:
     mixtures = mixtures_of(world.draw, threads, MIXTURES)
     share = world.sessions // threads
     others = [
-        threading.Thread(target=_other, args=(world, mixture, number, share))
+        threading.Thread(target=_other, args=(world, mixture, number, share), daemon=True)
         for number, mixture in enumerate(mixtures[1:], 1)
     ]
     main = Requester(world, mixtures[0], 0)

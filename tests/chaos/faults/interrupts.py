@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
+from ..requests import Interrupted
 from .base import Fault
 
 
@@ -24,7 +25,7 @@ class Interrupts(Fault):
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         if self._armed:
             self._armed = False
-            raise KeyboardInterrupt
+            raise Interrupted
 
     @contextlib.contextmanager
     def _interrupting(self) -> Iterator[None]:
@@ -35,7 +36,7 @@ class Interrupts(Fault):
             self._armed = True
             signal.setitimer(signal.ITIMER_REAL, self.draw.choice([1e-4, 1e-3, 5e-3]))
             yield
-        except KeyboardInterrupt:
+        except Interrupted:
             self.world.count()
             raise
         finally:
