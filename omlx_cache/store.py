@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Self
 
 from omlx_cache.control import ControlError, ControlServer, check_socket, start_control
@@ -20,15 +21,16 @@ from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.document import has_fields
 from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.interrupts import deferred, result_of, uninterrupted
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.listing import ListedPage, list_pages
-from omlx_cache_storage.page import Buffer, Page, PageId, PageInfo
+from omlx_cache_storage.page import Buffer, Page, PageId, PageInfo, PageMeta
 from omlx_cache_storage.policy import WRITE_POLICIES
 from omlx_cache_storage.prefetch import Prefetch, Prefetcher
-from omlx_cache_storage.readers import ReaderPool
+from omlx_cache_storage.readers import ReaderPool, on_another_thread
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import Stats
-from omlx_cache_storage.tiers import Tiers
+from omlx_cache_storage.tiers import FLUSH_SECONDS, Tiers
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +48,7 @@ class BlockStore(Tiers):
     `flush`, `clear`, `close` and `reading` wait for a disk. Raises ConfigError for bad settings
     only: a directory or socket that cannot be had is logged and shown in `stats`.
 
-    `_lock` guards `_namespaces`, `_labels` and `_closed`.
+    `_lock` guards `_namespaces`, `_labels`, `_closed` (nothing is taken any more) and `_ended`.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class BlockStore(Tiers):
         self._namespaces: dict[BlockKey, Namespace] = {}
         self._labels: list[str] = []
         self._closed = False
+        self._ended = False
         clock = Clock()
         super().__init__(
             hot_bytes=s.hot_bytes,
@@ -148,10 +151,27 @@ class BlockStore(Tiers):
         """Where page files lie; None in hot_cache_only mode."""
         return None if self.cold is None else str(self.settings.cold_dir)
 
+    def meta(self, page: PageId) -> PageMeta:
+        """`Tiers.meta`; Ctrl-C ends the wait for a disk that hangs."""
+        held = self.held(page)
+        if held is not None:
+            return held.meta
+        if not deferred.active:
+            return super().meta(page)
+        return result_of(self.read_pool.submit(super().meta, page))
+
+    def clear(self, namespace: BlockKey, timeout: float = FLUSH_SECONDS) -> int:
+        """`Tiers.clear`; Ctrl-C ends the wait for a disk that hangs, and the deletion goes on."""
+        with deferred:
+            clear = partial(super().clear, namespace, timeout)
+            return on_another_thread(clear, "omlx-cache-clear")
+
+    @uninterrupted
     def listing(self) -> list[ListedPage]:
         """Return every page of both tiers once, in no order; takes each lock briefly."""
         return list_pages(self.hot.entries(), self.cold.listing() if self.cold is not None else ())
 
+    @uninterrupted
     def prefetch(self, pages: Sequence[PageId], allocate: Callable[[int], Buffer]) -> Prefetch:
         """Begin to read cold pages into free memory, in order, on a thread of the store's own."""
         return self._prefetcher.start(pages, allocate)
@@ -173,6 +193,7 @@ class BlockStore(Tiers):
                 known.setdefault(BlockKey(bytes.fromhex(info.digest)), info.document)
         return [digest for digest, document in known.items() if has_fields(document, parts)]
 
+    @uninterrupted
     def stats(self) -> Stats:
         """Return one immutable picture of everything; takes each lock briefly."""
         return Stats(
@@ -184,27 +205,39 @@ class BlockStore(Tiers):
             snapshots=self.counters.snapshots(self.settings.snapshot_bytes),
         )
 
+    @uninterrupted
     def close(self, timeout: float = CLOSE_SECONDS) -> bool:
-        """Write what is pending, end the threads, remove the socket, free the hot tier.
+        """Write what is pending, end the threads, remove the socket, free the hot tier; within
+        `timeout` seconds.
 
-        Idempotent. False when `timeout` seconds were not enough to write everything.
+        Idempotent, and callable from a handler of a signal: one that was interrupted is continued
+        by the next. False when the time was not enough to write everything. A thread that a disk
+        does not answer is left behind, and keeps no process from ending.
         """
+        deadline = time.monotonic() + timeout
+
+        def left(most: float = timeout) -> float:
+            return max(0.0, min(most, deadline - time.monotonic()))
+
         with self._lock:
-            if self._closed:
+            if self._ended:
                 return True
             self._closed = True
-        _open_stores.discard(self)
         self._prefetcher.cancel_all()
-        clean = self.flush(timeout)
+        clean = self.flush(left())
         if self._control is not None:
-            self._control.close()
+            self._control.close(left())
         if self.writer is not None:
-            clean = self.writer.stop(timeout if clean else 1.0) and clean
-        deadline = time.monotonic() + min(timeout, THREADS_SECONDS)
-        self.restores.shutdown(max(0.0, deadline - time.monotonic()))
-        self._prefetcher.shutdown(max(0.0, deadline - time.monotonic()))
-        self.read_pool.stop(max(0.0, deadline - time.monotonic()))
-        self.hot.discard(self.hot.pages())
+            clean = self.writer.stop(left()) and clean
+        # What is still being read is of no use to anybody.
+        deadline = min(deadline, time.monotonic() + THREADS_SECONDS)
+        self.restores.shutdown(left())
+        self._prefetcher.shutdown(left())
+        self.read_pool.stop(left())
+        self.hot.close()
+        with self._lock:
+            self._ended = True
+        _open_stores.discard(self)
         return clean
 
     def identity(self) -> Mapping[str, object]:
@@ -230,9 +263,11 @@ _open_stores: "weakref.WeakSet[BlockStore]" = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    """Write what open stores have pending when the interpreter ends without closing them."""
+    """Write what open stores have pending when the interpreter ends without closing them; within
+    the time that one may take."""
+    deadline = time.monotonic() + CLOSE_SECONDS
     for store in list(_open_stores):
-        store.close()
+        store.close(max(0.0, deadline - time.monotonic()))
 
 
 atexit.register(_close_all)

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.readers import ReaderPool
 
 THREADS = 4
@@ -94,6 +95,7 @@ class RestoreQueue:
         reading.drop()
         self._wake()
 
+    @uninterrupted
     def settle(self) -> None:
         """Give back the bytes of handles that were lost; called by every other operation."""
         while self.lost:

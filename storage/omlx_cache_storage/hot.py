@@ -84,9 +84,9 @@ class HotTier:
     """Holds live pages; `bytes held + bytes reserved <= limit_bytes` at every moment.
 
     `_lock` guards `_index`, `_order`, `_bytes`, `_reserved`, `_dirty_bytes`, `_queued_bytes` (dirty
-    and pinned), `_peak`, `_evicted`; any thread may call. No I/O here. A pinned page (queued for
-    the disk) is never evicted. With `keep_dirty` a page that the disk lacks is not evicted either,
-    but named for writing first.
+    and pinned), `_peak`, `_evicted`, `_closed`; any thread may call. No I/O here. A pinned page
+    (queued for the disk) is never evicted. With `keep_dirty` a page that the disk lacks is not
+    evicted either, but named for writing first.
     Without `retain` a page leaves as soon as the disk has it. `backed` says that there is a disk:
     a sequence may then push out pages of its own that the disk has.
     """
@@ -114,6 +114,7 @@ class HotTier:
         self._queued_bytes = 0
         self._peak = 0
         self._evicted = 0
+        self._closed = False
 
     def reserve(
         self,
@@ -130,6 +131,8 @@ class HotTier:
         lacks as well, whatever `keep_dirty` says.
         """
         with self._lock:
+            if self._closed:
+                return Grant(False, [])
             victims, dirty = self._victims(nbytes, own, evict, give_up_dirty)
             if victims is None:
                 return Grant(False, dirty)
@@ -175,6 +178,8 @@ class HotTier:
         meta = page.meta
         with self._lock:
             self._reserved -= meta.nbytes
+            if self._closed:
+                return False
             old = self._index.get(meta.id)
             if old is not None and old.held >= meta.held:
                 return False
@@ -289,6 +294,13 @@ class HotTier:
         """Forget pages, pinned or not; return how many there were."""
         with self._lock:
             return sum(self._drop(page) for page in pages)
+
+    def close(self) -> None:
+        """Forget every page, and take no more, not even what was admitted before."""
+        with self._lock:
+            self._closed = True
+            for page in list(self._index):
+                self._drop(page)
 
     def tails(self, parent: BlockKey) -> set[Tail]:
         with self._lock:

@@ -17,6 +17,8 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+from omlx_cache_storage.interrupts import deferred, result_of, wait_in_turns
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -126,8 +128,23 @@ class ReaderPool(Executor):
         deadline = None if timeout is None else time.monotonic() + timeout
         for employment in employed:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            employment.ended.wait(left)
+            wait_in_turns(employment.ended.wait, left)
         return all(employment.ended.is_set() for employment in employed)
+
+
+def on_another_thread(call: Callable[[], T], name: str) -> T:
+    """Return what a call that waits for a disk returns, or raise what it raises; on the main thread
+    such that an interrupt ends the wait, and not the call."""
+    if not deferred.active:
+        return call()
+    pool = ReaderPool(1, name)
+    try:
+        result = result_of(pool.submit(call))
+    except BaseException:
+        pool.stop(0.0)
+        raise
+    pool.stop(1.0)
+    return result
 
 
 def _run(tasks: _Tasks) -> None:

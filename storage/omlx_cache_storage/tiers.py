@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.policy import WritePolicy
@@ -187,6 +188,7 @@ class Tiers:
         for tier in self._levels:
             tier.demote(pages, stamp)
 
+    @uninterrupted
     def shrink_hot(self, nbytes: int) -> bool:
         """Evict from memory down to `nbytes`; False when pages in use hinder that."""
         return self.hot.shrink(nbytes)
@@ -196,6 +198,7 @@ class Tiers:
         for tier in self._levels:
             tier.discard([page])
 
+    @uninterrupted
     def clear(self, namespace: BlockKey, timeout: float = FLUSH_SECONDS) -> int:
         """Delete every page of a namespace and return how many there were.
 
@@ -224,6 +227,7 @@ class Tiers:
         has not and none is pending, or at the timeout."""
         return self.writer is not None and self.writer.wait_for_progress(timeout, since)
 
+    @uninterrupted
     def flush(self, timeout: float | None = FLUSH_SECONDS) -> bool:
         """Block until what was stored before the call is durable; False after `timeout` seconds,
         or when the disk refused a page.
