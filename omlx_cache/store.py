@@ -82,6 +82,7 @@ class BlockStore(Tiers):
             documents=self.document,
         )
         self.read_pool = ReaderPool(READ_THREADS, "omlx-cache-read")
+        self.copy_pool = ReaderPool(READ_THREADS, "omlx-cache-copy")
         self._prefetcher = Prefetcher(self.hot, self.cold)
         self.restores = RestoreQueue(s.restore_bytes)
         self._control = self._start_control()
@@ -234,6 +235,7 @@ class BlockStore(Tiers):
         self.restores.shutdown(left())
         self._prefetcher.shutdown(left())
         self.read_pool.stop(left())
+        self.copy_pool.stop(left())
         self.hot.close()
         with self._lock:
             self._ended = True

@@ -5,6 +5,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from omlx_cache import reasons
@@ -15,7 +16,7 @@ from omlx_cache.restore.device import join_on_device
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import RestorePoint
 from omlx_cache.restore.plan import PageFailed, Plan
-from omlx_cache.restore.queue import RestoreQueue
+from omlx_cache.restore.queue import STUCK_SECONDS, RestoreQueue
 from omlx_cache.restore.run import MEMORY_PASSES, Restored, fill_from, rebuild, restore
 from omlx_cache.restore.source import InMemory, PageSource
 from omlx_cache.restore.walk import Walk, plan_for
@@ -144,12 +145,23 @@ class PendingRestore:
         self._queue.take(reading)
         try:
             left = None if deadline is None else max(0.0, deadline - time.monotonic() + began)
-            came = wait_in_turns(reading.ended.wait, left)
+            came = wait_in_turns(partial(self._wait_for, reading), left)
             if not came:
                 reading.close()
             return Taken(caches, layout, *_finish(reading, came=came))
         finally:
             self._queue.drop(reading)
+
+    def _wait_for(self, reading: Reading, timeout: float | None) -> bool:
+        """Wait for a reading's end; the queue replaces the threads that hang meanwhile."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = STUCK_SECONDS if deadline is None else deadline - time.monotonic()
+            if reading.ended.wait(max(0.0, min(left, STUCK_SECONDS))):
+                return True
+            if left <= STUCK_SECONDS and deadline is not None:
+                return False
+            self._queue.wake()
 
     def _on_the_spot(self) -> Taken:
         caches = self._fresh()

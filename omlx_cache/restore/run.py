@@ -125,13 +125,13 @@ def fill_from(
     reads: Sequence[PageRead],
     held: Mapping[PageId, Page],
 ) -> None:
-    """Copy pages that are in memory into their targets, on the store's threads; encoded ones are
-    decoded here. Raises PageFailed."""
+    """Copy pages that are in memory into their targets, on threads that no disk holds up; encoded
+    ones are decoded here. Raises PageFailed."""
     direct: list[PageRead] = []
     encoded: list[PageRead] = []
     for read in reads:
         (direct if is_direct(read, held[read.use.page].meta) else encoded).append(read)
-    copies = [source.read_pool.submit(targets.take, r, held[r.use.page]) for r in direct]
+    copies = [source.copy_pool.submit(targets.take, r, held[r.use.page]) for r in direct]
     taken = [result_of(copy) for copy in copies]
     taken += [targets.take(read, held[read.use.page]) for read in encoded]
     if not all(taken):

@@ -79,21 +79,28 @@ def _employ(employment: _Employment) -> None:
 
 
 class ReaderPool(Executor):
-    """Runs tasks in the order in which they came, on at most `threads` daemon threads.
+    """Runs tasks in the order in which they came, on at most `threads` daemon threads; its owner
+    may allow more, `most` in all, while some hang.
 
-    Mutable: `_employed` and `_closed`, guarded by `_lock`, which is held over no task. A pool that
-    is lost without `shutdown` ends its threads without taking a lock.
+    Mutable: `_limit`, `_employed` and `_closed`, guarded by `_lock`, which is held over no task. A
+    pool that is lost without `shutdown` ends its threads without taking a lock.
     """
 
-    def __init__(self, threads: int, name: str) -> None:
+    def __init__(self, threads: int, name: str, *, most: int = 0) -> None:
         self._limit = threads
+        self._most = max(threads, most)
         self._name = name
         self._lock = threading.Lock()
         self._tasks: _Tasks = SimpleQueue()
         self._employed: list[_Employment] = []
         self._closed = False
-        self._finalizer = weakref.finalize(self, _end, self._tasks, threads)
+        self._finalizer = weakref.finalize(self, _end, self._tasks, self._most)
         self._finalizer.atexit = False
+
+    def allow(self, threads: int) -> None:
+        """From now on employ up to `threads`; those that are employed stay."""
+        with self._lock:
+            self._limit = min(threads, self._most)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         """Queue a call and return its future; raises RuntimeError after `shutdown`."""
@@ -124,7 +131,7 @@ class ReaderPool(Executor):
             employed = list(self._employed)
         if cancel_futures:
             _cancel(self._tasks)
-        _end(self._tasks, self._limit)
+        _end(self._tasks, self._most)
         deadline = None if timeout is None else time.monotonic() + timeout
         for employment in employed:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
