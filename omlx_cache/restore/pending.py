@@ -5,7 +5,6 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from omlx_cache import reasons
@@ -145,7 +144,7 @@ class PendingRestore:
         self._queue.take(reading)
         try:
             left = None if deadline is None else max(0.0, deadline - time.monotonic() + began)
-            came = wait_in_turns(partial(self._wait_for, reading), left)
+            came = self._wait_for(reading, left)
             if not came:
                 reading.close()
             return Taken(caches, layout, *_finish(reading, came=came))
@@ -157,7 +156,7 @@ class PendingRestore:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             left = STUCK_SECONDS if deadline is None else deadline - time.monotonic()
-            if reading.ended.wait(max(0.0, min(left, STUCK_SECONDS))):
+            if wait_in_turns(reading.ended.wait, max(0.0, min(left, STUCK_SECONDS))):
                 return True
             if left <= STUCK_SECONDS and deadline is not None:
                 return False

@@ -84,14 +84,15 @@ def test_signals_without_a_handler_of_python_s_and_other_threads_are_left_alone(
 
     def look() -> None:
         with deferred:
-            seen.append(signal.getsignal(signal.SIGINT))
+            seen.append(signal.getsignal(signal.SIGUSR1))
 
     with deferred:
         assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
     thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
-    assert seen == [signal.default_int_handler]
+    with handling(_raise):
+        thread.start()
+        thread.join()
+    assert seen == [_raise]
 
 
 def test_a_handler_that_waits_for_too_long_runs_wherever_the_thread_is(
@@ -113,12 +114,12 @@ def test_the_child_of_a_fork_during_a_call_has_its_handlers_back() -> None:
     def fork() -> None:
         child = os.fork()
         if child == 0:
-            back = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            back = signal.getsignal(signal.SIGUSR1) is _raise
             os._exit(0 if back and not deferred.active else 1)
         status.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
     thread = threading.Thread(target=fork)
-    with deferred:
+    with handling(_raise), deferred:
         thread.start()
         thread.join()
     assert status == [0]

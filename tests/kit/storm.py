@@ -135,6 +135,8 @@ class Work:
 
 def main(directory: str, interrupts: str, seed: str) -> None:
     faulthandler.dump_traceback_later(SECONDS, exit=True)
+    # A shell's background jobs ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     store = BlockStore(
         settings(
             Path(directory),

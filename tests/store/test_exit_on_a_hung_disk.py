@@ -12,12 +12,13 @@ import pytest
 from kit.storage import Story, commit, open_store
 
 PROGRAM = """
-import os, sys, threading, time
+import os, signal, sys, threading, time
 from pathlib import Path
 from kit.storage import Story, commit, open_store
 from omlx_cache import store as module
 from omlx_cache_storage.cold.disk import FileSystem
 
+signal.signal(signal.SIGINT, signal.default_int_handler)
 module.CLOSE_SECONDS = 1.0
 directory, in_flight, end = sys.argv[1:]
 
