@@ -20,6 +20,9 @@ from omlx_cache_storage.tier import BackingTier, OpenPage, Tier
 from omlx_cache_storage.writer import Documents, Writer
 
 FLUSH_SECONDS = 30.0
+STARVED_ROUNDS = 32
+"""How often a flush finds the queue full of what others offer, and none of its own pages taken,
+before it gives up: without a deadline it would go on for as long as they do."""
 
 
 class Tiers:
@@ -230,7 +233,7 @@ class Tiers:
     @uninterrupted
     def flush(self, timeout: float | None = FLUSH_SECONDS) -> bool:
         """Block until what was stored before the call is durable; False after `timeout` seconds,
-        or when the disk refused a page.
+        when the disk refused a page, or when others keep the queue full.
 
         Pages that the policy holds back are not waited for, nor one larger than the queue, nor
         the deep end of a sequence that the disk's budget has no room for.
@@ -242,6 +245,7 @@ class Tiers:
         # What others store meanwhile would keep a flush waiting for as long as they do.
         known = self.hot.pages() if self._policy.on_flush else set()
         retried = False
+        starved, before = 0, len(known) + 1
         while True:
             # Queued before the barrier: a page that the idle writer takes up behind it would
             # look durable, and be pending.
@@ -254,14 +258,20 @@ class Tiers:
             left = self._unwritten(known)
             if failing and (retried or not left):
                 return False
-            if writer.stopped or (queued and not left and not self._pending(known)):
+            pending = self._pending(known)
+            if writer.stopped or (queued and not left and not pending):
                 return not left
             retried = retried or failing
+            starved = starved + 1 if len(left) + pending >= before else 0
+            if starved >= STARVED_ROUNDS:
+                return False
+            before = len(left) + pending
 
-    def _pending(self, known: Collection[PageId]) -> bool:
-        """True when a page of `known` ones is queued: the disk lost it while the flush waited."""
+    def _pending(self, known: Collection[PageId]) -> int:
+        """Count the pages of `known` ones that are queued: the disk lost them while the flush
+        waited."""
         infos = (self.hot.info(page) for page in known)
-        return any(info is not None and info.tier == "pending" for info in infos)
+        return sum(info is not None and info.tier == "pending" for info in infos)
 
     def _unwritten(self, known: Collection[PageId] | None = None) -> list[PageId]:
         """Return pages, of `known` ones, that the disk lacks, root first, and that fit into the
