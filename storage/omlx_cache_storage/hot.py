@@ -131,10 +131,8 @@ class HotTier:
         lacks as well, whatever `keep_dirty` says.
         """
         with self._lock:
-            if self._closed:
-                return Grant(False, [])
             victims, dirty = self._victims(nbytes, own, evict, give_up_dirty)
-            if victims is None:
+            if victims is None or self._closed:
                 return Grant(False, dirty)
             for page in victims:
                 self._drop(page)
@@ -178,10 +176,8 @@ class HotTier:
         meta = page.meta
         with self._lock:
             self._reserved -= meta.nbytes
-            if self._closed:
-                return False
             old = self._index.get(meta.id)
-            if old is not None and old.held >= meta.held:
+            if self._closed or (old is not None and old.held >= meta.held):
                 return False
             self._drop(meta.id)
             held = _Held(page, dirty, 0 if old is None else old.pins)

@@ -112,9 +112,10 @@ class _Deferral:
                     signal.signal(number, self._note)
 
     def _restore(self) -> None:
-        for number, handler in self._before.items():
+        for number, handler in list(self._before.items()):
             if signal.getsignal(number) == self._note:
                 signal.signal(number, handler)
+            self._before.pop(number, None)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if not self._came:
@@ -143,7 +144,9 @@ class _Deferral:
             return
         try:
             number, frame = self._came.popitem()
-            self._before[number](number, frame)
+            handler = self._before.get(number)
+            if handler is not None:
+                handler(number, frame)
         finally:
             self._deliver()
 
