@@ -225,6 +225,7 @@ class Tiers:
         """How many pages the writer is done with."""
         return 0 if self.writer is None else self.writer.ended
 
+    @uninterrupted
     def wait_for_writer(self, timeout: float, since: int | None = None) -> bool:
         """Block until the writer has done a page, since `writes_ended` was `since`; False when it
         has not and none is pending, or at the timeout."""
