@@ -7,6 +7,7 @@ from typing import Any
 
 from omlx_cache import reasons
 from omlx_cache.scope import RestoredSequence, Scope, take
+from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens
 
 _log = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ class Begun:
     ready at once, and their session says why nothing was restored.
     """
 
+    @uninterrupted
     def __init__(
         self, scope: Scope, tokens: Sequence[int], max_new_tokens: int | None = None
     ) -> None:
@@ -50,6 +52,7 @@ class Begun:
         room = len(array) + _room(max_new_tokens)
         self._pending = scope.pending(self.chain, len(array) - 1, room, self.stamp)
 
+    @uninterrupted
     def start(self) -> None:
         """Begin to read; returns at once, reads no payload and waits for no disk."""
         if self._pending is not None:
@@ -65,6 +68,7 @@ class Begun:
         pending = self._pending
         return pending is None or not pending.started or pending.ready or pending.oversize
 
+    @uninterrupted
     def wait(self, timeout: float | None = None) -> bool:
         """Block until `ready`, for `timeout` seconds at most."""
         if self._pending is not None and not self.ready:
@@ -79,6 +83,7 @@ class Begun:
         allowed += settings.restore_wait_seconds_per_token * len(self.tokens)
         return max(0.0, self._began + allowed - time.monotonic())
 
+    @uninterrupted
     def cancel(self) -> None:
         """Read no more and give the memory back; any thread, any number of times."""
         if self._pending is not None:

@@ -1,8 +1,8 @@
 """What a store is made of and how that ends, apart from the store: it may be lost before."""
 
 import os
-import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -31,20 +31,17 @@ class Ending(Protocol):
 class StoreParts:
     """The tiers, threads and socket of one store; none of them refers to the store.
 
-    `_lock` guards `_closing`; `_ended` is set once everything has ended.
+    `ended` is True once `close` has done all that it can. Any thread may call.
     """
 
     tiers: Ending
     relief: Relief
-    read_pool: ReaderPool
+    pools: Sequence[ReaderPool]
     prefetcher: Prefetcher
     restores: RestoreQueue
     control: ControlServer | None
     pid: int = field(default_factory=os.getpid)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _closing: bool = False
-    _clean: bool = False
-    _ended: threading.Event = field(default_factory=threading.Event)
+    ended: bool = False
 
     def settle(self) -> None:
         """Give back what lost sessions and lost restores held: they may hold the store."""
@@ -52,30 +49,28 @@ class StoreParts:
         self.tiers.counters.requests()
 
     def close(self, timeout: float) -> bool:
-        """Write what is pending, end the threads, remove the socket, free the hot tier.
+        """Write what is pending, end the threads, remove the socket, free the hot tier; within
+        `timeout` seconds. False when that was not enough to write everything.
 
-        False when `timeout` seconds were not enough to write everything. The second caller waits
-        for the first.
+        Each step may be done again, by several at once: whoever was interrupted is followed by
+        the next.
         """
-        with self._lock:
-            first, self._closing = not self._closing, True
-        if not first:
-            return self._ended.wait(timeout) and self._clean
-        try:
-            self._clean = self._close(timeout)
-        finally:
-            self._ended.set()
-        return self._clean
+        deadline = time.monotonic() + timeout
 
-    def _close(self, timeout: float) -> bool:
+        def left() -> float:
+            return max(0.0, deadline - time.monotonic())
+
         self.prefetcher.cancel_all()
-        clean = self.tiers.flush(timeout)
+        clean = self.tiers.flush(left())
         if self.control is not None:
-            self.control.close()
-        clean = self.tiers.stop_writing(timeout if clean else 1.0) and clean
-        deadline = time.monotonic() + min(timeout, THREADS_SECONDS)
-        self.restores.shutdown(max(0.0, deadline - time.monotonic()))
-        self.prefetcher.shutdown(max(0.0, deadline - time.monotonic()))
-        self.read_pool.stop(max(0.0, deadline - time.monotonic()))
+            self.control.close(left())
+        clean = self.tiers.stop_writing(left()) and clean
+        # What is still being read is of no use to anybody.
+        deadline = min(deadline, time.monotonic() + THREADS_SECONDS)
+        self.restores.shutdown(left())
+        self.prefetcher.shutdown(left())
+        for pool in self.pools:
+            pool.stop(left())
         self.tiers.empty_hot()
+        self.ended = True
         return clean

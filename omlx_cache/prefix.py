@@ -8,6 +8,7 @@ from omlx_cache.begun import DEFAULT_NEW_TOKENS, Begun, listed
 from omlx_cache.results import Lookup, PageLocation
 from omlx_cache.scopes import ScopeOptions, Scopes
 from omlx_cache.session import Session
+from omlx_cache_storage.interrupts import deferred
 from omlx_cache_storage.keys import as_tokens
 from omlx_cache_storage.prefetch import Prefetch
 
@@ -43,12 +44,13 @@ class PrefixCache(Scopes):
         and options; the deadline is then that of the settings, unless another is given. Restored
         buffers have room for the prompt and `max_new_tokens` more (None: 256; at most 65,536).
         """
-        scope = self.scope(**options)
-        if begun is not None:
-            if begun.tokens == listed(tokens) and begun.scope.same_as(scope):
-                return Session(begun, begun.deadline if deadline is None else deadline)
-            begun.cancel()
-        return Session(Begun(scope, tokens, max_new_tokens), deadline)
+        with deferred:
+            scope = self.scope(**options)
+            if begun is not None:
+                if begun.tokens == listed(tokens) and begun.scope.same_as(scope):
+                    return Session(begun, begun.deadline if deadline is None else deadline)
+                begun.cancel()
+            return Session(Begun(scope, tokens, max_new_tokens), deadline)
 
     def begin(
         self,
@@ -62,9 +64,10 @@ class PrefixCache(Scopes):
         Callable from any thread, while others compute. `session(tokens, begun=...)` takes it over
         on the model's thread. Raises nothing.
         """
-        begun = Begun(self.scope(**options), tokens, max_new_tokens)
-        begun.start()
-        return begun
+        with deferred:
+            begun = Begun(self.scope(**options), tokens, max_new_tokens)
+            begun.start()
+            return begun
 
     def lookup(self, tokens: Sequence[int], **options: Unpack[ScopeOptions]) -> Lookup:
         """Return where a prefix lies, page by page. Reads no payload, moves nothing.

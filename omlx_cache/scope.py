@@ -24,6 +24,7 @@ from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.restore.source import PageSource
 from omlx_cache.results import CommitResult
 from omlx_cache.settings import CacheSettings
+from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, Tokens
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.stats import Counters
@@ -127,6 +128,7 @@ class Scope:
         settings = self.store.settings
         return KeyChain(self._namespace.digest, tokens, settings.block_size, settings.key_hash)
 
+    @uninterrupted
     def find(self, chain: KeyChain, limit: int) -> RestorePoint:
         """Return how far a sequence can be restored, at most `limit`; reads no payload."""
         known = self._known(chain)
@@ -192,11 +194,13 @@ class Scope:
             budgets=self.budgets,
         )
 
+    @uninterrupted
     def remember(self, chain: KeyChain, position: int) -> None:
         """Note how far a commit went, for layouts whose pages do not tell."""
         if all(group.kind != "paged" for group in self.groups):
             self._boundaries.remember(chain, position)
 
+    @uninterrupted
     def commit(
         self, chain: KeyChain, prompt_cache: Sequence[Any], prompt_length: int = 0
     ) -> CommitResult:
@@ -238,6 +242,7 @@ class Scope:
         return self._boundaries.of(chain)
 
 
+@uninterrupted
 def take(pending: PendingRestore, deadline: float | None) -> RestoredSequence:
     """Return what a pending restore has brought, after `deadline` seconds at most; None waits for
     all of it. Evaluates MLX."""

@@ -17,6 +17,7 @@ from omlx_cache.pages.cut import Source
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.results import CommitResult
 from omlx_cache.scope import unsupported
+from omlx_cache_storage.interrupts import deferred, uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens
 from omlx_cache_storage.stats import Counters
 
@@ -35,6 +36,7 @@ class Session:
     was restored), `prompt_cache` (the list for `model(..., cache=...)`).
     """
 
+    @uninterrupted
     def __init__(self, begun: Begun, deadline: float | None = None) -> None:
         scope = self._scope = begun.scope
         self._counters = scope.store.counters
@@ -137,6 +139,7 @@ class Session:
         """Token counts at which `checkpoint` will keep windows and recurrent state, ascending."""
         return () if self._committer is None else tuple(self._committer.stops)
 
+    @uninterrupted
     def want_snapshots(self, positions: Iterable[int]) -> None:
         """Ask for restore points at more token counts: the ends of a chat's parts, say.
 
@@ -147,6 +150,7 @@ class Session:
         self._committer.want(p for p in positions if self.cached_tokens < p < self._prompt_length)
         self._splits = self._committer.stops if self._splits_prefill else []
 
+    @uninterrupted
     def take_cache(self) -> list[Any]:
         """Give the prompt cache away and let go of it, for a batch that copies it.
 
@@ -179,12 +183,14 @@ class Session:
             began = time.perf_counter()
             stop = self._fed + count
             yield self._prompt_tokens[self._fed : stop]
-            self.checkpoint(stop)
-            # Whatever the cache says: a loop that feeds another cache must end too.
-            self._fed = stop
-            self._counters.add(prefilled_tokens=count)
-            self._counters.add_seconds("prefill", time.perf_counter() - began)
+            with deferred:
+                self.checkpoint(stop)
+                # Whatever the cache says: a loop that feeds another cache must end too.
+                self._fed = stop
+                self._counters.add(prefilled_tokens=count)
+                self._counters.add_seconds("prefill", time.perf_counter() - began)
 
+    @uninterrupted
     def checkpoint(
         self,
         position: int | None = None,
@@ -218,6 +224,7 @@ class Session:
         """The boundary up to which complete blocks were stored, or refused, so far."""
         return 0 if self._committer is None else self._committer.done
 
+    @uninterrupted
     def store_row(self, row: Source, position: int) -> None:
         """Store the complete blocks of a batch's row; `row` has its tokens from `stored` on."""
         if self._committer is None or self._finished or self._staging.closed:
@@ -257,6 +264,7 @@ class Session:
         """Record one token that was generated and fed to the model."""
         self.extend([token])
 
+    @uninterrupted
     def extend(self, tokens: Sequence[int]) -> None:
         """Record tokens that were generated and fed to the model.
 
@@ -282,6 +290,7 @@ class Session:
             if self._committer.due(before, after) and _is_used(self._layout):
                 self.checkpoint()
 
+    @uninterrupted
     def commit(
         self, prompt_cache: Sequence[Any] | None = None, *, release: bool = False
     ) -> CommitResult:
@@ -342,6 +351,7 @@ class Session:
         """Free all that the session holds; safe from any thread, any number of times."""
         self._close()
 
+    @uninterrupted
     def _close(self) -> None:
         self._finished = True
         if self._finalizer.detach() is not None:

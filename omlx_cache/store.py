@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Self
 
 from omlx_cache.control import ControlError, ControlServer, check_socket, start_control
@@ -24,15 +25,16 @@ from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.document import has_fields
 from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.interrupts import deferred, result_of, uninterrupted
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.listing import ListedPage, list_pages
-from omlx_cache_storage.page import Buffer, Page, PageId, PageInfo
+from omlx_cache_storage.page import Buffer, Page, PageId, PageInfo, PageMeta
 from omlx_cache_storage.policy import WRITE_POLICIES
 from omlx_cache_storage.prefetch import Prefetch, Prefetcher
-from omlx_cache_storage.readers import ReaderPool
+from omlx_cache_storage.readers import ReaderPool, on_another_thread
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import Stats
-from omlx_cache_storage.tiers import Tiers
+from omlx_cache_storage.tiers import FLUSH_SECONDS, Tiers
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +51,7 @@ class BlockStore(Tiers):
     only: a directory or socket that cannot be had is logged and shown in `stats`. A store that is
     lost without `close` is closed by a thread of its own.
 
-    `_lock` guards `_labels` and `_closed`.
+    `_lock` guards `_labels` and `_closed` (nothing is taken any more).
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class BlockStore(Tiers):
         )
         self._namespaces = namespaces = KnownNamespaces(self.hot.namespaces)
         self.read_pool = ReaderPool(READ_THREADS, "omlx-cache-read")
+        self.copy_pool = ReaderPool(READ_THREADS, "omlx-cache-copy")
         self._prefetcher = Prefetcher(self.hot, self.cold)
         self.restores = RestoreQueue(s.restore_bytes)
         tiers = self.without_owner()
@@ -91,7 +94,7 @@ class BlockStore(Tiers):
         self._parts = StoreParts(
             tiers,
             self._relief,
-            self.read_pool,
+            (self.read_pool, self.copy_pool),
             self._prefetcher,
             self.restores,
             self._start_control(),
@@ -174,10 +177,27 @@ class BlockStore(Tiers):
         """Where page files lie; None in hot_cache_only mode."""
         return None if self.cold is None else str(self.settings.cold_dir)
 
+    def meta(self, page: PageId) -> PageMeta:
+        """`Tiers.meta`; Ctrl-C ends the wait for a disk that hangs."""
+        held = self.held(page)
+        if held is not None:
+            return held.meta
+        if not deferred.active:
+            return super().meta(page)
+        return result_of(self.read_pool.submit(super().meta, page))
+
+    def clear(self, namespace: BlockKey, timeout: float = FLUSH_SECONDS) -> int:
+        """`Tiers.clear`; Ctrl-C ends the wait for a disk that hangs, and the deletion goes on."""
+        with deferred:
+            clear = partial(super().clear, namespace, timeout)
+            return on_another_thread(clear, "omlx-cache-clear")
+
+    @uninterrupted
     def listing(self) -> list[ListedPage]:
         """Return every page of both tiers once, in no order; takes each lock briefly."""
         return list_pages(self.hot.entries(), self.cold.listing() if self.cold is not None else ())
 
+    @uninterrupted
     def prefetch(self, pages: Sequence[PageId], allocate: Callable[[int], Buffer]) -> Prefetch:
         """Begin to read cold pages into free memory, in order, on a thread of the store's own."""
         return self._prefetcher.start(pages, allocate)
@@ -198,6 +218,7 @@ class BlockStore(Tiers):
                 known.setdefault(BlockKey(bytes.fromhex(info.digest)), info.document)
         return [digest for digest, document in known.items() if has_fields(document, parts)]
 
+    @uninterrupted
     def stats(self) -> Stats:
         """Return one immutable picture of everything; takes each lock briefly."""
         return Stats(
@@ -210,21 +231,26 @@ class BlockStore(Tiers):
             memory=self._relief.usage(),
         )
 
+    @uninterrupted
     def close(self, timeout: float = CLOSE_SECONDS) -> bool:
-        """Write what is pending, end the threads, remove the socket, free the hot tier.
+        """Write what is pending, end the threads, remove the socket, free the hot tier; within
+        `timeout` seconds.
 
-        Idempotent. False when `timeout` seconds were not enough to write everything.
+        Idempotent, and callable from a handler of a signal: one that was interrupted is continued
+        by the next. False when the time was not enough to write everything. A thread that a disk
+        does not answer is left behind, and keeps no process from ending.
         """
+        deadline = time.monotonic() + timeout
         with self._lock:
-            if self._closed:
+            if self._parts.ended:
                 return True
             self._closed = True
-        _open_stores.discard(self)
+        clean = self._parts.close(max(0.0, deadline - time.monotonic()))
+        # Only now: one that was interrupted is closed again at the end of the process.
         self._finalizer.detach()
-        try:
-            return self._parts.close(timeout)
-        finally:
-            keeper.forget(self._parts)
+        keeper.forget(self._parts)
+        _open_stores.discard(self)
+        return clean
 
     def identity(self) -> Mapping[str, object]:
         """Return who this store is, for `omlx-cache ping`."""
@@ -256,10 +282,12 @@ def _lose(parts: StoreParts) -> None:
 
 
 def _close_all() -> None:
-    """Write what open and lost stores have pending when the interpreter ends."""
+    """Write what open and lost stores have pending when the interpreter ends; within the time that
+    one may take."""
+    deadline = time.monotonic() + CLOSE_SECONDS
     for store in list(_open_stores):
-        store.close()
-    keeper.close_lost(CLOSE_SECONDS)
+        store.close(max(0.0, deadline - time.monotonic()))
+    keeper.close_lost(max(0.0, deadline - time.monotonic()))
 
 
 atexit.register(_close_all)

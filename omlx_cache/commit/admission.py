@@ -8,6 +8,7 @@ from typing import Protocol
 from omlx_cache import reasons
 from omlx_cache.commit.staging import Staging
 from omlx_cache.results import CommitResult
+from omlx_cache_storage.interrupts import deferred
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
 from omlx_cache_storage.tier import TierView
@@ -151,6 +152,7 @@ class Admission:
     def _admit(self, nbytes: int, position: int) -> bool:
         """Reserve memory for a page; only at the end, wait for the writer and do without it."""
         while True:
+            deferred.point()
             # Asked first: what ends between a refusal and the wait is progress too.
             ended = self._store.writes_ended
             if self._store.admit(nbytes, self._own, position=position):

@@ -22,6 +22,7 @@ from omlx_cache.control.listener import Listener, listen_at, listen_in, remove_o
 from omlx_cache.control.paths import candidates, first_usable
 from omlx_cache.control.peer import peer_uid
 from omlx_cache.control.workers import Workers
+from omlx_cache_storage.interrupts import wait_in_turns
 
 Handler = Callable[[Mapping[str, object]], object]
 
@@ -78,8 +79,11 @@ class ControlServer:
         self._thread = threading.Thread(target=self._serve, name="omlx-cache-control", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        """Stop the thread and remove the socket. Does nothing the second time, or after a fork."""
+    def close(self, timeout: float = _JOIN_SECONDS) -> None:
+        """Stop the thread and remove the socket; waits at most `timeout` seconds for the thread.
+
+        Does nothing the second time, or after a fork.
+        """
         with self._lock:
             if self._closed:
                 return
@@ -87,7 +91,11 @@ class ControlServer:
         self._remove()
         self._wake()
         if threading.current_thread() is not self._thread:
-            self._thread.join(_JOIN_SECONDS)
+            wait_in_turns(self._has_ended, timeout)
+
+    def _has_ended(self, timeout: float | None) -> bool:
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def __enter__(self) -> Self:
         return self

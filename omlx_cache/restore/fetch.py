@@ -11,6 +11,7 @@ from omlx_cache.arrays.mlxio import HostView, allocate_payload, on_host, writabl
 from omlx_cache.restore.plan import PageFailed, PageRead, is_direct
 from omlx_cache.restore.source import PageSource
 from omlx_cache_storage.errors import PageError, PageUnreadable
+from omlx_cache_storage.interrupts import result_of
 from omlx_cache_storage.page import Page, PageId
 
 READ_AHEAD = 12
@@ -116,12 +117,16 @@ def fetch_all(
         if not under_way:
             break
         try:
-            page = under_way.popleft().result()
+            page = result_of(under_way.popleft())
             if page is not None and error is None:
                 take(read, page)
         except Exception as raised:
             failing.note(0)
             error = error or raised
+        except BaseException:
+            # An interrupt: nobody waits for the others, whose memory the views keep alive.
+            failing.note(-1)
+            raise
     if error is not None:
         raise error
 

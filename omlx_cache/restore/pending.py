@@ -15,10 +15,11 @@ from omlx_cache.restore.device import join_on_device
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import RestorePoint
 from omlx_cache.restore.plan import PageFailed, Plan
-from omlx_cache.restore.queue import RestoreQueue
+from omlx_cache.restore.queue import STUCK_SECONDS, RestoreQueue
 from omlx_cache.restore.run import MEMORY_PASSES, Restored, fill_from, rebuild, restore
 from omlx_cache.restore.source import InMemory, PageSource
 from omlx_cache.restore.walk import Walk, plan_for
+from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
 from omlx_cache_storage.keys import KeyChain
 
 _log = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class PendingRestore:
         self._reading: Reading | None = None
         self._finalizer: weakref.finalize[[Reading], PendingRestore] | None = None
 
+    @uninterrupted
     def start(self) -> None:
         """Look the prefix up and let the reading begin when its turn comes; returns at once.
 
@@ -91,10 +93,11 @@ class PendingRestore:
         reading = self._reading
         return reading is not None and reading.admitted and reading.ended.is_set()
 
+    @uninterrupted
     def wait(self, timeout: float | None = None) -> bool:
         """Block until `ready`, for `timeout` seconds at most; False at once if it never will be."""
         reading = self._reading
-        return reading is not None and reading.settled.wait(timeout) and self.ready
+        return reading is not None and wait_in_turns(reading.settled.wait, timeout) and self.ready
 
     @property
     def oversize(self) -> bool:
@@ -103,6 +106,7 @@ class PendingRestore:
         reading = self._reading
         return reading is not None and reading.oversize
 
+    @uninterrupted
     def cancel(self) -> None:
         """Read no more and give the memory back. A later `take` restores on the spot."""
         reading, self._reading = self._reading, None
@@ -110,6 +114,7 @@ class PendingRestore:
             self._let_go()
             self._queue.drop(reading)
 
+    @uninterrupted
     def take(self, deadline: float | None = None) -> Taken:
         """Return caches restored as far as the pages have come, after `deadline` seconds at most.
 
@@ -139,12 +144,23 @@ class PendingRestore:
         self._queue.take(reading)
         try:
             left = None if deadline is None else max(0.0, deadline - time.monotonic() + began)
-            came = reading.ended.wait(left)
+            came = self._wait_for(reading, left)
             if not came:
                 reading.close()
             return Taken(caches, layout, *_finish(reading, came=came))
         finally:
             self._queue.drop(reading)
+
+    def _wait_for(self, reading: Reading, timeout: float | None) -> bool:
+        """Wait for a reading's end; the queue replaces the threads that hang meanwhile."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = STUCK_SECONDS if deadline is None else deadline - time.monotonic()
+            if wait_in_turns(reading.ended.wait, max(0.0, min(left, STUCK_SECONDS))):
+                return True
+            if left <= STUCK_SECONDS and deadline is not None:
+                return False
+            self._queue.wake()
 
     def _on_the_spot(self) -> Taken:
         caches = self._fresh()

@@ -14,6 +14,7 @@ from omlx_cache.restore.lookup import PageUse, RestorePoint
 from omlx_cache.restore.plan import PageFailed, PageRead, Plan, is_direct
 from omlx_cache.restore.source import InMemory, PageSource
 from omlx_cache.restore.walk import DISK_PASSES, Walk, plan_for
+from omlx_cache_storage.interrupts import result_of
 from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.page import Page, PageId
 
@@ -125,14 +126,14 @@ def fill_from(
     reads: Sequence[PageRead],
     held: Mapping[PageId, Page],
 ) -> None:
-    """Copy pages that are in memory into their targets, on the store's threads; encoded ones are
-    decoded here. Raises PageFailed."""
+    """Copy pages that are in memory into their targets, on threads that no disk holds up; encoded
+    ones are decoded here. Raises PageFailed."""
     direct: list[PageRead] = []
     encoded: list[PageRead] = []
     for read in reads:
         (direct if is_direct(read, held[read.use.page].meta) else encoded).append(read)
-    copies = [source.read_pool.submit(targets.take, r, held[r.use.page]) for r in direct]
-    taken = [copy.result() for copy in copies]
+    copies = [source.copy_pool.submit(targets.take, r, held[r.use.page]) for r in direct]
+    taken = [result_of(copy) for copy in copies]
     taken += [targets.take(read, held[read.use.page]) for read in encoded]
     if not all(taken):
         raise RuntimeError("the buffers were closed while they were filled")

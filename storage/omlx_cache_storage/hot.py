@@ -29,7 +29,8 @@ class HotTier:
 
     `_lock` guards `_index`, `_order`, `_bytes`, `_reserved`, `_dirty_bytes` (of unwritten
     pages), `_queued_bytes` (pinned ones of them), `_allowed` (what may be held for now,
-    `limit_bytes` at most), `_peak`, `_evicted`; any thread may call. No I/O here. A pinned page
+    `limit_bytes` at most), `_peak`, `_evicted`, `_closed`; any thread may call. No I/O here. A
+    pinned page
     (queued for the disk) is never evicted. With `keep_dirty` a page that the disk lacks is not
     evicted either, but named for writing first.
     Without `retain` a page leaves as soon as the disk has it. `backed` says that there is a disk:
@@ -60,6 +61,7 @@ class HotTier:
         self._queued_bytes = 0
         self._peak = 0
         self._evicted = 0
+        self._closed = False
 
     def reserve(
         self,
@@ -79,7 +81,7 @@ class HotTier:
         """
         with self._lock:
             victims, dirty = self._victims(nbytes, own, evict, give_up_dirty, position)
-            if victims is None:
+            if victims is None or self._closed:
                 return Grant(False, dirty)
             for page in victims:
                 self._drop(page)
@@ -133,7 +135,7 @@ class HotTier:
         with self._lock:
             self._reserved -= meta.nbytes
             old = self._index.get(meta.id)
-            if old is not None and old.held >= meta.held:
+            if self._closed or (old is not None and old.held >= meta.held):
                 return False
             self._drop(meta.id)
             held = Held(page, dirty, 0 if old is None else old.pins)
@@ -257,6 +259,13 @@ class HotTier:
         """Forget pages, pinned or not; return how many there were."""
         with self._lock:
             return sum(self._drop(page) for page in pages)
+
+    def close(self) -> None:
+        """Forget every page, and take no more, not even what was admitted before."""
+        with self._lock:
+            self._closed = True
+            for page in list(self._index):
+                self._drop(page)
 
     def tails(self, parent: BlockKey) -> set[Tail]:
         with self._lock:

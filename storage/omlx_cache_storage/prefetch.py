@@ -10,6 +10,7 @@ from concurrent.futures import Future
 
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.interrupts import deferred, uninterrupted, wait_in_turns
 from omlx_cache_storage.page import Buffer, Page, PageId
 from omlx_cache_storage.readers import ReaderPool
 from omlx_cache_storage.tier import BackingTier
@@ -29,8 +30,10 @@ class Prefetch:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until the pages are in, or until `timeout` seconds; True when it has ended."""
-        return self._ended.wait(timeout)
+        with deferred:
+            return wait_in_turns(self._ended.wait, timeout)
 
+    @uninterrupted
     def cancel(self) -> None:
         """Stop after the page that is being read; pages read so far stay."""
         self._cancelled.set()

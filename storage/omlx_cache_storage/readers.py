@@ -17,6 +17,8 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+from omlx_cache_storage.interrupts import deferred, result_of, wait_in_turns
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -77,21 +79,28 @@ def _employ(employment: _Employment) -> None:
 
 
 class ReaderPool(Executor):
-    """Runs tasks in the order in which they came, on at most `threads` daemon threads.
+    """Runs tasks in the order in which they came, on at most `threads` daemon threads; its owner
+    may allow more, `most` in all, while some hang.
 
-    Mutable: `_employed` and `_closed`, guarded by `_lock`, which is held over no task. A pool that
-    is lost without `shutdown` ends its threads without taking a lock.
+    Mutable: `_limit`, `_employed` and `_closed`, guarded by `_lock`, which is held over no task. A
+    pool that is lost without `shutdown` ends its threads without taking a lock.
     """
 
-    def __init__(self, threads: int, name: str) -> None:
+    def __init__(self, threads: int, name: str, *, most: int = 0) -> None:
         self._limit = threads
+        self._most = max(threads, most)
         self._name = name
         self._lock = threading.Lock()
         self._tasks: _Tasks = SimpleQueue()
         self._employed: list[_Employment] = []
         self._closed = False
-        self._finalizer = weakref.finalize(self, _end, self._tasks, threads)
+        self._finalizer = weakref.finalize(self, _end, self._tasks, self._most)
         self._finalizer.atexit = False
+
+    def allow(self, threads: int) -> None:
+        """From now on employ up to `threads`; those that are employed stay."""
+        with self._lock:
+            self._limit = min(threads, self._most)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         """Queue a call and return its future; raises RuntimeError after `shutdown`."""
@@ -122,12 +131,27 @@ class ReaderPool(Executor):
             employed = list(self._employed)
         if cancel_futures:
             _cancel(self._tasks)
-        _end(self._tasks, self._limit)
+        _end(self._tasks, self._most)
         deadline = None if timeout is None else time.monotonic() + timeout
         for employment in employed:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            employment.ended.wait(left)
+            wait_in_turns(employment.ended.wait, left)
         return all(employment.ended.is_set() for employment in employed)
+
+
+def on_another_thread(call: Callable[[], T], name: str) -> T:
+    """Return what a call that waits for a disk returns, or raise what it raises; on the main thread
+    such that an interrupt ends the wait, and not the call."""
+    if not deferred.active:
+        return call()
+    pool = ReaderPool(1, name)
+    try:
+        result = result_of(pool.submit(call))
+    except BaseException:
+        pool.stop(0.0)
+        raise
+    pool.stop(1.0)
+    return result
 
 
 def _run(tasks: _Tasks) -> None:

@@ -11,6 +11,7 @@ from functools import partial
 
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.policy import WritePolicy
@@ -21,6 +22,9 @@ from omlx_cache_storage.writer import Documents, Writer
 
 FLUSH_SECONDS = 30.0
 _PARTS = ("counters", "_policy", "_clock", "hot", "cold", "_levels", "writer")
+STARVED_ROUNDS = 32
+"""How often a flush finds the queue full of what others offer, and none of its own pages taken,
+before it gives up: without a deadline it would go on for as long as they do."""
 
 
 def _nothing(_view: TierView) -> Iterable[PageId]:
@@ -218,6 +222,7 @@ class Tiers:
         for tier in self._levels:
             tier.demote(pages, stamp)
 
+    @uninterrupted
     def shrink_hot(self, nbytes: int) -> bool:
         """Evict from memory down to `nbytes`; False when pages in use hinder that."""
         return self.hot.shrink(nbytes)
@@ -248,8 +253,8 @@ class Tiers:
         return self.writer is None or self.writer.stop(timeout)
 
     def empty_hot(self) -> None:
-        """Drop every page from memory, whatever it is worth."""
-        self.hot.discard(self.hot.pages())
+        """Drop every page from memory, whatever it is worth, and take no more."""
+        self.hot.close()
 
     def without_owner(self) -> "Tiers":
         """Return these very tiers as an object of their own: who holds it keeps no object of a
@@ -263,6 +268,7 @@ class Tiers:
         for tier in self._levels:
             tier.discard([page])
 
+    @uninterrupted
     def clear(self, namespace: BlockKey, timeout: float = FLUSH_SECONDS) -> int:
         """Delete every page of a namespace and return how many there were.
 
@@ -286,14 +292,16 @@ class Tiers:
         """How many pages the writer is done with."""
         return 0 if self.writer is None else self.writer.ended
 
+    @uninterrupted
     def wait_for_writer(self, timeout: float, since: int | None = None) -> bool:
         """Block until the writer has done a page, since `writes_ended` was `since`; False when it
         has not and none is pending, or at the timeout."""
         return self.writer is not None and self.writer.wait_for_progress(timeout, since)
 
+    @uninterrupted
     def flush(self, timeout: float | None = FLUSH_SECONDS) -> bool:
         """Block until what was stored before the call is durable; False after `timeout` seconds,
-        or when the disk refused a page.
+        when the disk refused a page, or when others keep the queue full.
 
         Pages that the policy holds back are not waited for, nor one larger than the queue, nor
         the deep end of a sequence that the disk's budget has no room for.
@@ -305,6 +313,7 @@ class Tiers:
         # What others store meanwhile would keep a flush waiting for as long as they do.
         known = self.hot.pages() if self._policy.on_flush else set()
         retried = False
+        starved, before = 0, len(known) + 1
         while True:
             # Queued before the barrier: a page that the idle writer takes up behind it would
             # look durable, and be pending.
@@ -317,14 +326,20 @@ class Tiers:
             left = self._unwritten(known)
             if failing and (retried or not left):
                 return False
-            if writer.stopped or (queued and not left and not self._pending(known)):
+            pending = self._pending(known)
+            if writer.stopped or (queued and not left and not pending):
                 return not left
             retried = retried or failing
+            starved = starved + 1 if len(left) + pending >= before else 0
+            if starved >= STARVED_ROUNDS:
+                return False
+            before = len(left) + pending
 
-    def _pending(self, known: Collection[PageId]) -> bool:
-        """True when a page of `known` ones is queued: the disk lost it while the flush waited."""
+    def _pending(self, known: Collection[PageId]) -> int:
+        """Count the pages of `known` ones that are queued: the disk lost them while the flush
+        waited."""
         infos = (self.hot.info(page) for page in known)
-        return any(info is not None and info.tier == "pending" for info in infos)
+        return sum(info is not None and info.tier == "pending" for info in infos)
 
     def _unwritten(self, known: Collection[PageId]) -> list[PageId]:
         limit = 0 if self.writer is None else self.writer.limit_bytes

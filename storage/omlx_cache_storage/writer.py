@@ -5,12 +5,14 @@ A queued page stays pinned in the hot tier, so it is readable and its bytes are 
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 
 from omlx_cache_storage.breaker import CircuitBreaker
 from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.interrupts import wait_in_turns
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId
 from omlx_cache_storage.stats import WriterUsage
@@ -128,7 +130,8 @@ class Writer:
                 return True
             if not self._jobs and not self._busy:
                 return False
-            self._changed.wait_for(lambda: self._ended != before or self._stopping, timeout)
+        self._wait(lambda: self._ended != before, timeout)
+        with self._changed:
             return self._ended != before
 
     def flush(self, timeout: float | None) -> bool:
@@ -144,19 +147,25 @@ class Writer:
             self._asked += 1
             asked = self._asked
             self._changed.notify_all()
-            self._wait(lambda: self._answered >= asked, timeout)
+        self._wait(lambda: self._answered >= asked, timeout)
+        with self._changed:
             stopped = self._stopping and self._ended >= accepted
             return self._answered >= asked or stopped
 
     def _wait(self, done: Callable[[], bool], timeout: float | None) -> None:
-        self._changed.wait_for(lambda: done() or self._stopping, timeout)
+        def turn(seconds: float | None) -> bool:
+            with self._changed:
+                return self._changed.wait_for(lambda: done() or self._stopping, seconds)
+
+        wait_in_turns(turn, timeout)
 
     def stop(self, timeout: float | None) -> bool:
-        """Write what is pending, within `timeout` seconds, and end the thread.
+        """Write what is pending and end the thread, within `timeout` seconds in all.
 
         False when something was left; it is counted as dropped. A write that hangs in the disk
         is left behind on its daemon thread.
         """
+        deadline = None if timeout is None else time.monotonic() + timeout
         clean = self.flush(timeout)
         with self._changed:
             self._stopping = True
@@ -166,9 +175,14 @@ class Writer:
             self._changed.notify_all()
         for job in abandoned:
             self._hot.unpin(job.page, written=None)
-        if self._thread.is_alive():
-            self._thread.join(timeout if clean else 1.0)
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        wait_in_turns(self._has_ended, left)
         return clean and not abandoned
+
+    def _has_ended(self, timeout: float | None) -> bool:
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def usage(self) -> WriterUsage:
         with self._changed:

@@ -18,7 +18,7 @@ _SCRIPT = Path(__file__).with_name("store_process.py")
 @pytest.fixture
 def runtime_dir() -> Iterator[Path]:
     """A private directory whose path leaves room for a socket's name; pytest's own do not."""
-    path = Path(tempfile.mkdtemp(prefix="oc-", dir="/tmp"))
+    path = Path(tempfile.mkdtemp(prefix=f"oc-{os.getpid()}-", dir="/tmp"))
     yield path
     shutil.rmtree(path)
 

@@ -1,5 +1,6 @@
 """A short runtime directory, and raw clients."""
 
+import os
 import shutil
 import socket
 import struct
@@ -16,7 +17,7 @@ from omlx_cache.control import ControlServer
 @pytest.fixture
 def runtime_dir() -> Iterator[Path]:
     """A private directory whose path leaves room for a socket's name; pytest's own do not."""
-    path = Path(tempfile.mkdtemp(prefix="oc-", dir="/tmp"))
+    path = Path(tempfile.mkdtemp(prefix=f"oc-{os.getpid()}-", dir="/tmp"))
     yield path
     shutil.rmtree(path)
 

@@ -18,7 +18,11 @@ from omlx_cache.control.frames import REQUEST_LIMIT, decode_reply, decode_reques
 from omlx_cache.control.peer import parse_xucred, peer_uid
 
 Connect = Callable[[ControlServer], Any]
-HANDLERS = {"ping": lambda args: "pong", "large": lambda args: b"x" * (32 * 2**20)}
+HANDLERS = {
+    "ping": lambda args: "pong",
+    "page": lambda args: b"x" * 2**20,
+    "large": lambda args: b"x" * (32 * 2**20),
+}
 
 
 def _serves(server: ControlServer, connect: Connect) -> bool:
@@ -190,6 +194,28 @@ def test_a_crowd_of_silent_clients_does_not_lock_others_out(
 ) -> None:
     with ControlServer(runtime_dir / "a.sock", HANDLERS, max_connections=4) as server:
         crowd = [connect(server) for _ in range(12)]
+        assert _serves(server, connect)
+        assert crowd[0].at_end()
+
+
+def test_two_hundred_bad_clients_cost_a_bounded_number_of_descriptors_and_nobody_an_answer(
+    runtime_dir: Path, connect: Connect
+) -> None:
+    timeouts = Timeouts(idle=5.0, read=0.5, write=0.5)
+    with ControlServer(runtime_dir / "a.sock", HANDLERS, timeouts=timeouts) as server:
+        crowd = []
+        for number in range(200):
+            client = connect(server)
+            crowd.append(client)
+            if number % 4 == 0:
+                client.sock.sendall(struct.pack(">I", 100) + b"\x83")
+            elif number % 4 == 1:
+                client.send({"v": 1, "op": "page", "args": {}})
+            elif number % 4 == 2:
+                client.sock.sendall(b"\0")
+            if number % 20 == 0:
+                assert _serves(server, connect)
+                assert len(server._connections) <= 64
         assert _serves(server, connect)
         assert crowd[0].at_end()
 

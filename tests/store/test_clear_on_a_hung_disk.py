@@ -1,5 +1,6 @@
 """`clear` waits for the disk; whoever asks for anything else does not wait for `clear`."""
 
+import os
 import shutil
 import tempfile
 import threading
@@ -16,7 +17,7 @@ from omlx_cache_storage.cold.tier import ColdTier
 @pytest.fixture
 def short_dir() -> Iterator[Path]:
     """A private directory whose path leaves room for a socket's name; pytest's own do not."""
-    path = Path(tempfile.mkdtemp(prefix="oc-", dir="/tmp"))
+    path = Path(tempfile.mkdtemp(prefix=f"oc-{os.getpid()}-", dir="/tmp"))
     yield path
     shutil.rmtree(path)
 

@@ -27,7 +27,7 @@ def open_umask() -> Iterator[None]:
 
 @pytest.fixture
 def runtime_dir() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="oc-", dir="/tmp"))
+    path = Path(tempfile.mkdtemp(prefix=f"oc-{os.getpid()}-", dir="/tmp"))
     yield path
     shutil.rmtree(path)
 

@@ -51,7 +51,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = Path(tempfile.mkdtemp(prefix="omlx-machine-"))
+        self.directory = Path(tempfile.mkdtemp())
         self.disk = FaultyDisk()
         self.known: dict[PageId, int] = {}
         self.durable: set[PageId] = set()

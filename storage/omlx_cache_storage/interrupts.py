@@ -1,0 +1,202 @@
+"""Signals wait until the store is done with a call: no handler runs, and raises, in its middle.
+
+Python runs signal handlers on the main thread between any two instructions. One that raises, as
+Ctrl-C does, would leave books half-written and locks held (`with condition` keeps its lock in 4 of
+10 tries); one that asks the store for anything would wait for a lock that its own thread holds.
+So a call of the store on the main thread puts off the handlers that Python has: they run when it
+ends, or at the next point of it where nothing is half-done. Other threads run no handlers.
+"""
+
+import _thread
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import wraps
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_Handler = Callable[[int, FrameType | None], Any]
+
+TURN_SECONDS = 0.05
+"""How long a handler waits at most where the main thread waits for a disk."""
+PATIENCE_SECONDS = 2.0
+"""How long a handler waits at most, wherever the main thread is: a hang must be breakable."""
+
+# Asking for each handler costs as much as the rest, so: those that programs handle. Not SIGPROF
+# and SIGVTALRM, which are for profilers that want to see the middle.
+_NUMBERS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGALRM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCHLD,
+)
+
+
+class _Deferral:
+    """A context manager, to be entered any number of times; without effect on other threads.
+
+    Mutable by the main thread: `_depth`, `_thread`; `_before`, the handlers that were put off;
+    `_came`, the signals since, and `_since`, when the first of them came. `_reminding` is true
+    while a thread watches how long they wait. A handler of ours that an interrupt left in place
+    passes its signal on, so that every state between two instructions is a good one.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._thread = 0
+        self._before: dict[int, _Handler] = {}
+        self._came: dict[int, FrameType | None] = {}
+        self._since = 0.0
+        self._reminding = False
+
+    def __enter__(self) -> None:
+        if not _on_main_thread():
+            return
+        if not self._depth:
+            try:
+                self._put_off()
+            except BaseException:
+                self._restore()
+                raise
+            self._thread = threading.get_ident()
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        if not _on_main_thread():
+            return
+        if self._depth > 1:
+            self._depth -= 1
+            return
+        self._depth = 0
+        try:
+            self._deliver()
+        finally:
+            self._restore()
+
+    @property
+    def active(self) -> bool:
+        """True when the calling thread has put its handlers off."""
+        return self._depth > 0 and _on_main_thread()
+
+    def point(self) -> None:
+        """Run the handlers of signals that have come; to be called where nothing is half-done and
+        no lock is held. Raises what they raise."""
+        if self._came and self.active:
+            self._deliver()
+
+    def after_fork(self) -> None:
+        """Forget, in the child, a call that the parent's main thread was in."""
+        if self._depth and self._thread != threading.get_ident():
+            self._depth = 0
+            self._came.clear()
+            self._restore()
+        self._reminding = False
+
+    def _put_off(self) -> None:
+        for number in _NUMBERS:
+            handler = signal.getsignal(number)
+            if callable(handler) and handler != self._note:
+                self._before[number] = handler
+                # A subinterpreter has a main thread, and no signals.
+                with contextlib.suppress(ValueError):
+                    signal.signal(number, self._note)
+
+    def _restore(self) -> None:
+        for number, handler in list(self._before.items()):
+            if signal.getsignal(number) == self._note:
+                signal.signal(number, handler)
+            self._before.pop(number, None)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if not self._came:
+            self._since = time.monotonic()
+        self._came[number] = frame
+        if not self._depth or time.monotonic() - self._since >= PATIENCE_SECONDS:
+            self._deliver()
+        elif not self._reminding:
+            self._reminding = True
+            # Not by `threading`: its `start` waits, with a lock of the kind that a handler breaks.
+            _thread.start_new_thread(self._remind, ())
+
+    def _remind(self) -> None:
+        """Send signals again that wait for too long. Runs on a thread of its own."""
+        while True:
+            time.sleep(PATIENCE_SECONDS)
+            if not self._came:
+                self._reminding = False
+                return
+            for number in list(self._came):
+                if signal.getsignal(number) == self._note:
+                    signal.pthread_kill(self._thread, number)
+
+    def _deliver(self) -> None:
+        if not self._came:
+            return
+        try:
+            number, frame = self._came.popitem()
+            handler = self._before.get(number)
+            if handler is not None:
+                handler(number, frame)
+        finally:
+            self._deliver()
+
+
+def _on_main_thread() -> bool:
+    return threading.get_ident() == threading.main_thread().ident
+
+
+deferred = _Deferral()
+os.register_at_fork(after_in_child=deferred.after_fork)
+
+
+def uninterrupted(function: Callable[P, T]) -> Callable[P, T]:
+    """Have a function put off the handlers of signals while it runs on the main thread."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        with deferred:
+            return function(*args, **kwargs)
+
+    return call
+
+
+def wait_in_turns(wait: Callable[[float | None], bool], timeout: float | None) -> bool:
+    """Call `wait(seconds)` until it is True or `timeout` seconds have passed; return the last.
+
+    Handlers run between the turns: the caller holds no lock, and nothing that it has not secured.
+    """
+    if not deferred.active:
+        return wait(timeout)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        deferred.point()
+        left = TURN_SECONDS if deadline is None else deadline - time.monotonic()
+        if wait(max(0.0, min(left, TURN_SECONDS))):
+            return True
+        if left <= TURN_SECONDS and deadline is not None:
+            return wait(max(0.0, deadline - time.monotonic()))
+
+
+def result_of(future: "Future[T]") -> T:
+    """Return a future's result, or raise its error; handlers of signals run while it is awaited."""
+
+    def came(seconds: float | None) -> bool:
+        try:
+            future.exception(seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    if not future.done():
+        wait_in_turns(came, None)
+    return future.result()

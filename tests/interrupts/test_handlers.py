@@ -1,0 +1,198 @@
+"""Handlers of signals run when the store is done with a call, or where it waits for a disk."""
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from kit.storage import FaultyDisk, Story, commit, files_in, open_store
+from kit.storm import Work
+from omlx_cache import BlockStore
+from omlx_cache_storage import interrupts
+from omlx_cache_storage.interrupts import deferred
+
+Handler = Callable[[int, FrameType | None], object]
+
+
+class Interrupted(Exception):
+    """What the handlers of these tests raise."""
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    raise Interrupted
+
+
+@contextmanager
+def handling(handler: Handler, number: int = signal.SIGUSR1) -> Iterator[None]:
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def to_main_thread(number: int = signal.SIGUSR1) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, number)
+
+
+def small(directory: Path, disk: FaultyDisk | None = None) -> BlockStore:
+    return open_store(directory, disk, hot_bytes=192 * 1024, queue_bytes=64 * 1024, block_size=16)
+
+
+def test_a_handler_runs_after_the_call_and_is_back_in_its_place() -> None:
+    ran: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        ran.append(number)
+
+    with handling(note):
+        with deferred:
+            with deferred:
+                signal.raise_signal(signal.SIGUSR1)
+            assert ran == []
+        assert ran == [signal.SIGUSR1]
+        assert signal.getsignal(signal.SIGUSR1) is note
+
+
+def test_what_a_handler_raises_comes_out_of_the_call_and_the_next_handler_runs_too() -> None:
+    ran: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        ran.append(number)
+
+    def both() -> None:
+        with deferred:
+            signal.raise_signal(signal.SIGUSR2)
+            signal.raise_signal(signal.SIGUSR1)
+
+    with handling(note, signal.SIGUSR2), handling(_raise), pytest.raises(Interrupted):
+        both()
+    assert ran == [signal.SIGUSR2]
+
+
+def test_signals_without_a_handler_of_python_s_and_other_threads_are_left_alone() -> None:
+    seen: list[object] = []
+
+    def look() -> None:
+        with deferred:
+            seen.append(signal.getsignal(signal.SIGUSR1))
+
+    with deferred:
+        assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
+    thread = threading.Thread(target=look)
+    with handling(_raise):
+        thread.start()
+        thread.join()
+    assert seen == [_raise]
+
+
+def test_a_handler_that_waits_for_too_long_runs_wherever_the_thread_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(interrupts, "PATIENCE_SECONDS", 0.05)
+    lock = threading.Lock()
+    lock.acquire()
+    with handling(_raise), deferred:
+        signal.raise_signal(signal.SIGUSR1)
+        with pytest.raises(Interrupted):
+            lock.acquire(timeout=60)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_the_child_of_a_fork_during_a_call_has_its_handlers_back() -> None:
+    status: list[int] = []
+
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            back = signal.getsignal(signal.SIGUSR1) is _raise
+            os._exit(0 if back and not deferred.active else 1)
+        status.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    thread = threading.Thread(target=fork)
+    with handling(_raise), deferred:
+        thread.start()
+        thread.join()
+    assert status == [0]
+
+
+@pytest.mark.parametrize("call", ["flush", "close", "clear"])
+def test_an_interrupt_ends_the_wait_for_a_hung_disk_and_close_goes_on(
+    tmp_path: Path, call: str
+) -> None:
+    disk, story = FaultyDisk(), Story()
+    disk.gate.clear()
+    store = open_store(tmp_path, disk)
+    commit(store, story, 1)
+    assert disk.reached.wait(30)
+    calls = {
+        "flush": lambda: store.flush(60),
+        "close": lambda: store.close(60),
+        "clear": lambda: store.clear(story.namespace, 60),
+    }
+    sender = threading.Timer(0.2, to_main_thread)
+    began = time.monotonic()
+    with handling(_raise):
+        sender.start()
+        with pytest.raises(Interrupted):
+            calls[call]()
+    assert time.monotonic() - began < 10
+    sender.join()
+    disk.gate.set()
+    assert store.close(30)
+    assert call == "clear" or len(files_in(tmp_path)) == 1
+    assert store.hot.pages() == set()
+
+
+def test_a_handler_may_ask_the_store_wherever_the_main_thread_is(tmp_path: Path) -> None:
+    with small(tmp_path) as store:
+        work, pick, asked = Work(store, 1), random.Random(1), 0
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            nonlocal asked
+            store.stats()
+            store.flush(0.01)
+            store.restores.settle()
+            asked += 1
+
+        def send() -> None:
+            while asked < 200:
+                to_main_thread()
+                time.sleep(pick.random() * 0.004)
+
+        sender = threading.Thread(target=send)
+        with handling(ask):
+            sender.start()
+            while asked < 200:
+                work.step()
+            sender.join()
+        assert not work.wrong
+
+
+def test_a_handler_may_close_the_store_wherever_the_main_thread_is(tmp_path: Path) -> None:
+    pick = random.Random(2)
+    for number in range(12):
+        store = small(tmp_path / str(number))
+        work, closed = Work(store, number), []
+
+        def close(number: int, frame: FrameType | None, store: BlockStore = store) -> None:
+            closed.append(store.close(30))  # noqa: B023
+
+        sender = threading.Timer(pick.random() * 0.15, to_main_thread)
+        with handling(close):
+            sender.start()
+            while not closed:
+                work.step()
+            sender.join()
+        assert closed == [True]
+        assert store.hot.pages() == set()
+        assert not work.wrong

@@ -1,0 +1,112 @@
+"""A flush without a deadline does not wait for as long as others store; a closed store is empty."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from kit.storage import FaultyDisk, Story, commit, files_in, open_store
+
+KIB = 1024
+
+
+def test_a_flush_that_never_gets_a_place_in_the_queue_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story()
+    with open_store(tmp_path, write_policy="back") as store:
+        commit(store, story, 1, 2)
+        flushed: list[bool] = []
+        flushing = threading.Thread(target=lambda: flushed.append(store.flush(None)), daemon=True)
+        with monkeypatch.context() as patch:
+            # What a flush sees when others fill the queue after each of its barriers.
+            patch.setattr(store.writer, "has_room", lambda nbytes: False)
+            flushing.start()
+            flushing.join(30)
+            assert flushed == [False]
+        assert store.flush(30)
+        assert len(files_in(tmp_path)) == 2
+
+
+def test_a_page_that_was_admitted_before_the_close_does_not_stay(tmp_path: Path) -> None:
+    story = Story()
+    with open_store(tmp_path) as store:
+        commit(store, story, 1)
+        assert store.admit(story.nbytes)
+        assert store.reserve(story.nbytes)
+    assert not store.put(story.page(2))
+    assert not store.keep(story.page(3))
+    assert not store.admit(story.nbytes)
+    assert not store.reserve(story.nbytes)
+    assert store.hot.pages() == set()
+    assert store.hot.usage().nbytes == 0
+
+
+def test_a_close_by_two_threads_has_one_deadline_for_both(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    disk.gate.clear()
+    store = open_store(tmp_path, disk)
+    commit(store, Story(), 1)
+    assert disk.reached.wait(30)
+    closed: list[bool] = []
+    closing = [
+        threading.Thread(target=lambda: closed.append(store.close(0.3)), daemon=True)
+        for _ in range(2)
+    ]
+    for thread in closing:
+        thread.start()
+    for thread in closing:
+        thread.join(10)
+    assert closed[:1] == [False]
+    assert len(closed) == 2
+    disk.gate.set()
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from kit.storage import FaultyDisk, Story, commit, open_store
+
+disk, story = FaultyDisk(), Story(nbytes=16 * 1024)
+store = open_store(Path(sys.argv[1]), disk, queue_bytes=48 * 1024)
+disk.gate.clear()
+taken = commit(store, story, *range(1, 13))
+print(len(store.hot.dirty()), flush=True)
+disk.gate.set()
+sys.stdin.read()
+"""
+
+
+def test_what_a_full_queue_dropped_is_on_the_disk_after_an_idle_moment_and_kill_9(
+    tmp_path: Path,
+) -> None:
+    """Nobody flushes: the writer finds by itself what the queue had no room for."""
+    entries = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": entries},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None
+        assert int(child.stdout.readline()) > 0
+        written = threading.Event()
+
+        def watch() -> None:
+            while len(files_in(tmp_path)) < 12 and not written.wait(0.05):
+                pass
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        watching.join(60)
+        written.set()
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    story = Story(nbytes=16 * KIB)
+    with open_store(tmp_path) as store:
+        assert all(store.find(story.id(number)) is not None for number in range(1, 13))
