@@ -115,6 +115,8 @@ class Handler(APIHandler):  # type: ignore[misc]
         """Answer a request that is none: a garbled line, too many headers, another method."""
         code = _CLIENTS_DOING.get(code, code)
         text = message or self.responses.get(code, ("the request is not understood",))[0]
+        # A line that is none passes for HTTP/0.9, whose answers have no status.
+        self.request_version = "HTTP/1.0"
         self.close_connection = True
         self._unread = True
         self._send_text(code, text)
