@@ -2,6 +2,8 @@
 
 import gc
 import logging
+import threading
+import time
 from collections.abc import Callable
 from queue import Empty
 from typing import Any
@@ -24,6 +26,8 @@ from omlx_cache.integrations.mlx_lm.server.replies import Reply
 from omlx_cache.integrations.mlx_lm.server.requests import check_sampling, check_tokens
 
 _log = logging.getLogger(__name__)
+
+_HURRY_SECONDS = 2.0
 
 
 class CheckedResponseGenerator(ResponseGenerator):  # type: ignore[misc]
@@ -54,11 +58,17 @@ class CheckedResponseGenerator(ResponseGenerator):  # type: ignore[misc]
             raise Unavailable("the server is ending")
         return super().generate(request, generation_args, progress_callback)
 
-    def stop(self, seconds: float) -> bool:
-        """End what is computed, and the thread; False when that takes longer than `seconds`."""
+    def stop(self, seconds: float, hurry: threading.Event | None = None) -> bool:
+        """End what is computed, and the thread; False when that takes longer than `seconds`, or
+        than a moment after `hurry` is set."""
         self.cutting = True
         self._stop = True
-        self._generation_thread.join(seconds)
+        deadline = time.monotonic() + seconds
+        while self._generation_thread.is_alive() and (left := deadline - time.monotonic()) > 0:
+            if hurry is not None and hurry.is_set():
+                deadline = min(deadline, time.monotonic() + _HURRY_SECONDS)
+                hurry = None
+            self._generation_thread.join(min(left, 0.1))
         ended = Unavailable("the server is ending")
         for reply in list(self._replies):
             reply.put(ended)

@@ -104,7 +104,10 @@ class RecoveringBatchGenerator(BatchGenerator):  # type: ignore[misc]
                 self._alone.clear()
             for batch in [b for b in self._cleared if uid in b.uids]:
                 self._cleared.remove(batch)
-        return super().remove(uids, *args, **options)
+        removed = super().remove(uids, *args, **options)
+        if self._tried is None:
+            self._end_trial()
+        return removed
 
     def _dropped(self, uids: Sequence[int]) -> None:
         """Called when rows lose their places in the batches, before they begin again."""

@@ -126,7 +126,7 @@ class _Serving:
             try:
                 if httpd is not None and listener is not None:
                     self._drain(httpd, listener, hurry)
-                ended = responses is None or responses.stop(STOP_SECONDS)
+                ended = responses is None or responses.stop(STOP_SECONDS, hurry)
                 if httpd is not None:
                     httpd.gate.wait(LAST_WORDS_SECONDS, threading.Event())
                     httpd.hang_up()
