@@ -4,6 +4,7 @@ headers that lie, lines that are none. None of them is a request that takes long
 import json
 import random
 import string
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 CHAT = "/v1/chat/completions"
@@ -39,12 +40,19 @@ class Sent(NamedTuple):
     whole: bool
 
 
-def requests(count: int, seed: int) -> "list[Sent] | Any":
+def requests(count: int, seed: int) -> Iterator[Sent]:
     """Yield `count` requests; the same for the same seed."""
     chance = random.Random(seed)
     kinds = [_fields, _bytes, _shapes, _noise, _headers, _lines, _cut]
     for _ in range(count):
         yield chance.choices(kinds, [30, 30, 8, 10, 10, 7, 5])[0](chance)
+
+
+def largest(count: int, seed: int) -> Iterator[Sent]:
+    """Yield requests of the kind that takes most memory."""
+    chance = random.Random(seed)
+    for _ in range(count):
+        yield _shapes(chance)
 
 
 def _valid(chance: random.Random) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kit.tinylm import Server, serve_ours
-from kit.tinylm.failing import BAD, make_failing_model
+from kit.tinylm.failing import BAD, ODD, make_failing_model
 from kit.wire import Answer, completion, connected, exchange, read_answer
 
 LONG = {"max_tokens": 120, "logit_bias": {"2": -100.0, str(BAD): -100.0}}
@@ -115,3 +115,15 @@ def test_what_failed_leaves_nothing_in_the_cache_that_others_would_restore(serve
     other = ask(server, prompt=tokens, **LONG)
     assert text_of(first) == text_of(other)
     assert ask(server, prompt="").status == 400
+
+
+def test_an_error_outside_the_model_ends_its_request_and_not_the_server(server: Server) -> None:
+    """Too few logits for the eleven best: an error of the server's loop, between two steps."""
+    odd = {"prompt": [*prompt(80), ODD], "top_logprobs": 11}
+    answer = ask(server, **odd)
+    assert answer.status == 500
+    assert "argpartition" in answer.error
+    assert ask(server, prompt=prompt(81)).status == 200
+    again = ask(server, **odd)
+    assert (again.status, "failed before" in again.error) == (500, True)
+    assert ask(server, prompt=prompt(82)).status == 200

@@ -1,4 +1,4 @@
-"""A model on disk that cannot compute one of its tokens."""
+"""A model on disk that cannot compute one of its tokens, and computes another oddly."""
 
 import json
 from pathlib import Path
@@ -8,8 +8,11 @@ from .saved import VOCAB, make_model
 BAD = VOCAB - 1
 """The token that the model fails at; no text has it, but for the last Greek letter."""
 
+ODD = VOCAB - 2
+"""The token after which the model gives fewer logits than it has tokens."""
+
 _SOURCE = f'''
-"""qwen3, with one token that it cannot compute."""
+"""qwen3, with a token that it cannot compute."""
 
 import mlx.core as mx
 from mlx_lm.models import qwen3
@@ -21,7 +24,8 @@ class Model(qwen3.Model):
     def __call__(self, inputs, *args, **options):
         if mx.any(inputs == {BAD}).item():
             raise RuntimeError("the bad token")
-        return super().__call__(inputs, *args, **options)
+        logits = super().__call__(inputs, *args, **options)
+        return logits[..., :8] if mx.any(inputs == {ODD}).item() else logits
 '''
 
 
