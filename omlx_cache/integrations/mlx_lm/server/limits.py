@@ -1,4 +1,4 @@
-"""What one request, and all that are held at once, may take. Imports no MLX."""
+"""What one request, and all that are held at once, may take."""
 
 import resource
 from collections.abc import Mapping
