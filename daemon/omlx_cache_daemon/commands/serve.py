@@ -1,9 +1,7 @@
 """`omlx-cache serve`: mlx-lm's OpenAI-compatible server, with prompts kept across restarts."""
 
 import argparse
-import logging
 import os
-import sys
 
 from omlx_cache_daemon.options import positive_seconds
 from omlx_cache_daemon.server_flags import (
@@ -45,8 +43,6 @@ def run(args: argparse.Namespace) -> int:
     )
     code = serve(args, given_settings(args), args.drain_timeout, limits)
     # MLX frees the generation thread's compiled functions after Python has joined it, and needs
-    # the interpreter for that: if it is being taken down by then, the process aborts.
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    # the interpreter for that: if it is being taken down by then, the process aborts. What was
+    # written is flushed already; a thread that was left behind may hold what flushing waits for.
     os._exit(code)

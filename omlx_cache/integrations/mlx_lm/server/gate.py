@@ -62,6 +62,10 @@ class Gate:
                 self._answering.discard(connection)
                 self._changed.notify_all()
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def close(self) -> None:
         """Let no more requests under way."""
         with self._changed:

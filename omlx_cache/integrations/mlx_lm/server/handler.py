@@ -18,7 +18,7 @@ from omlx_cache.integrations.mlx_lm.server.receiving import (
     linger,
     read_body,
 )
-from omlx_cache.integrations.mlx_lm.server.refusals import Refused
+from omlx_cache.integrations.mlx_lm.server.refusals import Refused, TooSlow, Unavailable
 from omlx_cache.integrations.mlx_lm.server.requests import check_body
 
 _log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Handler(APIHandler):  # type: ignore[misc]
                 return
             length = body_length(self.headers, self.limits.body_bytes)
             with self.gate.hold(length):
-                self._parsed = parse_body(read_body(self.rfile, length), self.limits.json_values)
+                self._parsed = parse_body(self._read(length), self.limits.json_values)
                 self.connection.settimeout(WRITE_SECONDS)
                 with self.gate.answering(self.connection):
                     self._answer()
@@ -73,6 +73,14 @@ class Handler(APIHandler):  # type: ignore[misc]
             self._refuse(error)
         except (ConnectionError, TimeoutError):
             _log.info("the client has gone")
+
+    def _read(self, length: int) -> bytearray:
+        try:
+            return read_body(self.rfile, length)
+        except TooSlow:
+            if self.gate.closed:
+                raise Unavailable("the server is ending") from None
+            raise
 
     def _answer(self) -> None:
         # What mlx-lm reads and parses is this; `body` is what was parsed before.

@@ -56,7 +56,7 @@ def serve(
     maybe_set_recommended_wired_limit()
     with ExitStack() as stack:
         bound = stack.enter_context(bind(args.host, args.port)) if leads else None
-        signals = stack.enter_context(Signals())
+        signals = stack.enter_context(Signals(last=True))
         store = BlockStore(cache_settings, name="serve")
         try:
             return _Serving(args, store, limits, drain_seconds, signals).run(bound)

@@ -12,11 +12,13 @@ from typing import Any
 class Signals:
     """Counts SIGINT and SIGTERM while the block runs, on the main thread.
 
-    `count` is written by the handler, and by nothing else.
+    With `last` the process ends after the block, and signals from then on are ignored: one more
+    would interrupt that end. `count` is written by the handler, and by nothing else.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, last: bool = False) -> None:
         self.count = 0
+        self._last = last
         self._before: dict[int, Callable[..., Any] | int | None] = {}
 
     def __enter__(self) -> "Signals":
@@ -29,7 +31,7 @@ class Signals:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if self._last else handler)
         os.close(self._wake)
         os.close(self._woken)
 
