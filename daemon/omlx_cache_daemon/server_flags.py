@@ -4,6 +4,7 @@ import argparse
 import json
 
 from omlx_cache.settings.sizes import parse_size
+from omlx_cache_daemon.options import positive_count, positive_seconds
 
 SETTINGS = {
     "block_size": "tokens in a block",
@@ -106,11 +107,55 @@ def add_server(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--pipeline", action="store_true", help="instead of tensor parallelism")
 
 
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """Add what requests may take of this machine."""
+    group = parser.add_argument_group("limits", "What a request may take; beyond it is refused.")
+    group.add_argument(
+        "--max-body-bytes",
+        type=_positive_size,
+        default=32 << 20,
+        metavar="SIZE",
+        help="size of a request's body (default: 32MiB)",
+    )
+    group.add_argument(
+        "--max-prompt-tokens",
+        type=positive_count,
+        metavar="N",
+        help="length of a prompt (default: the context in the model's configuration)",
+    )
+    group.add_argument(
+        "--max-requests",
+        type=positive_count,
+        default=512,
+        metavar="N",
+        help="requests that are held at once (default: %(default)s)",
+    )
+    group.add_argument(
+        "--receive-timeout",
+        type=positive_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long a client may pause while it sends; ten times that for all of a request "
+        "(default: %(default)s)",
+    )
+
+
 def _port(text: str) -> int:
     """Return a TCP port; argparse reports anything else."""
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
     return int(text)
+
+
+def _positive_size(text: str) -> int:
+    """Return a size of at least one byte; argparse reports anything else."""
+    try:
+        size = parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size of at least 1 byte")
+    return size
 
 
 def _size(text: str) -> int:

@@ -1,12 +1,16 @@
 """`omlx-cache serve`: mlx-lm's OpenAI-compatible server, with prompts kept across restarts."""
 
 import argparse
-import logging
 import os
-import sys
 
 from omlx_cache_daemon.options import positive_seconds
-from omlx_cache_daemon.server_flags import add_model, add_server, add_settings, given_settings
+from omlx_cache_daemon.server_flags import (
+    add_limits,
+    add_model,
+    add_server,
+    add_settings,
+    given_settings,
+)
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -19,6 +23,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     add_model(parser)
     add_server(parser)
+    add_limits(parser)
     add_settings(parser)
     parser.add_argument(
         "--drain-timeout",
@@ -30,12 +35,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
+    from omlx_cache.integrations.mlx_lm.server.limits import Limits
     from omlx_cache.integrations.mlx_lm.server.serve import serve
 
-    code = serve(args, given_settings(args), args.drain_timeout)
+    limits = Limits(
+        args.max_body_bytes, args.max_prompt_tokens, args.max_requests, args.receive_timeout
+    )
+    code = serve(args, given_settings(args), args.drain_timeout, limits)
     # MLX frees the generation thread's compiled functions after Python has joined it, and needs
-    # the interpreter for that: if it is being taken down by then, the process aborts.
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    # the interpreter for that: if it is being taken down by then, the process aborts. What was
+    # written is flushed already; a thread that was left behind may hold what flushing waits for.
     os._exit(code)

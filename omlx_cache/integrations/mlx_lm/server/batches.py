@@ -5,9 +5,10 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import mlx_lm.server
-from mlx_lm.generate import BatchGenerator
 
 from omlx_cache.integrations.mlx_lm.following import Following
+from omlx_cache.integrations.mlx_lm.server.recovering import RecoveringBatchGenerator
+from omlx_cache.integrations.mlx_lm.server.replies import Reply
 from omlx_cache.integrations.rows import row_of
 
 
@@ -16,8 +17,10 @@ class Follows(Protocol):
 
     def follow(self, tokens: Sequence[int], start: int) -> Following | None: ...
 
+    def refetch(self, tokens: list[int]) -> tuple[list[Any] | None, list[int]]: ...
 
-class StoringBatchGenerator(BatchGenerator):  # type: ignore[misc]
+
+class StoringBatchGenerator(RecoveringBatchGenerator):
     """Stores each request's blocks after each step, as far as the tiers take them at once.
 
     Mutable by the generation thread: `_followed` by uid.
@@ -26,7 +29,7 @@ class StoringBatchGenerator(BatchGenerator):  # type: ignore[misc]
     def __init__(self, *args: Any, follows: Follows, **options: Any) -> None:
         self._follows = follows
         self._followed: dict[int, Following | None] = {}
-        super().__init__(*args, **options)
+        super().__init__(*args, restore=follows.refetch, **options)
 
     def next(self) -> tuple[list[Any], list[Any]]:
         prompts, generated = super().next()
@@ -39,6 +42,10 @@ class StoringBatchGenerator(BatchGenerator):  # type: ignore[misc]
             else:
                 self._forget(response.uid)
         return prompts, generated
+
+    def _dropped(self, uids: Sequence[int]) -> None:
+        for uid in uids:
+            self._forget(uid)
 
     def remove(self, uids: Sequence[int], *args: Any, **options: Any) -> Any:
         for uid in uids:
@@ -67,13 +74,13 @@ class StoringBatchGenerator(BatchGenerator):  # type: ignore[misc]
 
 
 @contextmanager
-def storing_batches(follows: Follows) -> Any:
+def storing_batches(follows: Follows, reply: Callable[[], Reply | None]) -> Any:
     """Have mlx-lm's server make its batches so while the block runs: it names the class itself,
-    so that no argument reaches it."""
+    so that no argument reaches it. `reply` gives the one to the request that is inserted."""
     upstream: Callable[..., Any] = mlx_lm.server.BatchGenerator
 
     def make(*args: Any, **options: Any) -> StoringBatchGenerator:
-        return StoringBatchGenerator(*args, follows=follows, **options)
+        return StoringBatchGenerator(*args, follows=follows, reply=reply, **options)
 
     mlx_lm.server.BatchGenerator = make
     try:

@@ -1,35 +1,130 @@
 """mlx-lm's ResponseGenerator, kept from requests that would end its thread."""
 
+import gc
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty
 from typing import Any
+from weakref import WeakSet
 
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.server import ResponseGenerator
 
-from omlx_cache.integrations.mlx_lm.server.requests import BadRequest, check_sampling, check_tokens
+from omlx_cache.integrations.mlx_lm.server.failures import FailedInputs, digest_of
+from omlx_cache.integrations.mlx_lm.server.lengths import (
+    check_characters,
+    check_length,
+    looks_long,
+    text_of,
+)
+from omlx_cache.integrations.mlx_lm.server.limits import Limits
+from omlx_cache.integrations.mlx_lm.server.refusals import BadRequest, Unavailable
+from omlx_cache.integrations.mlx_lm.server.replies import Reply
+from omlx_cache.integrations.mlx_lm.server.requests import check_sampling, check_tokens
+
+_log = logging.getLogger(__name__)
+
+_HURRY_SECONDS = 2.0
 
 
 class CheckedResponseGenerator(ResponseGenerator):  # type: ignore[misc]
-    """Refuses what the model that was asked for cannot take: BadRequest from `generate`.
+    """Refuses what the model that was asked for cannot take: Refused from `generate`.
 
-    Tokenising is the first thing that its thread does with a request, and the last whose errors
-    mlx-lm gives back to the client. `_vocabulary` belongs to that thread.
+    Tokenising is the first thing that its thread does with a request. An error after that ends the
+    requests that are computed, and the thread goes on; with several ranks, which would lose step,
+    it ends. `_vocabulary`, `_failures` and `asked`, the reply to the request that was tokenised
+    last, belong to that thread; `cutting` is set once, by `stop`.
     """
 
-    def __init__(self, provider: Any, cache: Any) -> None:
+    def __init__(self, provider: Any, cache: Any, limits: Limits) -> None:
+        self._limits = limits
         self._vocabulary: tuple[Any, int] = (None, 0)
+        self._failures = FailedInputs()
+        self._replies: WeakSet[Reply] = WeakSet()
+        self.asked: Reply | None = None
+        self.cutting = False
         super().__init__(provider, cache)
 
+    def generate(
+        self,
+        request: Any,
+        generation_args: Any,
+        progress_callback: Callable[[int, int], None] | None = None,
+    ) -> Any:
+        if self.cutting or not self.generation_available():
+            raise Unavailable("the server is ending")
+        return super().generate(request, generation_args, progress_callback)
+
+    def stop(self, seconds: float, hurry: threading.Event | None = None) -> bool:
+        """End what is computed, and the thread; False when that takes longer than `seconds`, or
+        than a moment after `hurry` is set."""
+        self.cutting = True
+        self._stop = True
+        deadline = time.monotonic() + seconds
+        while self._generation_thread.is_alive() and (left := deadline - time.monotonic()) > 0:
+            if hurry is not None and hurry.is_set():
+                deadline = min(deadline, time.monotonic() + _HURRY_SECONDS)
+                hurry = None
+            self._generation_thread.join(min(left, 0.1))
+        ended = Unavailable("the server is ending")
+        for reply in list(self._replies):
+            reply.put(ended)
+        while True:
+            try:
+                self.requests.get_nowait()[0].put(ended)
+            except Empty:
+                return not self._generation_thread.is_alive()
+
+    def _run_generate(self) -> None:
+        while True:
+            try:
+                self._generate()
+                return
+            except Exception as error:
+                _log.exception("generation failed")
+                under_way = list(self._replies)
+                self._generation_failed = self._is_distributed or not under_way or self.cutting
+                for reply in under_way:
+                    reply.put(error)
+                self._replies.clear()
+            if self._generation_failed:
+                return
+            gc.collect()
+            mx.clear_cache()
+
+    def _next_request(self, timeout: float | None = None) -> Any:
+        found = super()._next_request(timeout)
+        if found is None:
+            return None
+        queue, request, args = found
+        request.reply = reply = Reply(queue, self._failures)
+        self._replies.add(reply)
+        return reply, request, args
+
     def _tokenize(self, tokenizer: Any, request: Any, args: Any) -> tuple[Any, ...]:
+        self.asked = request.reply
+        most = self._limits.tokens_of(self.model_provider.model_key[0])
         try:
+            if not isinstance(request.prompt, list) and looks_long(request, most):
+                check_characters(text_of(request, args, self.model_provider), most, tokenizer)
             parts = self._parts(tokenizer, request, args)
             # It is kept, so that building it again, where an error is fatal, succeeds.
             self._make_state_machine(self.model_provider.model_key, tokenizer, args.stop_words)
+        except BadRequest:
+            raise
         except Exception as error:
             raise BadRequest(f"this prompt cannot be tokenised: {error}") from error
         vocabulary = self._vocabulary_size()
         check_tokens(parts[0], vocabulary)
+        check_length(len(parts[0]), most)
         check_sampling(args.logits.logit_bias, args.sampling.top_k, vocabulary)
+        vision = parts[4]
+        tokens = parts[0] if vision is None else vision.cache_key
+        request.reply.digest = digest = digest_of(self.model_provider.model_key, tokens)
+        self._failures.check(digest)
         return parts
 
     def _parts(self, tokenizer: Any, request: Any, args: Any) -> tuple[Any, ...]:

@@ -1,80 +1,24 @@
-"""The HTTP side: counts requests under way, stops without cutting them off."""
+"""The HTTP side: takes any number of connections, and ends within a deadline, whatever they do."""
 
 import logging
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from http.server import ThreadingHTTPServer
 from typing import Any
 
-from mlx_lm.server import APIHandler, get_system_fingerprint
+from mlx_lm.server import get_system_fingerprint
 
-from omlx_cache.integrations.mlx_lm.server.requests import BadRequest, check_body
+from omlx_cache.integrations.mlx_lm.server.gate import Gate
+from omlx_cache.integrations.mlx_lm.server.handler import Handler
+from omlx_cache.integrations.mlx_lm.server.limits import Limits, most_connections
 
 _log = logging.getLogger(__name__)
 
-
-class Inflight:
-    """How many requests are being answered. `_count` is guarded by `_changed`."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._count = 0
-
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        """Count a request for as long as the block runs."""
-        with self._changed:
-            self._count += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._count -= 1
-                self._changed.notify_all()
-
-    def wait(self, seconds: float, hurry: threading.Event) -> bool:
-        """Block until none is left; False after `seconds`, or soon after `hurry` is set."""
-        deadline = time.monotonic() + seconds
-        with self._changed:
-            while self._count and not hurry.is_set():
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return False
-                self._changed.wait(min(left, 0.1))
-            return not self._count
-
-
-class _Handler(APIHandler):  # type: ignore[misc]
-    """mlx-lm's handler, and 400 for what would end the generation thread.
-
-    `inflight` is set by the server that makes it.
-    """
-
-    inflight: Inflight
-
-    def do_POST(self) -> None:
-        with self.inflight.one():
-            try:
-                super().do_POST()
-            except (BrokenPipeError, ConnectionResetError):
-                _log.info("the client has gone")
-
-    def validate_model_parameters(self) -> None:
-        """Raise ValueError for a body that cannot be answered; mlx-lm sends its text."""
-        check_body(self.body, chat=self.path != "/v1/completions")
-        super().validate_model_parameters()
-
-    def _set_completion_headers(self, status_code: int = 200) -> None:
-        # mlx-lm answers 404 whatever went wrong before the first token.
-        refused = isinstance(sys.exc_info()[1], BadRequest)
-        super()._set_completion_headers(400 if refused else status_code)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        _log.debug("%s %s", self.address_string(), format % args)
+_POLL_SECONDS = 0.1
+_HANDLERS_SECONDS = 5.0
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -100,26 +44,32 @@ def bind(host: str, port: int) -> socket.socket:
 class HttpServer(ThreadingHTTPServer):
     """Listens on a bound socket, which it owns, and answers with a response generator.
 
-    Raises OSError when another process listens there by now. Mutable: `_open`, guarded by `_lock`.
+    Raises OSError when another process listens there by now. At most `most_connections` are served
+    at once; the system's queue holds more. `_open` and `_handlers` are guarded by `_lock`.
     """
 
-    # So that `hang_up` joins them: what they hold of a request is freed before the process ends.
-    daemon_threads = False
+    # The system shortens it to what it gives: 4096 on Linux, 128 on macOS.
+    request_queue_size = 4096
+    # `hang_up` joins them, within a deadline, where Python would wait for ever.
+    daemon_threads = True
+    block_on_close = False
 
-    def __init__(self, bound: socket.socket, responses: Any) -> None:
-        self.inflight = Inflight()
+    def __init__(self, bound: socket.socket, responses: Any, limits: Limits) -> None:
+        self.gate = gate = Gate(limits)
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
+        self._handlers: set[threading.Thread] = set()
+        self._places = threading.Semaphore(most_connections())
+        self._ending = threading.Event()
         self.address_family = bound.family
         fingerprint = get_system_fingerprint()
-        inflight = self.inflight
 
-        class Handler(_Handler):
+        class Bound(Handler):
             def __init__(self, *args: Any, **options: Any) -> None:
-                self.inflight = inflight
+                self.gate, self.limits = gate, limits
                 super().__init__(responses, *args, system_fingerprint=fingerprint, **options)
 
-        super().__init__(bound.getsockname(), Handler, bind_and_activate=False)
+        super().__init__(bound.getsockname(), Bound, bind_and_activate=False)
         self.socket.close()
         self.socket = bound
         self.server_activate()
@@ -131,24 +81,68 @@ class HttpServer(ThreadingHTTPServer):
         shown = f"[{host!s}]" if ":" in str(host) else str(host)
         return f"http://{shown}:{port}"
 
+    def serve_forever(self, poll_interval: float = _POLL_SECONDS) -> None:
+        super().serve_forever(poll_interval)
+
     def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer on a thread; waits for a place, with the next clients in the system's queue."""
+        while not self._places.acquire(timeout=_POLL_SECONDS):
+            if self._ending.is_set():
+                return self.shutdown_request(request)
+        thread = threading.Thread(target=self._answer, args=(request, client_address), daemon=True)
         with self._lock:
             self._open.add(request)
-        super().process_request(request, client_address)
+            self._handlers.add(thread)
+        try:
+            thread.start()
+        except RuntimeError:
+            self._forget(request, thread)
+            raise
 
-    def shutdown_request(self, request: Any) -> None:
+    def _answer(self, request: Any, client_address: Any) -> None:
+        try:
+            self.process_request_thread(request, client_address)
+        finally:
+            self._forget(request, threading.current_thread())
+
+    def _forget(self, request: Any, thread: threading.Thread) -> None:
         with self._lock:
             self._open.discard(request)
-        super().shutdown_request(request)
+            self._handlers.discard(thread)
+        self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log what went wrong on a connection; what a client may cause is no error of ours."""
+        if isinstance(sys.exc_info()[1], OSError):
+            _log.debug("a connection ended", exc_info=True)
+        else:
+            _log.exception("a connection ended by an error")
+
+    def stop_listening(self) -> None:
+        """Take no more connections, and end those whose request is not there yet."""
+        self._ending.set()
+        self.gate.close()
+        self.shutdown()
+        under_way = self.gate.under_way()
+        with self._lock:
+            rest = self._open - under_way
+        _shut(rest, socket.SHUT_RD)
 
     def hang_up(self) -> None:
-        """Stop listening, cut every connection that is left, and join its thread.
+        """Cut every connection that is left, and join its thread, for some seconds at most.
 
         To be called when nothing generates any more.
         """
         with self._lock:
-            left = list(self._open)
-        for connection in left:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+            left, threads = set(self._open), set(self._handlers)
+        _shut(left, socket.SHUT_RDWR)
         self.server_close()
+        deadline = time.monotonic() + _HANDLERS_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _shut(connections: set[socket.socket], how: int) -> None:
+    for connection in connections:
+        with suppress(OSError):
+            connection.shutdown(how)

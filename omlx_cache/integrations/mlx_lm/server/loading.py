@@ -50,14 +50,10 @@ class WatchedProvider(ModelProvider):  # type: ignore[misc]
         finally:
             self._ended.set()
 
-    def wait(self, stop: threading.Event) -> bool:
-        """Block until the default model is there; False when `stop` is set before it is.
-
-        Raises CannotLoad.
-        """
-        while not self._ended.wait(0.1):
-            if stop.is_set():
-                return False
+    def ended(self) -> bool:
+        """True once the default model is there; raises CannotLoad."""
+        if not self._ended.is_set():
+            return False
         if self._failure is not None:
             raise self._failure
         return True

@@ -7,6 +7,8 @@ ends, and the server with it.
 from collections.abc import Mapping
 from typing import Any
 
+from omlx_cache.integrations.mlx_lm.server.refusals import BadRequest
+
 _NUMBERS = (
     "temperature",
     "top_p",
@@ -27,11 +29,12 @@ _COUNTS = (
     "presence_context_size",
     "frequency_context_size",
 )
+_NAMES = ("model", "draft_model", "adapters")
 _OBJECTS = ("stream_options", "chat_template_kwargs", "role_mapping")
 
-
-class BadRequest(ValueError):
-    """The client asked for something impossible; the text says what was expected."""
+MOST_DRAFT_TOKENS = 256
+MOST_NAME = 4096
+MOST_STOP_CHARACTERS = 4096
 
 
 def check_body(body: Mapping[str, Any], *, chat: bool) -> None:
@@ -53,6 +56,15 @@ def check_body(body: Mapping[str, Any], *, chat: bool) -> None:
     seed = body.get("seed")
     fits = seed is None or (_is_int(seed) and 0 <= seed < 2**64)
     _expect("seed", "a whole number from 0 to 2**64 - 1", fits)
+    drafts = body.get("num_draft_tokens") or 0
+    _expect("num_draft_tokens", f"at most {MOST_DRAFT_TOKENS}", drafts <= MOST_DRAFT_TOKENS)
+    for name in _NAMES:
+        value = body.get(name)
+        fits = value is None or (isinstance(value, str) and len(value) <= MOST_NAME)
+        _expect(name, f"a string of at most {MOST_NAME} characters", fits)
+    tools = body.get("tools") or []
+    fits = isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)
+    _expect("tools", "a list of objects", fits)
     for name in _OBJECTS:
         value = body.get(name)
         _expect(name, "an object", value is None or isinstance(value, dict))
@@ -97,6 +109,9 @@ def _check_stop(stop: Any) -> None:
     words = isinstance(stop, list) and all(isinstance(word, str) and word for word in stop)
     fits = stop is None or isinstance(stop, str) or words
     _expect("stop", "a string, or a list of strings that are not empty", fits)
+    # An automaton is built of them, some kilobytes for each character, and kept.
+    most = f"at most {MOST_STOP_CHARACTERS} characters long, all together"
+    _expect("stop", most, len("".join(stop or ())) <= MOST_STOP_CHARACTERS)
 
 
 def _check_logit_bias(bias: Any) -> None:

@@ -12,6 +12,8 @@ from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.prompt_cache import Fetched, TieredPromptCache
 from omlx_cache.integrations.mlx_lm.server.batches import storing_batches
 from omlx_cache.integrations.mlx_lm.server.checked import CheckedResponseGenerator
+from omlx_cache.integrations.mlx_lm.server.limits import Limits
+from omlx_cache.integrations.mlx_lm.server.refusals import Unavailable
 from omlx_cache.store import BlockStore
 
 _log = logging.getLogger(__name__)
@@ -65,6 +67,10 @@ class ServerPromptCache(TieredPromptCache):
             self._lent = _Lent(list(tokens), caches, start, followed)
         return caches, rest
 
+    def refetch(self, tokens: list[int]) -> tuple[list[Any] | None, list[int]]:
+        """Return what is kept of a sequence that is computed again after an error."""
+        return super().fetch_nearest_cache(self._key, tokens)
+
     def prefilled(self, count: int) -> None:
         """Store what the lent caches hold, now that `count` tokens were fed to them."""
         lent = self._lent
@@ -102,13 +108,19 @@ class _Lent(NamedTuple):
 
 
 class _Progress:
-    """The response queue of a request served alone; tells of prefill progress as it passes."""
+    """The response queue of a request served alone; tells of prefill progress as it passes, and
+    ends the request with Unavailable when `cut` says so, which mlx-lm would not."""
 
-    def __init__(self, responses: Any, prefilled: Callable[[int], None]) -> None:
+    def __init__(
+        self, responses: Any, prefilled: Callable[[int], None], cut: Callable[[], bool]
+    ) -> None:
         self._responses = responses
         self._prefilled = prefilled
+        self._cut = cut
 
     def put(self, item: Any) -> None:
+        if self._cut() and not isinstance(item, Exception):
+            raise Unavailable("the server is ending")
         if isinstance(item, tuple):
             self._prefilled(item[0])
         self._responses.put(item)
@@ -122,20 +134,20 @@ class MeasuredResponseGenerator(CheckedResponseGenerator):
     """
 
     def __init__(
-        self, provider: ModelProvider, cache: ServerPromptCache, store: BlockStore
+        self, provider: ModelProvider, cache: ServerPromptCache, store: BlockStore, limits: Limits
     ) -> None:
         self._store = store
         self._measured = cache
-        super().__init__(provider, cache)
+        super().__init__(provider, cache, limits)
 
     def _generate(self) -> None:
-        with storing_batches(self._measured):
+        with storing_batches(self._measured, lambda: self.asked):
             super()._generate()
 
     def _serve_single(self, request: Any, stream: Any) -> None:
         responses, *rest = request
         with self._measured.lending():
-            watched = _Progress(responses, self._measured.prefilled)
+            watched = _Progress(responses, self._measured.prefilled, lambda: self.cutting)
             super()._serve_single((watched, *rest), stream)
 
     def generate(

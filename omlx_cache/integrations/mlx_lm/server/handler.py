@@ -1,0 +1,170 @@
+"""mlx-lm's HTTP handler, with an answer for whatever a client sends."""
+
+import io
+import json
+import logging
+import sys
+from typing import Any
+
+from huggingface_hub import CacheNotFound
+from mlx_lm.server import APIHandler
+
+from omlx_cache.integrations.mlx_lm.server.bodies import parse_body
+from omlx_cache.integrations.mlx_lm.server.gate import Gate
+from omlx_cache.integrations.mlx_lm.server.limits import Limits
+from omlx_cache.integrations.mlx_lm.server.receiving import (
+    Incoming,
+    body_length,
+    linger,
+    read_body,
+)
+from omlx_cache.integrations.mlx_lm.server.refusals import Refused, TooSlow, Unavailable
+from omlx_cache.integrations.mlx_lm.server.requests import check_body
+
+_log = logging.getLogger(__name__)
+
+WRITE_SECONDS = 60.0
+_TEXT = "/v1/completions"
+_PATHS = (_TEXT, "/v1/chat/completions", "/chat/completions")
+_CLIENTS_DOING = {501: 405, 505: 400}
+
+
+class Handler(APIHandler):  # type: ignore[misc]
+    """Answers one request of one connection, and ends it.
+
+    `gate` and `limits` are set by the server that makes it. `_flushed` says whether a status has
+    been sent, `_unread` that the client may still be sending.
+    """
+
+    gate: Gate
+    limits: Limits
+    _flushed = False
+    _unread = False
+    _parsed: dict[str, Any]
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile: Any = io.BufferedReader(Incoming(self.connection, self.limits))
+
+    def finish(self) -> None:
+        super().finish()
+        linger(self.connection, self._unread)
+
+    def do_GET(self) -> None:
+        try:
+            super().do_GET()
+        except ConnectionError:
+            _log.info("the client has gone")
+
+    def do_POST(self) -> None:
+        try:
+            if self.path not in _PATHS:
+                self._unread = True
+                super().do_POST()
+                return
+            length = body_length(self.headers, self.limits.body_bytes)
+            with self.gate.hold(length):
+                self._parsed = parse_body(self._read(length), self.limits.json_values)
+                self.connection.settimeout(WRITE_SECONDS)
+                with self.gate.answering(self.connection):
+                    self._answer()
+        except Refused as error:
+            self._refuse(error)
+        except (ConnectionError, TimeoutError):
+            _log.info("the client has gone")
+
+    def _read(self, length: int) -> bytearray:
+        try:
+            return read_body(self.rfile, length)
+        except TooSlow:
+            if self.gate.closed:
+                raise Unavailable("the server is ending") from None
+            raise
+
+    def _answer(self) -> None:
+        # What mlx-lm reads and parses is this; `body` is what was parsed before.
+        self.rfile = io.BytesIO(b"{}")
+        self.headers.replace_header("Content-Length", "2")
+        super().do_POST()
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return self._parsed
+
+    @body.setter
+    def body(self, _: Any) -> None:
+        """Parsed before, within limits that mlx-lm does not have."""
+
+    def validate_model_parameters(self) -> None:
+        """Raise ValueError for a body that cannot be answered; mlx-lm sends its text."""
+        check_body(self.body, chat=self.path != _TEXT)
+        super().validate_model_parameters()
+
+    def handle_completion(self, request: Any, stop_words: list[str]) -> None:
+        try:
+            super().handle_completion(request, stop_words)
+        except (ConnectionError, TimeoutError):
+            raise
+        except Refused as error:
+            self._refuse(error)
+        except Exception as error:
+            _log.exception("a request ended by an error")
+            self._refuse(Refused(f"{type(error).__name__}: {error}"))
+
+    def handle_models_request(self) -> None:
+        try:
+            super().handle_models_request()
+        except CacheNotFound:
+            # mlx-lm has sent its headers by then.
+            self.wfile.write(json.dumps({"object": "list", "data": []}).encode())
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer a request that is none: a garbled line, too many headers, another method."""
+        code = _CLIENTS_DOING.get(code, code)
+        text = message or self.responses.get(code, ("the request is not understood",))[0]
+        # A line that is none passes for HTTP/0.9, whose answers have no status.
+        self.request_version = "HTTP/1.0"
+        self.close_connection = True
+        self._unread = True
+        self._send_text(code, text)
+
+    def _refuse(self, error: Refused) -> None:
+        """Send the reason, as far as the answer has not begun; as an event of a stream that has."""
+        self._unread = True
+        try:
+            if not self._flushed:
+                self._headers_buffer: list[bytes] = []
+                self._send_text(error.status, str(error), error.retry_after)
+            elif self.stream:
+                told = {"error": {"message": str(error), "code": error.status}}
+                self.wfile.write(f"data: {json.dumps(told)}\n\n".encode())
+        except (ConnectionError, TimeoutError):
+            _log.info("the client has gone")
+
+    def _send_text(self, code: int, text: str, retry_after: float | None = None) -> None:
+        content = json.dumps({"error": text}).encode()
+        self.send_response(code)
+        self.send_header("Content-type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        if retry_after is not None:
+            self.send_header("Retry-After", str(max(1, round(retry_after))))
+        if getattr(self, "headers", None) is not None:
+            self._set_cors_headers()
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _set_completion_headers(self, status_code: int = 200) -> None:
+        # mlx-lm answers 404 whatever went wrong before the first token.
+        error = sys.exc_info()[1]
+        status = error.status if isinstance(error, Refused) else status_code
+        super()._set_completion_headers(status)
+        if isinstance(error, Refused) and error.retry_after is not None:
+            self.send_header("Retry-After", str(max(1, round(error.retry_after))))
+
+    def flush_headers(self) -> None:
+        self._flushed = True
+        super().flush_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        _log.debug("%s %s", self.address_string(), format % args)

@@ -1,0 +1,129 @@
+"""An error in a model's computation ends one request, and the server does not compute it again."""
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from kit.tinylm import Server, serve_ours
+from kit.tinylm.failing import BAD, ODD, make_failing_model
+from kit.wire import Answer, completion, connected, exchange, read_answer
+
+LONG = {"max_tokens": 120, "logit_bias": {"2": -100.0, str(BAD): -100.0}}
+FAILED = "the model failed: RuntimeError: the bad token"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, forks: None) -> Iterator[Server]:
+    home = tmp_path_factory.mktemp("failing")
+    model = make_failing_model(home / "model")
+    server = serve_ours(home, "--model", str(model), "--trust-remote-code", forked=True)
+    yield server
+    assert server.stop() == 0, server.text()
+
+
+def ask(server: Server, **fields: Any) -> Answer:
+    return exchange(server.url, completion(**fields))
+
+
+def text_of(answer: Answer) -> str:
+    assert answer.status == 200, answer
+    return str(json.loads(answer.content)["choices"][0]["text"])
+
+
+def streamed(answer: Answer) -> str:
+    """The text of a stream, which must have come to its end."""
+    lines = [line[6:] for line in answer.content.decode().split("\n") if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]", answer
+    return "".join(json.loads(line)["choices"][0]["text"] for line in lines[:-1])
+
+
+def prompt(number: int, length: int = 90) -> list[int]:
+    """Tokens that begin differently for each number."""
+    return [3 + (number * 7 + i * i) % 90 for i in range(length)]
+
+
+@pytest.mark.parametrize("seed", [None, 1], ids=["in a batch", "alone"])
+def test_a_prompt_that_fails_gets_500_and_is_not_computed_again(
+    seed: int | None, server: Server
+) -> None:
+    bad = [*prompt(seed or 0, 70), BAD, 5]
+    first = ask(server, prompt=bad, seed=seed)
+    assert (first.status, first.error) == (500, FAILED)
+    before = server.text().count(FAILED)
+    again = ask(server, prompt=bad, seed=seed)
+    assert again.status == 500
+    assert again.error.startswith(f"{FAILED}; this input failed before")
+    assert int(again.headers["retry-after"]) <= 10
+    assert server.text().count(FAILED) == before
+    assert ask(server, prompt=bad[:-2], seed=seed).status == 200
+
+
+def test_the_others_of_its_batch_go_on_as_if_nothing_had_happened(server: Server) -> None:
+    alone = [text_of(ask(server, prompt=prompt(n), **LONG)) for n in (11, 12, 13)]
+    begun = threading.Barrier(4, timeout=60)
+
+    def stream(number: int) -> str:
+        with connected(server.url) as connection:
+            connection.sendall(completion(prompt=prompt(number), stream=True, **LONG))
+            first = connection.recv(1 << 16)
+            begun.wait()
+            return streamed(read_answer(connection, first))
+
+    def fail() -> Answer:
+        begun.wait()
+        return ask(server, prompt=[*prompt(14), BAD, 3])
+
+    with ThreadPoolExecutor(4) as pool:
+        streams = [pool.submit(stream, number) for number in (11, 12, 13)]
+        failing = pool.submit(fail)
+        assert (failing.result().status, failing.result().error) == (500, FAILED)
+        assert [each.result() for each in streams] == alone
+    assert "each is computed alone" in server.text()
+
+
+def test_many_prompts_at_once_of_which_some_fail(server: Server) -> None:
+    def one(number: int) -> int:
+        tokens = prompt(number, 40 + number)
+        return ask(server, prompt=[*tokens, BAD, 9] if number % 5 == 0 else tokens).status
+
+    with ThreadPoolExecutor(20) as pool:
+        statuses = list(pool.map(one, range(30, 50)))
+    assert statuses == [500 if number % 5 == 0 else 200 for number in range(30, 50)]
+
+
+def test_a_failure_in_the_middle_of_an_answer_ends_its_stream_with_the_error(
+    server: Server,
+) -> None:
+    forced = {"logit_bias": {str(BAD): 100.0}, "max_tokens": 5}
+    answer = ask(server, prompt=prompt(60), stream=True, **forced)
+    assert answer.status == 200
+    last = answer.content.strip().split(b"\n\n")[-1]
+    assert json.loads(last.removeprefix(b"data: ")) == {"error": {"message": FAILED, "code": 500}}
+    whole = ask(server, prompt=prompt(61), **forced)
+    assert (whole.status, whole.error) == (500, FAILED)
+    assert ask(server, prompt=prompt(62)).status == 200
+
+
+def test_what_failed_leaves_nothing_in_the_cache_that_others_would_restore(server: Server) -> None:
+    tokens = prompt(70, 200)
+    assert ask(server, prompt=[*tokens, BAD, 4]).status == 500
+    first = ask(server, prompt=tokens, **LONG)
+    other = ask(server, prompt=tokens, **LONG)
+    assert text_of(first) == text_of(other)
+    assert ask(server, prompt="").status == 400
+
+
+def test_an_error_outside_the_model_ends_its_request_and_not_the_server(server: Server) -> None:
+    """Too few logits for the eleven best: an error of the server's loop, between two steps."""
+    odd = {"prompt": [*prompt(80), ODD], "top_logprobs": 11}
+    answer = ask(server, **odd)
+    assert answer.status == 500
+    assert "argpartition" in answer.error
+    assert ask(server, prompt=prompt(81)).status == 200
+    again = ask(server, **odd)
+    assert (again.status, "failed before" in again.error) == (500, True)
+    assert ask(server, prompt=prompt(82)).status == 200

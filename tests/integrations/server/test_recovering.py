@@ -1,0 +1,191 @@
+"""Rows of a batch after an error of one of them: the tokens that they would have had anyway."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.generate import BatchGenerator, StopSequences
+
+from kit.zoo.family import build_model
+from kit.zoo.registry import FAMILIES
+from omlx_cache.integrations.mlx_lm.server.failures import (
+    FIRST_SECONDS,
+    LONGEST_SECONDS,
+    MOST,
+    FailedInputs,
+    digest_of,
+)
+from omlx_cache.integrations.mlx_lm.server.recovering import RecoveringBatchGenerator
+from omlx_cache.integrations.mlx_lm.server.refusals import ComputationFailed
+
+BAD = 255
+PROMPTS = [[3 + (n * 11 + i * i) % 200 for i in range(20 + 9 * n)] for n in range(4)]
+TOKENS = 24
+
+
+class Reply:
+    """Keeps the error that a row was ended with."""
+
+    def __init__(self) -> None:
+        self.errors: list[Exception] = []
+
+    def fail(self, error: Exception) -> None:
+        self.errors.append(error)
+
+
+class Failing:
+    """A model that raises when it is fed the bad token, or at its `calls`-th call."""
+
+    def __init__(self, model: Any, calls: int = -1) -> None:
+        self._model, self._calls = model, calls
+
+    def __call__(self, inputs: Any, **options: Any) -> Any:
+        self._calls -= 1
+        logits = self._model(inputs, **options)
+        if self._calls == 0 or mx.any(inputs == BAD).item():
+            raise RuntimeError("the bad token")
+        return logits
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+@pytest.fixture(params=["qwen3", "gemma3_text", "qwen3_next"], scope="module")
+def model(request: pytest.FixtureRequest) -> Any:
+    family = FAMILIES[request.param]
+    return build_model(family.config["model_type"], dict(family.config), family.dtype, 0)
+
+
+@pytest.fixture
+def reply() -> Reply:
+    return Reply()
+
+
+@pytest.fixture
+def make(reply: Reply) -> Iterator[Any]:
+    made = []
+
+    def generator(model: Any) -> RecoveringBatchGenerator:
+        made.append(
+            RecoveringBatchGenerator(
+                model,
+                prefill_step_size=16,
+                reply=lambda: reply,  # type: ignore[arg-type, return-value]
+                restore=lambda tokens: (None, tokens),
+            )
+        )
+        return made[-1]
+
+    yield generator
+    for each in made:
+        each.close()
+
+
+def expected(model: Any) -> list[list[int]]:
+    generator = BatchGenerator(model, prefill_step_size=16)
+    uids = generator.insert(PROMPTS, [TOKENS] * len(PROMPTS))
+    found = run(generator)
+    generator.close()
+    return [found[uid] for uid in uids]
+
+
+def run(generator: Any, most: int = 400) -> dict[int, list[int]]:
+    """Step to the end; returns the tokens of each row."""
+    said: dict[int, list[int]] = {}
+    idle = 0
+    for _ in range(most):
+        prompts, generated = generator.next()
+        for response in generated:
+            said.setdefault(response.uid, []).append(response.token)
+        idle = 0 if prompts or generated else idle + 1
+        if idle > 2:
+            return said
+    raise AssertionError("it does not come to an end")
+
+
+@pytest.mark.parametrize("position", [0, 1, 17, 40])
+def test_a_bad_prompt_costs_the_others_nothing(
+    position: int, model: Any, make: Any, reply: Reply
+) -> None:
+    generator = make(Failing(model))
+    uids = generator.insert(PROMPTS, [TOKENS] * 4)
+    for _ in range(5):
+        generator.next()
+    begun = {uid: list(job.said) for uid, job in generator._jobs.items()}
+    filler = [7] * 41
+    filler[position] = BAD
+    generator.insert([filler], [TOKENS])
+    rest = run(generator)
+    assert [begun[uid] + rest[uid] for uid in uids] == expected(model)
+    assert [str(error) for error in reply.errors] == ["the bad token"]
+    assert not generator._jobs
+
+
+@pytest.mark.parametrize("calls", [1, 3, 6, 9, 15])
+def test_an_error_that_no_row_repeats_costs_nobody_anything(
+    calls: int, model: Any, make: Any, reply: Reply
+) -> None:
+    generator = make(Failing(model, calls))
+    uids = generator.insert(PROMPTS, [TOKENS] * 4)
+    found = run(generator)
+    assert [found[uid] for uid in uids] == expected(model)
+    assert reply.errors == []
+
+
+def test_rows_that_are_removed_while_each_is_computed_alone_are_not_missed(
+    model: Any, make: Any
+) -> None:
+    for gone in range(4):
+        generator = make(Failing(model, 6))
+        uids = generator.insert(PROMPTS, [TOKENS] * 4)
+        while generator._tried is None:
+            generator.next()
+        while generator._tried not in (uids[gone], None):
+            generator.next()
+        said = {uid: [*job.spoken, *job.said] for uid, job in generator._jobs.items()}
+        generator.remove([uids[gone]])
+        rest = run(generator)
+        assert set(rest) == set(uids) - {uids[gone]}
+        for number, uid in enumerate(uids):
+            if uid in rest:
+                assert said[uid] + rest[uid] == expected(model)[number]
+
+
+def test_a_stop_sequence_that_was_half_seen_still_stops(model: Any, make: Any) -> None:
+    whole = expected(model)[0]
+    stop = tuple(whole[4:7])
+    stops = [StopSequences([stop])] + [StopSequences()] * 3
+    calm = make(model)
+    first = calm.insert(PROMPTS, [TOKENS] * 4, stop_sequences=list(stops))[0]
+    ends = len(run(calm)[first])
+    for calls in range(5, 12):
+        generator = make(Failing(model, calls))
+        uid = generator.insert(PROMPTS, [TOKENS] * 4, stop_sequences=list(stops))[0]
+        assert len(run(generator)[uid]) == ends
+
+
+def test_an_input_that_failed_is_refused_for_longer_each_time_and_only_for_a_while() -> None:
+    now = 0.0
+    failures = FailedInputs(lambda: now)
+    digest = digest_of("model", [1, 2, -(2**60)])
+    wait = FIRST_SECONDS
+    for _ in range(12):
+        failures.add(digest, "why")
+        now += wait - 0.5
+        with pytest.raises(ComputationFailed, match="why; this input failed before"):
+            failures.check(digest)
+        now += 1
+        failures.check(digest)
+        wait = min(LONGEST_SECONDS, 2 * wait)
+    failures.check(digest_of("model", [1, 2]))
+    failures.check(digest_of("another", [1, 2, -(2**60)]))
+
+
+def test_only_so_many_failed_inputs_are_remembered() -> None:
+    failures = FailedInputs(lambda: 0.0)
+    for number in range(MOST + 1):
+        failures.add(digest_of("model", [number]), "why")
+    failures.check(digest_of("model", [0]))
+    with pytest.raises(ComputationFailed):
+        failures.check(digest_of("model", [1]))

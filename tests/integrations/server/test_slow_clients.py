@@ -1,0 +1,203 @@
+"""Clients that stall, and what they may not do: hold a place for ever, or hold up the end."""
+
+import json
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from kit.tinylm import Server, serve_ours
+from kit.wire import completion, connected, exchange, read_answer, request
+
+Start = Callable[..., Server]
+HALF = request(b'{"prompt": "a", ', "/v1/completions", "Content-Length: 32")
+ENDLESS = completion(
+    prompt="Count.", max_tokens=2**30, stream=True, logit_bias={"2": -100.0}, seed=None
+)
+
+
+@pytest.fixture
+def start(
+    models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, forks: None
+) -> Iterator[Start]:
+    running: list[Server] = []
+
+    def begin(*flags: str) -> Server:
+        home = tmp_path_factory.mktemp("slow")
+        running.append(serve_ours(home, "--model", str(models["dense"]), *flags, forked=True))
+        return running[-1]
+
+    yield begin
+    for server in running:
+        server.kill()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"POST /v1/comp", HALF[:40], HALF, b"GET /health\r\n"],
+    ids=["nothing", "half a line", "half a header", "half a body", "HTTP/0.9"],
+)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_client_that_stalls_does_not_hold_up_the_end(
+    sent: bytes, number: signal.Signals, start: Start
+) -> None:
+    server = start()
+    with connected(server.url) as connection:
+        connection.sendall(sent)
+        assert exchange(server.url, completion(prompt="a")).status == 200
+        began = time.monotonic()
+        assert server.stop(number) == 0, server.text()
+        assert time.monotonic() - began < 8
+        status = read_answer(connection).status
+        assert status == 503 if sent == HALF else status in (0, 400, 408, 411)
+    assert "Traceback" not in server.text()
+
+
+def test_a_client_that_stalls_is_told_and_cut_off(start: Start) -> None:
+    server = start("--receive-timeout", "0.5")
+    with connected(server.url) as header, connected(server.url) as body:
+        header.sendall(HALF[:40])
+        body.sendall(HALF)
+        answer = read_answer(body)
+        assert (answer.status, answer.error) == (408, "only 16 of 32 bytes came in time")
+        assert read_answer(header).status == 0
+    assert exchange(server.url, completion(prompt="a")).status == 200
+
+
+def test_a_client_that_sends_drop_by_drop_is_cut_off(start: Start) -> None:
+    """It never pauses for the half second that it may, and yet has only ten times that."""
+    server = start("--receive-timeout", "0.3")
+    ended = threading.Event()
+    with connected(server.url) as connection:
+        connection.sendall(request(b"{", "/v1/completions", "Content-Length: 1000000"))
+
+        def drip() -> None:
+            while not ended.wait(0.05):
+                try:
+                    connection.send(b" ")
+                except OSError:
+                    return
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        began = time.monotonic()
+        status = read_answer(connection).status
+        ended.set()
+        dripping.join()
+    assert status == 408
+    assert time.monotonic() - began < 15
+
+
+def test_half_a_body_and_gone_is_no_error(start: Start) -> None:
+    server = start()
+    with connected(server.url) as connection:
+        connection.sendall(HALF)
+    assert exchange(server.url, completion(prompt="a")).status == 200
+    assert server.stop() == 0
+    assert "Traceback" not in server.text()
+
+
+@pytest.mark.parametrize("seed", [None, 1], ids=["in a batch", "alone"])
+def test_a_second_signal_cuts_off_an_answer_without_an_end(seed: int | None, start: Start) -> None:
+    server = start()
+    with connected(server.url) as connection:
+        endless = {"max_tokens": 2**30, "stream": True, "logit_bias": {"2": -100.0}, "seed": seed}
+        connection.sendall(completion(prompt="Count.", **endless))
+        first = connection.recv(1 << 12)
+        server.process.send_signal(signal.SIGTERM)
+        while "Draining" not in server.text():
+            assert server.process.poll() is None
+        began = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        answer = read_answer(connection, first)
+        assert server.wait() == 0, server.text()
+    assert time.monotonic() - began < 10
+    last = answer.content.strip().split(b"\n\n")[-1].removeprefix(b"data: ")
+    assert json.loads(last)["error"]["message"] == "the server is ending"
+    assert "Everything is on the disk" in server.text()
+
+
+@pytest.mark.parametrize("seed", [None, 1], ids=["in a batch", "alone"])
+def test_the_drain_timeout_cuts_off_an_answer_without_an_end(
+    seed: int | None, start: Start
+) -> None:
+    server = start("--drain-timeout", "0.5")
+    with connected(server.url) as connection:
+        endless = {"max_tokens": 2**30, "logit_bias": {"2": -100.0}, "seed": seed}
+        connection.sendall(completion(prompt="Count.", **endless))
+        while "Prompt processing progress" not in server.text():
+            assert server.process.poll() is None
+        began = time.monotonic()
+        assert server.stop() == 0, server.text()
+        answer = read_answer(connection)
+    assert time.monotonic() - began < 10
+    assert (answer.status, answer.error) == (503, "the server is ending")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_any_number_of_signals_ends_the_server_in_the_middle_of_an_answer(
+    number: signal.Signals, start: Start
+) -> None:
+    server = start()
+    with connected(server.url) as connection:
+        connection.sendall(ENDLESS)
+        connection.recv(1 << 12)
+        began = time.monotonic()
+        while server.process.poll() is None:
+            with suppress(ProcessLookupError):
+                server.process.send_signal(number)
+            assert time.monotonic() - began < 20
+        assert server.wait() in (0, 1)
+    assert "Traceback" not in server.text()
+
+
+def end_at_any_moment(start: Start, seed: int) -> None:
+    """Clients come and stall, and after a random while the server is asked to end, once or more."""
+    chance = random.Random(seed)
+    server = start("--drain-timeout", "2")
+    ended = threading.Event()
+
+    def visit(number: int) -> None:
+        own = random.Random(f"{seed}.{number}")
+        while not ended.is_set():
+            sent = own.choice([completion(prompt="a" * own.randint(1, 300)), HALF, ENDLESS])
+            try:
+                with connected(server.url, 5) as connection:
+                    connection.sendall(sent)
+                    connection.settimeout(own.uniform(0.0, 0.3))
+                    connection.recv(1 << 16)
+            except OSError:
+                continue
+
+    visitors = [threading.Thread(target=visit, args=(number,)) for number in range(4)]
+    try:
+        for visitor in visitors:
+            visitor.start()
+        ended.wait(chance.uniform(0.0, 0.5))
+        began = time.monotonic()
+        for _ in range(chance.choice([1, 1, 2, 5])):
+            with suppress(ProcessLookupError):
+                server.process.send_signal(chance.choice([signal.SIGTERM, signal.SIGINT]))
+            ended.wait(chance.uniform(0.0, 0.05))
+        assert server.wait() in (0, 1), server.text()
+        assert time.monotonic() - began < 20, server.text()
+    finally:
+        ended.set()
+        for visitor in visitors:
+            visitor.join()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_signal_at_any_moment_ends_the_server(seed: int, start: Start) -> None:
+    end_at_any_moment(start, seed)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(4, 50))
+def test_a_signal_at_many_more_moments_ends_the_server(seed: int, start: Start) -> None:
+    end_at_any_moment(start, seed)
