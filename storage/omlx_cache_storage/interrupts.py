@@ -7,6 +7,7 @@ So a call of the store on the main thread puts off the handlers that Python has:
 ends, or at the next point of it where nothing is half-done. Other threads run no handlers.
 """
 
+import _signal  # type: ignore[import-not-found]
 import _thread
 import contextlib
 import os
@@ -28,8 +29,8 @@ TURN_SECONDS = 0.05
 PATIENCE_SECONDS = 2.0
 """How long a handler waits at most, wherever the main thread is: a hang must be breakable."""
 
-# Asking for each handler costs as much as the rest, so: those that programs handle. Not SIGPROF
-# and SIGVTALRM, which are for profilers that want to see the middle.
+# Those that programs handle; not SIGPROF and SIGVTALRM, for profilers that want to see the
+# middle. `_signal` is what `signal` wraps: it makes no enumerations, which take most of the time.
 _NUMBERS = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -104,17 +105,17 @@ class _Deferral:
 
     def _put_off(self) -> None:
         for number in _NUMBERS:
-            handler = signal.getsignal(number)
+            handler = _signal.getsignal(number)
             if callable(handler) and handler != self._note:
                 self._before[number] = handler
                 # A subinterpreter has a main thread, and no signals.
                 with contextlib.suppress(ValueError):
-                    signal.signal(number, self._note)
+                    _signal.signal(number, self._note)
 
     def _restore(self) -> None:
         for number, handler in list(self._before.items()):
-            if signal.getsignal(number) == self._note:
-                signal.signal(number, handler)
+            if _signal.getsignal(number) == self._note:
+                _signal.signal(number, handler)
             self._before.pop(number, None)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
@@ -136,7 +137,7 @@ class _Deferral:
                 self._reminding = False
                 return
             for number in list(self._came):
-                if signal.getsignal(number) == self._note:
+                if _signal.getsignal(number) == self._note:
                     signal.pthread_kill(self._thread, number)
 
     def _deliver(self) -> None:
