@@ -51,3 +51,15 @@ def test_a_third_signal_waits_for_nothing() -> None:
         assert time.monotonic() - began < 4
     hung.set()
     next(t for t in threading.enumerate() if t.name == "omlx-cache-stop").join()
+
+
+def test_signals_after_the_last_block_of_a_process_are_ignored() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with Signals(last=True):
+            pass
+        for number in before:
+            os.kill(os.getpid(), number)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
