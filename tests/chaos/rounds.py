@@ -90,7 +90,10 @@ def _recovers(world: World, main: Requester) -> None:
     if world.options["hot_cache_only"] or world.options["write_policy"] == "second_touch":
         return
     draw = world.draw
-    # Shorter than the smallest queue, which may drop the deep end of a longer one.
+    # What came before is out of the queue, which may drop what it has no room for; and this is
+    # shorter than the smallest queue.
+    with world.timed("flush", FLUSH_SECONDS):
+        world.store.flush(FLUSH_SECONDS)
     asked = Asked(tuple(draw.randrange(1, 50_000) for _ in range(34)), "recovery")
     main.store(asked)
     with world.timed("flush", FLUSH_SECONDS):

@@ -152,6 +152,19 @@ def test_a_process_without_descriptors_does_not_write_its_pages_anew(
     assert tier.write(story.page(2), DAY, story.document) == "present"
 
 
+def test_a_write_that_works_ends_a_shortage_of_descriptors(
+    tier: ColdTier, disk: BadSectors, story: Story
+) -> None:
+    disk.bad, disk.code = set(PAGES), errno.EMFILE
+    for number in PAGES:
+        _fail(tier, story, number)
+    assert tier.info(story.id(1)) is None
+    disk.bad = set()
+    assert tier.write(story.page(30), DAY, story.document) == "written"
+    assert tier.usage().state == "ok"
+    assert all(_is_right(tier, story, number) for number in PAGES)
+
+
 def test_a_disk_that_fails_page_after_page_is_left_alone_and_then_tried_once_at_a_time(
     tier: ColdTier, disk: BadSectors, story: Story, time: SetTime
 ) -> None:
