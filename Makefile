@@ -13,7 +13,7 @@ ARGS ?=
 USABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help setup demo test test-nightly fuzz chaos check bench test-peers lock clean
+.PHONY: help setup demo test test-nightly fuzz fuzz-http chaos check bench test-peers lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -52,6 +52,9 @@ test-nightly: setup ## Run the tests, all families of models and more examples
 
 fuzz: setup ## Try hostile bytes on everything that reads bytes, for some minutes
 	PYTHONPATH=tests $(BIN)/python -m fuzz --count 50000 $(ARGS)
+
+fuzz-http: setup ## Throw bad requests at a real server, for some minutes
+	PYTHONPATH=tests $(BIN)/python -m fuzz.http --count 50000 $(ARGS)
 
 chaos: setup ## Try the store under real faults for minutes; `make chaos ARGS="--minutes 60"`
 	PYTHONPATH=tests $(BIN)/python -m chaos $(if $(ARGS),$(ARGS),--minutes 3)
