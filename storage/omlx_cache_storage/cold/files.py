@@ -48,6 +48,7 @@ class PageFiles:
         self._names = TemporaryNames()
         self._lock = threading.Lock()
         self._root = os.fspath(directory)
+        self._tag = os.path.join(self._root, TAG_FILE)
         self._counted: dict[str, int] = {}
         self._overhead = 0
         self._ignored = 0
@@ -67,11 +68,13 @@ class PageFiles:
             return self._overhead
 
     def document_bytes(self, namespace: BlockKey, document: Mapping[str, object]) -> int:
-        """Return what a namespace's first page takes for its document; 0 when that is there."""
+        """Return what a namespace's first page takes for its document, and a directory's first one
+        for the tag; 0 when they are there."""
         with self._lock:
             path = os.path.join(self._root, namespace.hex(), NAMESPACE_FILE)
-            known = path in self._counted
-        return 0 if known else len(encode_document(document)) + SMALL_FILE_BYTES
+            known, tagged = path in self._counted, self._tag in self._counted
+        size = 0 if known else len(encode_document(document)) + SMALL_FILE_BYTES
+        return size if tagged else size + 2 * SMALL_FILE_BYTES
 
     def is_ours(self) -> bool:
         """True when the directory is the one that was read last, not removed or replaced."""
@@ -98,7 +101,7 @@ class PageFiles:
             self._overhead = 0
             self._ignored = 0
         self._count(self._root)
-        self._mark()
+        self._count_file(self._tag)
         best: dict[PageId, Found] = {}
         useless: list[Found] = []
         for found in walk(self.directory, self.fs, self._ignore):
@@ -133,18 +136,17 @@ class PageFiles:
             self._ignored += 1
 
     def _mark(self) -> None:
-        """Put the tag into the directory that lets backups leave it out, unless one is there."""
-        tag = os.path.join(self._root, TAG_FILE)
-        try:
-            if self._count_file(tag):
+        """Put the tag into the directory that lets backups leave it out, unless one is there.
+
+        With the first page that is written, not before: whoever opens a store waits for no write.
+        """
+        with self._lock:
+            if self._tag in self._counted:
                 return
-            size = self.fs.write(tag, [TAG], self.durability)
-        except OSError:
-            # A cache without a tag is a cache all the same; the next inventory tries again.
-            with contextlib.suppress(OSError):
-                self._count_file(tag)
-        else:
-            self._count(tag, size)
+        # A cache without a tag is a cache all the same; the next page tries again.
+        with contextlib.suppress(OSError):
+            if not self._count_file(self._tag):
+                self._count(self._tag, self.fs.write(self._tag, [TAG], self.durability))
 
     def _count_directories(self, used: set[str]) -> None:
         """Count the directories; remove shards that are not `used` and have nothing else in."""
@@ -215,6 +217,7 @@ class PageFiles:
         described = os.path.join(directory, NAMESPACE_FILE)
         for path in (self._root, directory):
             self._make_directory(path)
+        self._mark()
         if not self._count_file(described):
             temporary = self._names.new(directory)
             raw = encode_document(document)
