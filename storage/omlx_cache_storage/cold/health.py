@@ -96,7 +96,9 @@ class Health:
     def end_write(self) -> None:
         """Note a write that worked."""
         self._write_error = ""
-        if not self._blames_disk:
+        if self._blames_disk:
+            self._reads.ask_again()
+        else:
             # Whoever had a descriptor and memory to write has them to read.
             self._reads.succeeded(sure=False)
         if not self._reads.tripped:
