@@ -1,6 +1,7 @@
 """The campaign: rounds of every kind in turns until the goals are reached or time is up."""
 
 import faulthandler
+import gc
 import itertools
 import os
 import shutil
@@ -12,6 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from omlx_cache.upkeep.relief import release_freed_memory
 
 from .damage import run_damage
 from .faults import FAULTS
@@ -144,6 +147,9 @@ class Campaign:
             world.fail("stuck", f"the round raised {type(error).__name__}: {error}")
         finally:
             shutil.rmtree(directory, ignore_errors=True)
+        # What allocators keep for later, an arena for each thread that ever was, is no leak.
+        gc.collect()
+        release_freed_memory()
         self._memory.append(resident_bytes())
 
     def _watch(self, began: float) -> None:
@@ -154,7 +160,7 @@ class Campaign:
             sys.stderr.write(
                 f"{time.monotonic() - began:7.0f} s  {tally.sum('sessions'):,} sessions, "
                 f"{tally.counted(KILLS):,} kills, {tally.counted('bit flips'):,} flips, "
-                f"{tally.failed} failures; {name}\n"
+                f"{tally.failed} failures; {resident_bytes() >> 20} MiB; {name}\n"
             )
             if time.monotonic() - since > ROUND_SECONDS:
                 fault = name.rpartition(":")[0]
