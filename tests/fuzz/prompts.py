@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -13,20 +12,16 @@ from .target import MIB, Target, refused
 
 
 def one(data: bytes) -> bool:
-    path = Path(_folder().name, "prompts.jsonl")
-    path.write_bytes(data)
-    try:
-        prompts = read_prompts(path)
-    except PromptFileError as error:
-        return refused(error)
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
+        file.write(data)
+        file.flush()
+        try:
+            prompts = read_prompts(Path(file.name))
+        except PromptFileError as error:
+            return refused(error)
     for prompt in prompts:
         assert prompt.text or prompt.messages
     return bool(prompts)
-
-
-@cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory()
 
 
 def vary(rng: Random, sample: bytes) -> bytes:
