@@ -10,7 +10,7 @@ from omlx_cache_storage.cold.document import (
     has_fields,
     read_document,
 )
-from omlx_cache_storage.listing import label
+from omlx_cache_storage.documents import label
 
 from .mutate import nested, spoil_bytes, spoil_value
 from .page_file import OneFile
