@@ -109,5 +109,5 @@ def _moment(column: str, value: object) -> str:
         if column == "used_at":
             return f"{duration(max(0, round(time.time() - moment.timestamp())))} ago"
         return f"{moment.astimezone():%Y-%m-%d %H:%M}"
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, OSError):
         return "-"
