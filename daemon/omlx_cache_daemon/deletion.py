@@ -14,7 +14,7 @@ from omlx_cache_daemon.source import add_source_options, offline_directory
 from omlx_cache_daemon.stores import running, the_one
 
 _TIMEOUT_SECONDS = 60.0
-_EVERY_NAMESPACE = 2**31 - 1
+EVERY_NAMESPACE = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class Place:
     def namespaces(self) -> list[Map]:
         """Return a row for each namespace that the first store, or else the directory, has."""
         if self.clients:
-            return as_maps(self.clients[0].call("ls", limit=_EVERY_NAMESPACE))
+            return as_maps(self.clients[0].call("ls", limit=EVERY_NAMESPACE))
         # Reading the directory needs NumPy; asking a store does not.
         from omlx_cache_daemon.cold import cold_namespaces
 
-        return cold_namespaces(self.unused(), _EVERY_NAMESPACE)
+        return cold_namespaces(self.unused(), EVERY_NAMESPACE)
 
     def unused(self) -> Path:
         """Return the directory that no store uses."""
@@ -79,6 +79,15 @@ def confirmed(what: str) -> bool:
         return True
     sys.stderr.write("omlx-cache: nothing was deleted\n")
     return False
+
+
+def note_left(pages: int, place: Place) -> None:
+    """Say that files stayed which the running stores do not know: another process wrote them."""
+    if pages:
+        sys.stderr.write(
+            f"omlx-cache: {pages:,} pages that the running stores do not know are left in {place}; "
+            "delete them when none runs\n"
+        )
 
 
 def _users(directory: Path, timeout: float) -> tuple[Client, ...]:

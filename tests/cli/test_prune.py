@@ -279,6 +279,32 @@ def test_every_store_of_a_directory_is_told(
         assert _held(process) == ["mine 1", "foreign 1 2 3", "sound"]
 
 
+def test_files_that_a_running_store_does_not_know_are_left_and_said_to_be(
+    cli: Cli, embed: Callable[..., Any], tmp_path: Path
+) -> None:
+    embed()
+    tier = ColdTier(tmp_path / "cold", 2**30)
+    tier.open()
+    _write(tier, "other", range(1, 3), 1, format=1, software=OTHER)
+    for arguments in (("prune", "--stale"), ("prune", "--to", "0")):
+        result = cli(*arguments, "--yes")
+        assert result.code == 0
+        assert "2 pages that the running stores do not know are left" in result.err
+        assert _left(tmp_path / "cold", "other") == 2
+
+
+def test_rm_says_what_it_left_beside_a_running_store(
+    cli: Cli, embed: Callable[..., Any], tmp_path: Path
+) -> None:
+    embed()
+    tier = ColdTier(tmp_path / "cold", 2**30)
+    tier.open()
+    _write(tier, "mine", range(4, 6), 1)
+    result = cli("rm", Story("mine").namespace.hex(), "--yes")
+    assert (result.code, result.out[:15]) == (0, "deleted 3 pages")
+    assert "2 pages that the running stores do not know are left" in result.err
+
+
 def test_a_store_that_does_not_answer_forbids_a_deletion_beside_it(
     cli: Cli, cold_dir: Path, start_store: Callable[..., Any]
 ) -> None:

@@ -5,7 +5,13 @@ import time
 
 from omlx_cache.settings.sizes import SIZE_FORMS, parse_size
 from omlx_cache_daemon.client import Client
-from omlx_cache_daemon.deletion import Place, add_deletion_options, chosen_place, confirmed
+from omlx_cache_daemon.deletion import (
+    Place,
+    add_deletion_options,
+    chosen_place,
+    confirmed,
+    note_left,
+)
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, UsageError
 from omlx_cache_daemon.options import add_format_option, period_seconds
 from omlx_cache_daemon.render import duration, print_json, quantity
@@ -70,6 +76,10 @@ def run(args: argparse.Namespace) -> int:
         print(f"would delete {_described(what, place, args)}")
     else:
         print(f"deleted {_summed(done)} from {place}")
+    if not args.dry_run and place.clients and place.directory is not None:
+        # Not by age: a use in memory is recorded on the disk a little later.
+        left = _Offline(place, {**asked, "before_ns": None}).chosen().get("pages")
+        note_left(left if isinstance(left, int) else 0, place)
     return OK
 
 
@@ -97,13 +107,14 @@ class _Live:
 
 
 class _Offline:
-    """The deletion from a directory that no store uses: of the very pages that were shown."""
+    """The deletion of files: of the very pages that were shown."""
 
     def __init__(self, place: Place, asked: Map) -> None:
         # Reading the directory needs NumPy; asking a store does not.
         from omlx_cache_daemon.cold import choose_cold
 
-        self._directory = place.unused()
+        assert place.directory is not None
+        self._directory = place.directory
         self._pages = choose_cold(self._directory, **asked)  # type: ignore[arg-type]
 
     def chosen(self) -> Map:

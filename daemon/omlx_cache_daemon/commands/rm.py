@@ -3,7 +3,14 @@
 import argparse
 import sys
 
-from omlx_cache_daemon.deletion import Place, add_deletion_options, chosen_place, confirmed
+from omlx_cache_daemon.deletion import (
+    EVERY_NAMESPACE,
+    Place,
+    add_deletion_options,
+    chosen_place,
+    confirmed,
+    note_left,
+)
 from omlx_cache_daemon.errors import FAILURE, OK, UsageError
 from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.render import print_json, quantity, text
@@ -54,7 +61,20 @@ def run(args: argparse.Namespace) -> int:
     else:
         for row in done:
             print(f"deleted {row['deleted_pages']:,} pages of {text(row['namespace'])}")
+    if not args.dry_run:
+        note_left(_left(place, rows), place)
     return OK
+
+
+def _left(place: Place, rows: list[Map]) -> int:
+    """Count the pages on the disk that no running store knew of."""
+    if not place.clients or place.directory is None or not place.directory.is_dir():
+        return 0
+    from omlx_cache_daemon.cold import cold_namespaces
+
+    digests = {row["namespace"] for row in rows}
+    left = cold_namespaces(place.directory, EVERY_NAMESPACE)
+    return _total([row for row in left if row["namespace"] in digests], "pages")
 
 
 def _target(given: str) -> tuple[str, str]:
