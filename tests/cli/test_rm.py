@@ -214,6 +214,16 @@ def test_a_model_or_a_salt_names_all_of_its_namespaces(
     assert _left(tmp_path / "cold", tenants) == left
 
 
+def test_every_namespace_of_a_model_is_named_before_it_is_deleted(
+    cli: Cli, tenants: dict[str, Story]
+) -> None:
+    first, *others = cli("rm", "llama", "--dry-run").out.splitlines()
+    assert first.startswith("would delete 3 pages (")
+    assert first.endswith(" of 3 namespaces:")
+    mine = {story.namespace.hex() for name, story in tenants.items() if "llama" in name}
+    assert {line.split()[-2].rstrip(",") for line in others} == mine
+
+
 def test_a_model_is_named_by_its_directory(
     cli: Cli, tmp_path: Path, tenants: dict[str, Story]
 ) -> None:

@@ -92,7 +92,7 @@ def _described(rows: list[Map]) -> str:
     if len(rows) == 1:
         return _row(rows[0])
     total = f"{_total(rows, 'pages'):,} pages ({quantity('bytes', _total(rows, 'bytes'))})"
-    return f"{total} of {len(rows)} namespaces:\n" + "".join(f"  {_row(row)}\n" for row in rows)
+    return "\n  ".join([f"{total} of {len(rows)} namespaces:", *map(_row, rows)])
 
 
 def _row(row: Map) -> str:
