@@ -13,7 +13,8 @@ from omlx_cache.codecs import CodecPolicy
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.snapshots import SnapshotPolicy, StridePolicy
 from omlx_cache.identity.fingerprint import adapter_identity, fingerprint_model
-from omlx_cache.identity.namespace import Namespace, make_namespace, salt_digest
+from omlx_cache.identity.namespace import Namespace, make_namespace
+from omlx_cache.identity.salt import salt_digest
 from omlx_cache.pages.layout import layout_of
 from omlx_cache.restore.boundaries import Boundaries
 from omlx_cache.scope import Scope, unsupported

@@ -27,10 +27,11 @@ from omlx_cache_storage.cold.document import has_fields
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.interrupts import deferred, result_of, uninterrupted
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.listing import ListedPage, list_pages
+from omlx_cache_storage.listed import ListedPage, list_pages
 from omlx_cache_storage.page import Buffer, Page, PageId, PageInfo, PageMeta
 from omlx_cache_storage.policy import WRITE_POLICIES
 from omlx_cache_storage.prefetch import Prefetch, Prefetcher
+from omlx_cache_storage.pruning import Chosen, Pruning, choose
 from omlx_cache_storage.readers import ReaderPool, on_another_thread
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import Stats
@@ -172,6 +173,10 @@ class BlockStore(Tiers):
             return known
         return catalog.read_namespace(self.settings.cold_dir, digest)
 
+    def created_ns(self, digest: BlockKey) -> int | None:
+        """Return when a namespace came to the disk, None for one that is not there; asks it."""
+        return None if self.cold is None else catalog.created_ns(self.settings.cold_dir, digest)
+
     @property
     def cold_dir(self) -> str | None:
         """Where page files lie; None in hot_cache_only mode."""
@@ -191,6 +196,27 @@ class BlockStore(Tiers):
         with deferred:
             clear = partial(super().clear, namespace, timeout)
             return on_another_thread(clear, "omlx-cache-clear")
+
+    def choose(self, asked: Pruning) -> Chosen:
+        """Return the pages that `prune` would delete; reads the documents of namespaces."""
+        return choose(self.listing(), asked, self.readable_document)
+
+    def prune(self, asked: Pruning, timeout: float = FLUSH_SECONDS) -> Chosen:
+        """Delete the pages that are asked for from both tiers, and return them.
+
+        Those that only the disk has too many of stay in memory. Waits for a page that is being
+        written now, at most `timeout` seconds; Ctrl-C as for `clear`.
+        """
+        with deferred:
+            return on_another_thread(partial(self._prune, asked, timeout), "omlx-cache-prune")
+
+    def _prune(self, asked: Pruning, timeout: float) -> Chosen:
+        chosen = self.choose(asked)
+        whole = [page.page for page in (*chosen.stale, *chosen.older)]
+        if whole:
+            self.drop(whole, timeout)
+        self.evict_cold({page.page: page.used_ns for page in chosen.surplus})
+        return chosen
 
     @uninterrupted
     def listing(self) -> list[ListedPage]:

@@ -4,25 +4,27 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from os import environ, geteuid
 from pathlib import Path
 
 from omlx_cache.settings.errors import ConfigError
 from omlx_cache.settings.places import COLD_DIR_VARIABLE, cold_dir_from_environment
 from omlx_cache_daemon.errors import CommandError, NobodyThere
-from omlx_cache_storage.cold.catalog import read_namespace, scan
-from omlx_cache_storage.cold.removal import Removed, remove_namespace
+from omlx_cache_storage.cold.catalog import created_ns, read_namespace, scan
+from omlx_cache_storage.cold.removal import Removed, entries, remove_namespace, remove_pages
+from omlx_cache_storage.documents import Versions
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.listed import ListedPage, list_pages
 from omlx_cache_storage.listing import (
-    ListedPage,
     NoSuchNamespace,
     Row,
     detail_rows,
     find_namespace,
-    list_pages,
     namespace_rows,
     page_rows,
 )
+from omlx_cache_storage.pruning import Chosen, Documents, Pruning, choose
 
 
 def configured_directory() -> Path:
@@ -39,7 +41,9 @@ def configured_directory() -> Path:
 
 def cold_namespaces(cold_dir: Path, limit: int) -> list[Row]:
     """Return a row for each namespace. Opens no page. Raises NobodyThere without a directory."""
-    return namespace_rows(_pages(cold_dir), lambda name: read_namespace(cold_dir, name), limit)
+    return namespace_rows(
+        _pages(cold_dir), _document_of(cold_dir), limit, partial(created_ns, cold_dir)
+    )
 
 
 def cold_pages(cold_dir: Path, prefix: str, limit: int) -> list[Row]:
@@ -66,6 +70,30 @@ def remove_cold(cold_dir: Path, digest: str) -> Removed:
     """Delete the pages of a namespace; raises CommandError when the disk refuses."""
     with _reading(cold_dir):
         return remove_namespace(cold_dir, BlockKey(bytes.fromhex(digest)))
+
+
+def choose_cold(
+    cold_dir: Path,
+    *,
+    keep: list[Versions] | None,
+    before_ns: int | None,
+    to_bytes: int | None,
+) -> Chosen:
+    """Return the pages of a directory that shall go. Opens no page."""
+    with _reading(cold_dir):
+        pages = list_pages((), entries(cold_dir))
+        return choose(pages, Pruning(keep, before_ns, to_bytes), _document_of(cold_dir))
+
+
+def remove_chosen(cold_dir: Path, chosen: Chosen) -> int:
+    """Delete pages, of each chain the deep end first; raises CommandError when the disk refuses."""
+    with _reading(cold_dir):
+        every = (*chosen.stale, *chosen.older, *chosen.surplus)
+        return remove_pages(cold_dir, (page.path for page in every if page.path is not None))
+
+
+def _document_of(cold_dir: Path) -> Documents:
+    return lambda name: read_namespace(cold_dir, name)
 
 
 def _pages(cold_dir: Path) -> list[ListedPage]:

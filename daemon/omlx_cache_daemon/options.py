@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import re
 
 
 def positive_seconds(text: str) -> float:
@@ -13,6 +14,18 @@ def positive_seconds(text: str) -> float:
     if not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
     return seconds
+
+
+_PERIOD = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhdw])", re.ASCII)
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+
+
+def period_seconds(text: str) -> float:
+    """Return a period such as 30d, 12h or 2w in seconds; argparse reports anything else."""
+    match = _PERIOD.fullmatch(text.strip().lower())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a period such as 30d, 12h or 2w")
+    return float(match[1]) * _UNIT_SECONDS[match[2]]
 
 
 def positive_count(text: str) -> int:

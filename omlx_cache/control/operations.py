@@ -4,16 +4,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from omlx_cache.control.errors import ControlError
+from omlx_cache.identity.software import installed
 from omlx_cache.version import VERSION
+from omlx_cache_storage.documents import as_versions
 from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey
+from omlx_cache_storage.listed import ListedPage
 from omlx_cache_storage.listing import (
-    ListedPage,
     NoSuchNamespace,
     detail_rows,
     find_namespace,
     namespace_rows,
     page_rows,
 )
+from omlx_cache_storage.pruning import Chosen, Pruning
 from omlx_cache_storage.stats import Stats
 
 Handler = Callable[[Mapping[str, object]], object]
@@ -32,11 +35,15 @@ class Answering(Protocol):
     def stats(self) -> Stats: ...
     def listing(self) -> list[ListedPage]: ...
     def readable_document(self, digest: BlockKey) -> Mapping[str, object]: ...
+    def created_ns(self, digest: BlockKey) -> int | None: ...
     def clear(self, namespace: BlockKey, timeout: float) -> int: ...
+    def choose(self, asked: Pruning) -> Chosen: ...
+    def prune(self, asked: Pruning, timeout: float) -> Chosen: ...
 
 
 def handlers(store: Answering) -> dict[str, Handler]:
-    """Return the operations by name; none of them mutates the store, but `clear`."""
+    """Return the operations by name; none of them mutates the store, but `clear` and
+    `prune`."""
     return {
         "ping": lambda args: _ping(store),
         "stats": lambda args: store.stats().to_dict(),
@@ -44,6 +51,7 @@ def handlers(store: Answering) -> dict[str, Handler]:
         "ls": lambda args: _ls(store, args),
         "inspect": lambda args: _inspect(store, args),
         "clear": lambda args: _clear(store, args),
+        "prune": lambda args: _prune(store, args),
     }
 
 
@@ -56,6 +64,7 @@ def _ps(store: Answering) -> dict[str, object]:
     cold, writer = stats.cold, stats.writer
     return {
         **store.identity(),
+        "versions": installed(),
         "models": list(store.labels),
         "hot": {
             "bytes": stats.hot.nbytes,
@@ -83,7 +92,7 @@ def _ls(store: Answering, args: Mapping[str, object]) -> list[dict[str, object]]
     prefix, limit = args.get("namespace"), _limit(args)
     pages = store.listing()
     if not isinstance(prefix, str) or not prefix:
-        return namespace_rows(pages, store.readable_document, limit)
+        return namespace_rows(pages, store.readable_document, limit, store.created_ns)
     try:
         return page_rows(pages, find_namespace(pages, prefix), limit)
     except NoSuchNamespace as error:
@@ -106,10 +115,39 @@ def _clear(store: Answering, args: Mapping[str, object]) -> dict[str, object]:
         namespace = b""
     if len(namespace) != NAMESPACE_BYTES:
         raise ControlError("bad_request", f"namespace must be {2 * NAMESPACE_BYTES} hex digits")
+    return {"pages": store.clear(BlockKey(namespace), _timeout(args))}
+
+
+def _prune(store: Answering, args: Mapping[str, object]) -> dict[str, object]:
+    asked = _pruning(args)
+    dry_run = args.get("dry_run", True)
+    if not isinstance(dry_run, bool):
+        raise ControlError("bad_request", "dry_run must be true or false")
+    chosen = store.choose(asked) if dry_run else store.prune(asked, _timeout(args))
+    return chosen.to_dict()
+
+
+def _pruning(args: Mapping[str, object]) -> Pruning:
+    """Return what shall go; what this process uses itself is kept, whatever the request says."""
+    keep = args.get("keep")
+    if keep is not None and not isinstance(keep, list):
+        raise ControlError("bad_request", "keep must be a list of versions")
+    known = None if keep is None else [*map(as_versions, keep), installed()]
+    return Pruning(known, _count(args, "before_ns"), _count(args, "to_bytes"))
+
+
+def _count(args: Mapping[str, object], name: str) -> int | None:
+    count = args.get(name)
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
+        raise ControlError("bad_request", f"{name} must be a whole number, 0 at least")
+    return count
+
+
+def _timeout(args: Mapping[str, object]) -> float:
     timeout = args.get("timeout", CLEAR_SECONDS)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise ControlError("bad_request", "timeout must be a positive number of seconds")
-    return {"pages": store.clear(BlockKey(namespace), min(float(timeout), 3600.0))}
+    return min(float(timeout), 3600.0)
 
 
 def _limit(args: Mapping[str, object]) -> int:

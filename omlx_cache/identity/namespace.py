@@ -3,10 +3,10 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 
-from omlx_cache_storage.format.header import FORMAT_VERSION
+from omlx_cache.identity.salt import salt_digest
+from omlx_cache.identity.software import software
+from omlx_cache_storage.format.version import FORMAT_VERSION
 from omlx_cache_storage.keys import BlockKey, namespace_digest
 
 
@@ -48,29 +48,7 @@ def make_namespace(
         "codec": codec,
         "salt": salt_digest(salt),
         "extra": dict(extra),
-        "software": {name: _version(name) for name in ("mlx", "mlx-lm")},
+        "software": software(),
     }
     digest = namespace_digest(document)
     return Namespace(digest, {**document, "label": label} if label else document)
-
-
-def salt_digest(salt: str | bytes | None) -> str:
-    if salt is None:
-        return ""
-    # A lone surrogate, as JSON may bring one from a client, is a salt like any other.
-    if isinstance(salt, str):
-        kind, raw = "text", salt.encode("utf-8", "surrogatepass")
-    elif isinstance(salt, bytes | bytearray | memoryview):
-        kind, raw = "bytes", bytes(salt)
-    else:
-        # bytes(5) would be five zero bytes, which can be another tenant's salt.
-        raise TypeError(f"a salt is text or bytes, not {type(salt).__name__}")
-    return f"{kind}:{hashlib.sha256(raw).hexdigest()}"
-
-
-@cache
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""

@@ -4,23 +4,20 @@ from a directory that nobody uses. Reads page headers only in `details`, and not
 import heapq
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from datetime import UTC, datetime
 
 from omlx_cache_storage.cold.reader import describe
+from omlx_cache_storage.documents import label, salt, versions
 from omlx_cache_storage.errors import CacheError, PageError
-from omlx_cache_storage.hot_page import HotEntry
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import PageId, PageMeta
+from omlx_cache_storage.listed import ListedPage
 from omlx_cache_storage.recency import age_seconds
-from omlx_cache_storage.tier import TierEntry
 
 Row = dict[str, object]
 """Plain values, so that a row is the same before and after a socket or a JSON document."""
 
 _SHOWN_DIGITS = 16
 _SHOWN_MATCHES = 5
-_LABEL_CHARACTERS = 200
 
 
 class NoSuchNamespace(CacheError):
@@ -36,54 +33,6 @@ class NoSuchNamespace(CacheError):
         self.matches = matches
 
 
-@dataclass(frozen=True, slots=True)
-class ListedPage:
-    """One page of either tier, or of both; `cold` is its file, `meta` is known of a live one."""
-
-    namespace: BlockKey
-    page: PageId
-    position: int
-    tokens: int
-    nbytes: int
-    tiers: tuple[str, ...]
-    used_ns: int
-    cold: TierEntry | None = None
-    meta: PageMeta | None = None
-
-    @property
-    def path(self) -> Path | None:
-        """Where the file lies; made when it is asked for."""
-        return None if self.cold is None else self.cold.path
-
-
-def list_pages(hot: Iterable[HotEntry], cold: Iterable[TierEntry]) -> list[ListedPage]:
-    """Return every page of two tiers once, in no order."""
-    merged: dict[PageId, ListedPage] = {}
-    for held in hot:
-        merged[held.page] = replace(_listed(held), meta=held.meta)
-    for entry in cold:
-        page = replace(_listed(entry), cold=entry)
-        live = merged.get(page.page)
-        if live is not None:
-            used_ns = max(live.used_ns, page.used_ns)
-            page = replace(page, tiers=(*live.tiers, "cold"), used_ns=used_ns, meta=live.meta)
-        merged[page.page] = page
-    return list(merged.values())
-
-
-def _listed(entry: TierEntry) -> ListedPage:
-    info = entry.info
-    return ListedPage(
-        entry.namespace,
-        entry.page,
-        info.position,
-        info.held,
-        info.nbytes,
-        (info.tier,),
-        entry.used_ns,
-    )
-
-
 def find_namespace(pages: Iterable[ListedPage], prefix: str) -> BlockKey:
     """Return the one namespace whose digest begins so; raises NoSuchNamespace."""
     wanted = prefix.lower()
@@ -97,12 +46,19 @@ def namespace_rows(
     pages: Iterable[ListedPage],
     document_of: Callable[[BlockKey], Mapping[str, object]],
     limit: int,
+    created_of: Callable[[BlockKey], int | None],
 ) -> list[Row]:
-    """Return a row for each namespace that has pages, by digest."""
+    """Return a row for each namespace that has pages, by digest.
+
+    `created_of` says when it came to the disk, in nanoseconds since the epoch; None before that.
+    """
     found: dict[BlockKey, list[ListedPage]] = {}
     for page in pages:
         found.setdefault(page.namespace, []).append(page)
-    return [_namespace(name, found[name], document_of(name)) for name in sorted(found)[:limit]]
+    return [
+        _namespace(name, found[name], document_of(name), created_of(name))
+        for name in sorted(found)[:limit]
+    ]
 
 
 def page_rows(pages: Iterable[ListedPage], namespace: BlockKey, limit: int) -> list[Row]:
@@ -121,21 +77,19 @@ def detail_rows(pages: Iterable[ListedPage], key_prefix: str, limit: int) -> lis
     return [_details(page, now_ns) for page in _first(limit, found)]
 
 
-def label(document: Mapping[str, object]) -> str:
-    """Return a model's name for people, or the start of its fingerprint, from a document."""
-    names = [document.get(field) for field in ("label", "model_id", "model")]
-    # What a file says may be anything: a name is a text, and no longer than a line.
-    label, model_id, model = (name if isinstance(name, str) else "" for name in names)
-    return (label or model_id or model[:12])[:_LABEL_CHARACTERS]
-
-
 def _first(limit: int, pages: Iterable[ListedPage]) -> list[ListedPage]:
     return heapq.nsmallest(
         limit, pages, key=lambda p: (p.namespace, p.position, p.page.group, p.page.key)
     )
 
 
-def _namespace(name: BlockKey, pages: Sequence[ListedPage], document: Mapping[str, object]) -> Row:
+def _namespace(
+    name: BlockKey,
+    pages: Sequence[ListedPage],
+    document: Mapping[str, object],
+    created_ns: int | None,
+) -> Row:
+    used_ns = max(page.used_ns for page in pages)
     tokens: dict[str, int] = {}
     for page in pages:
         tokens[page.page.group] = tokens.get(page.page.group, 0) + page.tokens
@@ -148,7 +102,18 @@ def _namespace(name: BlockKey, pages: Sequence[ListedPage], document: Mapping[st
         "tokens": max(tokens.values()),
         "groups": sorted(tokens),
         "tiers": sorted({tier for page in pages for tier in page.tiers}),
+        "created_at": None if created_ns is None else _date(created_ns),
+        "used_at": _date(used_ns) if age_seconds(used_ns) is not None else None,
+        "versions": versions(document),
+        "salt": salt(document),
     }
+
+
+def _date(stamp_ns: int) -> str:
+    """Return a stamp as a date of ISO 8601, in UTC and whole seconds."""
+    # A file may say that it is of the year 300,000.
+    seconds = max(0, min(stamp_ns, time.time_ns())) // 10**9
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _page(page: ListedPage, now_ns: int) -> Row:

@@ -5,7 +5,7 @@ page holds. No MLX.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -275,15 +275,27 @@ class Tiers:
         Waits for a page that is being written now, at most `timeout` seconds.
         """
         pages = {e.meta.id for e in self.hot.entries() if e.meta.namespace == namespace}
-        for page in pages:
-            self.hot.discard([page])
-        if self.cold is None or self.writer is None:
+        self.drop(pages, timeout)
+        if self.cold is None:
             return len(pages)
-        # What is being written now would appear after the deletion.
-        self.writer.wait_for_progress(timeout)
         on_disk = {e.page for e in self.cold.listing() if e.namespace == namespace}
         self.cold.discard(on_disk)
         return len(pages | on_disk)
+
+    def drop(self, pages: Collection[PageId], timeout: float) -> None:
+        """Delete pages from both tiers; waits for one that is being written, as `clear` does."""
+        for page in pages:
+            self.hot.discard([page])
+        if self.cold is not None and self.writer is not None:
+            # What is being written now would appear after the deletion.
+            self.writer.wait_for_progress(timeout)
+            self.cold.discard(pages)
+
+    def evict_cold(self, pages: Mapping[PageId, int]) -> None:
+        """Delete pages, each with its stamp, from the disk: memory keeps what it has of them."""
+        if self.cold is not None:
+            self.cold.discard(pages)
+            self.hot.mark_evicted(pages.items())
 
     # The writer.
 

@@ -1,6 +1,7 @@
 """Stores in processes of their own, and the command line in another."""
 
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -63,6 +64,32 @@ def cli(environment: dict[str, str]) -> Cli:
             timeout=60,
         )
         return Result(ended.returncode, ended.stdout, ended.stderr)
+
+    return run
+
+
+@pytest.fixture
+def on_a_terminal(environment: dict[str, str]) -> Callable[..., tuple[int, str]]:
+    """Runs `omlx-cache` with a terminal as its input, on which an answer is typed; returns its exit
+    code and what it wrote."""
+
+    def run(answer: str, *arguments: str) -> tuple[int, str]:
+        ours, theirs = pty.openpty()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "omlx_cache_daemon", *arguments],
+                env=environment,
+                stdin=theirs,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            os.write(ours, answer.encode())
+            out, _ = process.communicate(timeout=60)
+        finally:
+            os.close(ours)
+            os.close(theirs)
+        return process.returncode, out
 
     return run
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from kit.storage import Story, files_in
+from omlx_cache.identity.salt import salt_digest
 from omlx_cache_storage.cold.tier import ColdTier
 
 Cli = Callable[..., Any]
@@ -63,26 +63,6 @@ def _digest(name: str) -> str:
     return Story(name).namespace.hex()
 
 
-def _on_a_terminal(environment: dict[str, str], answer: str, *arguments: str) -> tuple[int, str]:
-    """Run `omlx-cache` with a terminal as its input; return its exit code and what it wrote."""
-    ours, theirs = pty.openpty()
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "omlx_cache_daemon", *arguments],
-            env=environment,
-            stdin=theirs,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        os.write(ours, answer.encode())
-        out, _ = process.communicate(timeout=60)
-    finally:
-        os.close(ours)
-        os.close(theirs)
-    return process.returncode, out
-
-
 def test_a_namespace_is_deleted_from_a_directory_that_no_store_uses(
     cli: Cli, cold_dir: Path
 ) -> None:
@@ -103,7 +83,8 @@ def test_a_dry_run_says_what_would_go_and_deletes_nothing(cli: Cli, cold_dir: Pa
     assert result.out.startswith("would delete 3 pages (")
     assert f"of {_digest('one')}, one" in result.out
     row = json.loads(cli("rm", _digest("one"), "--dry-run", "--format", "json").out)
-    assert (row["pages"], row["deleted_pages"], row["label"]) == (3, 0, "one")
+    assert (row["pages"], row["deleted_pages"]) == (3, 0)
+    assert [(each["pages"], each["label"]) for each in row["namespaces"]] == [(3, "one")]
     assert len(files_in(cold_dir)) == 4
 
 
@@ -116,9 +97,9 @@ def test_without_a_terminal_nothing_is_deleted_unasked(cli: Cli, cold_dir: Path)
 
 @pytest.mark.parametrize(("answer", "left"), [("y\n", 1), ("n\n", 4), ("\n", 4), ("\x04", 4)])
 def test_on_a_terminal_it_asks_first(
-    environment: dict[str, str], cold_dir: Path, answer: str, left: int
+    on_a_terminal: Callable[..., tuple[int, str]], cold_dir: Path, answer: str, left: int
 ) -> None:
-    code, out = _on_a_terminal(environment, answer, "rm", _digest("one"))
+    code, out = on_a_terminal(answer, "rm", _digest("one"))
     assert "Delete 3 pages (" in out
     assert len(files_in(cold_dir)) == left
     assert code == (0 if left == 1 else 1)
@@ -143,9 +124,9 @@ def test_an_ambiguous_prefix_is_refused_with_its_matches(cli: Cli, tmp_path: Pat
     assert f"no namespace begins with {'0' * 64}\n" in unknown.err
 
 
-def test_no_directory_is_69_and_a_wrong_prefix_2(cli: Cli, tmp_path: Path) -> None:
+def test_no_directory_is_69_and_an_empty_target_2(cli: Cli, tmp_path: Path) -> None:
     assert cli("rm", "ab", "--yes").code == 69
-    assert cli("rm", "xy", "--yes").code == 2
+    assert cli("rm", "", "--yes").code == 2
     assert cli("rm").code == 2
 
 
@@ -191,3 +172,131 @@ def test_a_store_that_does_not_say_what_it_uses_forbids_a_deletion_beside_it(
     assert (result.code, result.out) == (1, "")
     assert "may be in use" in result.err
     assert len(files_in(cold_dir)) == 4
+
+
+@pytest.fixture
+def tenants(tmp_path: Path) -> dict[str, Story]:
+    """A page in each of four namespaces: two models, one of them under two salts as well."""
+    tier = ColdTier(tmp_path / "cold", 2**30)
+    tier.open()
+    stories = {}
+    for label, salt in (
+        ("org/llama", None),
+        ("org/llama", "tenant-a"),
+        ("org/llama", b"tenant-b"),
+        ("qwen", None),
+    ):
+        name = f"{label} {salt!r}"
+        stories[name] = Story(name)
+        document = {"label": label, "salt": salt_digest(salt)}
+        assert tier.write(stories[name].page(1), 10**18, document) == "written"
+    return stories
+
+
+def _left(directory: Path, stories: dict[str, Story]) -> list[str]:
+    return [name for name, story in stories.items() if files_in(directory / story.namespace.hex())]
+
+
+@pytest.mark.parametrize(
+    ("target", "left"),
+    [
+        ("org/llama", ["qwen None"]),
+        ("llama", ["qwen None"]),
+        ("qwen", ["org/llama None", "org/llama 'tenant-a'", "org/llama b'tenant-b'"]),
+        ("tenant-a", ["org/llama None", "org/llama b'tenant-b'", "qwen None"]),
+        ("tenant-b", ["org/llama None", "org/llama 'tenant-a'", "qwen None"]),
+    ],
+)
+def test_a_model_or_a_salt_names_all_of_its_namespaces(
+    cli: Cli, tmp_path: Path, tenants: dict[str, Story], target: str, left: list[str]
+) -> None:
+    assert cli("rm", target, "--yes").code == 0
+    assert _left(tmp_path / "cold", tenants) == left
+
+
+def test_every_namespace_of_a_model_is_named_before_it_is_deleted(
+    cli: Cli, tenants: dict[str, Story]
+) -> None:
+    first, *others = cli("rm", "llama", "--dry-run").out.splitlines()
+    assert first.startswith("would delete 3 pages (")
+    assert first.endswith(" of 3 namespaces:")
+    mine = {story.namespace.hex() for name, story in tenants.items() if "llama" in name}
+    assert {line.split()[-2].rstrip(",") for line in others} == mine
+
+
+def test_a_model_is_named_by_its_directory(
+    cli: Cli, tmp_path: Path, tenants: dict[str, Story]
+) -> None:
+    (tmp_path / "models" / "qwen").mkdir(parents=True)
+    assert cli("rm", str(tmp_path / "models" / "qwen"), "--yes").code == 0
+    assert "qwen None" not in _left(tmp_path / "cold", tenants)
+
+
+def test_a_salt_from_standard_input_is_told_to_nobody(
+    environment: dict[str, str], tmp_path: Path, tenants: dict[str, Story]
+) -> None:
+    def rm(salt: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "omlx_cache_daemon", "rm", "-", "--as", "salt", "--yes"],
+            env=environment,
+            input=f"{salt}\n",
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    wrong, right = rm("tenant-x"), rm("tenant-a")
+    assert (wrong.returncode, right.returncode) == (1, 0)
+    assert "tenant" not in wrong.stdout + wrong.stderr + right.stdout + right.stderr
+    assert len(_left(tmp_path / "cold", tenants)) == 3
+
+
+def test_a_salt_is_in_no_listing(cli: Cli, tenants: dict[str, Story]) -> None:
+    listed = cli("ls", "--format", "json").out + cli("ls").out
+    assert "tenant" not in listed
+    salts = {row["salt"] for row in json.loads(cli("ls", "--format", "json").out)}
+    assert len(salts) == 3
+    assert all(digest not in listed for digest in map(salt_digest, ("tenant-a", b"tenant-b")))
+
+
+def test_a_name_with_two_meanings_is_refused_until_one_is_said(cli: Cli, tmp_path: Path) -> None:
+    tier = ColdTier(tmp_path / "cold", 2**30)
+    tier.open()
+    digit = _digest("one")[0]
+    for name, document in (("one", {"salt": ""}), ("two", {"label": digit})):
+        assert tier.write(Story(name).page(1), 10**18, document) == "written"
+    refused = cli("rm", digit, "--yes")
+    assert (refused.code, refused.out) == (1, "")
+    assert "--as namespace|model" in refused.err
+    assert len(files_in(tmp_path)) == 2
+    assert (
+        cli("rm", digit, "--as", "model", "--yes").out == f"deleted 1 pages of {_digest('two')}\n"
+    )
+
+
+def test_no_salt_and_no_model_is_not_every_namespace(
+    cli: Cli, tmp_path: Path, tenants: dict[str, Story]
+) -> None:
+    for arguments in (("nothing",), ("", "--as", "salt"), ("none", "--as", "model")):
+        assert cli("rm", *arguments, "--yes").code in (1, 2)
+    assert len(_left(tmp_path / "cold", tenants)) == 4
+
+
+def test_a_running_store_deletes_by_salt(
+    cli: Cli, environment: dict[str, str], tmp_path: Path, tenants: dict[str, Story]
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _EMBED],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    try:
+        assert cli("rm", "tenant-a", "--yes").code == 0
+        assert len(_left(tmp_path / "cold", tenants)) == 3
+        assert len(json.loads(cli("ls", "--format", "json").out)) == 5
+    finally:
+        process.communicate(timeout=60)

@@ -52,7 +52,16 @@ def test_asking_a_store_imports_nothing_heavy(
 
 
 @pytest.mark.parametrize(
-    "arguments", [("config",), ("--help",), ("demo", "--help"), ("ls",)], ids=" ".join
+    "arguments",
+    [
+        ("config",),
+        ("--help",),
+        ("demo", "--help"),
+        ("ls",),
+        ("rm", "x", "--dry-run"),
+        ("prune", "--stale", "--to", "0", "--dry-run"),
+    ],
+    ids=" ".join,
 )
 def test_no_command_imports_mlx_before_it_needs_it(
     environment: dict[str, str], arguments: tuple[str, ...]

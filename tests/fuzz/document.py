@@ -10,7 +10,7 @@ from omlx_cache_storage.cold.document import (
     has_fields,
     read_document,
 )
-from omlx_cache_storage.listing import label
+from omlx_cache_storage.documents import FORMAT, label, salt, versions
 
 from .mutate import nested, spoil_bytes, spoil_value
 from .page_file import OneFile
@@ -19,7 +19,7 @@ from .target import KIB, MIB, Target
 SAMPLE = {
     "block_size": 256, "codec": "dense", "extra": {"quantized_kv_start": "5000"},
     "format": 1, "label": "tiny", "layout": '[["0","KVCache",{}]]', "model": "ab" * 32,
-    "salt": "text:" + "cd" * 32,
+    "salt": "text:" + "cd" * 32, "software": {"mlx": "0.30.1", "mlx-lm": "0.29.0"},
 }  # fmt: skip
 
 
@@ -27,6 +27,8 @@ def one(data: bytes) -> bool:
     document = read_document(Path("namespace.json"), OneFile(data))
     assert isinstance(document, dict)
     assert isinstance(label(document), str)
+    assert len(salt(document)) <= 256
+    assert versions(document) == {} or FORMAT in versions(document)
     has_fields(document, {"model": "ab" * 32, "salt": None})
     if not document or len(data) > 2 * KIB:
         # Larger ones are read alike, and indenting what is nested takes its square.

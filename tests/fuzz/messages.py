@@ -29,6 +29,16 @@ REQUESTS: tuple[dict[str, Any], ...] = (
     {"v": 1, "op": "ping", "args": {}},
     {"v": 1, "op": "ls", "args": {"namespace": "ab" * 4, "limit": 10}},
     {"v": 1, "op": "clear", "args": {"namespace": "ab" * 32, "timeout": 2.5}},
+    {
+        "v": 1,
+        "op": "prune",
+        "args": {
+            "keep": [{"format": "1", "mlx": "0", "mlx-lm": "0"}],
+            "before_ns": 10**18,
+            "to_bytes": 2**30,
+            "dry_run": True,
+        },
+    },
 )
 ROW = {"key": "ab" * 32, "group": "paged", "position": 256, "bytes": 2**20, "tiers": ["cold"],
        "age_s": 1.5, "path": "/x"}  # fmt: skip

@@ -175,5 +175,16 @@ def read_namespace(cold_dir: Path, digest: BlockKey) -> dict[str, object]:
     return _document(os.path.join(cold_dir, digest.hex()), FileSystem())
 
 
+def created_ns(cold_dir: Path, digest: BlockKey) -> int | None:
+    """Return when a namespace came to a directory, None for one that is not there.
+
+    Its document is written with its first page, and goes with its last.
+    """
+    try:
+        return os.lstat(os.path.join(cold_dir, digest.hex(), NAMESPACE_FILE)).st_mtime_ns
+    except OSError:
+        return None
+
+
 def _document(directory: str, fs: FileSystem) -> dict[str, object]:
     return read_document(os.path.join(directory, NAMESPACE_FILE), fs)

@@ -64,7 +64,7 @@ class Contents:
 
     def fill(self, files: Iterable[tuple[StoredPage, int]]) -> None:
         """Take many files at once, each with its stamp, into empty contents."""
-        found = _rooted(files)
+        found = rooted(files)
         for stored, _ in found:
             self._index.put(stored.name.id, stored)
         self._order.fill((s.name.id, s.position, stamp_ns) for s, stamp_ns in found)
@@ -141,7 +141,7 @@ class Contents:
         return Snapshot(self._index.items(), self._order.places())
 
 
-def _rooted(files: Iterable[tuple[StoredPage, int]]) -> list[tuple[StoredPage, int]]:
+def rooted(files: Iterable[tuple[StoredPage, int]]) -> list[tuple[StoredPage, int]]:
     """Return the files with their stamps, no page's earlier than those of the pages behind it.
 
     A process that was killed had not recorded that a chain was used again: its new deep end would

@@ -14,13 +14,12 @@ from omlx_cache_storage.cold.catalog import (
 )
 from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
 from omlx_cache_storage.cold.document import MAX_DOCUMENT_BYTES, encode_document
-from omlx_cache_storage.cold.records import ENTRY_BYTES
+from omlx_cache_storage.cold.records import ENTRY_BYTES, SMALL_FILE_BYTES
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.format.names import NAMESPACE_FILE
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, PageId
 
-SMALL_FILE_BYTES = 4096
 TAG_FILE = "CACHEDIR.TAG"
 TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
 # This directory holds a cache of omlx-cache: what is in it can be computed again.

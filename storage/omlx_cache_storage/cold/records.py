@@ -7,6 +7,8 @@ from omlx_cache_storage.format.names import PageName, page_path
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo
 
+SMALL_FILE_BYTES = 4096
+"""What a directory or a document takes."""
 ENTRY_BYTES = 256
 """What a name takes in its directory: twice its length, since directories are half full."""
 

@@ -1,11 +1,14 @@
-"""Deleting a namespace from a directory that no store of this machine uses."""
+"""Deleting pages from a directory that no store of this machine uses."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.catalog import walk_namespace
+from omlx_cache_storage.cold.catalog import scan, walk_namespace
+from omlx_cache_storage.cold.contents import rooted
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.files import PageFiles
+from omlx_cache_storage.cold.records import ColdEntry
 from omlx_cache_storage.keys import BlockKey
 
 
@@ -34,3 +37,28 @@ def remove_namespace(cold_dir: Path, digest: BlockKey, fs: FileSystem | None = N
             pages, nbytes = pages + 1, nbytes + found.nbytes
     PageFiles(cold_dir, fs, "none").tidy(shards)
     return Removed(pages, nbytes)
+
+
+def entries(cold_dir: Path) -> list[ColdEntry]:
+    """Return the pages of a directory with the stamps that a store would give them, in no order.
+
+    Opens no file. Raises OSError.
+    """
+    found = ((entry.stored, entry.used_ns) for entry in scan(cold_dir))
+    return [ColdEntry(cold_dir, stored, stamp_ns) for stored, stamp_ns in rooted(found)]
+
+
+def remove_pages(cold_dir: Path, paths: Iterable[Path], fs: FileSystem | None = None) -> int:
+    """Delete page files in the given order, and directories that nothing is left in; return how
+    many files. Otherwise as `remove_namespace`."""
+    fs = fs or FileSystem()
+    shards = set()
+    pages = 0
+    try:
+        for path in paths:
+            fs.remove(path)
+            shards.add(str(path.parent))
+            pages += 1
+    finally:
+        PageFiles(cold_dir, fs, "none").tidy(shards)
+    return pages

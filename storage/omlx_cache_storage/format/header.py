@@ -17,10 +17,10 @@ from typing import NamedTuple
 import xxhash
 
 from omlx_cache_storage.errors import CorruptPage, PageError, UndecodablePage
+from omlx_cache_storage.format.version import FORMAT_VERSION as FORMAT_VERSION
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import ITEM_BYTES, Buffer, PageMeta, TensorSpec
 
-FORMAT_VERSION = 1
 ALIGNMENT = 16 * 1024
 MAX_HEADER_BYTES = 1024 * 1024
 """Room for some 8,000 tensors; what a damaged or hostile length can make a reader allocate."""

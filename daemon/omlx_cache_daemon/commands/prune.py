@@ -1,0 +1,189 @@
+"""`omlx-cache prune`: delete what is of old versions, was not used lately, or is too much."""
+
+import argparse
+import time
+
+from omlx_cache.settings.sizes import SIZE_FORMS, parse_size
+from omlx_cache_daemon.client import Client
+from omlx_cache_daemon.deletion import (
+    Place,
+    add_deletion_options,
+    chosen_place,
+    confirmed,
+    note_left,
+)
+from omlx_cache_daemon.errors import FAILURE, OK, CommandError, UsageError
+from omlx_cache_daemon.options import add_format_option, period_seconds
+from omlx_cache_daemon.render import duration, print_json, quantity
+from omlx_cache_daemon.replies import Map, as_map
+from omlx_cache_daemon.staleness import current_versions
+from omlx_cache_storage.documents import Versions, as_versions
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser(
+        "prune",
+        help="delete pages that are stale, old or too many",
+        description="Deletes pages from the running stores that use a directory, or from the "
+        "directory when none does; the options may be combined. Asks first. It deletes once: the "
+        "lasting limit of the disk is the setting cold_bytes.",
+    )
+    parser.add_argument(
+        "--stale",
+        action="store_true",
+        help="namespaces of other versions of mlx, mlx-lm or the page format than are installed "
+        "here or used by a running store of the directory. A program of another environment, or "
+        "one without a control socket, may still want them: look with --dry-run first",
+    )
+    parser.add_argument(
+        "--older",
+        type=period_seconds,
+        metavar="PERIOD",
+        help="pages not used for so long (30d, 12h), and those that newer ones have superseded",
+    )
+    parser.add_argument(
+        "--to",
+        type=_size,
+        metavar="SIZE",
+        help="the pages least worth keeping, until the directory takes no more than this (20GiB)",
+    )
+    add_deletion_options(parser)
+    add_format_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if not args.stale and args.older is None and args.to is None:
+        raise UsageError("say what to delete: --stale, --older PERIOD, --to SIZE")
+    place = chosen_place(args)
+    keep = _versions_in_use(place) if args.stale else None
+    before_ns = None if args.older is None else time.time_ns() - int(args.older * 1e9)
+    asked: Map = {
+        "keep": keep,
+        "before_ns": None if before_ns is None else max(0, before_ns),
+        "to_bytes": args.to,
+    }
+    deletion = _Live(place, asked, args.timeout) if place.clients else _Offline(place, asked)
+    what = deletion.chosen()
+    deletes = bool(what.get("pages")) and not args.dry_run
+    if deletes and not args.yes and not confirmed(f"{_described(what, place, args)}\n"):
+        return FAILURE
+    done = deletion.delete() if deletes else {}
+    if args.format == "json":
+        print_json({"directory": _path(place), **what, "deleted_pages": done.get("pages", 0)})
+    elif not what.get("pages"):
+        print(f"nothing to delete in {place}")
+    elif args.dry_run:
+        print(f"would delete {_described(what, place, args)}")
+    else:
+        print(f"deleted {_summed(done)} from {place}")
+    if not args.dry_run and place.clients and place.directory is not None:
+        # Not by age: a use in memory is recorded on the disk a little later.
+        left = _Offline(place, {**asked, "before_ns": None}).chosen().get("pages")
+        note_left(left if isinstance(left, int) else 0, place)
+    return OK
+
+
+class _Live:
+    """The deletion by the running stores that use a directory."""
+
+    def __init__(self, place: Place, asked: Map, timeout: float) -> None:
+        self._clients = place.clients
+        self._asked = asked
+        self._timeout = timeout
+
+    def chosen(self) -> Map:
+        """Return what would be deleted, as the store says that has most of it."""
+        return _most([_prune(client, dry_run=True, **self._asked) for client in self._clients])
+
+    def delete(self) -> Map:
+        # The store waits for what it is writing; the other half of the time is for the deletion.
+        timeout = self._timeout / 2
+        return _most(
+            [
+                _prune(client, dry_run=False, timeout=timeout, **self._asked)
+                for client in self._clients
+            ]
+        )
+
+
+class _Offline:
+    """The deletion of files: of the very pages that were shown."""
+
+    def __init__(self, place: Place, asked: Map) -> None:
+        # Reading the directory needs NumPy; asking a store does not.
+        from omlx_cache_daemon.cold import choose_cold
+
+        assert place.directory is not None
+        self._directory = place.directory
+        self._pages = choose_cold(self._directory, **asked)  # type: ignore[arg-type]
+
+    def chosen(self) -> Map:
+        return self._pages.to_dict()
+
+    def delete(self) -> Map:
+        from omlx_cache_daemon.cold import remove_chosen
+
+        return {**self.chosen(), "pages": remove_chosen(self._directory, self._pages)}
+
+
+def _prune(client: Client, **args: object) -> Map:
+    return as_map(client.call("prune", **args))
+
+
+def _most(replies: list[Map]) -> Map:
+    def pages(reply: Map) -> int:
+        count = reply.get("pages")
+        return count if isinstance(count, int) else 0
+
+    return max(replies, key=pages)
+
+
+def _versions_in_use(place: Place) -> list[Versions]:
+    """Return the versions that stay: the installed ones, and those of the running stores.
+
+    Raises CommandError when a store does not say its own, and when there is nothing to stay.
+    """
+    theirs = []
+    for client in place.clients:
+        theirs.append(as_versions(as_map(client.call("ps")).get("versions")))
+        if not theirs[-1]:
+            raise CommandError(f"{client.path}: the store does not say its versions")
+    current = current_versions(theirs)
+    if not current:
+        raise CommandError("--stale: mlx is not installed here, so no version is the current one")
+    return current
+
+
+def _described(what: Map, place: Place, args: argparse.Namespace) -> str:
+    """Return a line with the sum, and one for each reason."""
+    reasons = {
+        "stale": "of other versions",
+        "older": ""
+        if args.older is None
+        else f"not used for {duration(args.older)}, or superseded",
+        "surplus": "" if args.to is None else f"beyond {quantity('bytes', args.to)}",
+    }
+    lines = [f"{_summed(what)} from {place}"]
+    for name, why in reasons.items():
+        part = as_map(what.get(name))
+        namespaces = part.get("namespaces")
+        if part.get("pages") and isinstance(namespaces, list):
+            several = "" if len(namespaces) == 1 else "s"
+            lines.append(f"  {_summed(part)} {why}, in {len(namespaces)} namespace{several}")
+    return "\n".join(lines)
+
+
+def _summed(what: Map) -> str:
+    return f"{quantity('pages', what.get('pages'))} pages ({quantity('bytes', what.get('bytes'))})"
+
+
+def _path(place: Place) -> str | None:
+    return None if place.directory is None else str(place.directory)
+
+
+def _size(text: str) -> int:
+    """Return a size; argparse reports anything else."""
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is {error}: give {SIZE_FORMS}") from None

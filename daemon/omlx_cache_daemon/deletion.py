@@ -1,0 +1,110 @@
+"""Where pages are deleted, and whether a person agrees: what `rm` and `prune` have in common."""
+
+import argparse
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from omlx_cache.control.errors import ControlError
+from omlx_cache_daemon.client import Client
+from omlx_cache_daemon.errors import CommandError, NobodyThere, UsageError
+from omlx_cache_daemon.replies import Map, as_map, as_maps
+from omlx_cache_daemon.source import add_source_options, offline_directory
+from omlx_cache_daemon.stores import running, the_one
+
+_TIMEOUT_SECONDS = 60.0
+EVERY_NAMESPACE = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The running stores that use a directory, or a directory that no store uses.
+
+    `directory` is None for a store without a disk.
+    """
+
+    directory: Path | None
+    clients: tuple[Client, ...]
+
+    def __str__(self) -> str:
+        return "memory" if self.directory is None else str(self.directory)
+
+    def namespaces(self) -> list[Map]:
+        """Return a row for each namespace that the first store, or else the directory, has."""
+        if self.clients:
+            return as_maps(self.clients[0].call("ls", limit=EVERY_NAMESPACE))
+        # Reading the directory needs NumPy; asking a store does not.
+        from omlx_cache_daemon.cold import cold_namespaces
+
+        return cold_namespaces(self.unused(), EVERY_NAMESPACE)
+
+    def unused(self) -> Path:
+        """Return the directory that no store uses."""
+        assert self.directory is not None
+        return self.directory
+
+
+def add_deletion_options(parser: argparse.ArgumentParser) -> None:
+    """Add --yes, --dry-run and what chooses the place."""
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be deleted")
+    add_source_options(parser)
+    parser.set_defaults(timeout=_TIMEOUT_SECONDS)
+
+
+def chosen_place(args: argparse.Namespace) -> Place:
+    """Return where to delete.
+
+    Raises CommandError when a store does not say where its pages are: it may use the directory.
+    """
+    directory = offline_directory(args)
+    if directory is not None:
+        return Place(directory, _users(directory, args.timeout))
+    client = the_one(args)
+    used = _directory(as_map(client.call("ps")))
+    if used is None:
+        return Place(None, (client,))
+    others = (other for other in _users(used, args.timeout) if other.path != client.path)
+    return Place(used, (client, *others))
+
+
+def confirmed(what: str) -> bool:
+    """Ask whether something shall be deleted; raises UsageError when nobody can be asked."""
+    if not sys.stdin.isatty():
+        raise UsageError("nobody can be asked, since this is no terminal: give --yes or --dry-run")
+    sys.stderr.write(f"Delete {what}? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    sys.stderr.write("omlx-cache: nothing was deleted\n")
+    return False
+
+
+def note_left(pages: int, place: Place) -> None:
+    """Say that files stayed which the running stores do not know: another process wrote them."""
+    if pages:
+        sys.stderr.write(
+            f"omlx-cache: {pages:,} pages that the running stores do not know are left in {place}; "
+            "delete them when none runs\n"
+        )
+
+
+def _users(directory: Path, timeout: float) -> tuple[Client, ...]:
+    """Return the running stores that use a directory."""
+    found = []
+    for store in running():
+        client = store.client(timeout)
+        try:
+            used = _directory(as_map(client.call("ps")))
+        except (NobodyThere, ControlError) as error:
+            raise CommandError(f"{directory} may be in use: {error}") from error
+        if used is not None and os.path.realpath(used) == os.path.realpath(directory):
+            found.append(client)
+    return tuple(found)
+
+
+def _directory(info: Map) -> Path | None:
+    cold = info.get("cold")
+    used = cold.get("dir") if isinstance(cold, dict) else None
+    return Path(used) if isinstance(used, str) else None

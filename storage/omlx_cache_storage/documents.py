@@ -1,0 +1,62 @@
+"""What a namespace's document says to people: whose pages these are, and what they need.
+
+A document is a file that anything may have been written to: each value is checked, and bounded.
+"""
+
+from collections.abc import Mapping
+
+FORMAT, MLX, MLX_LM = "format", "mlx", "mlx-lm"
+Versions = dict[str, str]
+"""`format`, `mlx` and `mlx-lm`, each as text; the pages of other versions are never restored."""
+
+_LABEL_CHARACTERS = 200
+_VERSION_CHARACTERS = 40
+_SALT_DIGITS = 16
+
+
+def label(document: Mapping[str, object]) -> str:
+    """Return a model's name for people, or the start of its fingerprint."""
+    names = [document.get(field) for field in ("label", "model_id", "model")]
+    # What a file says may be anything: a name is a text, and no longer than a line.
+    label, model_id, model = (name if isinstance(name, str) else "" for name in names)
+    return (label or model_id or model[:12])[:_LABEL_CHARACTERS]
+
+
+def versions(document: Mapping[str, object]) -> Versions:
+    """Return the versions that a namespace's pages are for, {} when the document lacks any."""
+    software = document.get("software")
+    packages = software if isinstance(software, dict) else {}
+    found = {
+        FORMAT: document.get("format"),
+        MLX: packages.get("mlx"),
+        MLX_LM: packages.get("mlx-lm"),
+    }
+    return as_versions(found)
+
+
+def as_versions(value: object) -> Versions:
+    """Return versions that came from elsewhere, {} for what is none."""
+    if not isinstance(value, dict):
+        return {}
+    kept: Versions = {}
+    for name in (FORMAT, MLX, MLX_LM):
+        version = value.get(name)
+        if isinstance(version, bool) or not isinstance(version, str | int):
+            return {}
+        kept[name] = str(version)[:_VERSION_CHARACTERS]
+    return kept
+
+
+def salt(document: Mapping[str, object]) -> str:
+    """Return the beginning of a salt's digest with its kind, empty for pages without a salt.
+
+    Enough to tell tenants apart and to find one by its salt.
+    """
+    digest = document.get("salt")
+    return shortened_salt(digest) if isinstance(digest, str) else ""
+
+
+def shortened_salt(digest: str) -> str:
+    """Return what `salt` shows of a salt's whole digest."""
+    kind, colon, digits = digest[:_LABEL_CHARACTERS].partition(":")
+    return f"{kind}{colon}{digits[:_SALT_DIGITS]}"
