@@ -23,6 +23,7 @@ from omlx_cache_storage.listing import (
     namespace_rows,
     page_rows,
 )
+from omlx_cache_storage.private import trouble
 
 
 def configured_directory() -> Path:
@@ -70,6 +71,10 @@ def remove_cold(cold_dir: Path, digest: str) -> Removed:
 
 def _pages(cold_dir: Path) -> list[ListedPage]:
     with _reading(cold_dir):
+        # It is shown all the same: whoever looks may want to know what lies there.
+        found = trouble(cold_dir, cold_dir.stat())
+        if found:
+            sys.stderr.write(f"omlx-cache: no store uses this directory: {found}\n")
         return list_pages((), scan(cold_dir))
 
 
