@@ -79,9 +79,11 @@ def test_a_directory_that_is_opened_to_others_while_running_is_off_until_it_is_m
         commit(store, story, 1)
         assert store.flush(30)
         cold.chmod(0o777)
+        assert store.cold is not None
+        store.cold.settle()
+        assert "chmod 700" in _state(store), "also when there is nothing to write"
         commit(store, story, 2)
         assert not store.flush(30)
-        assert "chmod 700" in _state(store)
         assert len(files_in(cold)) == 1
         cold.chmod(0o700)
         assert store.flush(30)
