@@ -24,6 +24,7 @@ from omlx_cache_storage.listing import (
     namespace_rows,
     page_rows,
 )
+from omlx_cache_storage.private import trouble
 from omlx_cache_storage.pruning import Chosen, Documents, Pruning, choose
 
 
@@ -98,6 +99,10 @@ def _document_of(cold_dir: Path) -> Documents:
 
 def _pages(cold_dir: Path) -> list[ListedPage]:
     with _reading(cold_dir):
+        # It is shown all the same: whoever looks may want to know what lies there.
+        found = trouble(cold_dir, cold_dir.stat())
+        if found:
+            sys.stderr.write(f"omlx-cache: no store uses this directory: {found}\n")
         return list_pages((), scan(cold_dir))
 
 

@@ -213,10 +213,13 @@ class CacheSettings(BaseSettings):
                 f"hot_bytes leaves little of the {format_size(memory)} "
                 f"of {self.machine.memory_name} to the model"
             )
+        return found + self.unusable_directory()
+
+    def unusable_directory(self) -> list[str]:
+        """Return why the cold directory, as it is now, will be refused; nothing when it will not.
+        Reads the disk."""
         trouble = "" if self.hot_cache_only else directory_trouble(self.cold_dir)
-        if trouble:
-            found.append(f"cold_dir: {trouble}, so nothing will be kept on disk")
-        return found
+        return [f"cold_dir: {trouble}, so nothing will be kept on disk"] if trouble else []
 
     def empty_budgets(self) -> list[str]:
         """Return which budgets are so small that no page of any model is kept."""

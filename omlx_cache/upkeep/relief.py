@@ -82,9 +82,11 @@ class Relief:
         if level > before:
             free = figures.free_bytes
             _log.warning(
-                "memory is short (%s%s): the hot tier gives back what it holds",
+                "memory is short (%s%s; min_free_memory_bytes is %s): "
+                "the hot tier gives back what it holds",
                 level.word,
                 "" if free is None else f", {format_size(free)} free",
+                format_size(self.wanted_bytes),
             )
 
     def _grow(self, figures: Figures) -> None:

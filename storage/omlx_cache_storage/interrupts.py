@@ -141,15 +141,30 @@ class _Deferral:
                     signal.pthread_kill(self._thread, number)
 
     def _deliver(self) -> None:
+        """Run the handlers of what has come, each in its place: one that calls `signal.signal`, as
+        many do for a second Ctrl-C, must find and keep the program's handlers, not ours."""
+        if not self._came:
+            return
+        depth, self._depth = self._depth, 0
+        try:
+            handlers = dict(self._before)
+            self._restore()
+            self._run(handlers)
+        finally:
+            self._depth = depth
+            if depth:
+                self._put_off()
+
+    def _run(self, handlers: dict[int, _Handler]) -> None:
         if not self._came:
             return
         try:
             number, frame = self._came.popitem()
-            handler = self._before.get(number)
+            handler = handlers.get(number)
             if handler is not None:
                 handler(number, frame)
         finally:
-            self._deliver()
+            self._run(handlers)
 
 
 def _on_main_thread() -> bool:

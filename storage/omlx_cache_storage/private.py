@@ -30,7 +30,8 @@ def trouble(path: StrPath, info: os.stat_result, *, allowed: int = READABLE) -> 
     if info.st_uid != os.geteuid():
         return (
             f"{path} is not a directory of this user's: it belongs to user {info.st_uid}, "
-            f"and this is user {os.geteuid()}; give it away (chown {os.geteuid()}) or name another"
+            f"and this is user {os.geteuid()}: make it this user's (chown {os.geteuid()}) "
+            "or name another"
         )
     if stat.S_IMODE(info.st_mode) & 0o777 & ~allowed:
         what = "be changed" if info.st_mode & _OTHERS_WRITE else "be looked into"

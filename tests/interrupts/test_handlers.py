@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -77,6 +78,34 @@ def test_what_a_handler_raises_comes_out_of_the_call_and_the_next_handler_runs_t
     with handling(note, signal.SIGUSR2), handling(_raise), pytest.raises(Interrupted):
         both()
     assert ran == [signal.SIGUSR2]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_handler_that_steps_aside_for_a_second_finds_and_keeps_the_program_s(
+    inside: bool,
+) -> None:
+    """As a first Ctrl-C does whose cleaning-up shall be ended by the second one."""
+    ran: list[str] = []
+    found: list[Any] = []
+
+    def second(number: int, frame: FrameType | None) -> None:
+        ran.append("second")
+
+    def first(number: int, frame: FrameType | None) -> None:
+        ran.append("first")
+        found.append(signal.signal(number, second))
+
+    with handling(first):
+        with deferred:
+            signal.raise_signal(signal.SIGUSR1)
+            if inside:
+                deferred.point()
+                signal.raise_signal(signal.SIGUSR1)
+                assert ran == ["first"]
+        assert signal.getsignal(signal.SIGUSR1) is second
+        signal.signal(signal.SIGUSR1, found[0])
+        signal.raise_signal(signal.SIGUSR1)
+    assert ran == (["first", "second", "first"] if inside else ["first", "first"])
 
 
 def test_signals_without_a_handler_of_python_s_and_other_threads_are_left_alone() -> None:

@@ -61,10 +61,11 @@ class FileSystem:
         """Delete an empty directory."""
         os.rmdir(path)
 
-    def identity(self, path: StrPath) -> tuple[int, int]:
-        """Return what tells a directory from another one that took its name."""
+    def identity(self, path: StrPath) -> tuple[int, int, bool]:
+        """Return what tells a directory from another one that took its name, and from itself when
+        it is opened to the writes of others."""
         info = os.stat(path)
-        return info.st_dev, info.st_ino
+        return info.st_dev, info.st_ino, is_private(info)
 
     def write(self, path: StrPath, pieces: Sequence[Buffer], durability: Durability) -> int:
         """Write a new file of mode 0600 and return its physical bytes."""

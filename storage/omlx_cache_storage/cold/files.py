@@ -51,7 +51,7 @@ class PageFiles:
         self._counted: dict[str, int] = {}
         self._overhead = 0
         self._ignored = 0
-        self._identity: tuple[int, int] | None = None
+        self._identity: tuple[int, int, bool] | None = None
         self._delete = delete
 
     @property

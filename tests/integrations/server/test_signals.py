@@ -35,6 +35,22 @@ def test_a_wait_ends_with_the_signal_and_handlers_are_put_back() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_terminal_that_closes_is_a_signal_unless_nohup_ignores_it() -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with Signals() as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signals.count == 1
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with Signals() as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signals.count == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_third_signal_waits_for_nothing() -> None:
     hung = threading.Event()
 

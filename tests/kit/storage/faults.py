@@ -93,7 +93,7 @@ class FaultyDisk(FileSystem):
         self._enter("remove")
         super().remove(path)
 
-    def identity(self, path: StrPath) -> tuple[int, int]:
+    def identity(self, path: StrPath) -> tuple[int, int, bool]:
         self._enter("identity")
         return super().identity(path)
 

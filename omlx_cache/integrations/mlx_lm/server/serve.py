@@ -50,7 +50,7 @@ def serve(
         level=args.log_level.upper(), format="%(asctime)s - %(levelname)s - %(message)s"
     )
     cache_settings = CacheSettings(**settings)
-    said_by_the_store = cache_settings.empty_budgets()
+    said_by_the_store = cache_settings.empty_budgets() + cache_settings.unusable_directory()
     for note in cache_settings.notes():
         if note not in said_by_the_store:
             _log.warning(note)
@@ -134,12 +134,17 @@ class _Serving:
                     httpd.hang_up()
             finally:
                 clean = self._store.close(CLOSE_SECONDS)
-                _log.info(
-                    "Everything is on the disk." if clean else "Not everything is on the disk."
-                )
+                if clean:
+                    _log.info("Everything is on the disk.")
+                else:
+                    _log.warning("Not everything is on the disk%s.", self._why_not())
             return clean and ended
 
         return 0 if attended(work, self._signals) else 1
+
+    def _why_not(self) -> str:
+        cold = self._store.stats().cold
+        return "" if cold is None or cold.state == "ok" else f" (cold tier: {cold.state})"
 
     def _drain(self, httpd: HttpServer, listener: threading.Thread, hurry: threading.Event) -> None:
         httpd.stop_listening()

@@ -1,5 +1,6 @@
-"""SIGINT and SIGTERM, counted. A handler runs between any two instructions of the main thread, so
-that it must take no lock: one that sets an Event waits for ever for a wait that it interrupted."""
+"""SIGINT, SIGTERM and SIGHUP, counted. A handler runs between any two instructions of the main
+thread, so that it must take no lock: one that sets an Event waits for ever for a wait that it
+interrupted."""
 
 import os
 import select
@@ -10,7 +11,7 @@ from typing import Any
 
 
 class Signals:
-    """Counts SIGINT and SIGTERM while the block runs, on the main thread.
+    """Counts SIGINT, SIGTERM and SIGHUP while the block runs, on the main thread.
 
     With `last` the process ends after the block, and signals from then on are ignored: one more
     would interrupt that end. `count` is written by the handler, and by nothing else.
@@ -25,8 +26,10 @@ class Signals:
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._handle)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # The terminal's end ends the server, unless `nohup` has said that it shall not.
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
