@@ -46,16 +46,18 @@ _NUMBERS = (
 class _Deferral:
     """A context manager, to be entered any number of times; without effect on other threads.
 
-    Mutable by the main thread: `_depth`, `_thread`; `_before`, the handlers that were put off;
-    `_came`, the signals since, and `_since`, when the first of them came. `_reminding` is true
-    while a thread watches how long they wait. A handler of ours that an interrupt left in place
-    passes its signal on, so that every state between two instructions is a good one.
+    Mutable by the main thread: `_depth`, `_thread`; `_before`, the handlers that were put off, and
+    `_replaced`, those of them in whose place another was set meanwhile; `_came`, the signals since,
+    and `_since`, when the first of them came. `_reminding` is true while a thread watches how long
+    they wait. A handler of ours that an interrupt left in place, or that somebody took for the one
+    before and put back, passes its signal on: every state between two instructions is a good one.
     """
 
     def __init__(self) -> None:
         self._depth = 0
         self._thread = 0
         self._before: dict[int, _Handler] = {}
+        self._replaced: dict[int, _Handler] = {}
         self._came: dict[int, FrameType | None] = {}
         self._since = 0.0
         self._reminding = False
@@ -63,14 +65,16 @@ class _Deferral:
     def __enter__(self) -> None:
         if not _on_main_thread():
             return
-        if not self._depth:
+        # First: the handlers of signals that come meanwhile may call the store as well, and theirs
+        # must not be the call that puts all back.
+        self._depth += 1
+        if self._depth == 1:
             try:
+                self._thread = threading.get_ident()
                 self._put_off()
             except BaseException:
-                self._restore()
+                self.__exit__()
                 raise
-            self._thread = threading.get_ident()
-        self._depth += 1
 
     def __exit__(self, *_: object) -> None:
         if not _on_main_thread():
@@ -106,16 +110,25 @@ class _Deferral:
     def _put_off(self) -> None:
         for number in _NUMBERS:
             handler = _signal.getsignal(number)
-            if callable(handler) and handler != self._note:
+            if not callable(handler):
+                continue
+            if handler != self._note:
                 self._before[number] = handler
                 # A subinterpreter has a main thread, and no signals.
                 with contextlib.suppress(ValueError):
-                    _signal.signal(number, self._note)
+                    # Another one, if the last signal that the handler saw made it give way.
+                    self._before[number] = _signal.signal(number, self._note)
+            elif number in self._replaced:
+                self._before[number] = self._replaced.pop(number)
 
     def _restore(self) -> None:
         for number, handler in list(self._before.items()):
-            if _signal.getsignal(number) == self._note:
+            there = _signal.getsignal(number)
+            if there == self._note:
                 _signal.signal(number, handler)
+            elif there is not handler:
+                # Set by one that may put back what it found.
+                self._replaced[number] = handler
             self._before.pop(number, None)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
@@ -145,8 +158,8 @@ class _Deferral:
             return
         try:
             number, frame = self._came.popitem()
-            handler = self._before.get(number)
-            if handler is not None:
+            handler = self._before.get(number) or self._replaced.get(number)
+            if callable(handler):
                 handler(number, frame)
         finally:
             self._deliver()
