@@ -129,6 +129,7 @@ class BlockStore(Tiers):
         """
         return self._namespaces.add(namespace)
 
+    @uninterrupted
     def add_label(self, label: str) -> None:
         """Name a model for people: `omlx-cache ps` shows it."""
         with self._lock:
@@ -136,6 +137,7 @@ class BlockStore(Tiers):
                 self._labels.append(label)
 
     @property
+    @uninterrupted
     def labels(self) -> list[str]:
         with self._lock:
             return list(self._labels)
