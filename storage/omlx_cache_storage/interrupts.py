@@ -135,12 +135,24 @@ class _Deferral:
         if not self._came:
             self._since = time.monotonic()
         self._came[number] = frame
-        if not self._depth or time.monotonic() - self._since >= PATIENCE_SECONDS:
+        if not self._depth:
             self._deliver()
+        elif time.monotonic() - self._since >= PATIENCE_SECONDS:
+            self._break_off()
         elif not self._reminding:
             self._reminding = True
             # Not by `threading`: its `start` waits, with a lock of the kind that a handler breaks.
             _thread.start_new_thread(self._remind, ())
+
+    def _break_off(self) -> None:
+        """Run the handlers in the middle of a call. If one raises, calls are left wherever they
+        are, half entered or left too: none of them counts any more."""
+        try:
+            self._deliver()
+        except BaseException:
+            self._depth = 0
+            self._restore()
+            raise
 
     def _remind(self) -> None:
         """Send signals again that wait for too long. Runs on a thread of its own."""

@@ -165,6 +165,24 @@ def test_a_handler_that_waits_for_too_long_runs_wherever_the_thread_is(
             lock.acquire(timeout=60)
 
 
+def test_a_call_that_was_broken_off_while_it_was_entered_or_left_counts_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(interrupts, "PATIENCE_SECONDS", 0.0)
+
+    def hang() -> None:
+        with deferred:
+            # A call that its interrupt finds about to end.
+            deferred.__enter__()
+            signal.raise_signal(signal.SIGUSR1)
+
+    with handling(_raise):
+        with pytest.raises(Interrupted):
+            hang()
+        assert not deferred.active
+        assert signal.getsignal(signal.SIGUSR1) is _raise
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_the_child_of_a_fork_during_a_call_has_its_handlers_back() -> None:
     status: list[int] = []
