@@ -48,9 +48,10 @@ class BlockStore(Tiers):
 
     Opens the cold directory and starts the writer and control threads; `close`, or leaving the
     `with` block, writes what is pending and ends them. Any thread may call any method; only
-    `flush`, `clear`, `close` and `reading` wait for a disk. Raises ConfigError for bad settings
-    only: a directory or socket that cannot be had is logged and shown in `stats`. A store that is
-    lost without `close` is closed by a thread of its own.
+    `flush`, `clear`, `close` and `reading` wait for a disk, and `meta` of a page that is not in
+    memory. Raises ConfigError for bad settings only: a directory or socket that cannot be had is
+    logged and shown in `stats`. A store that is lost without `close` is closed by a thread of its
+    own.
 
     `_lock` guards `_labels` and `_closed` (nothing is taken any more).
     """
@@ -130,6 +131,7 @@ class BlockStore(Tiers):
         """
         return self._namespaces.add(namespace)
 
+    @uninterrupted
     def add_label(self, label: str) -> None:
         """Name a model for people: `omlx-cache ps` shows it."""
         with self._lock:
@@ -137,6 +139,7 @@ class BlockStore(Tiers):
                 self._labels.append(label)
 
     @property
+    @uninterrupted
     def labels(self) -> list[str]:
         with self._lock:
             return list(self._labels)

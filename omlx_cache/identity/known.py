@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 
 from omlx_cache.identity.namespace import Namespace
+from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
 
 RECENT = 1024
@@ -27,10 +28,12 @@ class KnownNamespaces:
         self._limit = 2 * RECENT
         self._held: weakref.WeakValueDictionary[BlockKey, Namespace] = weakref.WeakValueDictionary()
 
+    @uninterrupted
     def __len__(self) -> int:
         with self._lock:
             return len(self._kept)
 
+    @uninterrupted
     def add(self, namespace: Namespace) -> Namespace:
         """Note a namespace, and return the object that stands for it from now on."""
         with self._lock:
@@ -42,12 +45,14 @@ class KnownNamespaces:
                 self._forget()
             return namespace
 
+    @uninterrupted
     def document(self, digest: BlockKey) -> dict[str, object]:
         """Return a namespace's document, {} for one that is not known."""
         with self._lock:
             namespace = self._kept.get(digest) or self._held.get(digest)
         return {} if namespace is None else dict(namespace.document)
 
+    @uninterrupted
     def documents(self) -> dict[BlockKey, Mapping[str, object]]:
         """Return every known document."""
         with self._lock:

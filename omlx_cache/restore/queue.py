@@ -135,10 +135,13 @@ class RestoreQueue:
             self._pool.allow(allowed)
             wanted = max(0, min(allowed - self._workers, len(self._readings) + 1))
             self._workers += wanted
-        for _ in range(wanted):
+        for begun in range(wanted):
             try:
                 self._pool.submit(self._work)
             except RuntimeError:
+                # Closed meanwhile, or the system has no thread left: the next call tries again.
+                with self._lock:
+                    self._workers -= wanted - begun
                 return
 
     def _allowed(self) -> int:

@@ -51,10 +51,9 @@ class Keeper:
         with self._lock:
             self._stores.add(store)
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="omlx-cache-keeper", daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="omlx-cache-keeper", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def forget(self, store: Kept) -> None:
         """Look after a store no longer; the thread ends with the last one."""
@@ -67,11 +66,13 @@ class Keeper:
         self._lost.put(store)
 
     def close_lost(self, timeout: float) -> None:
-        """Close the stores that were lost and are not closed yet; for the end of the process."""
+        """Close the stores that were lost and are not closed yet, within `timeout` seconds in all;
+        for the end of the process."""
+        deadline = time.monotonic() + timeout
         with self._lock:
             stores = list(self._stores)
         for store in stores:
-            store.close(timeout)
+            store.close(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
         while True:

@@ -46,31 +46,37 @@ _NUMBERS = (
 class _Deferral:
     """A context manager, to be entered any number of times; without effect on other threads.
 
-    Mutable by the main thread: `_depth`, `_thread`; `_before`, the handlers that were put off;
-    `_came`, the signals since, and `_since`, when the first of them came. `_reminding` is true
-    while a thread watches how long they wait. A handler of ours that an interrupt left in place
-    passes its signal on, so that every state between two instructions is a good one.
+    Mutable by the main thread: `_depth`, `_thread`; `_before`, the handlers that were put off, and
+    `_replaced`, those of them in whose place another was set meanwhile; `_came`, the signals since,
+    and `_since`, when the first of them came. `_reminding` is true while a thread watches how long
+    they wait, `_restoring` while handlers are put back to run. A handler of ours that an interrupt
+    left in place, or that somebody took for the one before and put back, passes its signal on:
+    every state between two instructions is a good one.
     """
 
     def __init__(self) -> None:
         self._depth = 0
         self._thread = 0
         self._before: dict[int, _Handler] = {}
+        self._replaced: dict[int, _Handler] = {}
         self._came: dict[int, FrameType | None] = {}
         self._since = 0.0
         self._reminding = False
+        self._restoring = False
 
     def __enter__(self) -> None:
         if not _on_main_thread():
             return
-        if not self._depth:
+        # First: the handlers of signals that come meanwhile may call the store as well, and theirs
+        # must not be the call that puts all back.
+        self._depth += 1
+        if self._depth == 1:
             try:
+                self._thread = threading.get_ident()
                 self._put_off()
             except BaseException:
-                self._restore()
+                self.__exit__()
                 raise
-            self._thread = threading.get_ident()
-        self._depth += 1
 
     def __exit__(self, *_: object) -> None:
         if not _on_main_thread():
@@ -106,28 +112,52 @@ class _Deferral:
     def _put_off(self) -> None:
         for number in _NUMBERS:
             handler = _signal.getsignal(number)
-            if callable(handler) and handler != self._note:
+            if not callable(handler):
+                continue
+            if handler != self._note:
                 self._before[number] = handler
                 # A subinterpreter has a main thread, and no signals.
                 with contextlib.suppress(ValueError):
-                    _signal.signal(number, self._note)
+                    # Another one, if the last signal that the handler saw made it give way.
+                    self._before[number] = _signal.signal(number, self._note)
+            elif number in self._replaced:
+                self._before[number] = self._replaced.pop(number)
 
     def _restore(self) -> None:
         for number, handler in list(self._before.items()):
-            if _signal.getsignal(number) == self._note:
+            there = _signal.getsignal(number)
+            if there == self._note:
                 _signal.signal(number, handler)
+            elif there is not handler:
+                # Set by one that may put back what it found.
+                self._replaced[number] = handler
             self._before.pop(number, None)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if not self._came:
             self._since = time.monotonic()
         self._came[number] = frame
-        if not self._depth or time.monotonic() - self._since >= PATIENCE_SECONDS:
+        if self._restoring:
+            # They run in a moment, when all handlers are in their places.
+            return
+        if not self._depth:
             self._deliver()
+        elif time.monotonic() - self._since >= PATIENCE_SECONDS:
+            self._break_off()
         elif not self._reminding:
             self._reminding = True
             # Not by `threading`: its `start` waits, with a lock of the kind that a handler breaks.
             _thread.start_new_thread(self._remind, ())
+
+    def _break_off(self) -> None:
+        """Run the handlers in the middle of a call. If one raises, calls are left wherever they
+        are, half entered or left too: none of them counts any more."""
+        try:
+            self._deliver()
+        except BaseException:
+            self._depth = 0
+            self._restore()
+            raise
 
     def _remind(self) -> None:
         """Send signals again that wait for too long. Runs on a thread of its own."""
@@ -148,7 +178,11 @@ class _Deferral:
         depth, self._depth = self._depth, 0
         try:
             handlers = dict(self._before)
-            self._restore()
+            self._restoring = True
+            try:
+                self._restore()
+            finally:
+                self._restoring = False
             self._run(handlers)
         finally:
             self._depth = depth
@@ -160,8 +194,8 @@ class _Deferral:
             return
         try:
             number, frame = self._came.popitem()
-            handler = handlers.get(number)
-            if handler is not None:
+            handler = handlers.get(number) or self._replaced.get(number)
+            if callable(handler):
                 handler(number, frame)
         finally:
             self._run(handlers)

@@ -103,19 +103,29 @@ class ReaderPool(Executor):
             self._limit = min(threads, self._most)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
-        """Queue a call and return its future; raises RuntimeError after `shutdown`."""
+        """Queue a call and return its future; raises RuntimeError after `shutdown`, and when there
+        is no thread for it and none can be had."""
         future: Future[T] = Future()
         task = _Task(future, partial(fn, *args, **kwargs))
         with self._lock:
             if self._closed:
                 raise RuntimeError(f"{self._name} is shut down")
-            self._tasks.put(task)
             if len(self._employed) < self._limit:
-                name = f"{self._name}-{len(self._employed)}"
-                employment = _Employment(self._tasks, name, threading.Event())
-                self._employed.append(employment)
-                _employ(employment)
+                self._employ_one()
+            self._tasks.put(task)
         return future
+
+    def _employ_one(self) -> None:
+        name = f"{self._name}-{len(self._employed)}"
+        employment = _Employment(self._tasks, name, threading.Event())
+        try:
+            _employ(employment)
+        except RuntimeError:
+            # The system has no more threads for this process: those that there are do the work.
+            if not self._employed:
+                raise
+        else:
+            self._employed.append(employment)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more tasks; with `wait`, block until the threads have left them."""

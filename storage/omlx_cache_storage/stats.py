@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 
+from omlx_cache_storage.interrupts import uninterrupted
+
 
 @dataclass(frozen=True, slots=True)
 class HotUsage:
@@ -169,6 +171,7 @@ class Counters:
                 return
             release()
 
+    @uninterrupted
     def request(
         self, asked: int, restored: int, cold: int, seconds: float, reason: str | None
     ) -> None:
@@ -188,30 +191,36 @@ class Counters:
         if reason is not None:
             self.miss(reason)
 
+    @uninterrupted
     def add(self, **amounts: int) -> None:
         """Add to the sums named as `RequestStats` names them."""
         self._run_deferred()
         with self._lock:
             self._sums.update(amounts)
 
+    @uninterrupted
     def add_seconds(self, name: str, seconds: float) -> None:
         with self._lock:
             self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
+    @uninterrupted
     def miss(self, reason: str) -> None:
         with self._lock:
             self._misses[reason] += 1
 
+    @uninterrupted
     def commit(self, skipped: Mapping[str, int]) -> None:
         """Count a commit, and the pages that it did not store by reason."""
         self.add(commits=1, rejected_pages=sum(skipped.values()))
         for reason, pages in skipped.items():
             self.skip(reason, pages)
 
+    @uninterrupted
     def skip(self, reason: str, pages: int = 1) -> None:
         with self._lock:
             self._skips[reason] += pages
 
+    @uninterrupted
     def take_snapshot(self, nbytes: int, limit_bytes: int) -> bool:
         """Count a live snapshot; False, and nothing counted, when it would exceed the limit."""
         self._run_deferred()
@@ -223,17 +232,20 @@ class Counters:
             self._snapshot_peak = max(self._snapshot_peak, self._snapshot_bytes)
             return True
 
+    @uninterrupted
     def drop_snapshot(self, nbytes: int) -> None:
         with self._lock:
             self._snapshots -= 1
             self._snapshot_bytes -= nbytes
 
+    @uninterrupted
     def prefill_rate(self) -> float:
         """Return the tokens a second that prefills took so far; 0.0 before the first."""
         with self._lock:
             seconds = self._seconds.get("prefill", 0.0)
             return self._sums["prefilled_tokens"] / seconds if seconds else 0.0
 
+    @uninterrupted
     def requests(self) -> RequestStats:
         self._run_deferred()
         with self._lock:
@@ -258,6 +270,7 @@ class Counters:
                 skips=MappingProxyType(dict(self._skips)),
             )
 
+    @uninterrupted
     def snapshots(self, limit_bytes: int) -> SnapshotStats:
         self._run_deferred()
         with self._lock:

@@ -34,8 +34,9 @@ def _nothing(_view: TierView) -> Iterable[PageId]:
 class Tiers:
     """A hot tier, and behind it a cold one with its writer, or none.
 
-    Any thread may call any method; only `flush`, `clear`, `wait_for_writer` and `reading` wait for
-    a disk. The tiers, the writer and the counters guard themselves; nothing here is mutable.
+    Any thread may call any method; only `flush`, `clear`, `wait_for_writer`, `stop_writing` and
+    `reading` wait for a disk, and `meta` of a page that is not in memory. The tiers, the writer and
+    the counters guard themselves; nothing here is mutable.
     """
 
     def __init__(
@@ -215,6 +216,7 @@ class Tiers:
         if self._policy.on_touch and self.writer is not None:
             self._offer_each(chain)
 
+    @uninterrupted
     def demote(self, pages: Iterable[PageId]) -> None:
         """Make pages the first to be evicted in both tiers."""
         pages = list(pages)
@@ -244,6 +246,7 @@ class Tiers:
         self.hot.shrink(nbytes, give_up_dirty=failing)
         return max(0, before - self.hot.usage().nbytes)
 
+    @uninterrupted
     def hot_usage(self) -> HotUsage:
         """Return what memory holds and may hold."""
         return self.hot.usage()
@@ -263,6 +266,7 @@ class Tiers:
         twin.__dict__.update({name: self.__dict__[name] for name in _PARTS})
         return twin
 
+    @uninterrupted
     def forget(self, page: PageId) -> None:
         """Drop a page that proved useless from both tiers."""
         for tier in self._levels:

@@ -111,7 +111,7 @@ class Writer:
 
     @property
     def ended(self) -> int:
-        """How many pages are done: written, refused, failed or gone."""
+        """How many pages are done: written, refused, failed, put off or gone."""
         with self._changed:
             return self._ended
 

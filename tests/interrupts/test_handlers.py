@@ -16,6 +16,7 @@ import pytest
 from kit.storage import FaultyDisk, Story, commit, files_in, open_store
 from kit.storm import Work
 from omlx_cache import BlockStore
+from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
 from omlx_cache_storage import interrupts
 from omlx_cache_storage.interrupts import deferred
 
@@ -62,6 +63,62 @@ def test_a_handler_runs_after_the_call_and_is_back_in_its_place() -> None:
             assert ran == []
         assert ran == [signal.SIGUSR1]
         assert signal.getsignal(signal.SIGUSR1) is note
+
+
+def test_a_handler_that_calls_the_store_while_handlers_are_put_off_stays_in_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran: list[int] = []
+
+    class Late:
+        """Python's own, but that a signal comes just before its handler is changed."""
+
+        getsignal = staticmethod(signal.getsignal)
+
+        @staticmethod
+        def signal(number: int, handler: Handler) -> object:
+            if number == signal.SIGUSR1:
+                signal.raise_signal(number)
+            return signal.signal(number, handler)
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        ran.append(number)
+        if len(ran) % 4 == 1:
+            with deferred:
+                pass
+
+    with handling(ask):
+        monkeypatch.setattr(interrupts, "_signal", Late)
+        for _ in range(3):
+            with deferred:
+                assert signal.getsignal(signal.SIGUSR1) is not ask
+            assert signal.getsignal(signal.SIGUSR1) is ask
+        assert len(ran) >= 3
+
+
+def test_a_handler_that_gave_way_during_a_call_runs_again_when_it_is_put_back() -> None:
+    ran: list[int] = []
+    found: list[Any] = []
+
+    def other(number: int, frame: FrameType | None) -> None:
+        raise AssertionError("the first handler was put back")
+
+    def first(number: int, frame: FrameType | None) -> None:
+        ran.append(number)
+        if not found:
+            found.append(signal.signal(signal.SIGUSR1, other))
+
+    with handling(first):
+        with deferred:
+            signal.raise_signal(signal.SIGUSR1)
+            deferred.point()
+        signal.signal(signal.SIGUSR1, found[0])
+        signal.raise_signal(signal.SIGUSR1)
+        assert len(ran) == 2
+        with deferred:
+            signal.raise_signal(signal.SIGUSR1)
+        assert len(ran) == 3
+        assert signal.getsignal(signal.SIGUSR1) is first
 
 
 def test_what_a_handler_raises_comes_out_of_the_call_and_the_next_handler_runs_too() -> None:
@@ -134,6 +191,24 @@ def test_a_handler_that_waits_for_too_long_runs_wherever_the_thread_is(
         signal.raise_signal(signal.SIGUSR1)
         with pytest.raises(Interrupted):
             lock.acquire(timeout=60)
+
+
+def test_a_call_that_was_broken_off_while_it_was_entered_or_left_counts_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(interrupts, "PATIENCE_SECONDS", 0.0)
+
+    def hang() -> None:
+        with deferred:
+            # A call that its interrupt finds about to end.
+            deferred.__enter__()
+            signal.raise_signal(signal.SIGUSR1)
+
+    with handling(_raise):
+        with pytest.raises(Interrupted):
+            hang()
+        assert not deferred.active
+        assert signal.getsignal(signal.SIGUSR1) is _raise
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -225,3 +300,48 @@ def test_a_handler_may_close_the_store_wherever_the_main_thread_is(tmp_path: Pat
         assert closed == [True]
         assert store.hot.pages() == set()
         assert not work.wrong
+
+
+class _Signalled:
+    """A lock that the main thread has just taken when a signal comes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        assert self._lock.acquire(timeout=5), "a thread waits for a lock that it holds itself"
+        if threading.current_thread() is threading.main_thread():
+            signal.raise_signal(signal.SIGUSR1)
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize("call", ["lookup", "prefetch", "clear", "label", "mlx-lm's cache"])
+def test_a_handler_may_ask_and_flush_the_store_during_any_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    with small(tmp_path) as store:
+        work, asked = Work(store, 3), []
+        work.step()
+        drop_in = TieredPromptCache(store)
+        calls: dict[str, Callable[[], object]] = {
+            "lookup": lambda: work.cache.lookup(work.prompt()),
+            "prefetch": lambda: work.cache.prefetch(work.prompt()),
+            "clear": lambda: work.cache.clear(salt="1"),
+            "label": lambda: (store.add_label("a model"), store.labels),
+            "mlx-lm's cache": lambda: drop_in.fetch_nearest_cache(None, work.prompt()),
+        }
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            if not asked:
+                asked.append(store.flush(30))
+                work.cache.lookup(work.prompt())
+                assert store.labels
+                assert store.stats().requests.sessions
+
+        with handling(ask), monkeypatch.context() as patch:
+            for owner in (store._namespaces, store, store.counters):
+                patch.setattr(owner, "_lock", _Signalled())
+            calls[call]()
+        assert asked == [True]

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from kit.restoring import DENSE, Conversation, PagedDisk
 from omlx_cache.restore import queue as module
 from omlx_cache.restore.pending import PendingRestore
 from omlx_cache.restore.queue import MOST_THREADS, STUCK_SECONDS, THREADS, RestoreQueue
+from omlx_cache_storage import readers
 
 PATIENCE = 30.0
 
@@ -79,6 +81,26 @@ def test_a_header_that_hangs_delays_no_restore_behind_it(
         assert talk.is_exact(taken.prompt_cache, 200)
         hung[0].cancel()
         disk.gate.set()
+
+
+def test_a_process_that_had_no_thread_left_reads_ahead_once_it_has(
+    talk: Conversation, disk: HungHeaders, queue: RestoreQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(worker: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(readers, "_idle", deque())
+    with talk.open(disk) as store:
+        pending = talk.pending(store, queue)
+        with monkeypatch.context() as patch:
+            patch.setattr(readers._Worker, "start", refuse)
+            pending.start()
+            for _ in range(THREADS):
+                queue.wake()
+            assert not pending.wait(0.0)
+        queue.wake()
+        assert pending.wait(PATIENCE)
+        assert pending.take(0.0).point.position == 200
 
 
 def test_as_many_as_there_are_threads_delay_another_for_a_moment_only(

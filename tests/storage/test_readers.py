@@ -3,9 +3,11 @@
 import gc
 import threading
 import weakref
+from collections import deque
 
 import pytest
 
+from omlx_cache_storage import readers
 from omlx_cache_storage.readers import ReaderPool
 
 
@@ -88,4 +90,24 @@ def test_a_thread_keeps_nothing_of_its_last_task() -> None:
     pool.submit(int).result(30)
     gc.collect()
     assert gone() is None
+    assert pool.stop(30)
+
+
+def test_a_pool_that_could_get_no_thread_gets_one_later_or_does_with_those_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(worker: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(readers, "_idle", deque())
+    pool = ReaderPool(2, "short")
+    with monkeypatch.context() as patch:
+        patch.setattr(readers._Worker, "start", refuse)
+        for _ in range(3):
+            with pytest.raises(RuntimeError, match="new thread"):
+                pool.submit(int)
+    assert pool.submit(int, "5").result(30) == 5
+    with monkeypatch.context() as patch:
+        patch.setattr(readers._Worker, "start", refuse)
+        assert pool.submit(int, "6").result(30) == 6
     assert pool.stop(30)

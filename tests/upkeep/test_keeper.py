@@ -9,6 +9,7 @@ import pytest
 from kit.storage import Story, commit, open_store
 from omlx_cache.upkeep.figures import Figures, Level
 from omlx_cache.upkeep.keeper import Keeper
+from omlx_cache.upkeep.relief import Relief
 
 KIB = 1024
 
@@ -40,6 +41,46 @@ def test_the_thread_ends_with_the_last_store_and_begins_anew(tmp_path: Path) -> 
             keeper.forget(store._parts)
             thread.join(30)
             assert keeper._thread is None
+
+
+def test_a_process_that_had_no_thread_left_has_a_keeper_for_the_next_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    keeper = Keeper(Figures)
+    with open_store(tmp_path) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError):
+                keeper.keep(store._parts)
+        keeper.keep(store._parts)
+        thread = keeper._thread
+        assert thread is not None
+        keeper.forget(store._parts)
+        thread.join(30)
+
+
+def test_stores_that_were_lost_are_closed_within_one_deadline_at_the_end() -> None:
+    granted: list[float] = []
+
+    class Slow:
+        relief = Relief(object(), 0)  # type: ignore[arg-type]
+
+        def settle(self) -> None:
+            """Nothing was lost."""
+
+        def close(self, timeout: float) -> bool:
+            granted.append(timeout)
+            threading.Event().wait(min(timeout, 0.2))
+            return False
+
+    keeper = Keeper(Figures)
+    keeper._stores = {Slow(), Slow(), Slow()}
+    keeper.close_lost(0.2)
+    assert granted[0] <= 0.2
+    assert granted[1:] == [0.0, 0.0]
 
 
 def test_a_platform_that_cannot_be_asked_ends_no_thread(

@@ -30,6 +30,7 @@ from omlx_cache.integrations.mlx_lm.models import (
 )
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
+from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import Tokens, as_tokens
 from omlx_cache_storage.page import PageId
 
@@ -91,6 +92,7 @@ class TieredPromptCache:
         self._asked: Tokens = as_tokens([])
         self.last: Fetched | None = None
 
+    @uninterrupted
     def fetch_nearest_cache(
         self, model: Any, tokens: Sequence[int]
     ) -> tuple[list[Any] | None, list[int]]:
@@ -131,6 +133,7 @@ class TieredPromptCache:
         reason = where.reason if restored.tokens == where.position else restored.miss_reason
         return restored.prompt_cache, restored.tokens, restored.cold_tokens, reason
 
+    @uninterrupted
     def insert_cache(
         self,
         model: Any,
@@ -200,6 +203,7 @@ class TieredPromptCache:
         known = self._lanes(model)
         return [] if known is None else known.lanes[None].fresh()
 
+    @uninterrupted
     def trim_to(self, *, n_sequences: int | None = None, n_bytes: int | None = None) -> None:
         """Evict from memory down to `n_bytes`; make all but `n_sequences` the first to go.
 
@@ -215,10 +219,12 @@ class TieredPromptCache:
         """Bytes of memory that the hot tier holds, of every model."""
         return self._store.stats().hot.nbytes
 
+    @uninterrupted
     def __len__(self) -> int:
         """Sequences that were inserted through this object and are still in a tier."""
         return len(self._ledger)
 
+    @uninterrupted
     def stats_by_type(self) -> dict[str, dict[str, int]]:
         """Return `{"n_sequences", "n_bytes"}` by the type that sequences were inserted with."""
         return self._ledger.by_type()

@@ -90,7 +90,8 @@ class HeldPages:
                 self._health.end_read(page, whole=reader.was_read)
         except FileNotFoundError as error:
             with self._lock:
-                self._pop(page)
+                if self._is_still(stored):
+                    self._pop(page)
             raise PageUnreadable(f"{os.path.basename(path)} is gone") from error
         except OSError as error:
             with self._lock:
@@ -103,11 +104,17 @@ class HeldPages:
         except (CorruptPage, ForeignPage):
             with self._lock:
                 self._corrupt += 1
-            self.discard([page])
+                found = [page] if self._is_still(stored) else []
+            self.discard(found)
             raise
         finally:
             with self._lock:
                 self._health.leave_read()
+
+    def _is_still(self, stored: StoredPage) -> bool:
+        """True unless a page was written anew since it was found: that one is neither gone nor
+        wrong."""
+        return self._contents.stored(stored.name.id) is stored
 
     def quarantine(self, page: PageId) -> None:
         """Keep a page that this process cannot decode out of its look-ups; its file stays."""
@@ -115,7 +122,8 @@ class HeldPages:
             self._contents.quarantine(page)
 
     def take_missing(self) -> list[PageId]:
-        """Return, once, the pages that went with a directory that was removed or replaced."""
+        """Return, once, the pages that went with a directory that was removed or replaced, and
+        those that the disk refused to read."""
         with self._lock:
             missing, self._missing = self._missing, []
             return missing

@@ -13,6 +13,7 @@ from omlx_cache_storage.cold.disk import StrPath
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.format.names import parse_name
+from omlx_cache_storage.page import Page
 
 DAY = 10**18
 PAGES = range(1, 13)
@@ -254,3 +255,27 @@ def test_pages_that_leave_are_forgotten(tier: ColdTier, disk: BadSectors, story:
     tier.discard(story.ids(2))
     assert tier.why_hidden(story.id(2)) is None
     assert not tier._health.is_unreadable(story.id(2))
+
+
+def test_a_page_that_is_replaced_while_it_is_opened_stays_on_the_books(tmp_path: Path) -> None:
+    story = Story()
+    fuller: list[Page] = []
+
+    class Replacing(FaultyDisk):
+        def open(self, path: StrPath) -> int:
+            if fuller:
+                tier.write(fuller.pop(), DAY, story.document)
+            return super().open(path)
+
+    tier = ColdTier(tmp_path, 2**20, fs=Replacing())
+    tier.open()
+    part, whole = story.page(2, group="window", held=8), story.page(2, group="window")
+    assert tier.write(part, DAY, story.document) == "written"
+    fuller.append(whole)
+    with pytest.raises(PageUnreadable), tier.reading(whole.meta.id):
+        pass
+    info = tier.info(whole.meta.id)
+    assert info is not None
+    assert info.held == whole.meta.held
+    assert len(files_in(tmp_path)) == tier.usage().pages == 1
+    assert read_cold(tier, whole.meta.id) == whole.payload
