@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from omlx_cache import reasons
@@ -93,7 +94,8 @@ class Begun:
         """Return what has come after `deadline` seconds at most; once, on the model's thread."""
         if self._pending is None:
             return RestoredSequence(self.scope.fresh(), 0, 0, self.miss_reason)
-        return take(self._pending, deadline)
+        restored = take(self._pending, deadline)
+        return replace(restored, miss_reason=self.scope.miss_reason(restored.miss_reason))
 
 
 def listed(tokens: Any) -> list[Any]:
