@@ -135,11 +135,7 @@ class Scope:
         """Return how far a sequence can be restored, at most `limit`; reads no payload."""
         known = self._known(chain)
         point = find_restore_point(chain, self.groups, self.store, limit=limit, known=known)
-        return replace(point, reason=self.miss_reason(point.reason))
-
-    def miss_reason(self, found: str | None) -> str | None:
-        """Return why no more was restored, given what was found: a closed store says that it is."""
-        return reasons.STORE_CLOSED if found is not None and self.store.closed else found
+        return replace(point, reason=reasons.STORE_CLOSED) if self.store.closed else point
 
     def stops(self, start: int, stop: int, branch: int | None = None) -> list[int]:
         """Return where a prompt's windows and recurrent state are wanted while [start, stop) is

@@ -22,7 +22,9 @@ def test_a_request_after_close_misses_because_the_store_is_closed(
     with cache.session([*tokens, 1], begun=begun) as session:
         # Closing gave back what was read ahead.
         assert (session.cached_tokens, session.miss_reason) == (0, "store_closed")
-    with cache.session([*tokens, 1], begun=cache.begin([*tokens, 1])) as session:
+    begun = cache.begin([*tokens, 1])
+    assert begun.ready
+    with cache.session([*tokens, 1], begun=begun) as session:
         assert (session.cached_tokens, session.miss_reason) == (0, "store_closed")
     with cache.session([*tokens, 1]) as session:
         assert (session.cached_tokens, session.miss_reason) == (0, "store_closed")
