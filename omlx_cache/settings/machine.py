@@ -108,6 +108,8 @@ def directory_trouble(path: Path) -> str:
         try:
             info = place.stat()
         except FileNotFoundError:
+            if place.is_symlink():
+                return f"{place} is a link to what is not there"
             continue
         except NotADirectoryError:
             # An ancestor is a file; that one is the trouble to name.

@@ -213,10 +213,14 @@ class CacheSettings(BaseSettings):
                 f"hot_bytes leaves little of the {format_size(memory)} "
                 f"of {self.machine.memory_name} to the model"
             )
-        trouble = "" if self.hot_cache_only else directory_trouble(self.cold_dir)
+        trouble = self.cold_dir_trouble()
         if trouble:
             found.append(f"cold_dir: {trouble}, so nothing will be kept on disk")
         return found
+
+    def cold_dir_trouble(self) -> str:
+        """Return why no file can be made in the cold directory, "" when one can, or need not."""
+        return "" if self.hot_cache_only else directory_trouble(self.cold_dir)
 
     def empty_budgets(self) -> list[str]:
         """Return which budgets are so small that no page of any model is kept."""
