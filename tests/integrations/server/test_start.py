@@ -99,3 +99,10 @@ def test_a_signal_while_the_model_loads_ends_the_server(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_bits_that_mlx_cannot_pack_are_bad_configuration(models: dict[str, Path]) -> None:
+    done = start("--port", "0", "--model", str(models["dense"]), "--kv-bits", "7")
+    assert (done.returncode, done.stdout) == (78, "")
+    assert done.stderr.startswith("omlx-cache: kv_bits=7, kv_group_size=64: ")
+    assert done.stderr.count("\n") == 1

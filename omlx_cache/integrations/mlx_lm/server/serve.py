@@ -13,6 +13,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import LRUPromptCache
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
+from omlx_cache.arrays.mlxio import check_packing
 from omlx_cache.integrations.mlx_lm.server.checked import CheckedResponseGenerator
 from omlx_cache.integrations.mlx_lm.server.http import HttpServer, bind
 from omlx_cache.integrations.mlx_lm.server.limits import Limits
@@ -27,7 +28,7 @@ from omlx_cache.integrations.mlx_lm.server.responses import (
 )
 from omlx_cache.integrations.mlx_lm.server.signals import Signals
 from omlx_cache.integrations.mlx_lm.server.stopping import attended
-from omlx_cache.settings import CacheSettings
+from omlx_cache.settings import CacheSettings, ConfigError
 from omlx_cache.store import BlockStore
 
 _log = logging.getLogger(__name__)
@@ -56,6 +57,11 @@ def serve(
     )
     cache_settings = CacheSettings(**settings)
     check_cold_dir(cache_settings)
+    if args.kv_bits is not None:
+        try:
+            check_packing(args.kv_bits, args.kv_group_size)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
     said_by_the_store = cache_settings.empty_budgets()
     for note in cache_settings.notes():
         if note not in said_by_the_store:
