@@ -141,7 +141,7 @@ class Scheduler:
             count = min(job.session.next_stop(PREFILL_STEP), left)
             chunk = job.request.prompt[job.position : job.position + count]
             self._model(mx.array([chunk]), cache=job.session.prompt_cache)
-            mx.eval([cache.state for cache in job.session.prompt_cache])
+            job.session.evaluate()
             job.position += count
             job.session.checkpoint(job.position)
         if job.position >= len(job.request.prompt) - 1:

@@ -64,9 +64,11 @@ class Begun:
     @property
     def ready(self) -> bool:
         """True when waiting longer makes the session no quicker: all has come, or nothing is read
-        ahead because it is larger than `restore_bytes`. Cheap to poll."""
+        ahead because it is larger than `restore_bytes`, or the store closed. Cheap to poll."""
         pending = self._pending
-        return pending is None or not pending.started or pending.ready or pending.oversize
+        if pending is None or not pending.started or self.scope.store.closed:
+            return True
+        return pending.ready or pending.oversize
 
     @uninterrupted
     def wait(self, timeout: float | None = None) -> bool:
@@ -91,6 +93,10 @@ class Begun:
 
     def take(self, deadline: float | None) -> RestoredSequence:
         """Return what has come after `deadline` seconds at most; once, on the model's thread."""
+        if self._pending is not None and self.scope.store.closed:
+            # Nothing comes any more: a deadline would be waited for in vain.
+            self.cancel()
+            return RestoredSequence(self.scope.fresh(), 0, 0, reasons.STORE_CLOSED)
         if self._pending is None:
             return RestoredSequence(self.scope.fresh(), 0, 0, self.miss_reason)
         return take(self._pending, deadline)

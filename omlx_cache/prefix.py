@@ -62,7 +62,8 @@ class PrefixCache(Scopes):
         """Begin to read what is cached of a prompt, into buffers of its own; returns at once.
 
         Callable from any thread, while others compute. `session(tokens, begun=...)` takes it over
-        on the model's thread. Raises nothing.
+        on the model's thread. Raises for no request: TypeError and ValueError are for options that
+        are none.
         """
         with deferred:
             begun = Begun(self.scope(**options), tokens, max_new_tokens)

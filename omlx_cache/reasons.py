@@ -19,6 +19,8 @@ UNSUPPORTED: Final = "unsupported"
 BAD_TOKENS: Final = "bad_tokens"
 TOO_SHORT: Final = "too_short"
 """Nothing to restore: the last token of a prompt is always computed."""
+STORE_CLOSED: Final = "store_closed"
+"""The store was closed before: nothing can be found in it, nor stored."""
 ERROR: Final = "error"
 """An unexpected error, logged; the request goes on as a miss."""
 

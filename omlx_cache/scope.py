@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from omlx_cache import reasons
@@ -41,6 +41,8 @@ class SequenceStore(PageSource, PageSink, Protocol):
     def counters(self) -> Counters: ...
     @property
     def restores(self) -> RestoreQueue: ...
+    @property
+    def closed(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,8 @@ class Scope:
     def find(self, chain: KeyChain, limit: int) -> RestorePoint:
         """Return how far a sequence can be restored, at most `limit`; reads no payload."""
         known = self._known(chain)
-        return find_restore_point(chain, self.groups, self.store, limit=limit, known=known)
+        point = find_restore_point(chain, self.groups, self.store, limit=limit, known=known)
+        return replace(point, reason=reasons.STORE_CLOSED) if self.store.closed else point
 
     def stops(self, start: int, stop: int, branch: int | None = None) -> list[int]:
         """Return where a prompt's windows and recurrent state are wanted while [start, stop) is

@@ -8,7 +8,7 @@ from typing import Any, Self, TypedDict, Unpack
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 
 from omlx_cache.adapters.base import UnsupportedCache
-from omlx_cache.arrays.mlxio import architecture
+from omlx_cache.arrays.mlxio import architecture, check_packing
 from omlx_cache.codecs import CodecPolicy
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.snapshots import SnapshotPolicy, StridePolicy
@@ -56,6 +56,12 @@ class Scopes:
         policy: SnapshotPolicy | None = None,
         codec_policy: CodecPolicy | None = None,
     ) -> None:
+        if not isinstance(store, BlockStore):
+            swapped = ": the two are swapped" if isinstance(model, BlockStore) else ""
+            raise TypeError(
+                f"{type(self).__name__}(model, store) got {type(store).__name__} for the store, "
+                f"which must be a BlockStore{swapped}"
+            )
         self.store = store
         self.policy: SnapshotPolicy = policy or StridePolicy(store.settings.snapshot_stride)
         self._identity = {
@@ -95,9 +101,19 @@ class Scopes:
         ]
 
     def scope(self, **options: Unpack[ScopeOptions]) -> Scope:
-        """Return what restores and stores sequences of one kind, for servers without sessions."""
+        """Return what restores and stores sequences of one kind, for servers without sessions.
+
+        Raises TypeError for a keyword that is no option, and ValueError for bits or a group size
+        that MLX cannot pack.
+        """
+        unknown = options.keys() - ScopeOptions.__annotations__.keys()
+        if unknown:
+            # A misspelt salt would share one tenant's pages with all others.
+            raise TypeError(f"unexpected keyword argument {', '.join(sorted(unknown))}")
         bits = options.get("kv_bits")
         group_size = options.get("kv_group_size", DEFAULT_GROUP_SIZE)
+        if bits is not None:
+            check_packing(bits, group_size)
         return Scope(
             self.store,
             self._namespace(options, _codec_name(bits, group_size)),

@@ -165,11 +165,14 @@ class Session:
     def next_stop(self, step: int = 2048) -> int:
         """Return how many tokens the next prefill chunk should have, 0 when the prompt is done.
 
-        For a scheduler with a loop of its own: feed so many, then call `checkpoint`.
+        For a scheduler with a loop of its own: feed so many, then call `checkpoint`. Raises
+        ValueError for a step that is no integer of at least 1.
         """
+        if isinstance(step, bool) or not isinstance(step, int) or step < 1:
+            raise ValueError(f"step must be an integer of at least 1, got {step!r}")
         if self._fed >= self._prompt_length:
             return 0
-        stop = min(self._fed + max(1, step), self._prompt_length)
+        stop = min(self._fed + step, self._prompt_length)
         self._planned = min([s for s in self._splits if self._fed < s < stop], default=stop)
         return self._planned - self._fed
 
@@ -320,6 +323,8 @@ class Session:
             return CommitResult.none(reasons.word(self.miss_reason or reasons.ERROR))
         if layout is None:
             return CommitResult.none(reasons.LAYOUT_CHANGED)
+        if self._scope.store.closed:
+            return CommitResult.none(reasons.STORE_CLOSED)
         try:
             recorded = len(self._chain)
             own = self._progress if layout is self._layout else None
@@ -358,9 +363,8 @@ class Session:
             _finish(self._staging, self._counters)
 
     def evaluate(self) -> None:
-        """Evaluate the live cache now; for loops that leave arrays lazy."""
-        if self._layout is not None:
-            evaluate([a for leaf in self._layout.leaves for a in leaf.arrays().values()])
+        """Evaluate the live cache, of any class, and no logits: after each chunk of a prefill."""
+        evaluate([cache.state for cache in self.prompt_cache])
 
 
 def _finish(staging: Staging, counters: Counters) -> None:

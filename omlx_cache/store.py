@@ -127,8 +127,15 @@ class BlockStore(Tiers):
     def register(self, namespace: Namespace) -> Namespace:
         """Remember what a namespace's digest was made from, for its document on the disk.
 
-        What is returned stands for it: it is known for as long as somebody holds that.
+        What is returned stands for it: it is known for as long as somebody holds that. Raises
+        TypeError for anything else: a `PrefixCache` registers its own, and a cache class has
+        `omlx_cache.register_adapter`.
         """
+        if not isinstance(namespace, Namespace):
+            raise TypeError(
+                f"a store registers namespaces, not {type(namespace).__name__}; PrefixCache does "
+                "that by itself, and for a cache class there is omlx_cache.register_adapter"
+            )
         return self._namespaces.add(namespace)
 
     @uninterrupted

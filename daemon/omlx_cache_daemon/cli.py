@@ -7,13 +7,14 @@ Only the chosen command's module is imported, and none may import MLX before it 
 import argparse
 import os
 import pkgutil
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Protocol, TypeAlias, cast
 
 from omlx_cache import __version__
-from omlx_cache.settings.environment import refuse_unknown
+from omlx_cache.settings.environment import refusal, refuse_unknown
 from omlx_cache.settings.errors import ConfigError
 from omlx_cache.settings.names import SETTING_NAMES
 from omlx_cache_daemon import commands
@@ -23,6 +24,7 @@ from omlx_cache_daemon.errors import (
     FAILURE,
     INTERRUPTED,
     CommandError,
+    UsageError,
 )
 from omlx_cache_storage.errors import CacheError
 
@@ -44,6 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
+    names = command_names()
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in names:
+        raise UsageError(refusal("command", arguments[0], names))
     loaded = {name: _load(name) for name in _wanted(arguments)}
     parser = argparse.ArgumentParser(
         prog="omlx-cache",
@@ -54,7 +59,13 @@ def _run(arguments: Sequence[str]) -> int:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in loaded.values():
         command.add_parser(subparsers)
-    args = parser.parse_args(arguments)
+    args, rest = parser.parse_known_args(arguments)
+    if rest:
+        flag = next((word.partition("=")[0] for word in rest if word.startswith("-")), None)
+        if flag is None:
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        usage = subparsers.choices[args.command].format_usage()
+        raise UsageError(refusal("flag", flag, re.findall(r"--[a-z-]+", usage)))
     # Here for every command: one that needs no setting would not notice a misspelt name.
     refuse_unknown(SETTING_NAMES, (), os.environ)
     return loaded[args.command].run(args)

@@ -6,6 +6,7 @@ MLX sees the buffer as shared, so views are taken, used and dropped inside one f
 
 import platform
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import mlx.core as mx
@@ -70,8 +71,22 @@ def architecture() -> str:
     return f"gpu {info.get('architecture') or info.get('device_name', '')}"
 
 
-def evaluate(arrays: Sequence[Array]) -> None:
-    """Evaluate arrays now, on the calling thread's stream."""
+@lru_cache(typed=True)
+def check_packing(bits: int, group_size: int) -> None:
+    """Raise ValueError for bits or a group size that MLX's quantisation does not have."""
+    for name, value in (("kv_bits", bits), ("kv_group_size", group_size)):
+        # MLX divides by the group size before it looks at it: a zero would end the process.
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+    try:
+        mx.quantize(mx.zeros((1, 128)), group_size=group_size, bits=bits)
+    except (ValueError, TypeError, OverflowError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"kv_bits={bits}, kv_group_size={group_size}: {reason}") from None
+
+
+def evaluate(arrays: Sequence[Any]) -> None:
+    """Evaluate arrays, or trees of them, now; on the calling thread's stream."""
     mx.eval(list(arrays))
 
 

@@ -148,7 +148,7 @@ class Committer:
         the same prompt is found up to there.
         """
         end = extent.end
-        if not extent.exact or end != len(self._chain):
+        if not extent.exact or (end != len(self._chain) and not self._stopped_early(extent)):
             self._admission.skipped[reasons.POSITION] += 1
         if end == 0:
             return self._admission.result(0)
@@ -177,6 +177,11 @@ class Committer:
         if self._budgets is not None:
             self._budgets.sequence(end)
         return self._admission.result(end)
+
+    def _stopped_early(self, extent: Extent) -> bool:
+        """True for a request that ended within its prefill, with all that was fed still there: the
+        rest of its prompt is not missing from the cache."""
+        return len(self._chain) == self._prompt_length and extent.overwritten <= extent.end
 
     def _unstored(self, layout: Layout, end: int) -> list[int]:
         """Return where the complete blocks up to `end` end that are still to be stored; at the end

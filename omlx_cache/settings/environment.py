@@ -1,6 +1,6 @@
 """Which names exist, as variables and as keywords; misspelt ones are refused, not ignored."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from omlx_cache.settings.errors import ConfigError
 from omlx_cache.settings.places import PREFIX, RUNTIME_DIR_VARIABLE
@@ -26,9 +26,9 @@ def refuse_unknown(
     """
     names = list(settings)
     variables = [*map(variable, names), *OTHER_VARIABLES]
-    unknown = [_refusal("setting", name, names) for name in arguments if name not in names]
+    unknown = [refusal("setting", name, names) for name in arguments if name not in names]
     unknown += [
-        _refusal("variable", name, variables)
+        refusal("variable", name, variables)
         for name in sorted(environ)
         if name.upper().startswith(PREFIX) and name not in variables
     ]
@@ -36,7 +36,8 @@ def refuse_unknown(
         raise ConfigError("\n".join(unknown))
 
 
-def _refusal(kind: str, name: str, known: list[str]) -> str:
+def refusal(kind: str, name: str, known: Sequence[str]) -> str:
+    """Return what a person is told of a name that is not known: that, and the nearest one."""
     from difflib import get_close_matches  # only a refusal pays for it
 
     by_upper = {candidate.upper(): candidate for candidate in known}

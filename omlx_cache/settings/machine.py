@@ -99,15 +99,18 @@ def disk_space(path: Path) -> DiskSpace:
     return DiskSpace(0, 0)
 
 
-def directory_trouble(path: Path) -> str:
+def directory_trouble(path: Path, *, shared: bool = False) -> str:
     """Return in words why files cannot be kept in `path`, empty when they can. Creates nothing.
 
-    A directory that is missing is fine where it can be made.
+    A directory that is missing is fine where it can be made, and with `shared` one that is not
+    private.
     """
     for place in (path, *path.parents):
         try:
             info = place.stat()
         except FileNotFoundError:
+            if place.is_symlink():
+                return f"{place} is a link to what is not there"
             continue
         except NotADirectoryError:
             # An ancestor is a file; that one is the trouble to name.
@@ -119,8 +122,8 @@ def directory_trouble(path: Path) -> str:
         if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
             return f"{place} may not be read and written"
         # An empty one is made private when a store opens it, and one above it is not looked into.
-        shared = trouble(place, info) if place == path else ""
-        return shared if shared and os.listdir(place) else ""
+        found = "" if shared or place != path else trouble(place, info)
+        return found if found and os.listdir(place) else ""
     return f"{path} has no place"
 
 

@@ -221,6 +221,11 @@ class CacheSettings(BaseSettings):
         trouble = "" if self.hot_cache_only else directory_trouble(self.cold_dir)
         return [f"cold_dir: {trouble}, so nothing will be kept on disk"] if trouble else []
 
+    def cold_dir_trouble(self) -> str:
+        """Return why no file can be made in the cold directory, "" when one can, or need not. One
+        that is open to others is another matter: it is left alone, and memory goes on."""
+        return "" if self.hot_cache_only else directory_trouble(self.cold_dir, shared=True)
+
     def empty_budgets(self) -> list[str]:
         """Return which budgets are so small that no page of any model is kept."""
         if self.hot_cache_only:

@@ -142,7 +142,6 @@ def test_a_store_at_a_configured_path_is_found(
     "arguments",
     [
         (),
-        ("nonsense",),
         ("ping", "--pid", "x"),
         ("ping", "--pid", "1", "--socket", "/x"),
         ("stats", "--watch", "0"),
@@ -157,6 +156,21 @@ def test_a_wrong_command_line_is_2(cli: Cli, arguments: tuple[str, ...]) -> None
     result = cli(*arguments)
     assert (result.code, result.out) == (2, "")
     assert "usage: omlx-cache" in result.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("stast", "stast: unknown command; the nearest is stats"),
+        ("Serve --model x", "Serve: unknown command; the nearest is serve"),
+        ("serve --hot-bites 3 --model x", "--hot-bites: unknown flag; the nearest is --hot-bytes"),
+        ("serve --cold-dri=/x", "--cold-dri: unknown flag; the nearest is --cold-dir"),
+        ("stats --wacth 1", "--wacth: unknown flag; the nearest is --watch"),
+    ],
+)
+def test_a_misspelt_word_is_answered_with_the_nearest(cli: Cli, typed: str, line: str) -> None:
+    result = cli(*typed.split())
+    assert (result.code, result.out, result.err) == (2, "", f"omlx-cache: {line}\n")
 
 
 def test_help_lists_the_commands(cli: Cli) -> None:

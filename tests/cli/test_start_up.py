@@ -114,3 +114,16 @@ def test_a_command_is_a_module_in_a_folder(
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "greet" in capsys.readouterr().out
+
+
+def test_the_library_starts_the_command_line_too(environment: dict[str, str]) -> None:
+    def said(package: str, *arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", package, *arguments]
+        ended = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        return ended.returncode, ended.stdout + ended.stderr
+
+    for arguments in (("--version",), ("ls",), ("no-such-command",)):
+        assert said("omlx_cache", *arguments) == said("omlx_cache_daemon", *arguments)
+    assert said("omlx_cache", "--version")[0] == 0

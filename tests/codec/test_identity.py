@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from omlx_cache.codecs import CodecIdentity, TurboCodec, codec_for, parse_identity, turbo_tables
@@ -7,9 +7,13 @@ from omlx_cache.codecs.identity import make_identity
 
 WORDS = st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True)
 VALUES = st.from_regex(r"[a-z0-9][a-z0-9_.-]{0,8}", fullmatch=True)
+# Twice 20 pairs of 20 characters: a text that is longer than the limit is refused, rightly.
+PAIRS = st.dictionaries(WORDS, VALUES, max_size=20)
+MOST = {f"wwwwwww{number:02}": "v" * 9 for number in range(20)}
 
 
-@given(WORDS, st.integers(1, 9999), st.dictionaries(WORDS, VALUES), st.dictionaries(WORDS, VALUES))
+@example("n" * 9, 9999, dict(MOST), MOST)
+@given(WORDS, st.integers(1, 9999), PAIRS, PAIRS)
 def test_text_of_an_identity_parses_back_to_it(
     name: str, version: int, parameters: dict[str, object], tables: dict[str, str]
 ) -> None:

@@ -39,3 +39,16 @@ def test_the_benchmarks_page_has_figures_between_its_markers(root: Path) -> None
     section = text.partition(BEGIN)[2].partition(END)[0]
     for words in ("restore, hot", "restore, cold", "one memcpy", "raw reads", "MLX 0."):
         assert words in section
+
+
+@pytest.mark.parametrize(
+    "place", ["README.md", "docs/embedding.md", "docs/scheduler.md", "examples/scheduler.py"]
+)
+def test_programs_evaluate_a_prefill_in_one_way(place: str, root: Path) -> None:
+    text = (root / place).read_text(encoding="utf-8")
+    programs = re.findall(r"```python\n(.*?)```", text, re.DOTALL) if ".md" in place else [text]
+    assert "session.evaluate()" in text
+    for program in programs:
+        assert "mx.eval(" not in program
+        feeds = re.findall(r"cache=.*\.prompt_cache\)\n\s*(.*)", program)
+        assert all("evaluate()" in then or ".append(" in then for then in feeds), feeds

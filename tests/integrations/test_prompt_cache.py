@@ -246,3 +246,8 @@ def test_it_is_made_and_used_as_upstreams_is(options: dict[str, int]) -> None:
     assert rest == [40]
     keys, values = parted[0].keys_and_values()
     assert keys.flatten().tolist() == values.flatten().tolist() == [*range(24), 0, 1]
+
+
+def test_bits_that_mlx_lacks_are_refused_when_it_is_made(store: BlockStore) -> None:
+    with pytest.raises(ValueError, match="kv_bits=7"):
+        TieredPromptCache(store, kv_bits=7)

@@ -66,3 +66,11 @@ def test_a_directory_that_others_may_change_is_trouble_before_a_store_is_opened(
     assert "chmod 700" in directory_trouble(cold)
     cold.chmod(0o755)
     assert directory_trouble(cold) == ""
+
+
+def test_a_link_to_a_disk_that_is_not_there_is_trouble(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "unplugged")
+    for directory in (tmp_path / "link", tmp_path / "link" / "cold"):
+        assert directory_trouble(directory) == f"{tmp_path / 'link'} is a link to what is not there"
+    (tmp_path / "unplugged").mkdir()
+    assert directory_trouble(tmp_path / "link" / "cold") == ""

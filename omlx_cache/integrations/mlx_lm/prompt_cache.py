@@ -11,6 +11,7 @@ import numpy as np
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
+from omlx_cache.arrays.mlxio import check_packing
 from omlx_cache.commit.budgets import Fit
 from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.lanes import (
@@ -63,8 +64,8 @@ class TieredPromptCache:
     does not know are kept for this object only. Models share the store's budgets, and are not
     kept alive. Without a store it makes one of its own, in memory only. `max_size` (sequences) and
     `max_bytes` are LRUPromptCache's; None leaves it to the store's budgets.
-    `fetch_nearest_cache` and `insert_cache` never raise: what goes wrong is a miss, or nothing
-    stored.
+    Raises ValueError for `kv_bits` that MLX lacks; `fetch_nearest_cache` and `insert_cache` never
+    raise: what goes wrong is a miss, or nothing stored.
 
     Mutable, by that one thread: `_known`, `_asked`, the ledger, `last`.
     """
@@ -81,6 +82,8 @@ class TieredPromptCache:
         quantized_kv_start: int = QUANTIZED_KV_START,
         salt: str | bytes | None = None,
     ) -> None:
+        if kv_bits is not None:
+            check_packing(kv_bits, kv_group_size)
         self._store = store or BlockStore(CacheSettings(hot_cache_only=True, socket="off"))
         self._most = max_size, max_bytes
         self._source = source

@@ -11,6 +11,7 @@ from mlx_lm.models import qwen3
 
 from omlx_cache.arrays.mlxio import Array, evaluate
 from omlx_cache.tools.demo.errors import DemoError
+from omlx_cache.tools.places import is_missing_folder
 
 VOCABULARY = 512
 SEED = 20
@@ -51,6 +52,8 @@ def load_subject(model: str | None) -> Subject:
     """
     if model is None:
         return Subject(small_model(), "Qwen3 class, random weights", VOCABULARY, _utf8)
+    if is_missing_folder(model):
+        raise DemoError(f"mlx-lm cannot load {model!r}: there is no such folder")
     try:
         loaded, tokenizer = mlx_lm.load(model)
     except Exception as error:

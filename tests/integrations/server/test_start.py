@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,11 @@ import pytest
 Done = subprocess.CompletedProcess[str]
 
 
-def start(*flags: str) -> Done:
+def start(*flags: str, memory_only: bool = True) -> Done:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OMLX_")}
     environment = {**kept, "PYTHONPATH": os.pathsep.join(sys.path), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-m", "omlx_cache_daemon", "serve", "--hot-cache-only"]
+    command = [sys.executable, "-m", "omlx_cache_daemon", "serve"]
+    command += ["--hot-cache-only"] * memory_only
     return subprocess.run(
         [*command, "--socket", "off", "--log-level", "ERROR", *flags],
         env=environment,
@@ -38,6 +40,30 @@ def test_what_cannot_be_loaded_is_named(wrong: str, models: dict[str, Path]) -> 
     done = start("--port", "0", *words)
     assert_one_line(done, "omlx-cache: cannot load ")
     assert "/there/is none" in done.stderr
+
+
+@pytest.mark.parametrize("place", ["/there/is/none", "./none", "~/none", "models/of/mine"])
+def test_a_folder_that_is_not_there_is_no_name_on_the_hub(place: str) -> None:
+    done = start("--port", "0", "--model", place)
+    assert_one_line(done, f"omlx-cache: cannot load {place}: there is no folder {place}\n")
+
+
+def test_a_cold_directory_that_cannot_be_written_to_ends_the_start(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    directory = tmp_path / "file" / "cold"
+    flags = ("--port", "0", "--model", str(models["dense"]), "--cold-dir", str(directory))
+    done = start(*flags, memory_only=False)
+    assert_one_line(done, f"omlx-cache: nothing can be kept in {directory}: ")
+    assert "is not a directory" in done.stderr
+
+
+def test_a_port_that_somebody_listens_on_is_named(models: dict[str, Path]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = start("--port", str(port), "--model", str(models["dense"]))
+    assert_one_line(done, f"omlx-cache: cannot listen on 127.0.0.1, port {port}: Address already")
 
 
 def test_a_host_that_nobody_knows_is_named(models: dict[str, Path]) -> None:
@@ -73,3 +99,10 @@ def test_a_signal_while_the_model_loads_ends_the_server(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_bits_that_mlx_cannot_pack_are_bad_configuration(models: dict[str, Path]) -> None:
+    done = start("--port", "0", "--model", str(models["dense"]), "--kv-bits", "7")
+    assert (done.returncode, done.stdout) == (78, "")
+    assert done.stderr.startswith("omlx-cache: kv_bits=7, kv_group_size=64: ")
+    assert done.stderr.count("\n") == 1

@@ -156,9 +156,19 @@ def test_what_cannot_be_loaded_is_named(
 def test_only_what_reached_the_disk_counts_as_written(
     models: dict[str, Path], tmp_path: Path
 ) -> None:
-    (tmp_path / "cold").write_text("This is no directory.")
-    flags = ["--model", str(models["dense"])]
+    flags = ["--model", str(models["dense"]), "--min-free-bytes", "1000TiB"]
     done = warm(tmp_path, chats_file(tmp_path), *flags, check=False)
     assert done.returncode == 1
     assert ", 0 B written to" in done.stdout
     assert "not everything could be written" in done.stderr
+
+
+def test_a_directory_that_cannot_be_written_to_is_told_before_anything_is_computed(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "cold").write_text("This is no directory.")
+    flags = ["--model", str(models["dense"])]
+    done = warm(tmp_path, chats_file(tmp_path), *flags, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"omlx-cache: nothing can be kept in {tmp_path / 'cold'}: ")
+    assert done.stderr.count("\n") == 1

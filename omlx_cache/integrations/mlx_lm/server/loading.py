@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 from mlx_lm.server import ModelProvider
 
+from omlx_cache.settings import CacheSettings
+from omlx_cache.tools.places import is_missing_folder
 from omlx_cache_storage.errors import CacheError
 
 
@@ -14,9 +16,30 @@ class CannotLoad(CacheError):
     """A model, an adapter or a draft model is not there, or is none."""
 
 
+class CannotKeep(CacheError):
+    """Nothing can be written to the cold directory."""
+
+
+def check_cold_dir(settings: CacheSettings) -> None:
+    """Raise CannotKeep, in one line, unless files can be made in the cold directory.
+
+    A full disk is no reason: it may have room later. Writes nothing.
+    """
+    trouble = settings.cold_dir_trouble()
+    if trouble:
+        raise CannotKeep(
+            f"nothing can be kept in {settings.cold_dir}: {trouble}; "
+            "name another place with --cold-dir, or keep all in memory with --hot-cache-only"
+        )
+
+
 @contextmanager
 def loading(args: argparse.Namespace) -> Iterator[None]:
     """Raise CannotLoad, in one line, for whatever the block raises."""
+    places = [args.model, args.adapter_path, args.draft_model]
+    missing = next((place for place in places if is_missing_folder(place)), None)
+    if missing is not None:
+        raise CannotLoad(f"cannot load {_wanted(args)}: there is no folder {missing}")
     try:
         yield
     except Exception as error:

@@ -13,17 +13,22 @@ import mlx.core as mx
 from mlx_lm.models.cache import LRUPromptCache
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
+from omlx_cache.arrays.mlxio import check_packing
 from omlx_cache.integrations.mlx_lm.server.checked import CheckedResponseGenerator
 from omlx_cache.integrations.mlx_lm.server.http import HttpServer, bind
 from omlx_cache.integrations.mlx_lm.server.limits import Limits
-from omlx_cache.integrations.mlx_lm.server.loading import CannotLoad, WatchedProvider
+from omlx_cache.integrations.mlx_lm.server.loading import (
+    CannotLoad,
+    WatchedProvider,
+    check_cold_dir,
+)
 from omlx_cache.integrations.mlx_lm.server.responses import (
     MeasuredResponseGenerator,
     ServerPromptCache,
 )
 from omlx_cache.integrations.mlx_lm.server.signals import Signals
 from omlx_cache.integrations.mlx_lm.server.stopping import attended
-from omlx_cache.settings import CacheSettings
+from omlx_cache.settings import CacheSettings, ConfigError
 from omlx_cache.store import BlockStore
 
 _log = logging.getLogger(__name__)
@@ -43,13 +48,20 @@ def serve(
 
     `args` are mlx-lm's server's. Returns 0 when everything that was accepted is on the disk, 1
     when not, when the generation thread died, or when a model could not be loaded. A second signal
-    may leave threads behind: the caller is to end the process. Raises ConfigError for bad settings
-    and OSError for an address that cannot be had, both before any thread runs MLX.
+    may leave threads behind: the caller is to end the process. Raises ConfigError for bad settings,
+    CannotKeep for a directory that cannot be written to, and OSError for an address that cannot be
+    had, all before any thread runs MLX.
     """
     logging.basicConfig(
         level=args.log_level.upper(), format="%(asctime)s - %(levelname)s - %(message)s"
     )
     cache_settings = CacheSettings(**settings)
+    check_cold_dir(cache_settings)
+    if args.kv_bits is not None:
+        try:
+            check_packing(args.kv_bits, args.kv_group_size)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
     said_by_the_store = cache_settings.empty_budgets() + cache_settings.unusable_directory()
     for note in cache_settings.notes():
         if note not in said_by_the_store:

@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm import load
 
-from omlx_cache.integrations.mlx_lm.server.loading import loading
+from omlx_cache.integrations.mlx_lm.server.loading import check_cold_dir, loading
 from omlx_cache.integrations.mlx_lm.server.prompts import Prompt, Warmable, warmable
 from omlx_cache.integrations.mlx_lm.shared import cache_of
 from omlx_cache.prefix import PrefixCache
@@ -42,13 +42,14 @@ def warm(
 ) -> WarmReport:
     """Load the model, prefill what the store lacks of each prompt, and wait for the disk.
 
-    Running it again computes nothing. `progress(done, total)` counts tokens. Raises ConfigError
-    and CannotLoad.
+    Running it again computes nothing. `progress(done, total)` counts tokens. Raises ConfigError,
+    CannotKeep and CannotLoad.
     """
     # Nothing else waits for this process, so no write needs to be dropped.
     cache_settings = CacheSettings(**{"queue_full": "wait", **settings})
     if cache_settings.hot_cache_only:
         raise ConfigError("hot_cache_only leaves nothing behind when this command ends")
+    check_cold_dir(cache_settings)
     with loading(args):
         model, tokenizer, draft = _load(args)
     jobs = [warmable(prompt, tokenizer, args.chat_template_args) for prompt in prompts]
