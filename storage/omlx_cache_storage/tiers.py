@@ -329,7 +329,7 @@ class Tiers:
         # What others store meanwhile would keep a flush waiting for as long as they do.
         known = self.hot.pages() if self._policy.on_flush else set()
         retried = False
-        starved, before = 0, len(known) + 1
+        starved, fewest = 0, len(known) + 1
         while True:
             # Queued before the barrier: a page that the idle writer takes up behind it would
             # look durable, and be pending.
@@ -346,10 +346,10 @@ class Tiers:
             if writer.stopped or (queued and not left and not pending):
                 return not left
             retried = retried or failing
-            starved = starved + 1 if len(left) + pending >= before else 0
+            starved = starved + 1 if len(left) + pending >= fewest else 0
             if starved >= STARVED_ROUNDS:
                 return False
-            before = len(left) + pending
+            fewest = min(fewest, len(left) + pending)
 
     def _pending(self, known: Collection[PageId]) -> int:
         """Count the pages of `known` ones that are queued: the disk lost them while the flush
