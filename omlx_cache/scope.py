@@ -176,6 +176,7 @@ class Scope:
         own: Iterable[PageId] = (),
         stops: Iterable[int] = (),
         stamp: int | None = None,
+        along: Iterable[PageId] = (),
     ) -> Committer:
         """Return what hands a sequence's pages to the tiers; for supported scopes only."""
         if self._namespace is None:
@@ -195,6 +196,7 @@ class Scope:
             stamp=stamp,
             wait_seconds=None if settings.queue_full == "wait" else settings.commit_wait_seconds,
             budgets=self.budgets,
+            along=along,
         )
 
     @uninterrupted
@@ -205,23 +207,32 @@ class Scope:
 
     @uninterrupted
     def commit(
-        self, chain: KeyChain, prompt_cache: Sequence[Any], prompt_length: int = 0
+        self,
+        chain: KeyChain,
+        prompt_cache: Sequence[Any],
+        prompt_length: int = 0,
+        along: Iterable[PageId] = (),
     ) -> CommitResult:
         """Hand a finished sequence's pages to the tiers; copies, and evaluates what it copies.
 
         Window groups are kept as far as the ring still holds them, recurrent state at the
         position where the cache is. The end of the prompt gets a page of its own, so that the
-        same prompt is found up to there.
+        same prompt is found up to there. `along` are pages that were stored while it grew: they
+        share its place in the eviction order.
         """
         began = time.perf_counter()
-        result = self._commit(chain, prompt_cache, prompt_length)
+        result = self._commit(chain, prompt_cache, prompt_length, along)
         counters = self.store.counters
         counters.commit(result.skipped)
         counters.add_seconds("commit", time.perf_counter() - began)
         return result
 
     def _commit(
-        self, chain: KeyChain, prompt_cache: Sequence[Any], prompt_length: int
+        self,
+        chain: KeyChain,
+        prompt_cache: Sequence[Any],
+        prompt_length: int,
+        along: Iterable[PageId],
     ) -> CommitResult:
         if not self.accepts(prompt_cache):
             return CommitResult.none(reasons.LAYOUT_CHANGED)
@@ -229,7 +240,9 @@ class Scope:
         try:
             layout = layout_of(prompt_cache)
             stops = self.stops(0, len(chain) + 1)
-            committer = self.committer(chain, staging, prompt_length=prompt_length, stops=stops)
+            committer = self.committer(
+                chain, staging, prompt_length=prompt_length, stops=stops, along=along
+            )
             result = committer.finish(layout, extent_of(layout, len(chain)))
             self.remember(chain, result.tokens)
             return result

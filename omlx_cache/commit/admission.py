@@ -45,7 +45,8 @@ class PageSink(Protocol):
 class Admission:
     """Stores the pages of one sequence and counts what it stored. Use it on the model's thread.
 
-    `own` are pages that the sequence was restored from, used at `stamp`. Until `finish` nothing
+    `own` are pages that the sequence was restored from, used at `stamp`; `along` those that
+    another stored of it while it grew. Until `finish` nothing
     waits; then pages without room wait for the writer: `wait_seconds` in all, None for as long as
     it progresses.
 
@@ -61,18 +62,24 @@ class Admission:
         own: Iterable[PageId],
         stamp: int | None,
         wait_seconds: float | None,
+        along: Iterable[PageId] = (),
     ) -> None:
         self._store = store
         self._staging = staging
         self._wait_seconds = wait_seconds
-        self._own = set(own)
-        self._new: set[PageId] = set()
+        self._new: set[PageId] = set(along)
+        self._own = {*own, *self._new}
         self._stamp = store.stamp() if stamp is None else stamp
         self._deadline: float | None = 0.0
         self.finishing = False
         self.skipped: Counter[str] = Counter()
         self._pages = 0
         self._nbytes = 0
+
+    @property
+    def stored(self) -> frozenset[PageId]:
+        """The pages that the sequence stored so far."""
+        return frozenset(self._new)
 
     def has(self, page: PageId) -> bool:
         """True when a tier has a page."""
@@ -142,7 +149,8 @@ class Admission:
         self._stamp = self._store.stamp()
         # What this sequence stored a moment ago is not used a second time by that.
         self._store.touch([page for page in pages if page not in self._new], self._stamp, fallbacks)
-        self._store.arrange(list(self._new), self._stamp)
+        new = dict.fromkeys(page for page in pages if page in self._new)
+        self._store.arrange([*new, *(self._new - new.keys())], self._stamp)
 
     def result(self, end: int) -> CommitResult:
         """Return what was stored so far of a sequence of `end` tokens."""

@@ -65,6 +65,7 @@ class Committer:
         stops: Iterable[int] = (),
         stamp: int | None = None,
         wait_seconds: float | None = 0.0,
+        along: Iterable[PageId] = (),
         budgets: Budgets | None = None,
     ) -> None:
         self._store = store
@@ -72,7 +73,7 @@ class Committer:
         self._chain = chain
         self._policy = policy
         self._budgets = budgets
-        self._admission = Admission(store, staging, own, stamp, wait_seconds)
+        self._admission = Admission(store, staging, own, stamp, wait_seconds, along)
         self._groups = groups
         self._prompt_length = prompt_length
         self._start = start
@@ -81,6 +82,11 @@ class Committer:
         self._trail = WindowTrail([g for g in groups if g.kind == "window"], staging, start)
         self._done = start // chain.block_size * chain.block_size
         self._row: Source | None = None
+
+    @property
+    def stored(self) -> frozenset[PageId]:
+        """The pages that this committer stored, and those that were stored along."""
+        return self._admission.stored
 
     @property
     def stops(self) -> list[int]:

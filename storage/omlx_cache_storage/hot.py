@@ -335,6 +335,7 @@ class HotTier:
             return None, dirty
         behind = sys.maxsize if position is None else position
         spared: list[tuple[PageId, int]] = []
+        waiting: list[PageId] = []
 
         def consider(page: PageId) -> bool:
             nonlocal excess
@@ -349,6 +350,8 @@ class HotTier:
                 excess -= held.page.meta.nbytes
             elif (self._backed and not held.dirty) or held.position > behind:
                 spared.append((page, held.page.meta.nbytes))
+            elif self._backed and held.unwritten:
+                waiting.append(page)
             return excess > 0
 
         self._order.visit(consider)
@@ -358,7 +361,8 @@ class HotTier:
                 break
             victims.append(page)
             excess -= size
-        return (None if excess > 0 else victims), dirty
+        # Of a sequence's own the root first: what follows it is nothing without it.
+        return (None if excess > 0 else victims), dirty + waiting[::-1]
 
     def _must_write(self, held: Held) -> bool:
         """True for a page that is written before it may leave."""

@@ -203,6 +203,9 @@ class Tiers:
         for level, tier in enumerate(self._levels):
             view = TierView(tier, min(limits[level:]))
             tier.touch([*chain, *besides(view)], stamp)
+        if self._policy.on_put:
+            # What the disk had no room for under its old stamp, root first.
+            self._offer_each(chain)
 
     def touch(
         self,

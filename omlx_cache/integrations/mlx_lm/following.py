@@ -6,16 +6,25 @@ prompt longer than the memory, and for one whose client goes away.
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from omlx_cache.commit.progress import Extent, extent_of
 from omlx_cache.commit.staging import Staging
 from omlx_cache.integrations.rows import Row, paged_source
 from omlx_cache.pages.layout import layout_of
 from omlx_cache.scope import Scope
-from omlx_cache_storage.keys import as_tokens
+from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens
+from omlx_cache_storage.page import PageId
 
 _log = logging.getLogger(__name__)
+
+
+class _Stored(NamedTuple):
+    """What was stored of a sequence: up to which boundary, its key there, and the pages."""
+
+    end: int
+    key: BlockKey
+    pages: frozenset[PageId]
 
 
 class Following:
@@ -23,7 +32,8 @@ class Following:
 
     Windows and recurrent state are kept every `snapshot_stride` tokens, as chunks end, and where
     the caller says so. Mutable by that thread: `_kept`, the last such place, `_offered`,
-    the boundary up to which a row's blocks were offered, and `_failed`.
+    the boundary up to which a row's blocks were offered, `_failed`, `_closed`, and `_ended`,
+    what is remembered from then on.
     """
 
     def __init__(self, scope: Scope, tokens: Sequence[int], start: int) -> None:
@@ -38,6 +48,21 @@ class Following:
         self._kept = start
         self._offered = 0
         self._failed = False
+        self._closed = False
+        self._ended: _Stored | None = None
+
+    def stored_of(self, chain: KeyChain) -> frozenset[PageId]:
+        """Return the pages that were stored, of a sequence that goes on from this one or is a part
+        of it; none of any other."""
+        known = self._ended if self._closed else self._stored(len(chain))
+        if known is None or not known.end <= len(chain) or chain.key(known.end) != known.key:
+            return frozenset()
+        return known.pages
+
+    def _stored(self, most: int) -> _Stored | None:
+        """Return what was stored of the first `most` tokens, as far as blocks are complete."""
+        end = min(self._committer.done, most) // self._chain.block_size * self._chain.block_size
+        return _Stored(end, self._chain.key(end), self._committer.stored) if end else None
 
     def row(self, row: Row, extract: Callable[[], Sequence[Any]]) -> None:
         """Store the blocks that a row of a batch has completed; `extract` gives its caches."""
@@ -78,8 +103,12 @@ class Following:
             self._give_up()
 
     def close(self) -> None:
-        """Free what was cut and not stored."""
+        """Free what was cut and not stored, and remember no tokens."""
         self._staging.release()
+        if not self._closed:
+            self._closed = self._failed = True
+            self._ended = self._stored(len(self._chain))
+            del self._chain, self._committer
 
     def _extend(self, tokens: Sequence[int]) -> None:
         known = len(self._chain)

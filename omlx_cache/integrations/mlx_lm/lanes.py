@@ -5,7 +5,7 @@ a prompt may be found in either kind; the longer one wins, then the kind that it
 a draft model a lane holds the target's caches and the draft's, restored to the same position.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from omlx_cache.results import CommitResult
 from omlx_cache.scope import RestoredSequence, Scope
 from omlx_cache.scopes import Scopes
 from omlx_cache_storage.keys import KeyChain, Tokens
+from omlx_cache_storage.page import PageId
 
 QUANTIZED_KV_START = 5000
 """Where mlx-lm begins to pack a sequence, unless told otherwise."""
@@ -99,19 +100,24 @@ class Lane:
         )
 
     def store(
-        self, tokens: Tokens, prompt_cache: Sequence[Any], prompt_length: int = 0
+        self,
+        tokens: Tokens,
+        prompt_cache: Sequence[Any],
+        prompt_length: int = 0,
+        along: Callable[[KeyChain], Iterable[PageId]] = lambda chain: (),
     ) -> Stored | None:
-        """Store a sequence's caches, the target's and the draft's; None for another kind's."""
+        """Store a sequence's caches, the target's and the draft's; None for another kind's. `along`
+        names the pages that were stored while it grew."""
         size = len(self._target.fresh()) if self._draft is not None else len(prompt_cache)
         own, drafts = prompt_cache[:size], prompt_cache[size:]
         if not self._target.accepts(own):
             return None
         chain = self._target.chain(tokens)
-        result = self._target.commit(chain, own, prompt_length)
+        result = self._target.commit(chain, own, prompt_length, along(chain))
         self._siblings.add(chain, result.tokens)
         if self._draft is not None and self._draft.accepts(drafts):
             draft_chain = self._draft.chain(tokens)
-            drafted = self._draft.commit(draft_chain, drafts, prompt_length)
+            drafted = self._draft.commit(draft_chain, drafts, prompt_length, along(draft_chain))
             self._siblings.add(draft_chain, drafted.tokens)
         return Stored(chain, result)
 

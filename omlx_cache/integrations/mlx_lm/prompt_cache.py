@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +32,7 @@ from omlx_cache.integrations.mlx_lm.models import (
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.interrupts import uninterrupted
-from omlx_cache_storage.keys import Tokens, as_tokens
+from omlx_cache_storage.keys import KeyChain, Tokens, as_tokens
 from omlx_cache_storage.page import PageId
 
 _log = logging.getLogger(__name__)
@@ -57,6 +57,10 @@ class _Known:
     lanes: dict[Bits | None, Lane]
 
 
+REMEMBERED = 64
+"""How many sequences, in flight or ended, are known for what was stored of them along the way."""
+
+
 class TieredPromptCache:
     """Stands in for mlx-lm's LRUPromptCache: the same calls, on the server's generation thread.
 
@@ -67,7 +71,7 @@ class TieredPromptCache:
     Raises ValueError for `kv_bits` that MLX lacks; `fetch_nearest_cache` and `insert_cache` never
     raise: what goes wrong is a miss, or nothing stored.
 
-    Mutable, by that one thread: `_known`, `_asked`, the ledger, `last`.
+    Mutable, by that one thread: `_known`, `_asked`, `_followed`, the ledger, `last`.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class TieredPromptCache:
         self._known: OrderedDict[Any, _Known] = OrderedDict()
         self._ledger = SequenceLedger(self._store)
         self._asked: Tokens = as_tokens([])
+        self._followed: deque[Following] = deque(maxlen=REMEMBERED)
         self.last: Fetched | None = None
 
     @uninterrupted
@@ -169,7 +174,7 @@ class TieredPromptCache:
         # Served one at a time, the sequence that ends is the one that was asked for last.
         asked = len(self._asked)
         begins = asked <= len(tokens) and np.array_equal(tokens[:asked], self._asked)
-        stored = lane.store(tokens, prompt_cache, asked if begins else 0)
+        stored = lane.store(tokens, prompt_cache, asked if begins else 0, self._along)
         if stored is None:
             self._store.counters.skip(reasons.LAYOUT_CHANGED)
         elif stored.result.tokens:
@@ -193,7 +198,14 @@ class TieredPromptCache:
         known = self._lanes(model)
         if known is None or not all(scope.supported for scope in known.lanes[None].scopes()):
             return []
-        return [Following(scope, tokens, start) for scope in known.lanes[None].scopes()]
+        followed = [Following(scope, tokens, start) for scope in known.lanes[None].scopes()]
+        self._followed.extend(followed)
+        return followed
+
+    def _along(self, chain: KeyChain) -> set[PageId]:
+        """Return what was stored of a sequence while it grew: a server that inserts it when it has
+        ended knows nothing of that."""
+        return {page for following in self._followed for page in following.stored_of(chain)}
 
     def fit(self, model: Any) -> Fit | None:
         """Return how much of a sequence of a known model the budgets hold; None before one was

@@ -175,7 +175,9 @@ class PageFiles:
         self._prepare(shard, document)
         temporary = self._names.new(shard)
         with self._removing_on_failure(temporary, sum(memoryview(p).nbytes for p in pieces)):
-            return temporary, self.fs.write(temporary, pieces, self.durability)
+            written = self.fs.write(temporary, pieces, self.durability)
+        self._mark()
+        return temporary, written
 
     def publish(self, temporary: str, path: str, time_ns: int, nbytes: int) -> None:
         """Give a staged file of `nbytes` its name and recency; the temporary file is gone in any
@@ -216,7 +218,6 @@ class PageFiles:
         described = os.path.join(directory, NAMESPACE_FILE)
         for path in (self._root, directory):
             self._make_directory(path)
-        self._mark()
         if not self._count_file(described):
             temporary = self._names.new(directory)
             raw = encode_document(document)
