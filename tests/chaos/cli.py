@@ -1,6 +1,7 @@
 """The command line: a campaign, one round of it again, power cuts, or the soak."""
 
 import argparse
+import contextlib
 import logging
 import platform
 import random
@@ -69,7 +70,9 @@ def _campaign(args: argparse.Namespace) -> int:
 
     def report() -> None:
         if args.json is not None:
-            args.json.write_text(tally.to_json())
+            # While a fault takes all descriptors there is none for this; the next time there is.
+            with contextlib.suppress(OSError):
+                args.json.write_text(tally.to_json())
 
     campaign = Campaign(
         seed,
