@@ -84,13 +84,17 @@ class Tier(Protocol):
 
 
 class TierView:
-    """What one tier has, to be looked through as the store is, and the bytes that a sequence can
-    have there and behind it. Reads nothing."""
+    """What the first of some tiers has, to be looked through as the store is. Reads nothing."""
 
-    def __init__(self, tier: Tier, limit_bytes: int) -> None:
-        self.find = tier.info
-        self.tails = tier.tails
-        self.limit_bytes = limit_bytes
+    def __init__(self, tiers: Sequence[Tier]) -> None:
+        self.find = tiers[0].info
+        self.tails = tiers[0].tails
+        self._tiers = tiers
+
+    @property
+    def limit_bytes(self) -> int:
+        """The bytes that a sequence can have there and behind it."""
+        return min(tier.usage().limit_bytes for tier in self._tiers)
 
     def why_hidden(self, page: PageId) -> None:
         """None: what cannot be had now is not there."""

@@ -190,21 +190,12 @@ class Tiers:
         """Return a new stamp of the clock: pages of one use share one."""
         return self._clock.now()
 
-    def arrange(
-        self,
-        chain: Sequence[PageId],
-        stamp_ns: int | None = None,
-        besides: Callable[[TierView], Iterable[PageId]] = _nothing,
-    ) -> None:
+    def arrange(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None:
         """Put the pages of a chain at a stamp, now by default: they leave last, the root last of
-        all. So do the pages that `besides` names, asked for each tier with what that one has."""
-        stamp = self._clock.now() if stamp_ns is None else stamp_ns
-        limits = [tier.usage().limit_bytes for tier in self._levels]
-        for level, tier in enumerate(self._levels):
-            view = TierView(tier, min(limits[level:]))
-            tier.touch([*chain, *besides(view)], stamp)
+        all. That is no use: queued is only what a policy writes at once, and the disk had no room
+        for under its old stamp."""
+        self._mark(chain, stamp_ns, _nothing)
         if self._policy.on_put:
-            # What the disk had no room for under its old stamp, root first.
             self._offer_each(chain)
 
     def touch(
@@ -213,11 +204,22 @@ class Tiers:
         stamp_ns: int | None = None,
         besides: Callable[[TierView], Iterable[PageId]] = _nothing,
     ) -> None:
-        """Mark the pages of a chain as used again: `arrange`, and those that the write policy
-        wants on the disk by now are queued."""
-        self.arrange(chain, stamp_ns, besides)
-        if self._policy.on_touch and self.writer is not None:
+        """Mark the pages of a chain as used again, and with them those that `besides` names, asked
+        for each tier with what that one has. What the write policy wants on the disk by now is
+        queued, the root first."""
+        self._mark(chain, stamp_ns, besides)
+        if self._policy.on_touch:
             self._offer_each(chain)
+
+    def _mark(
+        self,
+        chain: Sequence[PageId],
+        stamp_ns: int | None,
+        besides: Callable[[TierView], Iterable[PageId]],
+    ) -> None:
+        stamp = self._clock.now() if stamp_ns is None else stamp_ns
+        for level, tier in enumerate(self._levels):
+            tier.touch([*chain, *besides(TierView(self._levels[level:]))], stamp)
 
     @uninterrupted
     def demote(self, pages: Iterable[PageId]) -> None:

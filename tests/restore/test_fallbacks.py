@@ -21,7 +21,7 @@ class View(TierView):
     """A tier with whole blocks up to `reach`, and a state of so many bytes at each position."""
 
     def __init__(self, reach: int, states: Mapping[int, int], limit_bytes: int = ROOMY) -> None:
-        self.limit_bytes = limit_bytes
+        self._limit_bytes = limit_bytes
         self._pages = {
             PageId(CHAIN.key(end), "paged"): PageInfo(end, BLOCK, PAGE, "cold")
             for end in range(BLOCK, reach + 1, BLOCK)
@@ -30,6 +30,10 @@ class View(TierView):
             for at, nbytes in states.items()
         }
         self.find = self._pages.get
+
+    @property
+    def limit_bytes(self) -> int:
+        return self._limit_bytes
 
     def tails(self, parent: BlockKey) -> set[Tail]:  # type: ignore[override]
         return set()
