@@ -17,3 +17,9 @@ def as_maps(reply: object) -> list[Map]:
     if not isinstance(reply, list):
         raise CommandError(f"the store sent {type(reply).__name__} where a list was expected")
     return [as_map(item) for item in reply]
+
+
+def count_of(reply: Map, column: str) -> int:
+    """Return a whole number of a reply, 0 for anything else."""
+    count = reply.get(column)
+    return count if isinstance(count, int) else 0

@@ -4,7 +4,7 @@ A live cache is cut and rebuilt by the same two facts: which named arrays it has
 tokens their buffers hold in which order (`TokenRange`s, index 0 first).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -58,6 +58,11 @@ class GroupSpec:
 
 PAGED = GroupSpec("paged")
 STATE = GroupSpec("state")
+
+
+def paged_of(groups: Iterable[GroupSpec]) -> GroupSpec | None:
+    """Return the group of which every token is needed, None when there is none."""
+    return next((group for group in groups if group.kind == "paged"), None)
 
 
 class DenseForm(NamedTuple):

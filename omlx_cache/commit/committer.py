@@ -9,7 +9,7 @@ writer; what still has no room is the deep end, dropped and counted.
 from collections.abc import Iterable, Sequence
 
 from omlx_cache import reasons
-from omlx_cache.adapters.base import GroupSpec, TokenRange
+from omlx_cache.adapters.base import GroupSpec, TokenRange, paged_of
 from omlx_cache.codecs import CodecPolicy
 from omlx_cache.commit.admission import Admission, PageSink
 from omlx_cache.commit.budgets import Budgets
@@ -135,7 +135,7 @@ class Committer:
 
     def advance_row(self, row: Source, end: int) -> None:
         """Store the complete blocks of one row of a batch; `row` has its tokens from `done` on."""
-        group = _paged(self._groups)
+        group = paged_of(self._groups)
         if group is not None:
             self._admission.add_staged()
             size = self._chain.block_size
@@ -194,12 +194,12 @@ class Committer:
         of the sequence only those that no tier has."""
         size = self._chain.block_size
         ends = list(range(self._done + size, end + 1, size))
-        group = _paged(layout.groups)
+        group = paged_of(layout.groups)
         return [e for e in ends if self._missing(group, e)] if self._admission.finishing else ends
 
     def _store_blocks(self, layout: Layout, end: int) -> bool:
         """Store the complete blocks of the paged group up to `end`; False when one had no room."""
-        group = _paged(layout.groups)
+        group = paged_of(layout.groups)
         ends = self._unstored(layout, end)
         if not ends or group is None:
             self._done = max(self._done, self._chain.block_start(end + 1))
@@ -269,7 +269,7 @@ class Committer:
         return exact and not extent.overwritten and self._store_state(layout, group, stop)
 
     def _store_tail(self, layout: Layout, stop: int) -> None:
-        group = _paged(layout.groups)
+        group = paged_of(layout.groups)
         if group is None or stop % self._chain.block_size == 0 or not self._missing(group, stop):
             return
         self._store_paged_of(layout, group, [stop])
@@ -341,7 +341,3 @@ class Committer:
             kind = next(group.kind for group in self._groups if group.name == meta.group)
             self._budgets.page(kind, meta.held, nbytes)
         return self._admission.add(nbytes, meta.position, make, stage=stage)
-
-
-def _paged(groups: Iterable[GroupSpec]) -> GroupSpec | None:
-    return next((group for group in groups if group.kind == "paged"), None)

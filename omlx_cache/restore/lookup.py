@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from omlx_cache import reasons
-from omlx_cache.adapters.base import GroupSpec, TokenRange
+from omlx_cache.adapters.base import GroupSpec, TokenRange, paged_of
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import PageId, PageInfo, Tail
 
@@ -200,7 +200,7 @@ def collect(
     hidden of it."""
     hidden = Hidden()
     found = {group: GroupPages(group, chain.block_size) for group in groups}
-    paged = next((group for group in groups if group.kind == "paged"), None)
+    paged = paged_of(groups)
     names = {group.name: group for group in groups}
 
     def note(group: GroupSpec, end: int) -> bool:
@@ -245,7 +245,7 @@ def reach(
     known: frozenset[int] = frozenset(),
 ) -> int:
     """Return how many leading tokens are known."""
-    paged = next((group for group in groups if group.kind == "paged"), None)
+    paged = paged_of(groups)
     if paged is None:
         ends = {end for pages in found.values() for end in pages.uses}
         return max(ends | known, default=0)

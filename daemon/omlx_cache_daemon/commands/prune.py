@@ -15,7 +15,7 @@ from omlx_cache_daemon.deletion import (
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, UsageError
 from omlx_cache_daemon.options import add_format_option, period_seconds
 from omlx_cache_daemon.render import duration, print_json, quantity
-from omlx_cache_daemon.replies import Map, as_map
+from omlx_cache_daemon.replies import Map, as_map, count_of
 from omlx_cache_daemon.staleness import current_versions
 from omlx_cache_storage.documents import Versions, as_versions
 
@@ -78,8 +78,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"deleted {_summed(done)} from {place}")
     if not args.dry_run and place.clients and place.directory is not None:
         # Not by age: a use in memory is recorded on the disk a little later.
-        left = _Offline(place, {**asked, "before_ns": None}).chosen().get("pages")
-        note_left(left if isinstance(left, int) else 0, place)
+        left = _Offline(place, {**asked, "before_ns": None}).chosen()
+        note_left(count_of(left, "pages"), place)
     return OK
 
 
@@ -131,11 +131,7 @@ def _prune(client: Client, **args: object) -> Map:
 
 
 def _most(replies: list[Map]) -> Map:
-    def pages(reply: Map) -> int:
-        count = reply.get("pages")
-        return count if isinstance(count, int) else 0
-
-    return max(replies, key=pages)
+    return max(replies, key=lambda reply: count_of(reply, "pages"))
 
 
 def _versions_in_use(place: Place) -> list[Versions]:

@@ -14,7 +14,7 @@ from omlx_cache_daemon.deletion import (
 from omlx_cache_daemon.errors import FAILURE, OK, UsageError
 from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.render import print_json, quantity, text
-from omlx_cache_daemon.replies import Map, as_map
+from omlx_cache_daemon.replies import Map, as_map, count_of
 from omlx_cache_daemon.targets import KINDS, meant
 
 
@@ -104,7 +104,7 @@ def _row(row: Map) -> str:
 
 
 def _total(rows: list[Map], column: str) -> int:
-    return sum(count for row in rows if isinstance(count := row.get(column), int))
+    return sum(count_of(row, column) for row in rows)
 
 
 def _delete(place: Place, row: Map, timeout: float) -> int:
@@ -118,6 +118,5 @@ def _delete(place: Place, row: Map, timeout: float) -> int:
     for client in place.clients:
         # The store waits for what it is writing; the other half of the time is for the deletion.
         reply = as_map(client.call("clear", namespace=digest, timeout=timeout / 2))
-        pages = reply.get("pages")
-        deleted = max(deleted, pages if isinstance(pages, int) else 0)
+        deleted = max(deleted, count_of(reply, "pages"))
     return deleted
