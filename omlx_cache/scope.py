@@ -15,8 +15,10 @@ from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.progress import extent_of
 from omlx_cache.commit.snapshots import SnapshotPolicy
 from omlx_cache.commit.staging import Staging
+from omlx_cache.flights import Flights
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.pages.layout import Layout, layout_of
+from omlx_cache.requests.log import AskedRequest, RequestLog
 from omlx_cache.restore.boundaries import Boundaries
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
 from omlx_cache.restore.pending import PendingRestore
@@ -41,6 +43,10 @@ class SequenceStore(PageSource, PageSink, Protocol):
     def counters(self) -> Counters: ...
     @property
     def restores(self) -> RestoreQueue: ...
+    @property
+    def requests(self) -> RequestLog: ...
+    @property
+    def flights(self) -> Flights: ...
     @property
     def closed(self) -> bool: ...
 
@@ -122,6 +128,13 @@ class Scope:
             )
         except UnsupportedCache:
             return False
+
+    def ask(self, tokens: int) -> AskedRequest:
+        """Begin the record of a request for a prompt of so many tokens."""
+        namespace = self._namespace
+        if namespace is None:
+            return self.store.requests.ask("", {}, tokens)
+        return self.store.requests.ask(namespace.digest.hex(), namespace.document, tokens)
 
     def chain(self, tokens: Tokens) -> KeyChain:
         """Return the keys of a sequence; raises ValueError for a scope that is not supported."""

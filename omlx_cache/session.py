@@ -54,6 +54,7 @@ class Session:
         self._fed = self._planned = 0
         self._progress: Progress | None = None
         self._committer: Committer | None = None
+        self._asked = scope.ask(self._prompt_length)
         self._counters.add(live_sessions=1)
         self._finalizer = weakref.finalize(self, _abandon, self._staging, self._counters)
         began = time.perf_counter()
@@ -63,12 +64,11 @@ class Session:
             self._give_up(error)
         if not self.prompt_cache:
             self.prompt_cache = scope.fresh()
-        self._counters.request(
-            self._prompt_length,
+        self._asked.restored(
             self.cached_tokens,
             self.cached_cold_tokens,
             time.perf_counter() - began,
-            None if self.miss_reason is None else reasons.word(self.miss_reason),
+            self.miss_reason,
         )
 
     def _begin(self, begun: Begun, deadline: float | None) -> None:
@@ -190,8 +190,7 @@ class Session:
                 self.checkpoint(stop)
                 # Whatever the cache says: a loop that feeds another cache must end too.
                 self._fed = stop
-                self._counters.add(prefilled_tokens=count)
-                self._counters.add_seconds("prefill", time.perf_counter() - began)
+                self._asked.computed(count, time.perf_counter() - began)
 
     @uninterrupted
     def checkpoint(
@@ -359,6 +358,7 @@ class Session:
     @uninterrupted
     def _close(self) -> None:
         self._finished = True
+        self._asked.ended(len(self._prompt_tokens) - self._prompt_length)
         if self._finalizer.detach() is not None:
             _finish(self._staging, self._counters)
 

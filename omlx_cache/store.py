@@ -13,10 +13,12 @@ from typing import Self
 
 from omlx_cache.control import ControlError, ControlServer, check_socket, start_control
 from omlx_cache.control.operations import handlers
+from omlx_cache.flights import Flights
 from omlx_cache.identity.known import KnownNamespaces
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.pages.cold_codec import cold_encoder
 from omlx_cache.parts import StoreParts
+from omlx_cache.requests.log import RequestLog
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.settings import CacheSettings
 from omlx_cache.upkeep.keeper import keeper
@@ -87,6 +89,8 @@ class BlockStore(Tiers):
             documents=lambda digest: namespaces.document(digest),
         )
         self._namespaces = namespaces = KnownNamespaces(self.hot.namespaces)
+        self.requests = RequestLog(self.counters)
+        self.flights = Flights()
         self.read_pool = ReaderPool(READ_THREADS, "omlx-cache-read")
         self.copy_pool = ReaderPool(READ_THREADS, "omlx-cache-copy")
         self._prefetcher = Prefetcher(self.hot, self.cold)

@@ -133,6 +133,10 @@ class CacheSettings(BaseSettings):
     restore_wait_seconds_per_token: float = Field(0.001, ge=0, le=1)
     """See `restore_wait_seconds`: about what it costs to compute a token instead."""
 
+    share_wait_seconds: float = Field(600.0, ge=0, le=86400)
+    """How long a request waits in its queue, in all, while another one computes blocks that it
+    needs too; then it computes them itself. 0: requests never wait for each other."""
+
     durability: Annotated[Literal["none", "fsync", "full"], BeforeValidator(_lower)] = "fsync"
     """What precedes a file's publication: nothing, `fsync`, or `full`, which on macOS asks the
     drive to empty its own cache too (F_FULLFSYNC) and elsewhere means `fsync`. What was measured:

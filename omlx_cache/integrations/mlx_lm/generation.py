@@ -149,19 +149,14 @@ def _with_lanes(
     lanes = {kind: Lane(models, kind, salt) for kind in dict.fromkeys((bits, None))}
     array = as_tokens(tokens)
     found = nearest(lanes.values(), array, exact=True) if len(tokens) > 1 else None
+    asked = lanes[bits].view.ask(len(tokens))
     began = time.perf_counter()
     restored = RestoredSequence(lanes[None].fresh(), 0, 0, reasons.ABSENT)
     if found is not None and found[1].position:
         restored = found[0].restore(array, found[1])
     live, cached = restored.prompt_cache, restored.tokens
-    reason = restored.miss_reason
-    models.target.store.counters.request(
-        len(tokens),
-        cached,
-        restored.cold_tokens,
-        time.perf_counter() - began,
-        None if reason is None else reasons.word(reason),
-    )
+    seconds = time.perf_counter() - began
+    asked.restored(cached, restored.cold_tokens, seconds, restored.miss_reason)
     # Speculative decoding shows its processors the last token of the prompt and what follows.
     unseen = tokens[:-1] if "draft_model" in options else tokens[:cached]
     options["logits_processors"] = _seeing(unseen, options["logits_processors"])
@@ -187,6 +182,8 @@ def _with_lanes(
         # Closed by now, so that speculation has taken back what was not accepted.
         store(fed)
         raise
+    finally:
+        asked.ended(len(fed) - len(tokens))
     store(fed)
 
 

@@ -13,6 +13,7 @@ from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.arrays.mlxio import check_packing
 from omlx_cache.commit.budgets import Fit
+from omlx_cache.integrations.mlx_lm.fetched import Fetched
 from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.lanes import (
     QUANTIZED_KV_START,
@@ -29,6 +30,7 @@ from omlx_cache.integrations.mlx_lm.models import (
     caches_of,
     unknown_model,
 )
+from omlx_cache.requests.log import AskedRequest
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.interrupts import uninterrupted
@@ -38,17 +40,6 @@ from omlx_cache_storage.page import PageId
 _log = logging.getLogger(__name__)
 
 MODELS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """What one fetch found, for a log line. `restored_tokens` = hot + cold."""
-
-    prompt_tokens: int
-    restored_tokens: int
-    cold_tokens: int
-    seconds: float
-    miss_reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +101,7 @@ class TieredPromptCache:
         the disk.
         """
         prompt = list(tokens)
+        asked = self._ask(model, len(prompt))
         began = time.perf_counter()
         try:
             caches, position, cold, reason = self._fetch(model, prompt)
@@ -117,10 +109,19 @@ class TieredPromptCache:
             _log.exception("the prompt cache is passed by")
             caches, position, cold, reason = None, 0, 0, f"{reasons.ERROR}:{type(error).__name__}"
         seconds = time.perf_counter() - began
-        word = None if reason is None else reasons.word(reason)
-        self._store.counters.request(len(prompt), position, cold, seconds, word)
-        self.last = Fetched(len(prompt), position, cold, seconds, reason)
+        asked.restored(position, cold, seconds, reason)
+        self.last = Fetched(len(prompt), position, cold, seconds, reason, asked)
         return (caches, prompt[position:]) if position else (None, prompt)
+
+    def _ask(self, model: Any, tokens: int) -> AskedRequest:
+        try:
+            known = self._lanes(model)
+        except Exception:
+            _log.exception("this model cannot be identified")
+            known = None
+        if known is None:
+            return self._store.requests.ask("", {}, tokens)
+        return next(iter(known.lanes.values())).view.ask(tokens)
 
     def _fetch(
         self, model: Any, prompt: list[int]

@@ -5,6 +5,7 @@ from typing import Any
 
 from mlx_lm.server import GenerationContext
 
+from omlx_cache.integrations.mlx_lm.fetched import Fetched
 from omlx_cache.integrations.mlx_lm.server.failures import FailedInputs, InputDigest
 from omlx_cache.integrations.mlx_lm.server.refusals import ComputationFailed, Refused
 
@@ -15,7 +16,9 @@ class Reply:
     """Stands in for the response queue. An error that is met after the prompt was accepted is a
     failed computation, and the input is remembered.
 
-    Mutable, by the generation thread: `digest`, once the prompt is tokenised, `_context`, `_ended`.
+    The context that mlx-lm answers with has it as `reply`.
+    Mutable, by the generation thread: `digest`, once the prompt is tokenised, `fetched`, once it is
+    known what is restored, `_context`, `_ended`.
     """
 
     def __init__(self, queue: Any, failures: FailedInputs) -> None:
@@ -24,11 +27,13 @@ class Reply:
         self._context: Any = None
         self._ended = False
         self.digest: InputDigest | None = None
+        self.fetched: Fetched | None = None
 
     def put(self, item: Any) -> None:
         """Send an item to the client's thread; never blocks."""
         if isinstance(item, GenerationContext):
             self._context = item
+            item.reply = self
         if isinstance(item, Exception) and self._context is not None:
             self.fail(item)
             return

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from mlx_lm.server import ModelProvider
 
+from omlx_cache.integrations.mlx_lm.fetched import Fetched
 from omlx_cache.integrations.mlx_lm.following import Following
-from omlx_cache.integrations.mlx_lm.prompt_cache import Fetched, TieredPromptCache
+from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
 from omlx_cache.integrations.mlx_lm.server.batches import storing_batches
 from omlx_cache.integrations.mlx_lm.server.checked import CheckedResponseGenerator
 from omlx_cache.integrations.mlx_lm.server.limits import Limits
@@ -24,13 +25,12 @@ class ServerPromptCache(TieredPromptCache):
 
     mlx-lm's server inserts a sequence where a part of it ends. In a batch `follow` is asked for
     what stores it meanwhile. Served one at a time, `lending` says so, and `prefilled` is called
-    after each chunk, by the same thread. `_reports` is written by that
-    thread and read by the handlers': single dict operations, which are atomic.
+    after each chunk, by the same thread. `fetched` is told of each fetch for a client.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._reports: dict[tuple[int, int], Fetched] = {}
+        self.fetched: Callable[[Fetched], None] = lambda found: None
         self._lent: _Lent | None = None
         self._lending = False
         self._key: Any = None
@@ -57,9 +57,7 @@ class ServerPromptCache(TieredPromptCache):
         self._key = model
         caches, rest = super().fetch_nearest_cache(model, tokens)
         if self.last is not None:
-            self._reports[_name(tokens)] = self.last
-        while len(self._reports) > 256:
-            self._reports.pop(next(iter(self._reports)), None)
+            self.fetched(self.last)
         if self._lending and (fresh := self.fresh(model)):
             start = len(tokens) - len(rest)
             caches = fresh if caches is None else caches
@@ -69,7 +67,10 @@ class ServerPromptCache(TieredPromptCache):
 
     def refetch(self, tokens: list[int]) -> tuple[list[Any] | None, list[int]]:
         """Return what is kept of a sequence that is computed again after an error."""
-        return super().fetch_nearest_cache(self._key, tokens)
+        found = super().fetch_nearest_cache(self._key, tokens)
+        if self.last is not None:
+            self.last.asked.ended(0)
+        return found
 
     def prefilled(self, count: int) -> None:
         """Store what the lent caches hold, now that `count` tokens were fed to them."""
@@ -92,10 +93,6 @@ class ServerPromptCache(TieredPromptCache):
         if fit is None or count // block * block <= fit.tokens:
             return ""
         return f", {count - fit.tokens} not kept (no_room: {fit.setting})"
-
-    def take_report(self, tokens: Any) -> Fetched | None:
-        """Return what the last fetch of these tokens found, once."""
-        return self._reports.pop(_name(tokens), None)
 
 
 class _Lent(NamedTuple):
@@ -138,7 +135,12 @@ class MeasuredResponseGenerator(CheckedResponseGenerator):
     ) -> None:
         self._store = store
         self._measured = cache
+        cache.fetched = self._note_fetched
         super().__init__(provider, cache, limits)
+
+    def _note_fetched(self, found: Fetched) -> None:
+        if self.asked is not None:
+            self.asked.fetched = found
 
     def _generate(self) -> None:
         with storing_batches(self._measured, lambda: self.asked):
@@ -175,17 +177,19 @@ class MeasuredResponseGenerator(CheckedResponseGenerator):
             self._report(context, count, began, first)
 
     def _count_prefill(self, context: Any, seconds: float) -> None:
+        found = context.reply.fetched
         computed = len(context.prompt) - max(0, context.prompt_cache_count)
         # With less, what a request costs besides would pass for a slow prefill.
-        if computed >= self._store.settings.block_size:
-            self._store.counters.add(prefilled_tokens=computed)
-            self._store.counters.add_seconds("prefill", seconds)
+        if found is not None and computed >= self._store.settings.block_size:
+            found.asked.computed(computed, seconds)
 
     def _report(self, context: Any, count: int, began: float, first: float | None) -> None:
         now = time.perf_counter()
         prompt = len(context.prompt)
         restored = max(0, context.prompt_cache_count)
-        found = self._measured.take_report(context.prompt)
+        found = context.reply.fetched
+        if found is not None:
+            found.asked.ended(count)
         cold = 0 if found is None else found.cold_tokens
         reason = "" if found is None or found.miss_reason is None else f" ({found.miss_reason})"
         _log.info(
@@ -202,7 +206,3 @@ class MeasuredResponseGenerator(CheckedResponseGenerator):
             now - began,
             self._measured.room_for(prompt + count),
         )
-
-
-def _name(tokens: Any) -> tuple[int, int]:
-    return len(tokens), hash(tuple(tokens))

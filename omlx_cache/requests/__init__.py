@@ -1,0 +1,1 @@
+"""What requests asked for and what they got: the records that people and tools read."""

@@ -1,0 +1,100 @@
+"""The latest requests of a store, bounded: what `monitor`, `why` and a server's log line read."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+
+from omlx_cache import reasons
+from omlx_cache.requests.record import RequestRecord
+from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache_storage.stats import Counters
+
+REMEMBERED = 512
+
+
+class AskedRequest:
+    """One request, noted while it goes on; any thread may call, and no method raises.
+
+    Mutable: `_record` is replaced, guarded by the log's lock.
+    """
+
+    def __init__(self, log: "RequestLog", record: RequestRecord) -> None:
+        self._log = log
+        self._began = time.perf_counter()
+        self._record = record
+
+    @property
+    def record(self) -> RequestRecord:
+        return self._record
+
+    @uninterrupted
+    def restored(self, tokens: int, cold: int, seconds: float, reason: str | None) -> None:
+        """Note what was restored, and count it in the store's sums."""
+        self._note(restored_tokens=tokens, cold_tokens=cold, restore_seconds=seconds, reason=reason)
+        word = None if reason is None else reasons.word(reason)
+        self._log.counters.request(self._record.prompt_tokens, tokens, cold, seconds, word)
+
+    @uninterrupted
+    def computed(self, tokens: int, seconds: float) -> None:
+        """Note tokens of the prompt that were computed, and the time that took."""
+        record = self._record
+        self._note(
+            computed_tokens=record.computed_tokens + tokens,
+            compute_seconds=record.compute_seconds + seconds,
+        )
+        self._log.counters.add(prefilled_tokens=tokens)
+        self._log.counters.add_seconds("prefill", seconds)
+
+    @uninterrupted
+    def held(self, seconds: float) -> None:
+        """Note that it waited for another request's blocks."""
+        self._note(held_seconds=self._record.held_seconds + seconds)
+
+    @uninterrupted
+    def ended(self, generated: int) -> None:
+        """Note its end, and the tokens of its answer; what comes later changes nothing."""
+        if self._record.total_seconds is None:
+            seconds = time.perf_counter() - self._began
+            self._note(generated_tokens=generated, total_seconds=seconds)
+
+    def _note(self, **values: float | str | None) -> None:
+        with self._log.lock:
+            if self._record.total_seconds is None:
+                self._record = replace(self._record, **values)  # type: ignore[arg-type]
+
+
+class RequestLog:
+    """Remembers the latest 512 requests. Any thread may call. `lock` guards `_latest`, `_count` and
+    the records, and is held over no I/O."""
+
+    def __init__(self, counters: Counters, most: int = REMEMBERED) -> None:
+        self.counters = counters
+        self.lock = threading.Lock()
+        self._latest: deque[AskedRequest] = deque(maxlen=most)
+        self._count = 0
+
+    @uninterrupted
+    def ask(self, namespace: str, document: Mapping[str, object], tokens: int) -> AskedRequest:
+        """Begin the record of a request for a prompt of so many tokens; `document` describes the
+        namespace (its model's label and its salt's digest)."""
+        with self.lock:
+            self._count += 1
+            record = RequestRecord(
+                number=self._count,
+                asked_at=time.time(),
+                namespace=namespace,
+                model=str(document.get("label", "")),
+                salt=str(document.get("salt", "")),
+                prompt_tokens=tokens,
+            )
+            asked = AskedRequest(self, record)
+            self._latest.append(asked)
+        return asked
+
+    @uninterrupted
+    def records(self, after: int = 0) -> list[RequestRecord]:
+        """Return the records with numbers beyond `after` that are remembered, oldest first."""
+        with self.lock:
+            return [asked.record for asked in self._latest if asked.record.number > after]
