@@ -108,11 +108,18 @@ def test_closing_twice_does_nothing(runtime_dir: Path) -> None:
 
 def test_a_handler_may_close_the_server(runtime_dir: Path, connect: Connect) -> None:
     servers: list[ControlServer] = []
-    server = ControlServer(runtime_dir / "a.sock", {"stop": lambda args: servers[0].close()})
+    closed = threading.Event()
+
+    def stop(args: object) -> None:
+        servers[0].close()
+        closed.set()
+
+    server = ControlServer(runtime_dir / "a.sock", {"stop": stop})
     servers.append(server)
     client = connect(server)
     client.send({"v": 1, "op": "stop", "args": {}})
     assert client.at_end()
+    assert closed.wait(10)
     thread = next((t for t in threading.enumerate() if t.name == "omlx-cache-control"), None)
     if thread is not None:
         thread.join(10)
