@@ -15,6 +15,7 @@ from omlx_cache.control import ControlError, ControlServer, check_socket, start_
 from omlx_cache.control.operations import handlers
 from omlx_cache.identity.known import KnownNamespaces
 from omlx_cache.identity.namespace import Namespace
+from omlx_cache.logs import set_level
 from omlx_cache.pages.cold_codec import cold_encoder
 from omlx_cache.parts import StoreParts
 from omlx_cache.restore.queue import RestoreQueue
@@ -53,7 +54,8 @@ class BlockStore(Tiers):
     logged and shown in `stats`. A store that is lost without `close` is closed by a thread of its
     own.
 
-    `_lock` guards `_labels` and `_closed` (nothing is taken any more).
+    `_lock` guards `_labels` and `_closed` (nothing is taken any more). `told` holds what models
+    have complained of, so that it is said once; each operation on it is atomic.
     """
 
     def __init__(
@@ -70,12 +72,15 @@ class BlockStore(Tiers):
             )
         self.settings = s = settings or CacheSettings()
         check_socket(s.socket)
+        if s.is_given("log_level"):
+            set_level(s.log_level)
         for note in s.empty_budgets():
             _log.warning(note)
         self.name = name
         self.started = time.monotonic()
         self._lock = threading.Lock()
         self._labels: list[str] = []
+        self.told: set[tuple[str, str]] = set()
         self._closed = False
         clock = Clock()
         super().__init__(

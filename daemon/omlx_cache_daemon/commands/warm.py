@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, UsageError
+from omlx_cache_daemon.logs import show_logs
 from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.render import is_interactive, print_json, quantity
 from omlx_cache_daemon.server_flags import add_model, add_settings, given_settings
@@ -32,6 +33,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--model is missing")
     if not args.file.is_file():
         raise CommandError(f"there is no file {args.file}")
+    level = show_logs(None, "warning")
     from omlx_cache.integrations.mlx_lm.server.prompts import PromptFileError, read_prompts
     from omlx_cache.integrations.mlx_lm.server.warm import warm
 
@@ -42,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if not prompts:
         raise CommandError(f"{args.file} has no prompts")
     with _progress_bar() as progress:
-        report = warm(args, given_settings(args), prompts, progress)
+        report = warm(args, {**level, **given_settings(args)}, prompts, progress)
     if args.format == "json":
         print_json({name: getattr(report, name) for name in report.__slots__})
     else:
