@@ -5,6 +5,7 @@ import logging
 import socket
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -14,8 +15,11 @@ from mlx_lm.models.cache import LRUPromptCache
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from omlx_cache.arrays.mlxio import check_packing
+from omlx_cache.integrations.mlx_lm.models import model_name
 from omlx_cache.integrations.mlx_lm.server.checked import CheckedResponseGenerator
 from omlx_cache.integrations.mlx_lm.server.http import HttpServer, bind
+from omlx_cache.integrations.mlx_lm.server.inventory import inventory
+from omlx_cache.integrations.mlx_lm.server.leaving import last_words, unwritten
 from omlx_cache.integrations.mlx_lm.server.limits import Limits
 from omlx_cache.integrations.mlx_lm.server.loading import (
     CannotLoad,
@@ -34,6 +38,9 @@ from omlx_cache.store import BlockStore
 _log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 120.0
+CLOSE_MARGIN_SECONDS = 5.0
+"""What is left of them when a disk has not taken everything by then."""
+
 STOP_SECONDS = 30.0
 """What a chunk that is being computed may take to end, when its request is cut off."""
 
@@ -52,9 +59,6 @@ def serve(
     CannotKeep for a directory that cannot be written to, and OSError for an address that cannot be
     had, all before any thread runs MLX.
     """
-    logging.basicConfig(
-        level=args.log_level.upper(), format="%(asctime)s - %(levelname)s - %(message)s"
-    )
     cache_settings = CacheSettings(**settings)
     check_cold_dir(cache_settings)
     if args.kv_bits is not None:
@@ -101,6 +105,8 @@ class _Serving:
         rank that has one. Raises CannotLoad, and OSError when the address was taken meanwhile."""
         provider = WatchedProvider(self._args)
         responses = _responses(provider, self._args, self._store, self._limits)
+        # While the model is loaded.
+        _log.info("%s", inventory(self._store, model_name(self._args.model)))
         while not provider.ended():
             self._signals.wait(0.1)
             if self._signals.count:
@@ -145,18 +151,21 @@ class _Serving:
                     httpd.gate.wait(LAST_WORDS_SECONDS, threading.Event())
                     httpd.hang_up()
             finally:
-                clean = self._store.close(CLOSE_SECONDS)
-                if clean:
-                    _log.info("Everything is on the disk.")
-                else:
-                    _log.warning("Not everything is on the disk%s.", self._why_not())
+                clean = self._close()
             return clean and ended
 
         return 0 if attended(work, self._signals) else 1
 
-    def _why_not(self) -> str:
-        cold = self._store.stats().cold
-        return "" if cold is None or cold.state == "ok" else f" (cold tier: {cold.state})"
+    def _close(self) -> bool:
+        """Write what is pending, say what is on the disk and what is not, and return whether all
+        that the disk accepted is there."""
+        deadline = time.monotonic() + CLOSE_SECONDS
+        self._store.flush(CLOSE_SECONDS - CLOSE_MARGIN_SECONDS)
+        left = unwritten(self._store)
+        clean = self._store.close(max(0.0, deadline - time.monotonic()))
+        words = last_words(self._store, left, clean)
+        _log.log(logging.INFO if words.complete else logging.WARNING, "%s", words.text)
+        return clean
 
     def _drain(self, httpd: HttpServer, listener: threading.Thread, hurry: threading.Event) -> None:
         httpd.stop_listening()

@@ -1,0 +1,87 @@
+"""What a server says of its cache when it ends: what is on the disk, and what is not."""
+
+from collections import Counter
+from typing import NamedTuple
+
+from omlx_cache.reasons import NO_ROOM
+from omlx_cache.settings.sizes import format_size
+from omlx_cache.store import BlockStore
+from omlx_cache_storage.stats import WriterUsage
+
+
+class Unwritten(NamedTuple):
+    """What memory holds and the disk does not, and the counts of the writer at that moment."""
+
+    pages: int
+    nbytes: int
+    tokens: int
+    writer: WriterUsage | None
+
+
+class LastWords(NamedTuple):
+    """One line for the log; `complete` says that nothing is missing on the disk."""
+
+    complete: bool
+    text: str
+
+
+def unwritten(store: BlockStore) -> Unwritten:
+    """Return what would be lost if the process ended now; ask before `close`, which forgets it."""
+    pages = nbytes = 0
+    tokens: Counter[tuple[bytes, str]] = Counter()
+    for page in store.listing():
+        if "cold" not in page.tiers:
+            pages += 1
+            nbytes += page.nbytes
+            tokens[page.namespace, page.page.group] += page.tokens
+    covered: dict[bytes, int] = {}
+    for (namespace, _group), count in tokens.items():
+        # Layer groups cover the same tokens, so the best stocked one counts, not their sum.
+        covered[namespace] = max(covered.get(namespace, 0), count)
+    return Unwritten(pages, nbytes, sum(covered.values()), store.stats().writer)
+
+
+def last_words(store: BlockStore, left: Unwritten, clean: bool) -> LastWords:
+    """Return what to say of a closed store: `left` is what was unwritten before, `clean` what
+    `close` returned."""
+    cold = store.stats().cold
+    if cold is None:
+        kept = f" {_amount(left)} end with this process." if left.pages else ""
+        return LastWords(True, f"Nothing is on the disk: hot_cache_only.{kept}")
+    complete = clean and not left.pages
+    trouble = "" if cold.state == "ok" else f" (cold tier: {cold.state})"
+    lost = [f"{_amount(left)} were in memory only"] * bool(left.pages)
+    setbacks = _setbacks(store, left)
+    counts = [f"in this run {', '.join(setbacks)}"] * bool(setbacks)
+    stock = f"{_pages(cold.pages)}, {format_size(cold.nbytes)} are in {store.cold_dir}"
+    said = "Everything is on the disk" if complete else "Not everything is on the disk"
+    return LastWords(complete, f"{said}{trouble}: {'; '.join([*lost, *counts, stock])}.")
+
+
+def _setbacks(store: BlockStore, left: Unwritten) -> list[str]:
+    """Return what kept pages from the disk, each with how many: they are counted when it happens,
+    and some may have been written later."""
+    writer, settings = left.writer, store.settings
+    if writer is None:
+        return []
+    causes = {
+        "pending when the time was over": writer.pending_pages,
+        f"refused for want of cold_bytes ({format_size(settings.cold_bytes)})": (
+            writer.refused_pages
+        ),
+        "dropped by a full queue or a disk at rest": writer.dropped_pages,
+        "failed to be written": writer.failed_pages,
+        "found no room": store.stats().requests.skips.get(NO_ROOM, 0),
+    }
+    said = [f"{_pages(count)} {why}" for why, count in causes.items() if count]
+    if left.pages and settings.write_policy == "second_touch":
+        said.append("write_policy second_touch wrote what was used twice")
+    return said
+
+
+def _amount(left: Unwritten) -> str:
+    return f"{_pages(left.pages)}, {format_size(left.nbytes)}, {left.tokens:,} tokens"
+
+
+def _pages(count: int) -> str:
+    return f"{count:,} page{'s' * (count != 1)}"
