@@ -55,7 +55,8 @@ class BlockStore(Tiers):
     own.
 
     `_lock` guards `_labels` and `_closed` (nothing is taken any more). `told` holds what models
-    have complained of, so that it is said once; each operation on it is atomic.
+    have complained of, so that it is said once, `service` what the server that made the store says
+    of itself, for `omlx-cache ping`; each operation on them is atomic.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class BlockStore(Tiers):
         for note in s.empty_budgets():
             _log.warning(note)
         self.name = name
+        self.service: Mapping[str, object] = {}
         self.started = time.monotonic()
         self._lock = threading.Lock()
         self._labels: list[str] = []
@@ -295,7 +297,13 @@ class BlockStore(Tiers):
 
     def identity(self) -> Mapping[str, object]:
         """Return who this store is, for `omlx-cache ping`."""
-        return {"pid": os.getpid(), "name": self.name, "uptime_s": time.monotonic() - self.started}
+        known = {
+            "pid": os.getpid(),
+            "name": self.name,
+            "uptime_s": time.monotonic() - self.started,
+            "models": self.labels,
+        }
+        return {**known, "service": dict(self.service)} if self.service else known
 
 
 def _open_cold(s: CacheSettings, fs: FileSystem, clock: Clock) -> ColdTier:

@@ -1,6 +1,6 @@
 """What the control socket answers: each operation reads the store and returns plain values."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from omlx_cache.control.errors import ControlError
@@ -27,8 +27,6 @@ CLEAR_SECONDS = 30.0
 class Answering(Protocol):
     """What the operations read of a store. Any thread may call any of it."""
 
-    @property
-    def labels(self) -> Sequence[str]: ...
     @property
     def cold_dir(self) -> str | None: ...
     def identity(self) -> Mapping[str, object]: ...
@@ -65,7 +63,6 @@ def _ps(store: Answering) -> dict[str, object]:
     return {
         **store.identity(),
         "versions": installed(),
-        "models": list(store.labels),
         "hot": {
             "bytes": stats.hot.nbytes,
             "limit_bytes": stats.hot.limit_bytes,

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from omlx_cache.control.paths import candidates
+from omlx_cache.control.paths import search_places
 from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.render import print_json, table, uses_styles
@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     settings = CacheSettings()
     sources = settings.sources()
     notes = settings.notes()
-    places = [str(place) for place in candidates()]
+    places = [str(place) for place in search_places()]
     if args.format == "json":
         values = {
             name: {"value": plain(source.value), "kind": source.kind, "origin": source.origin}

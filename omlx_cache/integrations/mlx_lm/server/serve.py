@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -76,6 +77,7 @@ def serve(
         bound = stack.enter_context(bind(args.host, args.port)) if leads else None
         signals = stack.enter_context(Signals(last=True))
         store = BlockStore(cache_settings, name="serve")
+        store.service = _service(args, settings, bound)
         try:
             return _Serving(args, store, limits, drain_seconds, signals).run(bound)
         except (CannotLoad, OSError) as error:
@@ -122,6 +124,9 @@ class _Serving:
             raise
         listener = threading.Thread(target=httpd.serve_forever, name="omlx-cache-http")
         listener.start()
+        if self._args.model:
+            self._store.add_label(model_name(self._args.model))
+        self._store.service = {**self._store.service, "url": httpd.url}
         _announce(httpd.url)
         healthy = self._until_signal(responses)
         code = self._end(httpd, listener, responses)
@@ -190,6 +195,22 @@ def _responses(
         quantized_kv_start=args.quantized_kv_start,
     )
     return MeasuredResponseGenerator(provider, cache, store, limits)
+
+
+def _service(
+    args: argparse.Namespace, settings: Mapping[str, Any], bound: socket.socket | None
+) -> dict[str, object]:
+    """Return what a server says of itself to `omlx-cache ping`; its `url` comes once it listens."""
+    flags = set(settings) if getattr(args, "log_level_given", True) else {*settings} - {"log_level"}
+    return {
+        "port": None if bound is None else bound.getsockname()[1],
+        "url": None,
+        "model": args.model,
+        "folder": str(Path(args.model).resolve()) if Path(args.model or "").is_dir() else None,
+        "adapter": args.adapter_path,
+        "draft_model": args.draft_model,
+        "flags": sorted(flags),
+    }
 
 
 def _announce(url: str) -> None:
