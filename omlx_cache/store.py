@@ -20,6 +20,7 @@ from omlx_cache.pages.cold_codec import cold_encoder
 from omlx_cache.parts import StoreParts
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.settings import CacheSettings
+from omlx_cache.settings.origin import render
 from omlx_cache.upkeep.keeper import keeper
 from omlx_cache.upkeep.relief import Relief
 from omlx_cache_storage.cold import catalog
@@ -294,6 +295,16 @@ class BlockStore(Tiers):
         keeper.forget(self._parts)
         _open_stores.discard(self)
         return clean
+
+    def configuration(self) -> Mapping[str, object]:
+        """Return the settings with their origins, and what to know of them, for
+        `omlx-cache config`. Reads the disk."""
+        settings = {name: source.to_dict() for name, source in self.settings.sources().items()}
+        if self.cold is not None:
+            # A share of the disk's free space counts what the cache itself takes as free.
+            limit = self.cold.usage().limit_bytes
+            settings["cold_bytes"] |= {"value": limit, "rendered": render("cold_bytes", limit)}
+        return {"settings": settings, "notes": self.settings.notes()}
 
     def identity(self) -> Mapping[str, object]:
         """Return who this store is, for `omlx-cache ping`."""

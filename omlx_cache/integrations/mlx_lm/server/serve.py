@@ -201,7 +201,7 @@ def _service(
     args: argparse.Namespace, settings: Mapping[str, Any], bound: socket.socket | None
 ) -> dict[str, object]:
     """Return what a server says of itself to `omlx-cache ping`; its `url` comes once it listens."""
-    flags = set(settings) if getattr(args, "log_level_given", True) else {*settings} - {"log_level"}
+    defaults = set() if getattr(args, "log_level_given", False) else {"log_level"}
     return {
         "port": None if bound is None else bound.getsockname()[1],
         "url": None,
@@ -209,7 +209,7 @@ def _service(
         "folder": str(Path(args.model).resolve()) if Path(args.model or "").is_dir() else None,
         "adapter": args.adapter_path,
         "draft_model": args.draft_model,
-        "flags": sorted(flags),
+        "flags": sorted(settings.keys() - defaults),
     }
 
 
