@@ -52,30 +52,34 @@ def last_words(store: BlockStore, left: Unwritten, clean: bool) -> LastWords:
     trouble = "" if cold.state == "ok" else f" (cold tier: {cold.state})"
     lost = [f"{_amount(left)} were in memory only"] * bool(left.pages)
     setbacks = _setbacks(store, left)
-    counts = [f"in this run {', '.join(setbacks)}"] * bool(setbacks)
-    stock = f"{_pages(cold.pages)}, {format_size(cold.nbytes)} are in {store.cold_dir}"
+    counts = [f"since the start {', '.join(setbacks)}"] * bool(setbacks)
+    stock = f"{store.cold_dir} has {_pages(cold.pages)}, {format_size(cold.nbytes)}"
     said = "Everything is on the disk" if complete else "Not everything is on the disk"
     return LastWords(complete, f"{said}{trouble}: {'; '.join([*lost, *counts, stock])}.")
 
 
 def _setbacks(store: BlockStore, left: Unwritten) -> list[str]:
-    """Return what kept pages from the disk, each with how many: they are counted when it happens,
-    and some may have been written later."""
+    """Return what kept pages from the disk, and how often: a page may be counted several times, and
+    have been written later."""
     writer, settings = left.writer, store.settings
     if writer is None:
         return []
     causes = {
-        "pending when the time was over": writer.pending_pages,
+        "still pending when the time was over": writer.pending_pages,
         f"refused for want of cold_bytes ({format_size(settings.cold_bytes)})": (
             writer.refused_pages
         ),
         "dropped by a full queue or a disk at rest": writer.dropped_pages,
-        "failed to be written": writer.failed_pages,
-        "found no room": store.stats().requests.skips.get(NO_ROOM, 0),
+        "not written by a failing disk": writer.failed_pages,
+        "not stored for want of room": store.stats().requests.skips.get(NO_ROOM, 0),
     }
-    said = [f"{_pages(count)} {why}" for why, count in causes.items() if count]
+    said = [
+        f"{_pages(count)} {'were' if count != 1 else 'was'} {why}"
+        for why, count in causes.items()
+        if count
+    ]
     if left.pages and settings.write_policy == "second_touch":
-        said.append("write_policy second_touch wrote what was used twice")
+        said.append("write_policy second_touch wrote only what was used twice")
     return said
 
 
