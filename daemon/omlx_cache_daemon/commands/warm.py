@@ -15,7 +15,6 @@ from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.render import is_interactive, print_json, quantity
 from omlx_cache_daemon.server_flags import add_model, add_settings, given_settings
 from omlx_cache_daemon.servers import Server, Wanted, find_servers
-from omlx_cache_daemon.warming import warm_through
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -53,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
     settings = {**level, **given_settings(args)}
     server = _server(args, settings)
     if server is not None:
+        from omlx_cache_daemon.warming import warm_through
+
         with _progress_bar("prompts") as progress:
             report = warm_through(server, prompts, args.chat_template_args, progress)
     elif args.model:

@@ -134,6 +134,16 @@ def test_a_prompt_that_the_server_refuses_is_named(
     assert "answered 400: the prompt has " in done.stderr
 
 
+def test_what_the_server_cannot_write_is_told(
+    start: Start, home: Path, models: dict[str, Path]
+) -> None:
+    start("dense", "--min-free-bytes", "1000TiB")
+    done = warm(home, chats_file(home), "--model", str(models["dense"]), check=False)
+    assert done.returncode == 1
+    assert ", 0 B written to " in done.stdout
+    assert "not everything could be written" in done.stderr
+
+
 def test_the_command_does_not_import_mlx_when_a_server_does_the_work(
     start: Start, home: Path
 ) -> None:
