@@ -242,6 +242,16 @@ class BlockStore(Tiers):
         return list_pages(self.hot.entries(), self.cold.listing() if self.cold is not None else ())
 
     @uninterrupted
+    def in_memory_only(self) -> list[PageMeta]:
+        """Return the pages that memory has, and the disk not as much of; reads nothing."""
+        metas = [entry.meta for entry in self.hot.entries()]
+        if self.cold is None:
+            return metas
+        stored = map(self.cold.info, [meta.id for meta in metas])
+        pairs = zip(metas, stored, strict=True)
+        return [meta for meta, info in pairs if info is None or info.held < meta.held]
+
+    @uninterrupted
     def prefetch(self, pages: Sequence[PageId], allocate: Callable[[int], Buffer]) -> Prefetch:
         """Begin to read cold pages into free memory, in order, on a thread of the store's own."""
         return self._prefetcher.start(pages, allocate)

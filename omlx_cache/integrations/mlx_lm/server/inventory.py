@@ -7,7 +7,7 @@ from omlx_cache.settings.sizes import format_size
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.documents import label, versions
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.recency import age_seconds
+from omlx_cache_storage.recency import SUPERSEDED_NS, age_seconds
 
 _UNITS = ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
@@ -20,15 +20,16 @@ def inventory(store: BlockStore, model: str) -> str:
 
 def _holdings(store: BlockStore, model: str) -> str:
     cold = store.stats().cold
-    if cold is None:
+    if cold is None or store.cold is None:
         return "nothing is kept on the disk (hot_cache_only)"
     if cold.state != "ok":
         return f"nothing is read from {store.cold_dir}"
-    pages = store.listing()
+    pages = store.cold.listing()
     if not pages:
         return f"no pages in {store.cold_dir} yet"
-    ages = [age for page in pages if (age := age_seconds(page.used_ns)) is not None]
-    oldest = f", oldest {period(max(ages))}" if ages else ""
+    stamps = [page.used_ns for page in pages if page.used_ns > SUPERSEDED_NS]
+    age = age_seconds(min(stamps, default=SUPERSEDED_NS))
+    oldest = "" if age is None else f", oldest {period(age)}"
     counts = Counter(page.namespace for page in pages)
     return (
         f"{len(pages):,} page{'s' * (len(pages) != 1)}, {format_size(cold.nbytes)} "

@@ -27,18 +27,16 @@ class LastWords(NamedTuple):
 
 def unwritten(store: BlockStore) -> Unwritten:
     """Return what would be lost if the process ended now; ask before `close`, which forgets it."""
-    pages = nbytes = 0
+    metas = store.in_memory_only()
     tokens: Counter[tuple[bytes, str]] = Counter()
-    for page in store.listing():
-        if "cold" not in page.tiers:
-            pages += 1
-            nbytes += page.nbytes
-            tokens[page.namespace, page.page.group] += page.tokens
+    for meta in metas:
+        tokens[meta.namespace, meta.group] += meta.held
     covered: dict[bytes, int] = {}
     for (namespace, _group), count in tokens.items():
         # Layer groups cover the same tokens, so the best stocked one counts, not their sum.
         covered[namespace] = max(covered.get(namespace, 0), count)
-    return Unwritten(pages, nbytes, sum(covered.values()), store.stats().writer)
+    nbytes = sum(meta.nbytes for meta in metas)
+    return Unwritten(len(metas), nbytes, sum(covered.values()), store.stats().writer)
 
 
 def last_words(store: BlockStore, left: Unwritten, clean: bool) -> LastWords:
