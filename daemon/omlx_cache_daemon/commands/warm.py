@@ -93,8 +93,10 @@ def _server(args: argparse.Namespace, settings: dict[str, object]) -> Server | N
         named = "; ".join(server.title for server in servers)
         raise UsageError(f"{len(servers)} servers are running ({named}): --model says which")
     chosen = [] if args.beside else servers[:1]
-    others += [f"{server.title} uses this directory" for server in servers[len(chosen) :]]
-    for other in others:
+    later = [f"{server.title} uses this directory" for server in servers[len(chosen) :]]
+    # Through a server, those of other models are no concern.
+    later += [] if chosen else others
+    for other in later:
         sys.stderr.write(f"omlx-cache: {other}: it sees these pages after its next start\n")
     return chosen[0] if chosen else None
 

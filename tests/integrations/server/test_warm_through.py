@@ -68,6 +68,16 @@ def test_the_running_server_restores_what_was_warmed_at_once_and_after_kill_9(
             assert turn.cached_tokens >= len(str(messages[0]["content"]))
 
 
+def test_a_server_with_another_model_is_no_concern_of_one_with_this(
+    start: Start, home: Path, models: dict[str, Path]
+) -> None:
+    start("wide")
+    server = start("dense")
+    done = warm(home, chats_file(home), "--model", str(models["dense"]))
+    assert f" by serve :{port_of(server)}, dense, " in done.stdout
+    assert done.stderr == ""
+
+
 def test_a_second_run_finds_all_of_it(start: Start, home: Path, models: dict[str, Path]) -> None:
     start("dense")
     flags = ["--model", str(models["dense"]), "--format", "json"]
