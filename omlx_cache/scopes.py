@@ -82,7 +82,7 @@ class Scopes:
         self._make_cache = make_cache
         self._layout_signature = ""
         self._boundaries = Boundaries()
-        self._budgets = Budgets(self.store.settings, self._label)
+        self._budgets = Budgets(self.store.settings, self._label, self.store.told)
         try:
             self._layout_signature = layout_of(make_cache()).signature
         except UnsupportedCache as error:

@@ -16,11 +16,13 @@ from omlx_cache.control.operations import handlers
 from omlx_cache.flights import Flights
 from omlx_cache.identity.known import KnownNamespaces
 from omlx_cache.identity.namespace import Namespace
+from omlx_cache.logs import set_level
 from omlx_cache.pages.cold_codec import cold_encoder
 from omlx_cache.parts import StoreParts
 from omlx_cache.requests.log import RequestLog
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.settings import CacheSettings
+from omlx_cache.settings.origin import render
 from omlx_cache.upkeep.keeper import keeper
 from omlx_cache.upkeep.relief import Relief
 from omlx_cache_storage.cold import catalog
@@ -55,7 +57,9 @@ class BlockStore(Tiers):
     logged and shown in `stats`. A store that is lost without `close` is closed by a thread of its
     own.
 
-    `_lock` guards `_labels` and `_closed` (nothing is taken any more).
+    `_lock` guards `_labels` and `_closed` (nothing is taken any more). `told` holds what models
+    have complained of, so that it is said once, `service` what the server that made the store says
+    of itself, for `omlx-cache ping`; each operation on them is atomic.
     """
 
     def __init__(
@@ -72,12 +76,16 @@ class BlockStore(Tiers):
             )
         self.settings = s = settings or CacheSettings()
         check_socket(s.socket)
+        if s.is_given("log_level"):
+            set_level(s.log_level)
         for note in s.empty_budgets():
             _log.warning(note)
         self.name = name
+        self.service: Mapping[str, object] = {}
         self.started = time.monotonic()
         self._lock = threading.Lock()
         self._labels: list[str] = []
+        self.told: set[tuple[str, str]] = set()
         self._closed = False
         clock = Clock()
         super().__init__(
@@ -238,6 +246,16 @@ class BlockStore(Tiers):
         return list_pages(self.hot.entries(), self.cold.listing() if self.cold is not None else ())
 
     @uninterrupted
+    def in_memory_only(self) -> list[PageMeta]:
+        """Return the pages that memory has, and the disk not as much of; reads nothing."""
+        metas = [entry.meta for entry in self.hot.entries()]
+        if self.cold is None:
+            return metas
+        stored = map(self.cold.info, [meta.id for meta in metas])
+        pairs = zip(metas, stored, strict=True)
+        return [meta for meta, info in pairs if info is None or info.held < meta.held]
+
+    @uninterrupted
     def prefetch(self, pages: Sequence[PageId], allocate: Callable[[int], Buffer]) -> Prefetch:
         """Begin to read cold pages into free memory, in order, on a thread of the store's own."""
         return self._prefetcher.start(pages, allocate)
@@ -292,9 +310,25 @@ class BlockStore(Tiers):
         _open_stores.discard(self)
         return clean
 
+    def configuration(self) -> Mapping[str, object]:
+        """Return the settings with their origins, and what to know of them, for
+        `omlx-cache config`. Reads the disk."""
+        settings = {name: source.to_dict() for name, source in self.settings.sources().items()}
+        if self.cold is not None:
+            # A share of the disk's free space counts what the cache itself takes as free.
+            limit = self.cold.usage().limit_bytes
+            settings["cold_bytes"] |= {"value": limit, "rendered": render("cold_bytes", limit)}
+        return {"settings": settings, "notes": self.settings.notes()}
+
     def identity(self) -> Mapping[str, object]:
         """Return who this store is, for `omlx-cache ping`."""
-        return {"pid": os.getpid(), "name": self.name, "uptime_s": time.monotonic() - self.started}
+        known = {
+            "pid": os.getpid(),
+            "name": self.name,
+            "uptime_s": time.monotonic() - self.started,
+            "models": self.labels,
+        }
+        return {**known, "service": dict(self.service)} if self.service else known
 
 
 def _open_cold(s: CacheSettings, fs: FileSystem, clock: Clock) -> ColdTier:

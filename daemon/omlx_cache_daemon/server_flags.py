@@ -50,6 +50,11 @@ def given_settings(args: argparse.Namespace) -> dict[str, object]:
     return {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
 
 
+def given_level(args: argparse.Namespace) -> str | None:
+    """Return the --log-level that was given, None for the default."""
+    return args.log_level if getattr(args, "log_level_given", False) else None
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the flags that say which model is loaded and how."""
     group = parser.add_argument_group("model")
@@ -77,7 +82,11 @@ def add_server(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--port", type=_port, default=8080, help="0 for any free port")
     group.add_argument("--allowed-origins", type=lambda text: text.split(","), default="*")
     group.add_argument(
-        "--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+        "--log-level",
+        action=_Given,
+        default="INFO",
+        choices=["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"],
+        help="of everything that is logged; by default OMLX_CACHE_LOG_LEVEL, else %(default)s",
     )
     group.add_argument("--draft-model", help="a model for speculative decoding")
     group.add_argument("--num-draft-tokens", type=int, default=3, metavar="N")
@@ -138,6 +147,20 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         help="how long a client may pause while it sends; ten times that for all of a request "
         "(default: %(default)s)",
     )
+
+
+class _Given(argparse.Action):
+    """Stores a value, and in `log_level_given` that it was on the command line."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, values)
+        setattr(namespace, f"{self.dest}_given", True)
 
 
 def _port(text: str) -> int:

@@ -1,17 +1,18 @@
 """Finds the stores that run on this machine, and the one that a command means."""
 
 import argparse
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from os import environ as _environ
 from pathlib import Path
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.paths import candidates, sockets_in, why_unseen
+from omlx_cache.control.paths import search_places, sockets_in, why_unseen
 from omlx_cache.settings.places import SOCKET_VARIABLE, expand, is_auto
 from omlx_cache_daemon.client import DEFAULT_TIMEOUT, Client, is_listening
 from omlx_cache_daemon.errors import NobodyThere, UsageError
 from omlx_cache_daemon.options import positive_seconds
+from omlx_cache_daemon.titles import title
 
 _INTRODUCTION_SECONDS = 1.0
 
@@ -41,9 +42,11 @@ def add_store_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def running(environ: Mapping[str, str] = _environ) -> list[RunningStore]:
-    """Return the stores that accept connections, in the order of their process ids."""
-    return [store for store in _known(environ) if is_listening(store.path)]
+def running(environ: Mapping[str, str] = os.environ) -> list[RunningStore]:
+    """Return the stores that accept connections, of every session of this user, in the order of
+    their process ids."""
+    found = (store for store in _known(environ) if is_listening(store.path))
+    return sorted(found, key=lambda store: store.pid or 0)
 
 
 def chosen(args: argparse.Namespace) -> list[RunningStore]:
@@ -55,13 +58,13 @@ def chosen(args: argparse.Namespace) -> list[RunningStore]:
     stores = [store for store in running() if args.pid in (None, store.pid)]
     if not stores:
         whose = "no store is running" if args.pid is None else f"process {args.pid} has no store"
-        raise NobodyThere(f"{whose} (looked in {', '.join(map(_place, candidates()))})")
+        raise NobodyThere(f"{whose} (looked in {', '.join(map(_place, search_places()))})")
     return stores
 
 
 def passed_over() -> list[str]:
     """Return the runtime directories that could not be looked into, each with the reason."""
-    return [_place(directory) for directory in candidates() if why_unseen(directory)]
+    return [_place(directory) for directory in search_places() if why_unseen(directory)]
 
 
 def the_one(args: argparse.Namespace) -> Client:
@@ -75,14 +78,17 @@ def the_one(args: argparse.Namespace) -> Client:
 
 def _known(environ: Mapping[str, str]) -> Iterator[RunningStore]:
     seen = set()
-    for directory in candidates(environ):
+    for directory in search_places(environ):
         for name in sockets_in(directory):
-            seen.add(name.path)
-            yield RunningStore(name.path, name.pid)
+            # A store may be found by its socket and by a link to it.
+            real = os.path.realpath(name.path)
+            if real not in seen:
+                seen.add(real)
+                yield RunningStore(Path(real) if name.path.is_symlink() else name.path, name.pid)
     setting = environ.get(SOCKET_VARIABLE, "auto")
     if not is_auto(setting) and setting.strip().lower() != "off" and setting.strip():
         path = expand(setting, Path.home())
-        if path not in seen:
+        if os.path.realpath(path) not in seen:
             yield RunningStore(path, None)
 
 
@@ -99,5 +105,5 @@ def _introduce(store: RunningStore) -> str:
         name = "does not answer"
     else:
         if isinstance(reply, dict):
-            pid, name = reply.get("pid", pid), str(reply.get("name", ""))
+            pid, name = reply.get("pid", pid), title(reply)
     return f"--pid {pid}  --socket {store.path}  {name}".rstrip()

@@ -12,6 +12,7 @@ FILE_BYTES = 16 * 1024 + 4096 + 256
 """What a page's file takes beside its payload: header, last block, name."""
 DIRECTORY_BYTES = 64 * 1024
 """What the directories take, and the tier sets aside for those that a write may make."""
+_UNITS = ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"))
 
 
 class Fit(NamedTuple):
@@ -25,31 +26,40 @@ class Budgets:
     """Learns a model's page size from its commits, and logs each budget that is too small for it,
     once: smaller than a page, or than a sequence that came.
 
-    Mutable by the model's thread: `_block_bytes` (of the pages that every token needs), `_told`.
-    Others may read `fit`.
+    Mutable by the model's thread: `_block_bytes` (of the pages that every token needs),
+    `_point_bytes` (of a restore point's other pages, by kind), and `told`: the settings that were
+    complained of, each with the model, which those share who shall not say it again. Others may
+    read `fit`.
     """
 
-    def __init__(self, settings: CacheSettings, label: str) -> None:
+    def __init__(
+        self, settings: CacheSettings, label: str, told: set[tuple[str, str]] | None = None
+    ) -> None:
         self._label = label
+        self._stride = settings.snapshot_stride
         self._block = settings.block_size
         self._memory = settings.hot_bytes or settings.queue_bytes
         self._memory_name = "hot_bytes" if settings.hot_bytes else "queue_bytes"
         self._cold = None if settings.hot_cache_only else settings.cold_bytes
         self._queue = self._memory if self._cold is None else settings.queue_bytes
         self._block_bytes = 0
-        self._told: set[str] = set()
+        self._point_bytes: dict[str, int] = {}
+        self._told = set() if told is None else told
 
     def page(self, kind: str, tokens: int, nbytes: int) -> None:
         """Note a page of a layer group's kind that is about to be stored."""
         if kind == "paged" and tokens == self._block:
             self._block_bytes = nbytes
+        elif kind != "paged":
+            self._point_bytes[kind] = max(nbytes, self._point_bytes.get(kind, 0))
         for name, size in ((self._memory_name, self._memory), ("queue_bytes", self._queue)):
             if nbytes > size:
                 what = f"{tokens} tokens" if tokens else "recurrent state"
                 self._tell(
                     name,
                     f"{name} ({format_size(size)}) is smaller than one page of {self._label} "
-                    f"({format_size(nbytes)} for {what}): none is kept",
+                    f"({format_size(nbytes)} for {what}): none is kept; "
+                    f"{name}={enough(16 * nbytes)} would hold some",
                 )
 
     def fit(self) -> Fit | None:
@@ -64,20 +74,48 @@ class Budgets:
         blocks = max(0, self._cold - DIRECTORY_BYTES) // (self._block_bytes + FILE_BYTES)
         return Fit(blocks * self._block, "cold_bytes")
 
-    def sequence(self, tokens: int) -> None:
-        """Note a sequence that was handed over in full."""
+    def sequence(self, tokens: int, *, lost: bool = False) -> None:
+        """Note a sequence that was handed over in full; `lost`: some of it found no room."""
         fit = self.fit()
-        if fit is None or tokens // self._block * self._block <= fit.tokens:
+        if fit is None:
             return
-        size = self._memory if self._cold is None else self._cold
+        name, size = fit.setting, self._memory if self._cold is None else self._cold
+        needed = self._needed(tokens)
+        if tokens // self._block * self._block > fit.tokens:
+            known = (
+                f"holds about {fit.tokens} tokens of {self._label} "
+                f"({format_size(self._block_bytes)} for {self._block})"
+            )
+        elif lost and needed > size:
+            known = f"is too small for windows and states of {self._label} beside its blocks"
+        else:
+            return
         self._tell(
-            fit.setting,
-            f"{fit.setting} ({format_size(size)}) holds about {fit.tokens} tokens of {self._label} "
-            f"({format_size(self._block_bytes)} for {self._block}): of a sequence of {tokens} "
-            "tokens the end is not kept",
+            name,
+            f"{name} ({format_size(size)}) {known}: of a sequence of {tokens} tokens the end is "
+            f"not kept; {name}={enough(needed)} would hold it",
         )
 
+    def _needed(self, tokens: int) -> int:
+        """Return about how many bytes one sequence takes in memory, or else on the disk."""
+        overhead = 0 if self._cold is None else FILE_BYTES
+        blocks = -(-tokens // self._block)
+        # One each stride, a few around the end; a window may lie in two pages for each.
+        points = 2 * (tokens // self._stride + 4)
+        size = blocks * (self._block_bytes + overhead)
+        size += points * sum(nbytes + overhead for nbytes in self._point_bytes.values())
+        return size if self._cold is None else size + DIRECTORY_BYTES
+
     def _tell(self, setting: str, text: str) -> None:
-        if setting not in self._told:
-            self._told.add(setting)
+        if (self._label, setting) not in self._told:
+            self._told.add((self._label, setting))
             _log.warning(text)
+
+
+def enough(nbytes: int) -> str:
+    """Return a size of at least so many bytes, short, as a setting takes it: `2.1GiB`."""
+    unit, name = next(
+        ((2**power, name) for power, name in _UNITS if nbytes >= 2**power), (1024, "KiB")
+    )
+    tenths = -(-10 * nbytes // unit)
+    return f"{tenths / 10:g}{name}" if tenths < 100 else f"{-(-tenths // 10)}{name}"

@@ -181,7 +181,7 @@ class Committer:
             self._admission.skipped[reasons.NO_ROOM] += len(self._unstored(layout, end))
         self._store.demote(superseded(self._chain, end, self._store.tails))
         if self._budgets is not None:
-            self._budgets.sequence(end)
+            self._budgets.sequence(end, lost=self._admission.skipped[reasons.NO_ROOM] > 0)
         return self._admission.result(end)
 
     def _stopped_early(self, extent: Extent) -> bool:

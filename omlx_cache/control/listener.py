@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from omlx_cache_storage.processes import is_running
 
 _BACKLOG = 64
 _PROBE_SECONDS = 0.2
+_MOST_LINKS = 100
 
 # Between `bind` and `listen` a socket looks abandoned; within a process this lock hides that.
 _binding = threading.Lock()
@@ -30,10 +32,11 @@ class Identity(NamedTuple):
 
 
 class Listener(NamedTuple):
-    """A listening socket and the identity of its file."""
+    """A listening socket, the identity of its file, and those of links to it."""
 
     socket: socket.socket
     identity: Identity
+    links: tuple[Identity, ...] = ()
 
 
 def listen_at(path: Path) -> Listener:
@@ -72,6 +75,28 @@ def listen_in(directory: Path) -> Listener:
     raise ControlError("path", f"{directory}: no free socket name for process {pid}")
 
 
+def linked(listener: Listener, directory: Path) -> Listener:
+    """Return a listener that a link in a runtime directory, made with `prepare`, leads to.
+
+    Links of dead processes are removed first. Without a link when none can be made: the store is
+    then found from its own session only.
+    """
+    remove_stale(directory)
+    target = listener.identity.path
+    pid = listener.identity.pid
+    for number in range(_MOST_LINKS):
+        path = socket_name(directory, pid, number)
+        try:
+            path.symlink_to(target)
+            info = path.lstat()
+        except FileExistsError:
+            continue
+        except OSError:
+            break
+        return listener._replace(links=(Identity(path, info.st_dev, info.st_ino, pid),))
+    return listener
+
+
 def remove_stale(directory: Path) -> list[Path]:
     """Remove and return the control sockets of dead processes on which nobody listens.
 
@@ -96,6 +121,12 @@ def remove_own(identity: Identity) -> None:
         info = identity.path.lstat()
         if (info.st_dev, info.st_ino) == (identity.device, identity.inode):
             identity.path.unlink()
+
+
+def remove_all(identities: Iterable[Identity]) -> None:
+    """Remove a listener's file and links, as `remove_own` does."""
+    for identity in identities:
+        remove_own(identity)
 
 
 def _bind(path: Path) -> Listener:

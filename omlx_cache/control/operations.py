@@ -1,6 +1,6 @@
 """What the control socket answers: each operation reads the store and returns plain values."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from omlx_cache.control.errors import ControlError
@@ -28,15 +28,15 @@ class Answering(Protocol):
     """What the operations read of a store. Any thread may call any of it."""
 
     @property
-    def labels(self) -> Sequence[str]: ...
-    @property
     def cold_dir(self) -> str | None: ...
     def identity(self) -> Mapping[str, object]: ...
+    def configuration(self) -> Mapping[str, object]: ...
     def stats(self) -> Stats: ...
     def listing(self) -> list[ListedPage]: ...
     def readable_document(self, digest: BlockKey) -> Mapping[str, object]: ...
     def created_ns(self, digest: BlockKey) -> int | None: ...
     def clear(self, namespace: BlockKey, timeout: float) -> int: ...
+    def flush(self, timeout: float) -> bool: ...
     def choose(self, asked: Pruning) -> Chosen: ...
     def prune(self, asked: Pruning, timeout: float) -> Chosen: ...
 
@@ -48,8 +48,10 @@ def handlers(store: Answering) -> dict[str, Handler]:
         "ping": lambda args: _ping(store),
         "stats": lambda args: store.stats().to_dict(),
         "ps": lambda args: _ps(store),
+        "config": lambda args: {**store.identity(), **store.configuration()},
         "ls": lambda args: _ls(store, args),
         "inspect": lambda args: _inspect(store, args),
+        "flush": lambda args: {"durable": store.flush(_timeout(args))},
         "clear": lambda args: _clear(store, args),
         "prune": lambda args: _prune(store, args),
     }
@@ -65,7 +67,6 @@ def _ps(store: Answering) -> dict[str, object]:
     return {
         **store.identity(),
         "versions": installed(),
-        "models": list(store.labels),
         "hot": {
             "bytes": stats.hot.nbytes,
             "limit_bytes": stats.hot.limit_bytes,

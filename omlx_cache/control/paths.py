@@ -18,6 +18,7 @@ MAX_PATH_BYTES = 103
 
 _NAME = re.compile(r"(\d{1,10})-(\d{1,4})\.sock")
 _LONGEST_NAME = "4194304-99.sock"
+_CS_DARWIN_USER_TEMP_DIR = 65537
 
 
 class SocketName(NamedTuple):
@@ -44,9 +45,8 @@ def socket_name(directory: Path, pid: int, number: int) -> Path:
 def candidates(environ: Mapping[str, str] = os.environ, system: str = sys.platform) -> list[Path]:
     """Return where the runtime directory may be, best first. Touches no disk.
 
-    A store takes the first that it can use; a client looks into all of them, because a service
-    and a login shell often disagree on `XDG_RUNTIME_DIR`. Places too long for a socket are left
-    out, except one that was asked for by name. Raises ConfigError for an empty variable.
+    A store takes the first that it can use. Places too long for a socket are left out, except one
+    that was asked for by name. Raises ConfigError for an empty variable.
     """
     explicit = environ.get(RUNTIME_DIR_VARIABLE)
     if explicit is not None:
@@ -60,8 +60,46 @@ def candidates(environ: Mapping[str, str] = os.environ, system: str = sys.platfo
     temporary = environ.get("TMPDIR", "")
     if system == "darwin" and os.path.isabs(temporary):
         found.append(Path(temporary) / "omlx-cache")
-    found.append(Path("/tmp") / f"omlx-cache-{os.geteuid()}")
+    found.append(meeting_place())
     return [place for place in found if _fits(place)]
+
+
+def meeting_place() -> Path:
+    """Return the one directory that all processes of this user know, whatever their environment.
+
+    A store that listens elsewhere leaves a link to its socket there.
+    """
+    return Path("/tmp") / f"omlx-cache-{os.geteuid()}"
+
+
+def is_by_name(environ: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether the environment names the runtime directory: then no other counts."""
+    return RUNTIME_DIR_VARIABLE in environ
+
+
+def search_places(
+    environ: Mapping[str, str] = os.environ, system: str = sys.platform
+) -> list[Path]:
+    """Return where a client looks for stores: where it would listen itself, and where the sessions
+    of this user do that have another environment (ssh, cron, launchd, systemd --user).
+
+    Raises ConfigError as `candidates` does.
+    """
+    found = candidates(environ, system)
+    if is_by_name(environ):
+        return found
+    session = _temporary_of_user() if system == "darwin" else f"/run/user/{os.geteuid()}"
+    if session:
+        found.append(Path(session) / "omlx-cache")
+    return list(dict.fromkeys(found))
+
+
+def _temporary_of_user() -> str:
+    """Return what macOS gives a login session as TMPDIR, which cron and others lack."""
+    try:
+        return os.confstr(_CS_DARWIN_USER_TEMP_DIR) or ""
+    except (OSError, ValueError):
+        return ""
 
 
 def prepare(directory: Path) -> Path:
@@ -101,7 +139,8 @@ def first_usable(places: list[Path]) -> Path:
 def sockets_in(directory: Path) -> list[SocketName]:
     """Return the control sockets in a directory, by process id; none when it is unreadable.
 
-    Only this user's sockets in this user's directory count: others could be traps.
+    Only this user's sockets, and links to some, in this user's directory count: others could be
+    traps. What a link leads to may be gone.
     """
     try:
         if directory.lstat().st_uid != os.geteuid():
@@ -140,7 +179,8 @@ def _is_own_socket(entry: os.DirEntry[str]) -> bool:
         info = entry.stat(follow_symlinks=False)
     except OSError:
         return False
-    return stat.S_ISSOCK(info.st_mode) and info.st_uid == os.geteuid()
+    known = stat.S_ISSOCK(info.st_mode) or stat.S_ISLNK(info.st_mode)
+    return known and info.st_uid == os.geteuid()
 
 
 def _fits(directory: Path) -> bool:

@@ -18,8 +18,8 @@ from typing import Literal, Self
 from omlx_cache.control.connection import Connection, Timeouts
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.frames import Request, encode_error, encode_result
-from omlx_cache.control.listener import Listener, listen_at, listen_in, remove_own
-from omlx_cache.control.paths import candidates, first_usable
+from omlx_cache.control.listener import Listener, linked, listen_at, listen_in, remove_all
+from omlx_cache.control.paths import candidates, first_usable, is_by_name, meeting_place, prepare
 from omlx_cache.control.peer import peer_uid
 from omlx_cache.control.workers import Workers
 from omlx_cache_storage.interrupts import wait_in_turns
@@ -74,7 +74,7 @@ class ControlServer:
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener.socket, selectors.EVENT_READ)
         self._selector.register(self._wake_reader, selectors.EVENT_READ)
-        self._remove = weakref.finalize(self, remove_own, listener.identity)
+        self._remove = weakref.finalize(self, remove_all, (listener.identity, *listener.links))
         _servers.add(self)
         self._thread = threading.Thread(target=self._serve, name="omlx-cache-control", daemon=True)
         self._thread.start()
@@ -286,8 +286,22 @@ def start_control(
     if setting == "off":
         return None
     if setting == "auto":
-        return ControlServer(listen_in(first_usable(candidates())), handlers)
+        return ControlServer(_listen_for_all_sessions(), handlers)
     return ControlServer(Path(setting), handlers)
+
+
+def _listen_for_all_sessions() -> Listener:
+    """Return a listener that clients of this user find from any session; raises ControlError."""
+    directory = first_usable(candidates())
+    listener = listen_in(directory)
+    meeting = meeting_place()
+    if is_by_name() or directory == meeting:
+        return listener
+    try:
+        return linked(listener, prepare(meeting))
+    except ControlError as error:
+        _LOG.debug("control socket: not found from other sessions: %s", error)
+        return listener
 
 
 _servers: "weakref.WeakSet[ControlServer]" = weakref.WeakSet()

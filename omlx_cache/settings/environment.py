@@ -8,7 +8,9 @@ from omlx_cache.settings.places import PREFIX, RUNTIME_DIR_VARIABLE
 OTHER_VARIABLES = {
     RUNTIME_DIR_VARIABLE: "The directory of the control sockets: made with mode 0700, and refused "
     "when it is another user's. By default `$XDG_RUNTIME_DIR/omlx-cache`, on macOS "
-    "`$TMPDIR/omlx-cache`, else `/tmp/omlx-cache-<uid>`.",
+    "`$TMPDIR/omlx-cache`, else `/tmp/omlx-cache-<uid>`, where a store that listens elsewhere "
+    "leaves a link, so that commands of another login session find it. When this variable is set, "
+    "no other directory is looked into, and no link is left.",
 }
 
 

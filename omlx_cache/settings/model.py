@@ -181,8 +181,10 @@ class CacheSettings(BaseSettings):
     log_level: Annotated[
         Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(_lower)
     ] = "warning"
-    """The least severe messages that the command line shows; a library's logging is left to the
-    application."""
+    """The least severe messages that are passed on. `serve` (`info` unless told otherwise) and
+    `warm` show them on standard error; `serve --log-level` wins, and counts for other packages too.
+    In an application this, when it is given, is the level of the loggers `omlx_cache` and
+    `omlx_cache_storage`; handlers are the application's."""
 
     _given: dict[str, tuple[str, Any]] = PrivateAttr(default_factory=dict)
 
@@ -200,6 +202,10 @@ class CacheSettings(BaseSettings):
     def sources(self) -> dict[str, SettingSource]:
         """Return every setting with its value and where it came from, in field order."""
         return {name: self._source(name) for name in setting_names()}
+
+    def is_given(self, name: str) -> bool:
+        """Tell whether a setting was given, as a keyword argument or a variable."""
+        return name in self._given
 
     def notes(self) -> list[str]:
         """Return what a person should know of these values: ignored and suspicious ones."""

@@ -29,6 +29,15 @@ class SettingSource:
             return f"derived ({self.detail})"
         return f"{self.kind} {self.detail}".rstrip()
 
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values, for JSON and the control socket."""
+        return {
+            "value": plain(self.value),
+            "rendered": self.rendered,
+            "kind": self.kind,
+            "origin": self.origin,
+        }
+
 
 def render(name: str, value: object) -> str:
     """Return a value as it could be set again, sizes in binary units."""

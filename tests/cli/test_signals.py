@@ -67,7 +67,7 @@ def test_a_reader_that_leaves_ends_the_command_quietly(
     assert err == ""
 
 
-@pytest.mark.parametrize("arguments", [("ps",), ("config",), ("--help",)], ids=" ".join)
+@pytest.mark.parametrize("arguments", [("ps",), ("config", "--here"), ("--help",)], ids=" ".join)
 def test_a_reader_that_never_came_is_no_traceback(
     environment: dict[str, str], start_store: StartStore, arguments: tuple[str, ...]
 ) -> None:

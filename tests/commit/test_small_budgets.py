@@ -1,6 +1,7 @@
 """A budget smaller than a page or a sequence says so: once for a model, and in each result."""
 
 import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,19 @@ import pytest
 from kit import zoo
 from kit.drive import random_tokens, request, settings
 from omlx_cache import BlockStore, PrefixCache, reasons
+from omlx_cache.commit.budgets import enough
 from omlx_cache.results import CommitResult
+from omlx_cache.settings.sizes import parse_size
 
 TOKENS = 320
 PAGE = 16 * 1024
 
 
-def _run(directory: Path, lengths: Sequence[int] = (TOKENS,), **fields: Any) -> list[CommitResult]:
+def _run(
+    directory: Path, lengths: Sequence[int] = (TOKENS,), family: str = "llama", **fields: Any
+) -> list[CommitResult]:
     """Serve prompts of these lengths with one model; return what their commits said."""
-    model = zoo.build("llama")
+    model = zoo.build(family)
     results = []
     with BlockStore(settings(directory, commit_wait_seconds=0.1, **fields)) as store:
         cache = PrefixCache(model, store, model_id="tiny-llama")
@@ -73,6 +78,45 @@ def test_a_disk_smaller_than_a_sequence_says_how_many_tokens_it_holds(
     assert text.startswith("cold_bytes (256 KiB) holds about ")
     kept = int(text.split("holds about ")[1].split()[0])
     assert 0 < kept < TOKENS
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next"])
+@pytest.mark.parametrize("memory_only", [False, True], ids=["cold_bytes", "hot_bytes"])
+def test_the_size_that_is_named_holds_the_sequence(
+    family: str, memory_only: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = "hot_bytes" if memory_only else "cold_bytes"
+    fields = {"hot_cache_only": memory_only, "family": family}
+    small = (80 if memory_only else 192) * 1024
+    _run(tmp_path / "small", (TOKENS,), **fields, **{name: small})
+    (text,) = _said(caplog)
+    advice = re.search(rf"; {name}=(\S+) would hold it$", text)
+    assert advice, text
+    assert parse_size(advice[1]) < 10 * 2**20, "no more than is needed, about"
+    caplog.clear()
+    (result,) = _run(tmp_path / "named", (TOKENS,), **fields, **{name: advice[1]})
+    assert _said(caplog) == []
+    assert reasons.NO_ROOM not in result.skipped
+
+
+def test_a_model_that_is_loaded_again_is_not_complained_of_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with BlockStore(settings(tmp_path, cold_bytes=256 * 1024, commit_wait_seconds=0.1)) as store:
+        for number in range(2):
+            model = zoo.build("llama")
+            cache = PrefixCache(model, store, model_id="tiny-llama")
+            request(model, cache, random_tokens(TOKENS, number), new=0)
+    assert len(_said(caplog)) == 1
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "shown"),
+    [(1, "0.1KiB"), (1024, "1KiB"), (10 * 1024 + 1, "11KiB"), (2**30 + 1, "1.1GiB")],
+)
+def test_advice_is_a_size_that_a_setting_takes_and_not_less(nbytes: int, shown: str) -> None:
+    assert enough(nbytes) == shown
+    assert parse_size(enough(nbytes)) >= nbytes
 
 
 def test_a_length_that_the_disk_has_room_for_is_no_matter_of_memory(

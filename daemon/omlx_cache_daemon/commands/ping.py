@@ -8,6 +8,7 @@ from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.render import duration, print_json, text
 from omlx_cache_daemon.replies import as_map
 from omlx_cache_daemon.stores import add_store_options, the_one
+from omlx_cache_daemon.titles import title
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -24,9 +25,9 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         print_json({**reply, "answered_s": elapsed})
         return OK
-    name = text(reply.get("name") or "store")
+    version = text(reply.get("version"))
     print(
-        f"{name} in process {text(reply.get('pid'))}, omlx-cache {text(reply.get('version'))}, "
+        f"{title(reply)} in process {text(reply.get('pid'))}, omlx-cache {version}, "
         f"up {duration(_seconds(reply.get('uptime_s')))}: answered in {elapsed * 1000:.1f} ms"
     )
     return OK

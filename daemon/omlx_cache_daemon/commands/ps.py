@@ -7,11 +7,12 @@ from omlx_cache.control.errors import ControlError
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.errors import OK, NobodyThere
 from omlx_cache_daemon.options import add_format_option
-from omlx_cache_daemon.render import print_json, quantity, table, text, uses_styles
+from omlx_cache_daemon.render import print_json, quantity, table, uses_styles
 from omlx_cache_daemon.replies import Map, as_map
 from omlx_cache_daemon.stores import RunningStore, add_store_options, chosen
+from omlx_cache_daemon.titles import models, place
 
-_HEADERS = ("PID", "UP", "MODELS", "HOT", "COLD", "PENDING", "SESSIONS")
+_HEADERS = ("PID", "STORE", "UP", "MODELS", "HOT", "COLD", "PENDING", "SESSIONS")
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -41,11 +42,12 @@ def _ask(store: RunningStore, timeout: float) -> Map:
 
 def _row(info: Map) -> tuple[object, ...]:
     if "error" in info:
-        return (info["pid"], None, f"does not answer: {info['error']}", None, None, None, None)
+        return (info["pid"], f"does not answer: {info['error']}", *[None] * (len(_HEADERS) - 2))
     return (
         info.get("pid"),
+        place(info),
         quantity("uptime_s", info.get("uptime_s")),
-        text(info.get("models")) or "-",
+        models(info) or "-",
         _tier(info.get("hot")),
         _tier(info.get("cold")),
         _tier(info.get("pending")),

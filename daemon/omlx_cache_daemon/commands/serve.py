@@ -1,16 +1,21 @@
 """`omlx-cache serve`: mlx-lm's OpenAI-compatible server, with prompts kept across restarts."""
 
 import argparse
+import logging
 import os
 
+from omlx_cache_daemon.logs import show_logs
 from omlx_cache_daemon.options import positive_seconds
 from omlx_cache_daemon.server_flags import (
     add_limits,
     add_model,
     add_server,
     add_settings,
+    given_level,
     given_settings,
 )
+
+_log = logging.getLogger(__name__)
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -35,13 +40,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
+    level = show_logs(given_level(args), args.log_level)
+    if args.model:
+        # Before MLX is imported, which takes seconds on a cold disk.
+        _log.info("loading %s ...", args.model)
     from omlx_cache.integrations.mlx_lm.server.limits import Limits
     from omlx_cache.integrations.mlx_lm.server.serve import serve
 
     limits = Limits(
         args.max_body_bytes, args.max_prompt_tokens, args.max_requests, args.receive_timeout
     )
-    code = serve(args, given_settings(args), args.drain_timeout, limits)
+    settings = {**level, **given_settings(args)}
+    code = serve(args, settings, args.drain_timeout, limits)
     # MLX frees the generation thread's compiled functions after Python has joined it, and needs
     # the interpreter for that: if it is being taken down by then, the process aborts. What was
     # written is flushed already; a thread that was left behind may hold what flushing waits for.

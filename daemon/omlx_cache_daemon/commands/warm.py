@@ -6,10 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from omlx_cache.settings.errors import ConfigError
+from omlx_cache.settings.names import SETTING_NAMES
+from omlx_cache.tools.warm_report import WarmReport
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, UsageError
+from omlx_cache_daemon.logs import show_logs
 from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.render import is_interactive, print_json, quantity
 from omlx_cache_daemon.server_flags import add_model, add_settings, given_settings
+from omlx_cache_daemon.servers import Server, Wanted, find_servers
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -18,22 +23,25 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="prefill prompts ahead, for a server to restore",
         description="Prefills prompts and writes their cache to the cold tier. FILE is JSON "
         "Lines, a chat or a text per line, or with any other suffix one raw text. A second run "
-        "computes nothing. Give the model and cache flags that the server is started with.",
+        "computes nothing. A running server with this model and directory does it, and its own "
+        "template and flags count; give the model and cache flags that it was started with, or "
+        "none for the only one.",
     )
     parser.add_argument("file", type=Path, metavar="FILE")
     add_model(parser)
     parser.add_argument("--draft-model", help="warm this model's cache as well")
+    parser.add_argument(
+        "--beside", action="store_true", help="load the model here, whatever server is running"
+    )
     add_settings(parser)
     add_format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    if not args.model:
-        raise UsageError("--model is missing")
     if not args.file.is_file():
         raise CommandError(f"there is no file {args.file}")
-    from omlx_cache.integrations.mlx_lm.server.prompts import PromptFileError, read_prompts
-    from omlx_cache.integrations.mlx_lm.server.warm import warm
+    level = show_logs(None, "warning")
+    from omlx_cache.tools.prompt_file import PromptFileError, read_prompts
 
     try:
         prompts = read_prompts(args.file)
@@ -41,23 +49,69 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(str(error)) from error
     if not prompts:
         raise CommandError(f"{args.file} has no prompts")
-    with _progress_bar() as progress:
-        report = warm(args, given_settings(args), prompts, progress)
+    settings = {**level, **given_settings(args)}
+    server = _server(args, settings)
+    if server is not None:
+        from omlx_cache_daemon.warming import warm_through
+
+        with _progress_bar("prompts") as progress:
+            report = warm_through(server, prompts, args.chat_template_args, progress)
+    elif args.model:
+        from omlx_cache.integrations.mlx_lm.server.warm import warm
+
+        with _progress_bar("tokens") as progress:
+            report = warm(args, settings, prompts, progress)
+    else:
+        raise UsageError("--model is missing, and no server is running that has one")
     if args.format == "json":
         print_json({name: getattr(report, name) for name in report.__slots__})
     else:
-        sys.stdout.write(
-            f"{report.prompts} prompts, {report.warm_prompts} of them warm already: "
-            f"{report.computed_tokens:,} tokens computed, "
-            f"{quantity('bytes', report.stored_bytes)} written to {report.cold_dir}\n"
-        )
+        sys.stdout.write(_told(report))
     if not report.durable:
         sys.stderr.write("omlx-cache: not everything could be written\n")
     return OK if report.durable else FAILURE
 
 
+def _server(args: argparse.Namespace, settings: dict[str, object]) -> Server | None:
+    """Return the running server that restores what is warmed, None to work without one; says on
+    standard error who else uses the directory. Raises ConfigError, and UsageError when several
+    might be meant."""
+    from omlx_cache.settings import CacheSettings
+
+    known = CacheSettings(**settings)
+    if known.hot_cache_only:
+        raise ConfigError("hot_cache_only leaves nothing behind when this command ends")
+    wanted = Wanted(
+        args.model or None,
+        args.adapter_path,
+        args.draft_model,
+        str(known.cold_dir),
+        {name: getattr(known, name) for name in SETTING_NAMES},
+    )
+    servers, others = find_servers(wanted)
+    if len(servers) > 1 and not (args.model or args.beside):
+        named = "; ".join(server.title for server in servers)
+        raise UsageError(f"{len(servers)} servers are running ({named}): --model says which")
+    chosen = [] if args.beside else servers[:1]
+    later = [f"{server.title} uses this directory" for server in servers[len(chosen) :]]
+    # Through a server, those of other models are no concern.
+    later += [] if chosen else others
+    for other in later:
+        sys.stderr.write(f"omlx-cache: {other}: it sees these pages after its next start\n")
+    return chosen[0] if chosen else None
+
+
+def _told(report: WarmReport) -> str:
+    through = f" by {report.server}" if report.server else ""
+    return (
+        f"{report.prompts} prompts, {report.warm_prompts} of them warm already: "
+        f"{report.computed_tokens:,} tokens computed{through}, "
+        f"{quantity('bytes', report.stored_bytes)} written to {report.cold_dir or 'memory'}\n"
+    )
+
+
 @contextmanager
-def _progress_bar() -> Iterator[Callable[[int, int], None]]:
+def _progress_bar(unit: str) -> Iterator[Callable[[int, int], None]]:
     """Draw a bar on standard error when a person watches; do nothing otherwise."""
     if not is_interactive(sys.stderr):
         yield lambda done, total: None
@@ -68,7 +122,7 @@ def _progress_bar() -> Iterator[Callable[[int, int], None]]:
     columns = (
         TextColumn("warming"),
         BarColumn(),
-        TextColumn("{task.completed:,.0f} of {task.total:,.0f} tokens"),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:

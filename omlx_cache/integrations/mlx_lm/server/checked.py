@@ -95,6 +95,9 @@ class CheckedResponseGenerator(ResponseGenerator):  # type: ignore[misc]
             gc.collect()
             mx.clear_cache()
 
+    def _log_cache_stats(self) -> None:
+        """mlx-lm counts the sequences of its own cache here, at each request."""
+
     def _next_request(self, timeout: float | None = None) -> Any:
         found = super()._next_request(timeout)
         if found is None:

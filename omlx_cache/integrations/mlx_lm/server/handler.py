@@ -4,14 +4,16 @@ import io
 import json
 import logging
 import sys
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
-from huggingface_hub import CacheNotFound
 from mlx_lm.server import APIHandler
 
 from omlx_cache.integrations.mlx_lm.server.bodies import parse_body
 from omlx_cache.integrations.mlx_lm.server.gate import Gate
 from omlx_cache.integrations.mlx_lm.server.limits import Limits
+from omlx_cache.integrations.mlx_lm.server.offered import offered
 from omlx_cache.integrations.mlx_lm.server.receiving import (
     Incoming,
     body_length,
@@ -25,6 +27,9 @@ _log = logging.getLogger(__name__)
 
 WRITE_SECONDS = 60.0
 _TEXT = "/v1/completions"
+_MODELS = "/v1/models"
+_HEALTH = {True: "ok", False: "unavailable"}
+_SHOWN = 200
 _PATHS = (_TEXT, "/v1/chat/completions", "/chat/completions")
 _CLIENTS_DOING = {501: 405, 505: 400}
 
@@ -52,10 +57,33 @@ class Handler(APIHandler):  # type: ignore[misc]
         linger(self.connection, self._unread)
 
     def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
         try:
-            super().do_GET()
-        except ConnectionError:
+            if path == "/health":
+                healthy = self.response_generator.is_healthy
+                self._send(200 if healthy else 503, {"status": _HEALTH[healthy]})
+            elif path.rstrip("/") == _MODELS:
+                names = offered(self.response_generator.model_provider)
+                self._send(200, {"object": "list", "data": [self._model(name) for name in names]})
+            elif path.startswith(f"{_MODELS}/"):
+                self._answer_model(unquote(path.removeprefix(f"{_MODELS}/")))
+            else:
+                self._send(404, {"error": f"there is nothing at {path[:_SHOWN]}"})
+        except (ConnectionError, TimeoutError):
             _log.info("the client has gone")
+
+    def do_HEAD(self) -> None:
+        """Answer as for GET, without the content."""
+        self.do_GET()
+
+    def _answer_model(self, name: str) -> None:
+        if name in offered(self.response_generator.model_provider):
+            self._send(200, self._model(name))
+        else:
+            self._send(404, {"error": f"no model here is called {name[:_SHOWN]}"})
+
+    def _model(self, name: str) -> dict[str, object]:
+        return {"id": name, "object": "model", "created": self.created, "owned_by": "omlx-cache"}
 
     def do_POST(self) -> None:
         try:
@@ -112,13 +140,6 @@ class Handler(APIHandler):  # type: ignore[misc]
             _log.exception("a request ended by an error")
             self._refuse(Refused(f"{type(error).__name__}: {error}"))
 
-    def handle_models_request(self) -> None:
-        try:
-            super().handle_models_request()
-        except CacheNotFound:
-            # mlx-lm has sent its headers by then.
-            self.wfile.write(json.dumps({"object": "list", "data": []}).encode())
-
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer a request that is none: a garbled line, too many headers, another method."""
         code = _CLIENTS_DOING.get(code, code)
@@ -143,7 +164,13 @@ class Handler(APIHandler):  # type: ignore[misc]
             _log.info("the client has gone")
 
     def _send_text(self, code: int, text: str, retry_after: float | None = None) -> None:
-        content = json.dumps({"error": text}).encode()
+        self._send(code, {"error": text}, retry_after)
+
+    def _send(
+        self, code: int, document: Mapping[str, object], retry_after: float | None = None
+    ) -> None:
+        """Send a whole answer; for HEAD, its headers."""
+        content = json.dumps(document).encode()
         self.send_response(code)
         self.send_header("Content-type", "application/json")
         self.send_header("Content-Length", str(len(content)))
@@ -152,7 +179,8 @@ class Handler(APIHandler):  # type: ignore[misc]
         if getattr(self, "headers", None) is not None:
             self._set_cors_headers()
         self.end_headers()
-        self.wfile.write(content)
+        if self.command != "HEAD":
+            self.wfile.write(content)
 
     def _set_completion_headers(self, status_code: int = 200) -> None:
         # mlx-lm answers 404 whatever went wrong before the first token.

@@ -5,8 +5,10 @@ import logging
 import socket
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -14,8 +16,11 @@ from mlx_lm.models.cache import LRUPromptCache
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from omlx_cache.arrays.mlxio import check_packing
+from omlx_cache.integrations.mlx_lm.models import model_name
 from omlx_cache.integrations.mlx_lm.server.checked import CheckedResponseGenerator
 from omlx_cache.integrations.mlx_lm.server.http import HttpServer, bind
+from omlx_cache.integrations.mlx_lm.server.inventory import inventory
+from omlx_cache.integrations.mlx_lm.server.leaving import last_words, unwritten
 from omlx_cache.integrations.mlx_lm.server.limits import Limits
 from omlx_cache.integrations.mlx_lm.server.loading import (
     CannotLoad,
@@ -34,6 +39,9 @@ from omlx_cache.store import BlockStore
 _log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 120.0
+CLOSE_MARGIN_SECONDS = 5.0
+"""What is left of them when a disk has not taken everything by then."""
+
 STOP_SECONDS = 30.0
 """What a chunk that is being computed may take to end, when its request is cut off."""
 
@@ -52,9 +60,6 @@ def serve(
     CannotKeep for a directory that cannot be written to, and OSError for an address that cannot be
     had, all before any thread runs MLX.
     """
-    logging.basicConfig(
-        level=args.log_level.upper(), format="%(asctime)s - %(levelname)s - %(message)s"
-    )
     cache_settings = CacheSettings(**settings)
     check_cold_dir(cache_settings)
     if args.kv_bits is not None:
@@ -72,6 +77,7 @@ def serve(
         bound = stack.enter_context(bind(args.host, args.port)) if leads else None
         signals = stack.enter_context(Signals(last=True))
         store = BlockStore(cache_settings, name="serve")
+        store.service = _service(args, settings, bound)
         try:
             return _Serving(args, store, limits, drain_seconds, signals).run(bound)
         except (CannotLoad, OSError) as error:
@@ -101,6 +107,8 @@ class _Serving:
         rank that has one. Raises CannotLoad, and OSError when the address was taken meanwhile."""
         provider = WatchedProvider(self._args)
         responses = _responses(provider, self._args, self._store, self._limits)
+        # While the model is loaded.
+        _log.info("%s", inventory(self._store, model_name(self._args.model)))
         while not provider.ended():
             self._signals.wait(0.1)
             if self._signals.count:
@@ -116,6 +124,9 @@ class _Serving:
             raise
         listener = threading.Thread(target=httpd.serve_forever, name="omlx-cache-http")
         listener.start()
+        if self._args.model:
+            self._store.add_label(model_name(self._args.model))
+        self._store.service = {**self._store.service, "url": httpd.url}
         _announce(httpd.url)
         healthy = self._until_signal(responses)
         code = self._end(httpd, listener, responses)
@@ -145,18 +156,21 @@ class _Serving:
                     httpd.gate.wait(LAST_WORDS_SECONDS, threading.Event())
                     httpd.hang_up()
             finally:
-                clean = self._store.close(CLOSE_SECONDS)
-                if clean:
-                    _log.info("Everything is on the disk.")
-                else:
-                    _log.warning("Not everything is on the disk%s.", self._why_not())
+                clean = self._close()
             return clean and ended
 
         return 0 if attended(work, self._signals) else 1
 
-    def _why_not(self) -> str:
-        cold = self._store.stats().cold
-        return "" if cold is None or cold.state == "ok" else f" (cold tier: {cold.state})"
+    def _close(self) -> bool:
+        """Write what is pending, say what is on the disk and what is not, and return whether all
+        that the disk accepted is there."""
+        deadline = time.monotonic() + CLOSE_SECONDS
+        self._store.flush(CLOSE_SECONDS - CLOSE_MARGIN_SECONDS)
+        left = unwritten(self._store)
+        clean = self._store.close(max(0.0, deadline - time.monotonic()))
+        words = last_words(self._store, left, clean)
+        _log.log(logging.INFO if words.complete else logging.WARNING, "%s", words.text)
+        return clean
 
     def _drain(self, httpd: HttpServer, listener: threading.Thread, hurry: threading.Event) -> None:
         httpd.stop_listening()
@@ -181,6 +195,22 @@ def _responses(
         quantized_kv_start=args.quantized_kv_start,
     )
     return MeasuredResponseGenerator(provider, cache, store, limits)
+
+
+def _service(
+    args: argparse.Namespace, settings: Mapping[str, Any], bound: socket.socket | None
+) -> dict[str, object]:
+    """Return what a server says of itself to `omlx-cache ping`; its `url` comes once it listens."""
+    defaults = set() if getattr(args, "log_level_given", False) else {"log_level"}
+    return {
+        "port": None if bound is None else bound.getsockname()[1],
+        "url": None,
+        "model": args.model,
+        "folder": str(Path(args.model).resolve()) if Path(args.model or "").is_dir() else None,
+        "adapter": args.adapter_path,
+        "draft_model": args.draft_model,
+        "flags": sorted(settings.keys() - defaults),
+    }
 
 
 def _announce(url: str) -> None:

@@ -1,37 +1,21 @@
 """`omlx-cache warm`: prefill prompts ahead of their use and commit them to the disk."""
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm import load
 
 from omlx_cache.integrations.mlx_lm.server.loading import check_cold_dir, loading
-from omlx_cache.integrations.mlx_lm.server.prompts import Prompt, Warmable, warmable
+from omlx_cache.integrations.mlx_lm.server.warmable import Warmable, warmable
 from omlx_cache.integrations.mlx_lm.shared import cache_of
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.errors import ConfigError
 from omlx_cache.store import BlockStore
-
-Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class WarmReport:
-    """What a run did. `warm_prompts` needed nothing.
-
-    `stored_bytes` is what was written to the cold tier; `durable` says that nothing is missing.
-    """
-
-    prompts: int
-    warm_prompts: int
-    computed_tokens: int
-    stored_bytes: int
-    cold_dir: str
-    durable: bool
+from omlx_cache.tools.prompt_file import Prompt
+from omlx_cache.tools.warm_report import Progress, WarmReport
 
 
 def warm(

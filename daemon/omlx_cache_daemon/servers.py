@@ -1,0 +1,114 @@
+"""The running server that has a model and a directory, and others that use the directory."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from omlx_cache.control.errors import ControlError
+from omlx_cache_daemon.client import Client
+from omlx_cache_daemon.errors import NobodyThere
+from omlx_cache_daemon.replies import Map, as_map
+from omlx_cache_daemon.stores import running
+from omlx_cache_daemon.titles import service_of, title
+
+_TIMEOUT_SECONDS = 5.0
+_IDENTIFYING = ("block_size", "codec", "cold_codec", "key_hash")
+"""Settings that are part of every namespace: with another one, pages are not found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a server must have been started with; without a model any server will do."""
+
+    model: str | None
+    adapter: str | None
+    draft_model: str | None
+    cold_dir: str
+    settings: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that answers requests at `url`; `client` is its control socket."""
+
+    client: Client
+    title: str
+    url: str
+    cold_dir: str | None
+
+
+class Found(NamedTuple):
+    """Servers that are as wanted; and why each other store that uses the directory is not."""
+
+    servers: list[Server]
+    others: list[str]
+
+
+def find_servers(wanted: Wanted) -> Found:
+    """Ask every running store. One that does not answer is among the others."""
+    found = Found([], [])
+    for store in running():
+        client = store.client(_TIMEOUT_SECONDS)
+        try:
+            info = as_map(client.call("ps"))
+            theirs = as_map(client.call("config")).get("settings") if _url(info) else None
+        except (NobodyThere, ControlError):
+            found.others.append(
+                f"process {store.pid} does not say what it is, and may use this directory"
+            )
+            continue
+        cold_dir = _directory(info)
+        shares = cold_dir is not None and _same_place(cold_dir, wanted.cold_dir)
+        if wanted.model is not None and not shares:
+            continue
+        url, trouble = _url(info), _mismatch(info, theirs, wanted)
+        if url is not None and not trouble:
+            found.servers.append(Server(client, title(info), url, cold_dir))
+        elif shares:
+            found.others.append(f"{title(info)} uses this directory, {trouble}")
+    return found
+
+
+def _mismatch(info: Map, theirs: object, wanted: Wanted) -> str:
+    """Return in words why a store cannot prefill what is wanted, empty when it can."""
+    service = service_of(info)
+    if not service:
+        return "and is no server"
+    if _url(info) is None:
+        return "and does not listen yet"
+    if wanted.model is None:
+        return "" if service.get("model") else "and has no model of its own"
+    if wanted.model != service.get("model") and not _same_folder(wanted.model, service):
+        return f"with the model {service.get('model')}"
+    for name, mine in (("adapter", wanted.adapter), ("draft_model", wanted.draft_model)):
+        if mine != service.get(name):
+            return f"with {name.replace('_', ' ')} {service.get(name) or 'none'}"
+    settings = theirs if isinstance(theirs, dict) else {}
+    for name in _IDENTIFYING:
+        setting = settings.get(name)
+        value = setting.get("value") if isinstance(setting, dict) else None
+        if value != wanted.settings[name]:
+            return f"with {name}={value}"
+    return ""
+
+
+def _same_folder(model: str, service: Mapping[str, object]) -> bool:
+    folder = service.get("folder")
+    expanded = os.path.expanduser(model)
+    return isinstance(folder, str) and os.path.isdir(expanded) and _same_place(folder, expanded)
+
+
+def _same_place(one: str, two: str) -> bool:
+    return os.path.realpath(one) == os.path.realpath(two)
+
+
+def _url(info: Map) -> str | None:
+    url = service_of(info).get("url")
+    return url if isinstance(url, str) else None
+
+
+def _directory(info: Map) -> str | None:
+    cold = info.get("cold")
+    used = cold.get("dir") if isinstance(cold, dict) else None
+    return used if isinstance(used, str) else None

@@ -1,0 +1,114 @@
+"""Prompts prefilled by a running server: each is a request for one token."""
+
+import http.client
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from omlx_cache.tools.prompt_file import Prompt
+from omlx_cache.tools.warm_report import Progress, WarmReport
+from omlx_cache_daemon.errors import CommandError
+from omlx_cache_daemon.replies import as_map, count_of
+from omlx_cache_daemon.servers import Server
+
+_REQUEST_SECONDS = 3600.0
+"""How long one prompt may be waited for, the requests before it in the server included."""
+
+_FLUSH_SECONDS = 600.0
+_FLUSH_STEP_SECONDS = 2.0
+_DEFAULT_MODEL = "default_model"
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+class Usage(NamedTuple):
+    """The tokens of a prompt, and those that the server had of it."""
+
+    prompt: int
+    cached: int
+
+
+def warm_through(
+    server: Server,
+    prompts: Sequence[Prompt],
+    template: Mapping[str, object],
+    progress: Progress,
+) -> WarmReport:
+    """Have a server prefill prompts, one after the other, and wait until all is on its disk.
+
+    `progress(done, total)` counts prompts. Raises CommandError when one is refused, or the server
+    goes.
+    """
+    written = _written_bytes(server)
+    usages = []
+    for number, prompt in enumerate(prompts, 1):
+        usages.append(_ask(server, _body(prompt, template), f"prompt {number}"))
+        progress(number, len(prompts))
+    durable = _flushed(server)
+    return WarmReport(
+        len(prompts),
+        sum(usage.cached >= usage.prompt - 1 for usage in usages),
+        sum(usage.prompt - usage.cached for usage in usages),
+        max(0, _written_bytes(server) - written),
+        server.cold_dir,
+        durable,
+        server.title,
+    )
+
+
+def _body(prompt: Prompt, template: Mapping[str, object]) -> dict[str, object]:
+    body: dict[str, object] = {"model": _DEFAULT_MODEL, "max_tokens": 1, "temperature": 0.0}
+    if not prompt.messages:
+        return {**body, "prompt": prompt.text}
+    messages = [dict(message) for message in prompt.messages]
+    if all(message["role"] == "system" for message in messages):
+        # What every chat that begins so shares ends where a user's words begin.
+        messages.append({"role": "user", "content": "x"})
+    body |= {"messages": messages, "tools": list(prompt.tools or [])}
+    return {**body, "chat_template_kwargs": dict(template)} if template else body
+
+
+def _ask(server: Server, body: Mapping[str, object], what: str) -> Usage:
+    parts = urlsplit(server.url)
+    host = _EVERYWHERE.get(parts.hostname or "", parts.hostname or "")
+    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+    connection = http.client.HTTPConnection(host, parts.port, timeout=_REQUEST_SECONDS)
+    try:
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", path, json.dumps(body).encode(), headers)
+        answer = connection.getresponse()
+        content = answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise CommandError(f"{what}: {server.title} at {server.url}: {error}") from error
+    finally:
+        connection.close()
+    try:
+        said = json.loads(content)
+    except ValueError:
+        said = {}
+    said = said if isinstance(said, dict) else {}
+    usage = said.get("usage")
+    if answer.status != http.client.OK or not isinstance(usage, dict):
+        raise CommandError(f"{what}: {server.title} answered {answer.status}: {said.get('error')}")
+    details = usage.get("prompt_tokens_details")
+    cached = count_of(details, "cached_tokens") if isinstance(details, dict) else 0
+    return Usage(count_of(usage, "prompt_tokens"), cached)
+
+
+def _flushed(server: Server) -> bool:
+    """Wait until what the server has stored is on its disk; False when that fails, or takes too
+    long. In steps, since each answer must come in time."""
+    deadline = time.monotonic() + _FLUSH_SECONDS
+    while True:
+        if as_map(server.client.call("flush", timeout=_FLUSH_STEP_SECONDS)).get("durable") is True:
+            return True
+        pending = as_map(server.client.call("ps")).get("pending")
+        left = count_of(pending, "pages") if isinstance(pending, dict) else 0
+        if not left or time.monotonic() > deadline:
+            return False
+
+
+def _written_bytes(server: Server) -> int:
+    writer = as_map(server.client.call("stats")).get("writer")
+    return count_of(writer, "written_bytes") if isinstance(writer, dict) else 0

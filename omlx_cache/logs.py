@@ -1,0 +1,12 @@
+"""The loggers of this project. Their handlers are the application's."""
+
+import logging
+
+LEVELS = ("debug", "info", "warning", "error", "critical")
+OWN_LOGGERS = ("omlx_cache", "omlx_cache_storage", "omlx_cache_daemon")
+
+
+def set_level(level: str) -> None:
+    """Have this project's loggers, and no other, pass on messages of a level and above."""
+    for name in OWN_LOGGERS:
+        logging.getLogger(name).setLevel(level.upper())

@@ -1,0 +1,120 @@
+"""What a server says of itself from its first second to its last."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kit.tinylm import Server, serve_ours
+
+from .conftest import SYSTEM, ask
+
+MESSAGES = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "What is there?"}]
+
+
+@pytest.fixture
+def home(tmp_path_factory: pytest.TempPathFactory, forks: None) -> Path:
+    return tmp_path_factory.mktemp("words")
+
+
+def said_by(server: Server) -> list[str]:
+    """End a server and return what it logged, without dates and levels."""
+    assert server.stop() == 0, server.text()
+    return [line.partition(" - ")[2].partition(" - ")[2] for line in server.text().splitlines()]
+
+
+def one_run(home: Path, model: Path, *flags: str) -> list[str]:
+    """Start a server, ask it once, and return the lines of this run."""
+    (home / "serve.log").unlink(missing_ok=True)
+    server = serve_ours(home, "--model", str(model), *flags, forked=True)
+    try:
+        ask(server, model, MESSAGES, max_tokens=4)
+        return said_by(server)
+    finally:
+        server.kill()
+
+
+def test_the_first_lines_name_the_model_and_what_was_found(
+    models: dict[str, Path], home: Path
+) -> None:
+    cold = home / "cold"
+    first = one_run(home, models["dense"])
+    assert first[0] == f"loading {models['dense']} ..."
+    granted = r"; memory 256 MiB, disk 1 GiB of [\d.]+ [GT]iB free"
+    assert re.fullmatch(f"no pages in {cold} yet{granted}", first[1])
+    again = one_run(home, models["dense"])
+    found = rf"(\d+) pages, [\d.]+ KiB in {cold}, oldest \d+ \w+ \((\d+) of dense\){granted}"
+    match = re.fullmatch(found, again[1])
+    assert match, again
+    assert match[1] == match[2]
+    last = rf"Everything is on the disk: {cold} has {match[1]} pages, [\d.]+ KiB\."
+    assert re.fullmatch(last, again[-1])
+
+
+def test_pages_of_other_versions_and_other_models_are_told_apart(
+    models: dict[str, Path], home: Path
+) -> None:
+    one_run(home, models["dense"])
+    (document,) = (home / "cold").glob("*/namespace.json")
+    named = json.loads(document.read_text())
+    named["software"]["mlx"] = "0.0.1"
+    document.write_text(json.dumps(named))
+    one_run(home, models["wide"])
+    line = one_run(home, models["dense"])[1]
+    match = re.match(r"(\d+) pages, .*\(0 of dense, (\d+) of other versions: omlx-cache", line)
+    assert match, line
+    assert 0 < int(match[2]) < int(match[1])
+
+
+def test_upstream_does_not_count_its_own_cache(models: dict[str, Path], home: Path) -> None:
+    lines = one_run(home, models["dense"])
+    assert any(" tokens in, " in line for line in lines)
+    assert [line for line in lines if "sequences" in line] == []
+
+
+def test_a_server_without_a_disk_says_that_nothing_is_on_it(
+    models: dict[str, Path], home: Path
+) -> None:
+    lines = one_run(home, models["dense"], "--hot-cache-only")
+    assert "nothing is kept on the disk (hot_cache_only); memory 256 MiB" in lines
+    assert re.fullmatch(
+        r"Nothing is on the disk: hot_cache_only\. \d+ pages, [\d.]+ KiB, \d+ tokens end with this "
+        r"process\.",
+        lines[-1],
+    )
+
+
+def test_the_last_line_counts_what_the_disk_had_no_room_for(
+    models: dict[str, Path], home: Path
+) -> None:
+    flags = ("--block-size", "16", "--cold-bytes", "160KiB", "--min-free-memory-bytes", "0")
+    last = one_run(home, models["dense"], *flags)[-1]
+    lost = re.match(r"Not everything is on the disk: (\d+) pages?, [\d.]+ KiB, (\d+) tokens ", last)
+    assert lost, last
+    assert int(lost[1]) > 0
+    assert int(lost[2]) > 0
+    assert "refused for want of cold_bytes (160 KiB)" in last
+
+
+def test_loading_is_said_before_the_model_is_read(tmp_path: Path) -> None:
+    """The configuration is a pipe that nobody writes to: loading the model never ends."""
+    os.mkfifo(tmp_path / "config.json")
+    command = [sys.executable, "-m", "omlx_cache_daemon", "serve", "--hot-cache-only", "--port=0"]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OMLX_")}
+    process = subprocess.Popen(
+        [*command, "--socket", "off", "--model", str(tmp_path)],
+        env={**kept, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline().endswith(f" - INFO - loading {tmp_path} ...\n")
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,173 @@
+"""`omlx-cache warm` while a server runs: the server does it, or is said to see it later."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.tinylm import Server, serve_ours
+
+from .conftest import SYSTEM, ask
+from .test_warm import CHATS, chats_file, warm
+
+Start = Callable[..., Server]
+
+
+@pytest.fixture
+def home(tmp_path_factory: pytest.TempPathFactory, forks: None) -> Path:
+    return tmp_path_factory.mktemp("w")
+
+
+@pytest.fixture
+def start(home: Path, models: dict[str, Path]) -> Iterator[Start]:
+    """Starts servers that share a cold tier, and ends those that a test left."""
+    running: list[Server] = []
+
+    def begin(model: str, *flags: str) -> Server:
+        running.append(serve_ours(home, "--model", str(models[model]), *flags, forked=True))
+        return running[-1]
+
+    yield begin
+    for server in running:
+        server.kill()
+
+
+def report_of(done: Any) -> Any:
+    return json.loads(done.stdout)
+
+
+def port_of(server: Server) -> str:
+    return server.url.rpartition(":")[2]
+
+
+@pytest.mark.parametrize("model", ["dense", "windowed", "hybrid"])
+def test_the_running_server_restores_what_was_warmed_at_once_and_after_kill_9(
+    model: str, start: Start, home: Path, models: dict[str, Path]
+) -> None:
+    server = start(model)
+    flags = ["--model", str(models[model]), "--format", "json"]
+    done = warm(home, chats_file(home), *flags)
+    first = report_of(done)
+    assert done.stderr == ""
+    assert first["server"] == f"serve :{port_of(server)}, {model}"
+    assert (first["prompts"], first["warm_prompts"], first["durable"]) == (2, 0, True)
+    assert first["computed_tokens"] > len(SYSTEM) * 2
+    assert first["stored_bytes"] > 0
+    for again in (False, True):
+        if again:
+            server.kill()
+            server = start(model)
+        for chat in CHATS:
+            messages = [chat["messages"][0], {"role": "user", "content": "Something else?"}]
+            turn = ask(server, models[model], messages)
+            assert turn.cached_tokens >= len(str(messages[0]["content"]))
+
+
+def test_a_server_with_another_model_is_no_concern_of_one_with_this(
+    start: Start, home: Path, models: dict[str, Path]
+) -> None:
+    start("wide")
+    server = start("dense")
+    done = warm(home, chats_file(home), "--model", str(models["dense"]))
+    assert f" by serve :{port_of(server)}, dense, " in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_second_run_finds_all_of_it(start: Start, home: Path, models: dict[str, Path]) -> None:
+    start("dense")
+    flags = ["--model", str(models["dense"]), "--format", "json"]
+    warm(home, chats_file(home), *flags)
+    second = report_of(warm(home, chats_file(home), *flags))
+    assert (second["warm_prompts"], second["computed_tokens"]) == (2, 2)
+
+
+def test_without_a_model_the_only_server_is_meant(start: Start, home: Path) -> None:
+    server = start("dense")
+    text = home / "book.txt"
+    text.write_text("It was a dark and stormy night. " * 20)
+    said = warm(home, text).stdout
+    assert said.startswith("1 prompts, 0 of them warm already: 640 tokens computed by serve :")
+    assert f" by serve :{port_of(server)}, dense, " in said
+
+
+def test_several_servers_are_a_question(start: Start, home: Path) -> None:
+    start("dense")
+    start("wide")
+    done = warm(home, chats_file(home), check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "2 servers are running (serve :" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--beside"], ", dense uses this directory: it sees"),
+        (["--block-size", "32"], ", dense uses this directory, with block_size=64: it sees"),
+        (["--draft-model", "draft"], ", dense uses this directory, with draft model none: it sees"),
+    ],
+    ids=["as it is told", "another block size", "a draft model"],
+)
+def test_beside_a_server_it_says_when_that_sees_it(
+    flags: list[str], said: str, start: Start, home: Path, models: dict[str, Path]
+) -> None:
+    server = start("dense")
+    flags = [str(models.get(flag, flag)) for flag in flags]
+    done = warm(home, chats_file(home), "--model", str(models["dense"]), *flags, "--format", "json")
+    report = report_of(done)
+    assert report["server"] is None
+    assert report["stored_bytes"] > 0
+    assert done.stderr.startswith(f"omlx-cache: serve :{port_of(server)}{said}")
+    assert done.stderr.endswith(" these pages after its next start\n")
+
+
+def test_a_server_with_another_model_is_named_with_it(
+    start: Start, home: Path, models: dict[str, Path]
+) -> None:
+    start("wide")
+    done = warm(home, chats_file(home), "--model", str(models["dense"]), "--format", "json")
+    assert report_of(done)["server"] is None
+    assert f", wide uses this directory, with the model {models['wide']}: it sees" in done.stderr
+
+
+def test_a_prompt_that_the_server_refuses_is_named(
+    start: Start, home: Path, models: dict[str, Path]
+) -> None:
+    start("dense", "--max-prompt-tokens", "100")
+    done = warm(home, chats_file(home), "--model", str(models["dense"]), check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "prompt 1: serve :" in done.stderr
+    assert "answered 400: the prompt has " in done.stderr
+
+
+def test_what_the_server_cannot_write_is_told(
+    start: Start, home: Path, models: dict[str, Path]
+) -> None:
+    start("dense", "--min-free-bytes", "1000TiB")
+    done = warm(home, chats_file(home), "--model", str(models["dense"]), check=False)
+    assert done.returncode == 1
+    assert ", 0 B written to " in done.stdout
+    assert "not everything could be written" in done.stderr
+
+
+def test_the_command_does_not_import_mlx_when_a_server_does_the_work(
+    start: Start, home: Path
+) -> None:
+    start("dense")
+    code = (
+        "import sys\nfrom omlx_cache_daemon.cli import main\n"
+        "assert main(sys.argv[1:]) == 0\nassert not {'mlx', 'mlx_lm'} & set(sys.modules)\n"
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OMLX_")}
+    kept["PYTHONPATH"] = os.pathsep.join(sys.path)
+    subprocess.run(
+        [sys.executable, "-c", code, "warm", str(chats_file(home))],
+        env={**kept, "OMLX_CACHE_RUNTIME_DIR": str(home / "run")},
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
