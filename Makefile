@@ -44,13 +44,13 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: setup ## Show restores from memory, from SSD and after a restart on a small model
+demo: setup ## Show restores from memory, from SSD and after a restart on a small model (a minute)
 	$(BIN)/omlx-cache demo $(ARGS)
 
-test: setup ## Run the tests
+test: setup ## Run the tests (about 20 minutes)
 	$(BIN)/python -m pytest $(ARGS)
 
-test-fast: setup ## Run the tests of what lies below a session, in about a minute
+test-fast: setup ## Run the tests of what lies below a session (a minute)
 	$(BIN)/python -m pytest $(FAST) $(ARGS)
 
 test-nightly: setup ## Run the tests, all families of models and more examples
@@ -65,7 +65,7 @@ fuzz-http: setup ## Throw bad requests at a real server, for some minutes
 chaos: setup ## Try the store under real faults for minutes; `make chaos ARGS="--minutes 60"`
 	PYTHONPATH=tests $(BIN)/python -m chaos $(if $(ARGS),$(ARGS),--minutes 3)
 
-check: setup ## Lint, check formatting, check types, check the import graph
+check: setup ## Lint, check formatting, check types, check the import graph (a minute)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
