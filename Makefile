@@ -9,11 +9,14 @@ PYTHON ?= python3 python3.14 python3.13 python3.12 python3.11
 # More arguments for demo, test and bench: `make test ARGS="-k restart"`.
 ARGS ?=
 
+# What lies below a session: bytes, keys, pages, codecs, commits, settings, the control protocol.
+FAST := $(addprefix tests/,arrays codec commit control identity kv pages settings storage)
+
 # True for an interpreter that requirements.lock has wheels for and that can make an environment.
 USABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help setup demo test test-nightly fuzz fuzz-http chaos check bench test-peers lock clean
+.PHONY: help setup demo test test-fast test-nightly fuzz fuzz-http chaos check bench test-peers lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -41,11 +44,14 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: setup ## Show restores from memory, from SSD and after a restart on a small model
+demo: setup ## Show restores from memory, from SSD and after a restart on a small model (a minute)
 	$(BIN)/omlx-cache demo $(ARGS)
 
-test: setup ## Run the tests
+test: setup ## Run the tests (about 20 minutes)
 	$(BIN)/python -m pytest $(ARGS)
+
+test-fast: setup ## Run the tests of what lies below a session (a minute)
+	$(BIN)/python -m pytest $(FAST) $(ARGS)
 
 test-nightly: setup ## Run the tests, all families of models and more examples
 	$(BIN)/python -m pytest -m "" --hypothesis-profile nightly $(ARGS)
@@ -59,7 +65,7 @@ fuzz-http: setup ## Throw bad requests at a real server, for some minutes
 chaos: setup ## Try the store under real faults for minutes; `make chaos ARGS="--minutes 60"`
 	PYTHONPATH=tests $(BIN)/python -m chaos $(if $(ARGS),$(ARGS),--minutes 3)
 
-check: setup ## Lint, check formatting, check types, check the import graph
+check: setup ## Lint, check formatting, check types, check the import graph (a minute)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -1,5 +1,7 @@
 import re
+from functools import cache
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -10,12 +12,48 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
+def _prose(document: Path) -> str:
+    """A document without its programs, transcripts and comments."""
+    text = document.read_text(encoding="utf-8")
+    return re.sub(r"^```.*?^```$|<!--.*?-->", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+@cache
+def _anchors(document: Path) -> set[str]:
+    """The names that a code host gives to a document's headings."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.*)$", _prose(document), re.MULTILINE):
+        plain = re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+        taken = sum(re.fullmatch(rf"{re.escape(plain)}(-\d+)?", each) is not None for each in found)
+        found.add(f"{plain}-{taken}" if taken else plain)
+    return found
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
-    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
-        if "://" not in target:
-            assert (document.parent / target).exists(), target
+    for target in re.findall(r"\]\(([^)\s]+)[^)]*\)", _prose(document)):
+        if "://" in target:
+            continue
+        place, _hash, anchor = target.partition("#")
+        path = (document.parent / place).resolve() if place else document
+        assert path.exists(), target
+        assert not anchor or anchor in _anchors(path), target
+
+
+def test_every_document_is_in_the_index(root: Path) -> None:
+    index = (root / "docs" / "README.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\]\(([a-z0-9-]+\.md)\)", index))
+    assert linked == {path.name for path in (root / "docs").glob("*.md")} - {"README.md"}
+
+
+def test_pictures_are_sound_and_name_what_they_show(root: Path) -> None:
+    pictures = sorted((root / "docs").glob("*.svg"))
+    assert pictures
+    for picture in pictures:
+        assert ElementTree.parse(picture).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+    for document in DOCUMENTS:
+        for words, target in re.findall(r"!\[([^]]*)\]\(([^)]+)\)", _prose(document)):
+            assert words, target
 
 
 def test_the_index_of_decisions_has_them_all(root: Path) -> None:

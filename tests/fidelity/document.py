@@ -1,24 +1,30 @@
-"""`docs/fidelity.md`: written from measurements, and read back by a test."""
+"""`docs/fidelity.md`: rendered from the records of `docs/fidelity.csv`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from kit import zoo
 
 from .cases import BLOCK, LONG_ANSWER, POSITIONS
-from .conversation import ANSWER, LENGTHS, Retention
-from .matrix import TIERS, FamilyResult
+from .conversation import ANSWER, LENGTHS
+from .record import Record
 from .storage import BLOCK as REAL_BLOCK
 from .storage import CONFIGS, CONTEXT, STRIDE, footprint
 
 PATH = Path(__file__).parents[2] / "docs" / "fidelity.md"
+NAMED = 4
+"""So many families of a mixture are named on the page."""
+
+Cells = tuple[str, ...]
 
 _INTRODUCTION = f"""# What is restored, and how exactly
 
-Written by `python -m fidelity` (with `tests` on the path), and compared with new measurements:
-those of one family for each mixture of cache classes in every test run, those of all families in
-the nightly one. The models are real mlx-lm classes at very small sizes with random weights, run on
-MLX's CPU back end.
+Families of models whose layers keep the same mixture of cache classes take the same way through
+the cache, so the tables have a line for each mixture; what was measured of each family is in
+[fidelity.csv](fidelity.csv). `python -m fidelity` (with `tests` on the path) writes both, and the
+records are compared with new measurements: those of one family for each mixture and precision in
+every test run, those of all families in the nightly one. The models are real mlx-lm classes at
+very small sizes with random weights, run on MLX's CPU back end.
 
 ## The matrix
 
@@ -46,24 +52,20 @@ The column says how many of them did.
 """
 
 
-def family_row(result: FamilyResult) -> str:
-    """Return one line of the matrix."""
-    if result.problem:
-        return f"| {result.name} | {result.problem} |" + " |" * len(POSITIONS)
-    cells = [_cell(result, position) for position in POSITIONS]
-    measured = [cell for tiers in result.cells.values() for cell in tiers.values()]
-    controls = sum(cell.controls for cell in measured)
-    failed = controls - sum(len(cell.missed) for cell in measured)
-    return f"| {result.name} | " + " | ".join(cells) + f" | {failed} of {controls} |"
+def mixture_rows(records: Iterable[Record], cells: Callable[[Record], Cells]) -> list[str]:
+    """Return a line for each mixture of cache classes and what was measured of it."""
+    families: dict[tuple[str, Cells], list[str]] = {}
+    for each in records:
+        families.setdefault((each.classes, cells(each)), []).append(each.family)
+    return [
+        f"| {classes} | {_named(names)} | " + " | ".join(measured) + " |"
+        for (classes, measured), names in families.items()
+    ]
 
 
-def _cell(result: FamilyResult, position: str) -> str:
-    tiers = [result.cells[position][tier] for tier in TIERS]
-    counts = sorted({cell.restored for cell in tiers}, reverse=True)
-    text = "/".join(map(str, counts)) + " " + "".join("x="[cell.exact] for cell in tiers)
-    if position == "mid-sequence branch" and result.first_visit < counts[0]:
-        text += f" (first {result.first_visit})"
-    return text
+def _named(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:NAMED])
+    return f"{len(names)}: {shown}" + (", ..." if len(names) > NAMED else "")
 
 
 def broken_rows() -> list[str]:
@@ -73,13 +75,6 @@ def broken_rows() -> list[str]:
         for family in zoo.FAMILIES.values()
         if family.broken
     ]
-
-
-def retention_row(name: str, found: Sequence[Retention]) -> str:
-    """Return one line of the conversation table."""
-    cells = [f"{r.continued} of {r.prompt + ANSWER}, {r.edited} of {r.prompt}" for r in found]
-    cells += ["longer than its position table"] * (len(LENGTHS) - len(cells))
-    return f"| {name} | " + " | ".join(cells) + " |"
 
 
 def storage_rows() -> list[str]:
@@ -101,21 +96,19 @@ def _kib(nbytes: float) -> str:
     return f"{nbytes / 1024:,.1f} KiB"
 
 
-def render(
-    matrix: Mapping[str, FamilyResult], conversations: Mapping[str, Sequence[Retention]]
-) -> str:
+def render(records: Sequence[Record]) -> str:
     """Return the whole page."""
     parts = [
         _INTRODUCTION,
-        "| family | " + " | ".join(POSITIONS) + " | controls |",
-        "|---|" + "---|" * (len(POSITIONS) + 1),
-        *(family_row(result) for result in matrix.values()),
+        "| cache classes | families | " + " | ".join(POSITIONS) + " | controls |",
+        "|---|---|" + "---|" * (len(POSITIONS) + 1),
+        *mixture_rows(records, lambda each: each.cells),
         "",
         *broken_rows(),
         _CONVERSATIONS,
-        "| family | " + " | ".join(f"{length:,}" for length in LENGTHS) + " |",
-        "|---|" + "---|" * len(LENGTHS),
-        *(retention_row(name, found) for name, found in conversations.items()),
+        "| cache classes | families | " + " | ".join(f"{length:,}" for length in LENGTHS) + " |",
+        "|---|---|" + "---|" * len(LENGTHS),
+        *mixture_rows(records, lambda each: each.turns),
         _STORAGE,
         "| model | bytes per token (state: per snapshot) | stored | needed | everything per block "
         "| ratio |",
@@ -169,5 +162,3 @@ steps. The steps matter, and not because of the cache:
 A cache of recurrent state alone does not say how many tokens it has seen. A session can tell that
 nothing was fed at all, but not that a token was fed and never recorded.
 """
-
-PROSE = (_INTRODUCTION, _CONVERSATIONS, _STORAGE, _EXACTNESS)

@@ -4,6 +4,7 @@ Families of one mixture take the same way through the store, so every run measur
 each, and the nightly run all of them.
 """
 
+import re
 from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple
@@ -40,6 +41,12 @@ def _kept(name: str) -> Kept:
 def mixture(name: str) -> Mixture:
     """How each layer of a family's prompt cache is kept and ages, and in which precision."""
     return _kept(name).mixture
+
+
+def classes(name: str) -> str:
+    """The cache classes of a family and how their layers age, for a reader: no sizes, no dtypes."""
+    plain = (re.sub(r" of mlx\.core\.\w+$", "", each) for each in mixture(name))
+    return " + ".join(sorted({re.sub(r"(?:\w+\.)+|(?<=window)\d+", "", each) for each in plain}))
 
 
 def _described(layer: Any) -> str:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fidelity.conversation import LENGTHS, lengths_of, retention
-from fidelity.document import PATH, retention_row
 from fidelity.mixtures import NAMES, representatives
+from fidelity.record import read, turns_cell
 
 # One family of each kind of layer group, and of each mixture of them.
 AT_3000 = ["qwen3", "deepseek_v3", "gpt_oss", "qwen3_next", "falcon_h1", "recurrent_gemma"]
@@ -23,24 +23,16 @@ CASES = [
 ]
 
 
-def page_cells(name: str) -> list[str]:
-    """The page's entries for a family, one per prompt length."""
-    head = f"| {name} | "
-    rows = [line for line in PATH.read_text().splitlines() if line.startswith(head)]
-    return rows[1].removeprefix(head).removesuffix(" |").split(" | ")
-
-
 @pytest.mark.parametrize(("name", "length"), CASES)
 def test_two_turns_share_what_they_should(name: str, length: int, tmp_path: Path) -> None:
     found = retention(name, length, tmp_path)
     assert found.good, found
-    cell = retention_row(name, [found]).split(" | ")[1].removesuffix(" |")
-    assert page_cells(name)[LENGTHS.index(length)] == cell
+    assert read()[name].turns[LENGTHS.index(length)] == turns_cell(found)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_page_has_nine_tenths_at_every_length(name: str) -> None:
-    cells = page_cells(name)[: len(lengths_of(name))]
+def test_the_record_has_nine_tenths_at_every_length(name: str) -> None:
+    cells = read()[name].turns[: len(lengths_of(name))]
     assert len(cells) >= 2
     for cell in cells:
         for part in cell.split(", "):

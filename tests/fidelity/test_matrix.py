@@ -1,14 +1,16 @@
 """Every kind of restore from every tier: measured again, and compared with the page."""
 
+import re
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from fidelity.cases import LONG_ANSWER, POSITIONS
-from fidelity.document import PATH, PROSE, broken_rows, family_row
+from fidelity.document import PATH, render
 from fidelity.matrix import TIERS, FamilyResult, measure
-from fidelity.mixtures import NAMES, mixture, nightly, others, representatives
+from fidelity.mixtures import NAMES, classes, mixture, nightly, others, representatives
+from fidelity.record import matrix_cells, read
 
 GROUP = 12
 EXPECTED = {
@@ -38,12 +40,6 @@ def group_of(name: str) -> tuple[str, ...]:
     return names[start : start + GROUP]
 
 
-def matrix_rows() -> list[str]:
-    """The lines of the page's first table that are about a family."""
-    table = PATH.read_text().partition("\n## Two turns")[0]
-    return [line for line in table.splitlines() if line.startswith("| ") and "====" in line]
-
-
 @pytest.mark.parametrize("name", [*representatives(), *nightly(others())])
 def test_every_cell_is_restored_bit_for_bit_and_its_controls_fail(name: str, root: Path) -> None:
     result = measured(group_of(name), root)[name]
@@ -55,21 +51,31 @@ def test_every_cell_is_restored_bit_for_bit_and_its_controls_fail(name: str, roo
             assert cell.exact, (position, tier)
             assert cell.controls > 0, (position, tier)
             assert cell.missed == [], (position, tier)
-    assert family_row(result) in PATH.read_text().splitlines()
+    assert read()[name].cells == matrix_cells(result)
 
 
-def test_the_page_has_a_row_for_every_family_of_the_zoo() -> None:
-    text = PATH.read_text()
-    assert [name for name in NAMES if f"\n| {name} |" not in text] == []
-    assert all(row in text for row in broken_rows())
+def test_every_family_of_the_zoo_is_on_record_with_its_cache_classes() -> None:
+    assert {name: each.classes for name, each in read().items()} == {
+        name: classes(name) for name in NAMES
+    }
 
 
-def test_the_page_has_one_result_for_each_mixture() -> None:
-    rows = dict(line[2:].split(" | ", 1) for line in matrix_rows())
+def test_the_record_has_one_result_for_each_mixture() -> None:
+    records = read()
     stands_for = {mixture(name): name for name in representatives()}
-    assert [name for name in NAMES if rows[name] != rows[stands_for[mixture(name)]]] == []
+    assert [
+        name for name in NAMES if records[name].cells != records[stands_for[mixture(name)]].cells
+    ] == []
 
 
-def test_the_page_says_what_the_module_says() -> None:
-    text = PATH.read_text()
-    assert [part for part in PROSE if part.strip() not in text] == []
+def test_the_page_is_what_the_records_make() -> None:
+    assert PATH.read_text(encoding="utf-8") == render(list(read().values()))
+
+
+def test_the_page_counts_every_family_once_in_each_table() -> None:
+    text = PATH.read_text(encoding="utf-8")
+    matrix, _heading, turns = text.partition("\n## Two turns")
+    for table in (matrix, turns):
+        counts = re.findall(r"^\| [^|]+ \| (\d+): ", table, re.MULTILINE)
+        assert sum(map(int, counts)) == len(NAMES)
+        assert len(counts) < len(NAMES) / 4

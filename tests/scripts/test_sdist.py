@@ -35,3 +35,7 @@ def test_every_file_that_the_documents_link_is_in_the_sdist(names: set[str]) -> 
 def test_every_program_of_a_folder_is_in_the_sdist(folder: str, names: set[str]) -> None:
     programs = {path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob("*.py")}
     assert programs - names == set()
+
+
+def test_what_the_build_reads_is_in_the_sdist(names: set[str]) -> None:
+    assert {"README.md", "LICENSE", "hatch_build.py", "pyproject.toml"} <= names

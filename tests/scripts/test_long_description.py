@@ -1,0 +1,61 @@
+"""What a package index shows: the README, with links that work there."""
+
+import importlib.util
+import re
+from collections.abc import Callable
+from email import message_from_string
+from pathlib import Path
+
+import pytest
+from hatchling.metadata.core import ProjectMetadata
+from hatchling.metadata.spec import get_core_metadata_constructors
+from hatchling.plugin.manager import PluginManager
+
+ROOT = Path(__file__).parents[2]
+Published = Callable[[str, str | None], str]
+TEXT = """[clients](docs/clients.md#aider), [MLX](https://github.com/ml-explore/mlx), [below](#x).
+
+![a plot](docs/replay.svg)
+
+```python
+layers[0](tokens)
+```
+"""
+
+
+@pytest.fixture(scope="module")
+def published() -> Published:
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: Published = module.published
+    return found
+
+
+def test_without_a_repository_relative_links_are_their_words(published: Published) -> None:
+    assert published(TEXT, None) == TEXT.replace(
+        "[clients](docs/clients.md#aider)", "clients"
+    ).replace("![a plot](docs/replay.svg)", "*a plot*")
+
+
+def test_with_a_repository_they_lead_there(published: Published) -> None:
+    text = published(TEXT, "https://example.org/a/b/")
+    assert "[clients](https://example.org/a/b/blob/HEAD/docs/clients.md#aider)" in text
+    assert "![a plot](https://example.org/a/b/raw/HEAD/docs/replay.svg)" in text
+    assert "layers[0](tokens)" in text
+    assert "[below](#x)" in text
+
+
+def test_the_metadata_have_the_readme_without_links_that_lead_nowhere() -> None:
+    metadata = ProjectMetadata(str(ROOT), PluginManager())
+    message = message_from_string(get_core_metadata_constructors()["2.4"](metadata))
+    assert message["Description-Content-Type"] == "text/markdown"
+    body = message.get_payload()
+    assert isinstance(body, str)
+    assert "# omlx-cache" in body
+    prose = re.sub(r"```.*?```", "", body, flags=re.DOTALL)
+    targets = re.findall(r"\]\(([^)\s]+)\)", prose)
+    assert targets
+    assert [each for each in targets if "://" not in each and not each.startswith("#")] == []
