@@ -27,6 +27,15 @@ class Ending(Protocol):
     def empty_hot(self) -> None: ...
 
 
+class Rates(Protocol):
+    """What keeps the rates at which models compute; raises nothing."""
+
+    def step(self) -> None:
+        """Have written what is worth it; returns at once."""
+
+    def close(self, timeout: float) -> None: ...
+
+
 @dataclass(eq=False, slots=True)
 class StoreParts:
     """The tiers, threads and socket of one store; none of them refers to the store.
@@ -40,13 +49,16 @@ class StoreParts:
     prefetcher: Prefetcher
     restores: RestoreQueue
     control: ControlServer | None
+    rates: Rates
     pid: int = field(default_factory=os.getpid)
     ended: bool = False
 
     def settle(self) -> None:
-        """Give back what lost sessions and lost restores held: they may hold the store."""
+        """Give back what lost sessions and lost restores held, which may hold the store; have
+        rates kept."""
         self.restores.settle()
         self.tiers.counters.requests()
+        self.rates.step()
 
     def close(self, timeout: float) -> bool:
         """Write what is pending, end the threads, remove the socket, free the hot tier; within
@@ -65,6 +77,7 @@ class StoreParts:
         if self.control is not None:
             self.control.close(left())
         clean = self.tiers.stop_writing(left()) and clean
+        self.rates.close(min(left(), THREADS_SECONDS))
         # What is still being read is of no use to anybody.
         deadline = min(deadline, time.monotonic() + THREADS_SECONDS)
         self.restores.shutdown(left())

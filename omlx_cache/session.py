@@ -15,6 +15,8 @@ from omlx_cache.commit.progress import Extent, Progress, extent_of
 from omlx_cache.commit.staging import Staging
 from omlx_cache.pages.cut import Source
 from omlx_cache.pages.layout import Layout, layout_of
+from omlx_cache.requests.log import AskedRequest
+from omlx_cache.requests.timer import PromptTimer
 from omlx_cache.results import CommitResult
 from omlx_cache.scope import unsupported
 from omlx_cache_storage.interrupts import deferred, uninterrupted
@@ -55,8 +57,11 @@ class Session:
         self._progress: Progress | None = None
         self._committer: Committer | None = None
         self._asked = scope.ask(self._prompt_length)
+        self._timer = PromptTimer(self._asked, self._prompt_length)
         self._counters.add(live_sessions=1)
-        self._finalizer = weakref.finalize(self, _abandon, self._staging, self._counters)
+        self._finalizer = weakref.finalize(
+            self, _abandon, self._staging, self._counters, self._asked
+        )
         began = time.perf_counter()
         try:
             self._begin(begun, deadline)
@@ -124,6 +129,11 @@ class Session:
         return list(self._prompt_tokens)
 
     @property
+    def asked(self) -> AskedRequest:
+        """The request's record, for a batch that computes it."""
+        return self._asked
+
+    @property
     def remaining_tokens(self) -> list[int]:
         """The prompt's tokens that were not restored."""
         return self._prompt_tokens[self.cached_tokens : self._prompt_length]
@@ -174,6 +184,7 @@ class Session:
             return 0
         stop = min(self._fed + step, self._prompt_length)
         self._planned = min([s for s in self._splits if self._fed < s < stop], default=stop)
+        self._timer.begin(self._fed)
         return self._planned - self._fed
 
     def prefill_chunks(self, step: int = 2048) -> Iterator[list[int]]:
@@ -183,14 +194,12 @@ class Session:
         and MLX is evaluated for it, when the loop asks for the next chunk.
         """
         while count := self.next_stop(step):
-            began = time.perf_counter()
             stop = self._fed + count
             yield self._prompt_tokens[self._fed : stop]
             with deferred:
                 self.checkpoint(stop)
                 # Whatever the cache says: a loop that feeds another cache must end too.
                 self._fed = stop
-                self._asked.computed(count, time.perf_counter() - began)
 
     @uninterrupted
     def checkpoint(
@@ -206,8 +215,17 @@ class Session:
         Call it when `position` tokens (default: as the cache says, else what `next_stop` asked
         for) have been fed. Evaluates the arrays it copies; waits for nothing. Skips, counted, when
         the cache is elsewhere. `row` has the growing caches' tokens from `stored` on, for a batch
-        whose extracted caches are costly to read.
+        whose extracted caches are costly to read. What was fed since `next_stop` counts as computed
+        from there to here.
         """
+        try:
+            self._checkpoint(position, prompt_cache, row)
+        finally:
+            self._timer.reach(self._planned if position is None else position)
+
+    def _checkpoint(
+        self, position: int | None, prompt_cache: Sequence[Any] | None, row: Source | None
+    ) -> None:
         layout = self._live_layout(prompt_cache)
         if layout is None or self._committer is None or self._finished or self._staging.closed:
             self._fed = position if position is not None else self._fed
@@ -372,9 +390,10 @@ def _finish(staging: Staging, counters: Counters) -> None:
     counters.add(live_sessions=-1)
 
 
-def _abandon(staging: Staging, counters: Counters) -> None:
+def _abandon(staging: Staging, counters: Counters, asked: AskedRequest) -> None:
     """Clean up after a session that was lost. A finalizer: it may run anywhere, under any lock."""
     counters.defer(lambda: _finish(staging, counters))
+    counters.defer(lambda: asked.ended(0))
 
 
 def _is_used(layout: Layout) -> bool:

@@ -24,6 +24,7 @@ from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.origin import render
 from omlx_cache.upkeep.keeper import keeper
+from omlx_cache.upkeep.rates import RateKeeper
 from omlx_cache.upkeep.relief import Relief
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.disk import FileSystem
@@ -112,6 +113,7 @@ class BlockStore(Tiers):
             self._prefetcher,
             self.restores,
             self._start_control(),
+            RateKeeper(self.counters.work, None if s.hot_cache_only else s.cold_dir),
         )
         keeper.keep(self._parts)
         self._finalizer = weakref.finalize(self, _lose, self._parts)

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from omlx_cache.control.errors import ControlError
 from omlx_cache.identity.software import installed
+from omlx_cache.requests.log import RequestLog
 from omlx_cache.version import VERSION
 from omlx_cache_storage.documents import as_versions
 from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey
@@ -32,6 +33,8 @@ class Answering(Protocol):
     def identity(self) -> Mapping[str, object]: ...
     def configuration(self) -> Mapping[str, object]: ...
     def stats(self) -> Stats: ...
+    @property
+    def requests(self) -> RequestLog: ...
     def listing(self) -> list[ListedPage]: ...
     def readable_document(self, digest: BlockKey) -> Mapping[str, object]: ...
     def created_ns(self, digest: BlockKey) -> int | None: ...
@@ -50,6 +53,7 @@ def handlers(store: Answering) -> dict[str, Handler]:
         "ps": lambda args: _ps(store),
         "config": lambda args: {**store.identity(), **store.configuration()},
         "ls": lambda args: _ls(store, args),
+        "requests": lambda args: _requests(store, args),
         "inspect": lambda args: _inspect(store, args),
         "flush": lambda args: {"durable": store.flush(_timeout(args))},
         "clear": lambda args: _clear(store, args),
@@ -99,6 +103,17 @@ def _ls(store: Answering, args: Mapping[str, object]) -> list[dict[str, object]]
     except NoSuchNamespace as error:
         code = "ambiguous" if error.matches else "not_found"
         raise ControlError(code, str(error)) from error
+
+
+def _requests(store: Answering, args: Mapping[str, object]) -> dict[str, object]:
+    """The records of requests beyond the number `after` (without it: those under way), and those of
+    `open` that are still remembered; `upto` is what `after` is next."""
+    after, numbers = _count(args, "after"), args.get("open", [])
+    if not isinstance(numbers, list) or not all(isinstance(n, int) for n in numbers):
+        raise ControlError("bad_request", "open must be a list of numbers")
+    limit = min(_limit(args), DEFAULT_LIMIT)
+    page = store.requests.page(-1 if after is None else after, set(numbers), limit)
+    return {"upto": page.upto, "records": [record.to_dict() for record in page.records]}
 
 
 def _inspect(store: Answering, args: Mapping[str, object]) -> list[dict[str, object]]:

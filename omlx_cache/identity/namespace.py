@@ -1,6 +1,7 @@
 """The namespace document: everything that makes KV incompatible, and its digest."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -52,3 +53,12 @@ def make_namespace(
     }
     digest = namespace_digest(document)
     return Namespace(digest, {**document, "label": label} if label else document)
+
+
+def computed_by(document: Mapping[str, object]) -> str:
+    """Return what stands for a namespace's model on its kind of machine: namespaces of other salts
+    and settings share how fast it computes. Empty for an empty document."""
+    parts = [document.get(name) for name in ("model", "adapter", "architecture")]
+    if parts == [None, None, None]:
+        return ""
+    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()

@@ -4,6 +4,7 @@ The generator pads and merges the caches of its requests, so a session's own cac
 away when its request starts, and what is stored is extracted from the batch.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count, pairwise
@@ -14,6 +15,8 @@ from mlx_lm.generate import BatchGenerator
 from omlx_cache.begun import Begun
 from omlx_cache.integrations.rows import paged_source, row_of
 from omlx_cache.prefix import PrefixCache
+from omlx_cache.requests.log import AskedRequest
+from omlx_cache.requests.timer import BatchTimer
 from omlx_cache.results import CommitResult
 from omlx_cache.session import Session
 
@@ -62,6 +65,7 @@ class CachedBatchGenerator:
         self._requests: dict[int, _Request] = {}
         self._waiting: dict[int, _Waiting] = {}
         self._uids = count()
+        self._timer = BatchTimer(self._asked)
 
     def __len__(self) -> int:
         """Requests that are not finished."""
@@ -129,6 +133,10 @@ class CachedBatchGenerator:
         insert(Session(begun, None if begun.ready else 0.0))
         return True
 
+    def _asked(self, inner: Any) -> AskedRequest | None:
+        request = self._requests.get(inner)
+        return None if request is None else request.session.asked
+
     def cached_tokens(self, uid: int) -> int:
         """Return how many tokens of a live request's prompt were restored, 0 while it waits."""
         inner = self._inner(uid)
@@ -155,7 +163,9 @@ class CachedBatchGenerator:
     def next(self) -> list[BatchedToken]:
         """Do one step of prefill and decoding, store what became due, and return the tokens."""
         self._start_waiting()
+        began = time.perf_counter()
         prompts, generated = self._generator.next()
+        self._timer.step(prompts, time.perf_counter() - began)
         for response in prompts:
             if response.uid in self._requests and not response.end_of_prompt:
                 request = self._requests[response.uid]
@@ -195,6 +205,7 @@ class CachedBatchGenerator:
             return False
         assert inner is not None
         self._generator.remove([inner])
+        self._timer.forget(inner)
         self._requests.pop(inner).session.abort()
         return True
 

@@ -3,13 +3,16 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from omlx_cache import reasons
+from omlx_cache.identity.namespace import computed_by
 from omlx_cache.requests.record import RequestRecord
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.stats import Counters
+from omlx_cache_storage.work import RequestWork
 
 REMEMBERED = 512
 
@@ -20,8 +23,9 @@ class AskedRequest:
     Mutable: `_record` is replaced, guarded by the log's lock.
     """
 
-    def __init__(self, log: "RequestLog", record: RequestRecord) -> None:
+    def __init__(self, log: "RequestLog", record: RequestRecord, work: RequestWork) -> None:
         self._log = log
+        self._work = work
         self._began = time.perf_counter()
         self._record = record
 
@@ -34,18 +38,20 @@ class AskedRequest:
         """Note what was restored, and count it in the store's sums."""
         self._note(restored_tokens=tokens, cold_tokens=cold, restore_seconds=seconds, reason=reason)
         word = None if reason is None else reasons.word(reason)
-        self._log.counters.request(self._record.prompt_tokens, tokens, cold, seconds, word)
+        self._log.counters.request(self._record.prompt_tokens, tokens, cold, word)
+        self._work.restored(tokens, seconds)
 
     @uninterrupted
     def computed(self, tokens: int, seconds: float) -> None:
-        """Note tokens of the prompt that were computed, and the time that took."""
+        """Note tokens of the prompt that were computed in the last `seconds`; 0 seconds for one
+        that a step of decoding took along."""
         record = self._record
         self._note(
             computed_tokens=record.computed_tokens + tokens,
             compute_seconds=record.compute_seconds + seconds,
         )
         self._log.counters.add(prefilled_tokens=tokens)
-        self._log.counters.add_seconds("prefill", seconds)
+        self._work.computed(tokens, seconds)
 
     @uninterrupted
     def held(self, seconds: float) -> None:
@@ -65,6 +71,13 @@ class AskedRequest:
                 self._record = replace(self._record, **values)  # type: ignore[arg-type]
 
 
+class RecordPage(NamedTuple):
+    """A part of a log: `upto` is the number up to which it has all that is remembered."""
+
+    upto: int
+    records: tuple[RequestRecord, ...]
+
+
 class RequestLog:
     """Remembers the latest 512 requests. Any thread may call. `lock` guards `_latest`, `_count` and
     the records, and is held over no I/O."""
@@ -79,19 +92,37 @@ class RequestLog:
     def ask(self, namespace: str, document: Mapping[str, object], tokens: int) -> AskedRequest:
         """Begin the record of a request for a prompt of so many tokens; `document` describes the
         namespace (its model's label and its salt's digest)."""
+        label = str(document.get("label", ""))
+        work = self.counters.work.request(computed_by(document), label, namespace)
         with self.lock:
             self._count += 1
             record = RequestRecord(
                 number=self._count,
                 asked_at=time.time(),
                 namespace=namespace,
-                model=str(document.get("label", "")),
+                model=label,
                 salt=str(document.get("salt", "")),
                 prompt_tokens=tokens,
             )
-            asked = AskedRequest(self, record)
+            asked = AskedRequest(self, record, work)
             self._latest.append(asked)
         return asked
+
+    @uninterrupted
+    def page(self, after: int, open_numbers: Collection[int], limit: int) -> RecordPage:
+        """Return `limit` of the records beyond `after`, oldest first, and of the older ones those
+        with these numbers: a reader that asks so again and again sees each request end, or that it
+        was forgotten. A negative `after` is behind the latest: those that are under way."""
+        with self.lock:
+            known = [asked.record for asked in self._latest]
+            count = self._count
+        if after < 0:
+            under_way = [record for record in known if record.total_seconds is None]
+            return RecordPage(count, tuple(under_way))
+        older = [r for r in known if r.number <= after and r.number in open_numbers]
+        newer = [r for r in known if r.number > after][:limit]
+        upto = newer[-1].number if newer else count
+        return RecordPage(upto, (*older, *newer))
 
     @uninterrupted
     def records(self, after: int = 0) -> list[RequestRecord]:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 
 from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache_storage.work import WorkMeter
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,12 @@ class WriterUsage:
 
 @dataclass(frozen=True, slots=True)
 class RequestStats:
-    """Sessions and what they restored. `hit_ratio` is restored over asked tokens."""
+    """Sessions and what they restored. `hit_ratio` is restored over asked tokens.
+
+    Seconds are wall time: what several requests did at once counts once. `saved_seconds` is what
+    the restored tokens would have taken at their model's `prefill_tokens_per_second`, less the time
+    that restoring took, and negative when that took longer; 0 while no rate is known.
+    """
 
     sessions: int
     live_sessions: int
@@ -81,6 +87,7 @@ class RequestStats:
     prefilled_tokens: int
     prefill_seconds: float
     saved_seconds: float
+    prefill_tokens_per_second: Mapping[str, float]
     stored_pages: int
     stored_bytes: int
     rejected_pages: int
@@ -138,16 +145,18 @@ class Stats:
         requests = {
             name: getattr(self.requests, name) for name in RequestStats.__dataclass_fields__
         }
-        requests["misses"] = dict(self.requests.misses)
-        requests["skips"] = dict(self.requests.skips)
+        for name in ("misses", "skips", "prefill_tokens_per_second"):
+            requests[name] = dict(requests[name])
         document["requests"] = {**requests, "hit_ratio": self.requests.hit_ratio}
         return document
 
 
 @dataclass
 class Counters:
-    """Thread-safe sums: `_lock` guards every field but `_deferred`, whose operations are atomic."""
+    """Thread-safe sums: `_lock` guards every field but `_deferred`, whose operations are atomic,
+    and `work`, which guards itself."""
 
+    work: WorkMeter = field(default_factory=WorkMeter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _sums: Counter[str] = field(default_factory=Counter)
     _seconds: dict[str, float] = field(default_factory=dict)
@@ -172,11 +181,9 @@ class Counters:
             release()
 
     @uninterrupted
-    def request(
-        self, asked: int, restored: int, cold: int, seconds: float, reason: str | None
-    ) -> None:
-        """Count one request: tokens asked for, restored, and restored from the disk; the seconds
-        that took; and the word for why it was not more."""
+    def request(self, asked: int, restored: int, cold: int, reason: str | None) -> None:
+        """Count one request: tokens asked for, restored, and restored from the disk; and the word
+        for why it was not more."""
         self.add(
             sessions=1,
             asked_tokens=asked,
@@ -184,10 +191,6 @@ class Counters:
             restored_cold_tokens=cold,
             restored_hot_tokens=restored - cold,
         )
-        self.add_seconds("restore", seconds)
-        rate = self.prefill_rate()
-        if restored and rate:
-            self.add_seconds("saved", restored / rate - seconds)
         if reason is not None:
             self.miss(reason)
 
@@ -239,15 +242,9 @@ class Counters:
             self._snapshot_bytes -= nbytes
 
     @uninterrupted
-    def prefill_rate(self) -> float:
-        """Return the tokens a second that prefills took so far; 0.0 before the first."""
-        with self._lock:
-            seconds = self._seconds.get("prefill", 0.0)
-            return self._sums["prefilled_tokens"] / seconds if seconds else 0.0
-
-    @uninterrupted
     def requests(self) -> RequestStats:
         self._run_deferred()
+        work = self.work.totals()
         with self._lock:
             sums, seconds = self._sums, self._seconds
             return RequestStats(
@@ -258,11 +255,12 @@ class Counters:
                 restored_tokens=sums["restored_tokens"],
                 restored_hot_tokens=sums["restored_hot_tokens"],
                 restored_cold_tokens=sums["restored_cold_tokens"],
-                restore_seconds=seconds.get("restore", 0.0),
+                restore_seconds=work.restore_seconds,
                 commit_seconds=seconds.get("commit", 0.0),
                 prefilled_tokens=sums["prefilled_tokens"],
-                prefill_seconds=seconds.get("prefill", 0.0),
-                saved_seconds=seconds.get("saved", 0.0),
+                prefill_seconds=work.prefill_seconds,
+                saved_seconds=work.saved_seconds,
+                prefill_tokens_per_second=MappingProxyType(dict(work.tokens_per_second)),
                 stored_pages=sums["stored_pages"],
                 stored_bytes=sums["stored_bytes"],
                 rejected_pages=sums["rejected_pages"],

@@ -10,6 +10,7 @@ from omlx_cache_storage.cold.document import (
     has_fields,
     read_document,
 )
+from omlx_cache_storage.cold.rates import parse_rate
 from omlx_cache_storage.documents import FORMAT, label, salt, versions
 
 from .mutate import nested, spoil_bytes, spoil_value
@@ -22,6 +23,8 @@ SAMPLE = {
     "salt": "text:" + "cd" * 32, "software": {"mlx": "0.30.1", "mlx-lm": "0.29.0"},
 }  # fmt: skip
 
+RATE = {"model": "ab" * 32, "tokens": 45_678, "seconds": 12.5}
+
 
 def one(data: bytes) -> bool:
     document = read_document(Path("namespace.json"), OneFile(data))
@@ -29,6 +32,8 @@ def one(data: bytes) -> bool:
     assert isinstance(label(document), str)
     assert len(salt(document)) <= 256
     assert versions(document) == {} or FORMAT in versions(document)
+    kept = parse_rate(document)
+    assert kept is None or 0 < kept.rate.per_second < 1e10
     has_fields(document, {"model": "ab" * 32, "salt": None})
     if not document or len(data) > 2 * KIB:
         # Larger ones are read alike, and indenting what is nested takes its square.
@@ -55,7 +60,7 @@ def vary(rng: Random, sample: bytes) -> bytes:
 
 
 def samples() -> list[bytes]:
-    return [encode_document(SAMPLE), encode_document({})]
+    return [encode_document(SAMPLE), encode_document({}), encode_document(RATE)]
 
 
 TARGET = Target("document", samples, vary, one, constant=80 * MIB)

@@ -117,6 +117,17 @@ def test_a_dropped_reference_frees_everything(model: Any, cache: PrefixCache) ->
     assert_nothing_left(cache.store)
 
 
+def test_the_record_of_a_session_that_was_lost_ends(cache: PrefixCache) -> None:
+    session = cache.session(PROMPT)
+    (record,) = cache.store.requests.records()
+    assert record.total_seconds is None
+    del session
+    gc.collect()
+    cache.store.stats()
+    (record,) = cache.store.requests.records()
+    assert record.total_seconds is not None
+
+
 def test_a_second_commit_stores_nothing(model: Any, cache: PrefixCache) -> None:
     with cache.session(PROMPT) as session:
         prefill(model, session, 32)

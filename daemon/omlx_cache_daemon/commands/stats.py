@@ -1,4 +1,4 @@
-"""`omlx-cache stats`: the counters and gauges of a store, once or again and again."""
+"""`omlx-cache stats`: the counters and gauges of a store, or its rates, line by line."""
 
 import argparse
 import sys
@@ -6,27 +6,24 @@ import time
 from collections.abc import Iterator, Mapping
 
 from omlx_cache_daemon.client import Client
-from omlx_cache_daemon.errors import OK, NobodyThere
+from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.options import add_format_option, positive_seconds
-from omlx_cache_daemon.render import (
-    facts,
-    is_interactive,
-    print_json,
-    print_json_line,
-    quantity,
-)
-from omlx_cache_daemon.replies import as_map
+from omlx_cache_daemon.rates import COLUMNS, cells, rates
+from omlx_cache_daemon.render import facts, print_json, print_json_line, quantity
+from omlx_cache_daemon.replies import Map, as_map
 from omlx_cache_daemon.stores import add_store_options, the_one
-
-_CLEAR = "\x1b[2J"
-_HOME = "\x1b[H"
-_CLEAR_REST = "\x1b[J"
+from omlx_cache_daemon.watching import Lines, ask, until_interrupted
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser("stats", help="show what a store counts and holds")
     parser.add_argument(
-        "--watch", type=positive_seconds, metavar="SECONDS", help="repeat until interrupted"
+        "--watch",
+        type=positive_seconds,
+        nargs="?",
+        const=1.0,
+        metavar="SECONDS",
+        help="print a line of rates every second, or so many, until interrupted",
     )
     add_store_options(parser)
     add_format_option(parser)
@@ -35,7 +32,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     client = the_one(args)
     if args.watch is not None:
-        return _watch(client, args.watch, as_json=args.format == "json")
+        _watch(client, args.watch, as_json=args.format == "json")
+        return OK
     stats = as_map(client.call("stats"))
     if args.format == "json":
         print_json(stats)
@@ -63,27 +61,19 @@ def _leaves(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
             yield f"{prefix}{name}", value
 
 
-def _watch(client: Client, seconds: float, *, as_json: bool) -> int:
-    """Redraw until interrupted, which is the normal end; raises NobodyThere when the store goes."""
-    redraws = is_interactive(sys.stdout) and not as_json
-    if redraws:
-        sys.stdout.write(_CLEAR)
-    try:
-        while True:
-            stats = _fetch(client)
-            if as_json:
-                print_json_line(stats)
-            else:
-                text = render(stats)
-                sys.stdout.write(f"{_HOME}{text}{_CLEAR_REST}" if redraws else f"{text}\n")
-            sys.stdout.flush()
-            time.sleep(seconds)
-    except KeyboardInterrupt:
-        return OK
+def _watch(client: Client, seconds: float, *, as_json: bool) -> None:
+    """Print a row of rates every so many seconds; the first is the mean since the store's start."""
+    before: Map | None = None
+    lines = Lines(COLUMNS)
 
+    def look() -> None:
+        nonlocal before
+        stats = ask(client, "stats")
+        row = rates(before, stats)
+        before = stats
+        if as_json:
+            print_json_line({"at": time.time(), **row, "stats": stats})
+        else:
+            lines.print(cells(row))
 
-def _fetch(client: Client) -> dict[str, object]:
-    try:
-        return as_map(client.call("stats"))
-    except NobodyThere as error:
-        raise NobodyThere(f"the store has gone: {error}") from error
+    until_interrupted(look, seconds)

@@ -22,6 +22,7 @@ from omlx_cache.integrations.mlx_lm.lanes import (
 )
 from omlx_cache.integrations.mlx_lm.models import ModelCaches
 from omlx_cache.prefix import PrefixCache
+from omlx_cache.requests.timer import PromptTimer
 from omlx_cache.scope import RestoredSequence
 from omlx_cache.session import Session
 from omlx_cache_storage.keys import as_tokens
@@ -110,7 +111,10 @@ def _with_session(
     )
     with closing(responses):
         try:
-            for response in responses:
+            for number, response in enumerate(responses):
+                if number == 0:
+                    # The prompt's last token, which mlx-lm's own loop has fed.
+                    session.asked.computed(1, 0.0)
                 session.append(response.token)
                 yield replace(response, prompt_tokens=len(prompt), prompt_tps=rate)
         except GeneratorExit:
@@ -172,10 +176,16 @@ def _with_lanes(
         options["prompt_progress_callback"] = _then(
             options.get("prompt_progress_callback"), lambda done: store(tokens[: cached + done])
         )
+    timer = PromptTimer(asked, len(tokens))
+    options["prompt_progress_callback"] = _timed(
+        options.get("prompt_progress_callback"), timer, cached
+    )
     responses = upstream(model, tokenizer, mx.array(tokens[cached:]), prompt_cache=live, **options)
+    timer.begin(cached)
     try:
         with closing(responses):
             for response in responses:
+                timer.reach_end()
                 fed.append(response.token)
                 yield replace(response, prompt_tokens=len(tokens))
     except GeneratorExit:
@@ -197,6 +207,18 @@ def _then(progress: Progress | None, prefilled: Callable[[int], None]) -> Progre
             prefilled(done)
 
     return both
+
+
+def _timed(progress: Progress | None, timer: PromptTimer, cached: int) -> Progress:
+    """Return a progress call-back that has the computing measured, and not what is stored of it."""
+
+    def timed(done: int, total: int) -> None:
+        timer.reach(cached + done)
+        if progress is not None:
+            progress(done, total)
+        timer.begin(cached + done)
+
+    return timed
 
 
 def _encode(tokenizer: Any, prompt: str | Sequence[int]) -> list[int]:

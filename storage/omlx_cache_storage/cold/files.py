@@ -16,7 +16,7 @@ from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
 from omlx_cache_storage.cold.document import MAX_DOCUMENT_BYTES, encode_document
 from omlx_cache_storage.cold.records import ENTRY_BYTES, SMALL_FILE_BYTES
 from omlx_cache_storage.cold.temporary import TemporaryNames
-from omlx_cache_storage.format.names import NAMESPACE_FILE
+from omlx_cache_storage.format.names import NAMESPACE_FILE, RATE_FILE
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, PageId
 
@@ -25,6 +25,10 @@ TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
 # This directory holds a cache of omlx-cache: what is in it can be computed again.
 # For what this file is for, see https://bford.info/cachedir/
 """
+
+
+_DESCRIPTIONS = (NAMESPACE_FILE, RATE_FILE)
+"""What a namespace's directory holds beside pages: it goes with the last of them."""
 
 
 class PageFiles:
@@ -153,7 +157,8 @@ class PageFiles:
             shards = list(shard_directories(directory, self.fs))
             for path in (directory, *shards):
                 self._count(path)
-            self._count_file(os.path.join(directory, NAMESPACE_FILE))
+            for name in _DESCRIPTIONS:
+                self._count_file(os.path.join(directory, name))
             self.tidy([shard for shard in shards if shard not in used])
             if not shards:
                 self._tidy_namespace(directory)
@@ -204,11 +209,11 @@ class PageFiles:
             self._tidy_namespace(os.path.dirname(shard))
 
     def _tidy_namespace(self, directory: str) -> None:
-        document = os.path.join(directory, NAMESPACE_FILE)
         with contextlib.suppress(OSError):
-            if {entry.name for entry in self.fs.scan(directory)} <= {NAMESPACE_FILE}:
-                self.fs.remove(document)
-                self._forget(document)
+            if {entry.name for entry in self.fs.scan(directory)} <= {*_DESCRIPTIONS}:
+                for path in (os.path.join(directory, name) for name in _DESCRIPTIONS):
+                    self.fs.remove(path)
+                    self._forget(path)
                 self.fs.remove_directory(directory)
                 self._forget(directory)
 

@@ -1,5 +1,6 @@
 """mlx-lm's BatchGenerator, whose rows are stored while they are computed."""
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -10,6 +11,8 @@ from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.server.recovering import RecoveringBatchGenerator
 from omlx_cache.integrations.mlx_lm.server.replies import Reply
 from omlx_cache.integrations.rows import row_of
+from omlx_cache.requests.log import AskedRequest
+from omlx_cache.requests.timer import BatchTimer
 
 
 class Follows(Protocol):
@@ -29,10 +32,13 @@ class StoringBatchGenerator(RecoveringBatchGenerator):
     def __init__(self, *args: Any, follows: Follows, **options: Any) -> None:
         self._follows = follows
         self._followed: dict[int, Following | None] = {}
+        self._timer = BatchTimer(self._asked)
         super().__init__(*args, restore=follows.refetch, **options)
 
     def next(self) -> tuple[list[Any], list[Any]]:
+        began = time.perf_counter()
         prompts, generated = super().next()
+        self._timer.step(prompts, time.perf_counter() - began)
         for response in prompts:
             if not response.end_of_prompt:
                 self._store(response.uid)
@@ -42,6 +48,11 @@ class StoringBatchGenerator(RecoveringBatchGenerator):
             else:
                 self._forget(response.uid)
         return prompts, generated
+
+    def _asked(self, uid: Any) -> AskedRequest | None:
+        job = self._jobs.get(uid)
+        found = None if job is None or job.reply is None else job.reply.fetched
+        return None if found is None else found.asked
 
     def _dropped(self, uids: Sequence[int]) -> None:
         for uid in uids:
@@ -68,6 +79,7 @@ class StoringBatchGenerator(RecoveringBatchGenerator):
             following.row(row, lambda: self.extract_cache([uid])[uid][0])
 
     def _forget(self, uid: int) -> None:
+        self._timer.forget(uid)
         following = self._followed.pop(uid, None)
         if following is not None:
             following.close()

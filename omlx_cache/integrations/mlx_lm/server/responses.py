@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from mlx_lm.server import ModelProvider
+from mlx_lm.server import ModelProvider, Response
 
 from omlx_cache.integrations.mlx_lm.fetched import Fetched
 from omlx_cache.integrations.mlx_lm.following import Following
@@ -15,6 +15,7 @@ from omlx_cache.integrations.mlx_lm.server.batches import storing_batches
 from omlx_cache.integrations.mlx_lm.server.checked import CheckedResponseGenerator
 from omlx_cache.integrations.mlx_lm.server.limits import Limits
 from omlx_cache.integrations.mlx_lm.server.refusals import Unavailable
+from omlx_cache.requests.timer import PromptTimer
 from omlx_cache.store import BlockStore
 
 _log = logging.getLogger(__name__)
@@ -105,14 +106,20 @@ class _Lent(NamedTuple):
 
 
 class _Progress:
-    """The response queue of a request served alone; tells of prefill progress as it passes, and
-    ends the request with Unavailable when `cut` says so, which mlx-lm would not."""
+    """The response queue of a request served alone; tells of prefill progress as it passes, and of
+    tokens of the answer. Ends the request with Unavailable when `cut` says so, which mlx-lm would
+    not."""
 
     def __init__(
-        self, responses: Any, prefilled: Callable[[int], None], cut: Callable[[], bool]
+        self,
+        responses: Any,
+        prefilled: Callable[[int], None],
+        begun: Callable[[], None],
+        cut: Callable[[], bool],
     ) -> None:
         self._responses = responses
         self._prefilled = prefilled
+        self._begun = begun
         self._cut = cut
 
     def put(self, item: Any) -> None:
@@ -120,14 +127,17 @@ class _Progress:
             raise Unavailable("the server is ending")
         if isinstance(item, tuple):
             self._prefilled(item[0])
+        elif isinstance(item, Response):
+            self._begun()
         self._responses.put(item)
 
 
 class MeasuredResponseGenerator(CheckedResponseGenerator):
     """Logs each request when its last token is out, or when its client has gone.
 
-    The prefill rate that `saved_seconds` is computed from is measured here: tokens computed
-    over the time from the look-up to the first token, for prompts with a block or more to compute.
+    What is computed of a prompt is measured by the thread that computes it: here for those that
+    are served alone, by the batch for all others. The time to the first token would count what
+    others compute, again for each that waits.
     """
 
     def __init__(
@@ -136,11 +146,14 @@ class MeasuredResponseGenerator(CheckedResponseGenerator):
         self._store = store
         self._measured = cache
         cache.fetched = self._note_fetched
+        self._timer: PromptTimer | None = None
         super().__init__(provider, cache, limits)
 
     def _note_fetched(self, found: Fetched) -> None:
         if self.asked is not None:
             self.asked.fetched = found
+        self._timer = PromptTimer(found.asked, found.prompt_tokens)
+        self._timer.begin(found.restored_tokens)
 
     def _generate(self) -> None:
         with storing_batches(self._measured, lambda: self.asked):
@@ -149,8 +162,23 @@ class MeasuredResponseGenerator(CheckedResponseGenerator):
     def _serve_single(self, request: Any, stream: Any) -> None:
         responses, *rest = request
         with self._measured.lending():
-            watched = _Progress(responses, self._measured.prefilled, lambda: self.cutting)
+            watched = _Progress(responses, self._prefilled, self._begun, lambda: self.cutting)
             super()._serve_single((watched, *rest), stream)
+
+    def _prefilled(self, count: int) -> None:
+        found = None if self.asked is None else self.asked.fetched
+        if found is None or self._timer is None:
+            return
+        position = found.restored_tokens + count
+        self._timer.reach(position)
+        self._measured.prefilled(count)
+        self._timer.begin(position)
+
+    def _begun(self) -> None:
+        """The answer has begun: all of the prompt is computed. Without a word of progress before
+        it, as with a draft model, that counts from the fetch."""
+        if self._timer is not None:
+            self._timer.reach_end()
 
     def generate(
         self,
@@ -163,25 +191,16 @@ class MeasuredResponseGenerator(CheckedResponseGenerator):
         return context, self._measure(context, responses, began)
 
     def _measure(self, context: Any, responses: Iterator[Any], began: float) -> Iterator[Any]:
-        ready = time.perf_counter()
         first: float | None = None
         count = 0
         try:
             for response in responses:
                 if first is None:
                     first = time.perf_counter()
-                    self._count_prefill(context, first - ready)
                 count += 1
                 yield response
         finally:
             self._report(context, count, began, first)
-
-    def _count_prefill(self, context: Any, seconds: float) -> None:
-        found = context.reply.fetched
-        computed = len(context.prompt) - max(0, context.prompt_cache_count)
-        # With less, what a request costs besides would pass for a slow prefill.
-        if found is not None and computed >= self._store.settings.block_size:
-            found.asked.computed(computed, seconds)
 
     def _report(self, context: Any, count: int, began: float, first: float | None) -> None:
         now = time.perf_counter()

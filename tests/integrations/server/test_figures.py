@@ -1,0 +1,106 @@
+"""What a server says that it computed and saved: by the clock on the wall, and after a restart."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.tinylm import Server, serve_ours
+
+from .conftest import SYSTEM, Turn, ask
+
+Start = Callable[..., Server]
+
+
+@pytest.fixture
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("h")
+
+
+@pytest.fixture
+def start(home: Path, models: dict[str, Path], forks: None) -> Iterator[Start]:
+    running: list[Server] = []
+
+    def begin(*flags: str) -> Server:
+        flags = ("--model", str(models["dense"]), *flags)
+        running.append(serve_ours(home, *flags, forked=True))
+        return running[-1]
+
+    yield begin
+    for server in running:
+        server.kill()
+
+
+def _stats(home: Path) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", "omlx_cache_daemon", "stats", "--format", "json"],
+        env={
+            **os.environ,
+            "OMLX_CACHE_RUNTIME_DIR": str(home / "run"),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def _ask(server: Server, models: dict[str, Path], name: str, **options: Any) -> Turn:
+    messages = [{"role": "system", "content": f"{name}. {SYSTEM * 4}"}]
+    messages.append({"role": "user", "content": "Say something."})
+    return ask(server, models["dense"], messages, **options)
+
+
+def test_four_prompts_at_once_claim_no_more_seconds_than_passed(
+    start: Start, home: Path, models: dict[str, Path]
+) -> None:
+    server = start()
+    before = _stats(home)["requests"]
+    began = time.monotonic()
+    with ThreadPoolExecutor(4) as pool:
+        turns = list(pool.map(lambda n: _ask(server, models, f"agent {n}"), range(4)))
+    took = time.monotonic() - began
+    after = _stats(home)["requests"]
+    computed = sum(turn.prompt_tokens - turn.cached_tokens for turn in turns)
+    assert after["prefilled_tokens"] - before["prefilled_tokens"] == computed
+    assert 0 < after["prefill_seconds"] - before["prefill_seconds"] <= took
+
+
+@pytest.mark.parametrize("flags", [(), ("--draft-model",)], ids=["alone", "draft"])
+def test_a_request_served_alone_is_measured_too(
+    flags: tuple[str, ...], start: Start, home: Path, models: dict[str, Path]
+) -> None:
+    server = start(*flags, *(str(models["draft"]) for _ in flags))
+    before = _stats(home)["requests"]["prefilled_tokens"]
+    # A seed is what mlx-lm serves alone.
+    turn = _ask(server, models, "alone", seed=5)
+    stats = _stats(home)
+    figures = stats["requests"]
+    assert figures["prefilled_tokens"] - before == turn.prompt_tokens - turn.cached_tokens
+    assert 0 < figures["prefill_seconds"] < stats["uptime_seconds"]
+    assert list(figures["prefill_tokens_per_second"]) == ["dense"]
+
+
+def test_seconds_are_saved_from_the_first_restore_after_a_restart(
+    start: Start, home: Path, models: dict[str, Path]
+) -> None:
+    server = start()
+    _ask(server, models, "restarts")
+    rate = _stats(home)["requests"]["prefill_tokens_per_second"]["dense"]
+    assert server.stop() == 0
+    server = start()
+    turn = _ask(server, models, "restarts")
+    figures = _stats(home)["requests"]
+    assert figures["restored_cold_tokens"] >= turn.prompt_tokens - 1
+    assert figures["prefill_tokens_per_second"]["dense"] == pytest.approx(rate)
+    assert figures["saved_seconds"] != 0
+    assert server.stop() == 0

@@ -1,0 +1,100 @@
+"""Every way to compute a prompt says how many tokens that were, and how long it took."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlx_lm import load
+from mlx_lm.generate import BatchGenerator
+
+from kit.tinylm import make_model
+from omlx_cache import BlockStore, PrefixCache
+from omlx_cache.integrations.batch import CachedBatchGenerator
+from omlx_cache.integrations.mlx_lm import generate
+from omlx_cache_storage.stats import RequestStats
+
+from .conftest import Open, model_of, prompt_of
+
+TEXT = "The quick brown fox jumps over the lazy dog. " * 8
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]:
+    root: Path = tmp_path_factory.mktemp("models")
+    made = {
+        "dense": make_model(root / "dense", "qwen3", head_dim=32),
+        "draft": make_model(root / "draft", "qwen3", seed=4),
+        "hybrid": make_model(root / "hybrid", "qwen3_next"),
+    }
+    return {name: load(str(path)) for name, path in made.items()}
+
+
+def _figures(store: BlockStore) -> RequestStats:
+    """The store's figures, which never claim more seconds than the clock has shown."""
+    figures = store.stats().requests
+    assert figures.prefill_seconds + figures.restore_seconds <= store.stats().uptime_seconds
+    records = store.requests.records()
+    assert sum(record.computed_tokens for record in records) == figures.prefilled_tokens
+    for record in records:
+        assert record.computed_tokens == record.prompt_tokens - record.restored_tokens
+    return figures
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "qwen3_next"])
+def test_a_batch_counts_each_token_once_and_each_second_once(
+    family: str, store: BlockStore
+) -> None:
+    generator = BatchGenerator(model_of(family), prefill_step_size=64)
+    batch = CachedBatchGenerator(generator, PrefixCache(model_of(family), store))
+    prompts = [prompt_of(300, seed=number) for number in range(4)]
+    for prompt in prompts:
+        batch.submit(prompt, max_tokens=4)
+    began = time.perf_counter()
+    while len(batch):
+        batch.next()
+    took = time.perf_counter() - began
+    figures = _figures(store)
+    assert figures.prefilled_tokens == 1200
+    assert 0 < figures.prefill_seconds <= took
+    each = [record.compute_seconds for record in store.requests.records()]
+    assert sum(each) > 2 * figures.prefill_seconds
+    (rate,) = figures.prefill_tokens_per_second.values()
+    assert rate == pytest.approx(1200 / figures.prefill_seconds)
+    batch.submit(prompts[0], max_tokens=4)
+    while len(batch):
+        batch.next()
+    again = _figures(store)
+    assert again.prefilled_tokens == 1201 or family != "qwen3"
+    saved = again.restored_tokens / rate - again.restore_seconds
+    assert again.saved_seconds == pytest.approx(saved, rel=0.5)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 16}], ids=str
+)
+def test_generate_is_measured_to_the_last_token(
+    options: dict[str, Any], loaded: dict[str, tuple[Any, Any]], open_store: Open
+) -> None:
+    store = open_store()
+    model, tokenizer = loaded["dense"]
+    cache = PrefixCache(model, store)
+    generate(model, tokenizer, TEXT, cache, max_tokens=4, prefill_step_size=64, **options)
+    first = _figures(store)
+    assert first.prefilled_tokens == len(TEXT)
+    assert first.prefill_tokens_per_second
+    generate(model, tokenizer, TEXT, cache, max_tokens=4, **options)
+    assert _figures(store).prefilled_tokens == len(TEXT) + 1
+    assert store.stats().requests.saved_seconds != 0
+
+
+def test_generate_with_a_draft_model_is_measured_from_the_restore_to_the_first_token(
+    loaded: dict[str, tuple[Any, Any]], store: BlockStore
+) -> None:
+    model, tokenizer = loaded["dense"]
+    draft, _ = loaded["draft"]
+    caches = PrefixCache(model, store), PrefixCache(draft, store)
+    generate(
+        model, tokenizer, TEXT, caches[0], max_tokens=4, draft_model=draft, draft_cache=caches[1]
+    )
+    assert _figures(store).prefilled_tokens == len(TEXT)

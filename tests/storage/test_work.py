@@ -1,0 +1,165 @@
+"""What computing took and what restoring saved, on a clock that the test moves."""
+
+import pytest
+
+from omlx_cache_storage.work import (
+    KNOWN_TOKENS,
+    MODELS,
+    RATED_TOKENS,
+    PrefillRate,
+    RequestWork,
+    WorkMeter,
+)
+
+
+class _Time:
+    """A clock that stands still unless it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def time() -> _Time:
+    return _Time()
+
+
+@pytest.fixture
+def meter(time: _Time) -> WorkMeter:
+    return WorkMeter(time)
+
+
+def _request(meter: WorkMeter, model: str = "m", namespace: str = "n") -> RequestWork:
+    return meter.request(model, f"label of {model}", namespace)
+
+
+def test_four_prompts_in_one_batch_count_its_time_once(meter: WorkMeter, time: _Time) -> None:
+    requests = [_request(meter) for _ in range(4)]
+    for _ in range(3):
+        time.now += 13.0
+        for request in requests:
+            request.computed(1000, 13.0)
+    totals = meter.totals()
+    assert totals.prefill_seconds == 39.0
+    assert totals.tokens_per_second == {"label of m": pytest.approx(12_000 / 39)}
+
+
+def test_prompts_that_wait_for_each_other_count_what_passes_on_the_clock(
+    meter: WorkMeter, time: _Time
+) -> None:
+    first, second = _request(meter), _request(meter)
+    time.now += 10
+    first.computed(1000, 10.0)
+    time.now += 10
+    second.computed(1000, 20.0)
+    assert meter.totals().prefill_seconds == 20.0
+
+
+def test_computing_is_never_longer_than_the_meter_runs(meter: WorkMeter, time: _Time) -> None:
+    time.now += 101
+    for _ in range(3):
+        _request(meter).computed(1000, 180.0)
+    assert meter.totals().prefill_seconds == 101.0
+
+
+def test_saved_is_what_computing_would_have_taken_less_the_restore(
+    meter: WorkMeter, time: _Time
+) -> None:
+    time.now += 10
+    _request(meter).computed(1000, 10.0)
+    time.now += 2
+    _request(meter).restored(5000, 2.0)
+    assert meter.totals().saved_seconds == pytest.approx(50 - 2)
+    assert meter.totals().restore_seconds == 2.0
+
+
+def test_restores_in_parallel_cost_what_passes_on_the_clock(meter: WorkMeter, time: _Time) -> None:
+    time.now += 10
+    _request(meter).computed(1000, 10.0)
+    requests = [_request(meter) for _ in range(4)]
+    time.now += 2
+    for request in requests:
+        request.restored(1000, 2.0)
+    assert meter.totals().saved_seconds == pytest.approx(40 - 2)
+
+
+def test_a_restore_slower_than_computing_counts_against_the_cache(
+    meter: WorkMeter, time: _Time
+) -> None:
+    time.now += 10
+    _request(meter).computed(1000, 10.0)
+    time.now += 30
+    _request(meter).restored(1000, 30.0)
+    assert meter.totals().saved_seconds == pytest.approx(10 - 30)
+
+
+def test_each_model_is_counted_at_its_own_rate(meter: WorkMeter, time: _Time) -> None:
+    time.now += 10
+    _request(meter, "slow").computed(1000, 10.0)
+    time.now += 1
+    _request(meter, "fast").computed(1000, 1.0)
+    _request(meter, "slow").restored(200, 0.0)
+    _request(meter, "fast").restored(1000, 0.0)
+    assert meter.totals().tokens_per_second == {"label of slow": 100, "label of fast": 1000}
+    assert meter.totals().saved_seconds == pytest.approx(2 + 1)
+
+
+def test_a_few_tokens_tell_no_rate_but_a_prompt_in_small_chunks_does(
+    meter: WorkMeter, time: _Time
+) -> None:
+    for _ in range(100):
+        time.now += 1
+        _request(meter).computed(1, 1.0)
+    assert meter.totals().prefill_seconds == 100
+    assert meter.totals().tokens_per_second == {}
+    request = _request(meter)
+    for _ in range(RATED_TOKENS):
+        time.now += 0.5
+        request.computed(1, 0.5)
+    assert meter.totals().tokens_per_second == {"label of m": pytest.approx(2)}
+
+
+def test_a_rate_from_before_counts_from_the_first_restore(meter: WorkMeter, time: _Time) -> None:
+    _request(meter).restored(24_167, 0.0)
+    assert meter.totals().saved_seconds == 0
+    meter.know("m", PrefillRate(1000, 10.0))
+    assert meter.totals().saved_seconds == pytest.approx(241.67)
+
+
+def test_what_is_measured_now_outweighs_a_long_past(meter: WorkMeter, time: _Time) -> None:
+    meter.know("m", PrefillRate(1000 * KNOWN_TOKENS, 10.0 * KNOWN_TOKENS))
+    time.now += 4000
+    _request(meter).computed(4 * KNOWN_TOKENS, 4000.0)
+    rate = meter.totals().tokens_per_second["label of m"]
+    assert rate == pytest.approx(5 * KNOWN_TOKENS / (4000 + 1000))
+
+
+def test_a_rate_is_worth_keeping_at_first_and_when_its_tokens_have_doubled(
+    meter: WorkMeter, time: _Time
+) -> None:
+    kept = []
+    request = _request(meter)
+    for _ in range(64):
+        time.now += 1
+        request.computed(1000, 1.0)
+        for unsaved in meter.unsaved(all_of_them=False):
+            kept.append(unsaved.rate.tokens // 1000)
+            meter.saved(unsaved)
+    assert kept == [1, 2, 4, 8, 16, 32, 64]
+    assert meter.unsaved(all_of_them=True) == []
+    time.now += 1
+    request.computed(1000, 1.0)
+    (unsaved,) = meter.unsaved(all_of_them=True)
+    assert (unsaved.model, unsaved.namespace, unsaved.rate) == ("m", "n", PrefillRate(65_000, 65.0))
+
+
+def test_models_that_are_forgotten_keep_what_they_saved(meter: WorkMeter, time: _Time) -> None:
+    time.now += 10
+    _request(meter).computed(1000, 10.0)
+    _request(meter).restored(1000, 0.0)
+    for number in range(2 * MODELS):
+        _request(meter, f"model {number}")
+    assert meter.totals().saved_seconds == pytest.approx(10)
