@@ -6,8 +6,10 @@ restores them. Prompts are compared token by token, within one namespace: never 
 
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +23,14 @@ REFUSALS = 2
 nothing to restore. One alone is often made good by the next."""
 REMEMBERED = 16
 """How many that have ended are remembered, for those who did not look meanwhile."""
+
+
+@dataclass(eq=False)
+class Waiter:
+    """A request in a queue: `found` tokens of its prompt can be restored by now."""
+
+    chain: KeyChain
+    found: int = 0
 
 
 class Flight:
@@ -122,7 +132,8 @@ class Flights:
     """The prompts that are being computed in this process. Any thread may call.
 
     `lock` guards them, those that `_ended` last, and `changes`, which grows with whatever happens
-    to any of them; it is held over no I/O. To `lost` finalizers append without a lock.
+    to any of them; it is held over no I/O. To `lost` finalizers append without a lock. `_waiters`
+    are in a queue, and perhaps not asked before their turn comes.
     """
 
     def __init__(self) -> None:
@@ -133,17 +144,38 @@ class Flights:
         self._live: list[Flight] = []
         self._ended: deque[Flight] = deque(maxlen=REMEMBERED)
         self._forgotten = 0
+        self._waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
 
     @uninterrupted
     def begin(
         self, chain: KeyChain, start: int, stops: Iterable[int] | None = None, *, bends: bool = True
     ) -> Flight:
-        """Note a prompt that is about to be computed from `start` on; its owner ends it."""
+        """Note a prompt that is about to be computed from `start` on; its owner ends it.
+
+        It keeps restore points for those that are in a queue already.
+        """
         flight = Flight(self, chain, start, stops, bends=bends)
         with self.lock:
             self._live.append(flight)
             self.moved(flight)
+            for waiter in self._waiters if stops is not None else ():
+                if waiter.chain.namespace == chain.namespace:
+                    goal = flight.goal(_restorable(waiter.chain))
+                    if goal > start and goal >= waiter.found + chain.block_size:
+                        flight.want(goal)
         return flight
+
+    @uninterrupted
+    def enter(self, waiter: Waiter) -> None:
+        """Note a request that is in a queue; until it leaves, or is lost."""
+        with self.lock:
+            self._waiters.add(waiter)
+
+    @uninterrupted
+    def leave(self, waiter: Waiter) -> None:
+        """Forget a request that is in a queue no more; any number of times."""
+        with self.lock:
+            self._waiters.discard(waiter)
 
     def moved(self, flight: Flight) -> None:
         """Note that something happened to a flight; the lock is held."""

@@ -2,7 +2,7 @@
 
 import time
 
-from omlx_cache.flights import Flights
+from omlx_cache.flights import Flights, Waiter
 from omlx_cache_storage.keys import KeyChain
 
 ASK_SECONDS = 1.0
@@ -19,9 +19,8 @@ class Hold:
     def __init__(self, flights: Flights, chain: KeyChain, most_seconds: float) -> None:
         self.held = False
         self._flights = flights
-        self._chain = chain
+        self._waiter = Waiter(chain)
         self._most_seconds = most_seconds
-        self._found = 0
         self._seen = 0
         self._asked = 0.0
         self._since = 0.0
@@ -38,7 +37,9 @@ class Hold:
 
     def decide(self, found: int) -> bool:
         """Return `held`, now that `found` tokens can be restored."""
-        self._found = found
+        self._waiter.found = found
+        if self._most_seconds:
+            self._flights.enter(self._waiter)
         self._before = self.seconds
         self._since = time.monotonic()
         self.held = self._is_worth_it()
@@ -55,21 +56,22 @@ class Hold:
         if self.held:
             self._seen = changes
             return not self._is_worth_it()
-        news = self._is_worth_it() or self._flights.has_news(self._chain, self._found, self._seen)
+        news = self._is_worth_it() or self._has_news()
         self._seen = changes
         return news
 
     def wait(self, timeout: float | None) -> bool:
         """Block until something happens, for `timeout` seconds at most and not for long. False at
         once when the calling thread is the one that computes what is waited for."""
-        if self._flights.in_vain(self._chain, self._found):
+        if self._flights.in_vain(self._waiter.chain, self._waiter.found):
             return False
         longest = min(ASK_SECONDS, max(0.0, self._most_seconds - self.seconds))
         self._flights.wait(self._seen, longest if timeout is None else min(timeout, longest))
         return True
 
     def give_up(self) -> None:
-        """Hold the request no more."""
+        """Hold the request no more: it leaves its queue, or does not want to wait."""
+        self._flights.leave(self._waiter)
         self._before = self.seconds
         self.held = False
         self._most_seconds = 0.0
@@ -77,5 +79,8 @@ class Hold:
     def _is_worth_it(self) -> bool:
         self._asked = time.monotonic()
         return self.seconds < self._most_seconds and self._flights.worth_waiting(
-            self._chain, self._found
+            self._waiter.chain, self._waiter.found
         )
+
+    def _has_news(self) -> bool:
+        return self._flights.has_news(self._waiter.chain, self._waiter.found, self._seen)
