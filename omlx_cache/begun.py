@@ -28,8 +28,8 @@ class Begun:
     the memory back. Nothing raises: tokens that are none, and models that are not supported, are
     ready at once, and their session says why nothing was restored.
 
-    `_lock` guards `_found`, `_began`, `_over` (nobody looks again) and `_hold`; no payload is read
-    and nothing is waited for under it.
+    `_lock` guards `_found`, `_began`, `stamp`, `_over` (nobody looks again) and `_hold`; no payload
+    is read and nothing is waited for under it.
     """
 
     @uninterrupted
@@ -134,7 +134,7 @@ class Begun:
         if self._pending is not None:
             with self._lock:
                 self._over = True
-                self._hold.give_up()
+                self._hold.leave()
                 self._pending.cancel()
 
     def _look_if_stale(self) -> None:
@@ -159,18 +159,19 @@ class Begun:
         assert pending is not None
         try:
             self._hold.mark()
-            found, before = pending.look(), self._found
-            self._found = found
+            stamp, before = self.scope.store.stamp(), self._found
+            found = self._found = pending.look(stamp)
             if self._hold.decide(found):
                 pending.cancel()
             elif found > before or not pending.started:
                 pending.cancel()
+                self.stamp = stamp
                 self._began = time.monotonic()
                 pending.start()
         except Exception:
             _log.exception("nothing is read ahead")
             self._over = True
-            self._hold.give_up()
+            self._hold.leave()
             pending.cancel()
 
     def take(self, deadline: float | None) -> RestoredSequence:
@@ -181,7 +182,9 @@ class Begun:
         if self._pending is not None:
             self._release()
             self._look_if_stale()
-            self._over = True
+            with self._lock:
+                self._over = True
+                self._hold.leave()
         if self._pending is not None and self.scope.store.closed:
             # Nothing comes any more: a deadline would be waited for in vain.
             self.cancel()

@@ -176,6 +176,8 @@ class Flights:
         """Forget a request that is in a queue no more; any number of times."""
         with self.lock:
             self._waiters.discard(waiter)
+            if not self._waiters:
+                self._ended.clear()
 
     def moved(self, flight: Flight) -> None:
         """Note that something happened to a flight; the lock is held."""
@@ -196,6 +198,8 @@ class Flights:
     def forget(self, flight: Flight) -> None:
         """Drop a flight that has ended; the lock is held."""
         self._live.remove(flight)
+        if not self._waiters:
+            return
         if len(self._ended) == REMEMBERED:
             self._forgotten = self._ended[0].change
         self._ended.append(flight)

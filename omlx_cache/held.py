@@ -38,8 +38,7 @@ class Hold:
     def decide(self, found: int) -> bool:
         """Return `held`, now that `found` tokens can be restored."""
         self._waiter.found = found
-        if self._most_seconds:
-            self._flights.enter(self._waiter)
+        self._flights.enter(self._waiter)
         self._before = self.seconds
         self._since = time.monotonic()
         self.held = self._is_worth_it()
@@ -70,11 +69,15 @@ class Hold:
         return True
 
     def give_up(self) -> None:
-        """Hold the request no more: it leaves its queue, or does not want to wait."""
-        self._flights.leave(self._waiter)
+        """Hold the request no more, though it stays in its queue."""
         self._before = self.seconds
         self.held = False
         self._most_seconds = 0.0
+
+    def leave(self) -> None:
+        """Hold the request no more: it leaves its queue."""
+        self.give_up()
+        self._flights.leave(self._waiter)
 
     def _is_worth_it(self) -> bool:
         self._asked = time.monotonic()

@@ -69,9 +69,10 @@ class PendingRestore:
         self._finalizer: weakref.finalize[[Reading], PendingRestore] | None = None
 
     @uninterrupted
-    def look(self) -> int:
-        """Return how many tokens can be restored now. Reads and holds nothing; what was started
-        before goes on."""
+    def look(self, stamp: int | None = None) -> int:
+        """Return how many tokens can be restored now, to be used at `stamp`. Reads and holds
+        nothing; what was started before goes on."""
+        self._stamp = stamp if stamp is not None else self._stamp
         self._looked = self._new_reading()
         _caches, reading = self._looked
         return reading.point.position

@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.generate import BatchGenerator
 
-from omlx_cache import BlockStore, PrefixCache
+from omlx_cache import Begun, BlockStore, PrefixCache
 from omlx_cache.integrations.batch import CachedBatchGenerator
 
 from .conftest import Open, model_of, prompt_of
@@ -127,6 +127,20 @@ def test_where_nothing_finds_room_all_are_computed(family: str, open_store: Open
     assert fed == computed(PROMPTS, 0)
 
 
+def test_where_rows_cannot_be_read_nobody_waits_for_the_answer(
+    store: BlockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their blocks are stored when the sequence ends, which may be long after its prompt."""
+    monkeypatch.setattr("omlx_cache.integrations.batch.row_of", lambda generator, uid: None)
+    bed = Bed(model_of("llama"), store)
+    first, _second = (bed.batch.submit(prompt, max_tokens=NEW) for prompt in PROMPTS[:2])
+    assert bed.batch._waiting
+    while not any(token.uid == first for token in bed.batch.next()):
+        pass
+    assert not bed.batch._waiting
+    bed.batch.close()
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_salts_share_nothing_and_do_not_wait(family: str, store: BlockStore) -> None:
     model = model_of(family)
@@ -155,6 +169,13 @@ def test_without_the_setting_nobody_waits(open_store: Open) -> None:
     bed.batch.close()
 
 
+def test_no_time_for_the_disk_is_no_reason_to_compute_it_twice(open_store: Open) -> None:
+    model = model_of("llama")
+    store = open_store(restore_wait_seconds=0, restore_wait_seconds_per_token=0)
+    _answers, fed = Bed(model, store).serve(PROMPTS)
+    assert fed == computed(PROMPTS, exactly(model, store, len(SHARED)))
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_one_that_waits_in_the_generator_is_shared_as_well(family: str, store: BlockStore) -> None:
     """The rows that others part from have not begun when they are told to stop."""
@@ -178,20 +199,22 @@ def test_a_session_beside_the_batch_on_its_own_thread_does_not_block_it(
         assert answers == alone(model, PROMPTS[1:2])
 
 
+def compute(model: Any, cache: PrefixCache, began: threading.Event, go: threading.Event) -> None:
+    """Begin a session on this thread, and prefill it when told so."""
+    with cache.session(PROMPTS[0]) as session:
+        began.set()
+        assert go.wait(60)
+        for chunk in session.prefill_chunks(128):
+            model(mx.array([chunk]), cache=session.prompt_cache)
+            session.evaluate()
+
+
 def test_a_session_on_another_thread_is_waited_for(store: BlockStore) -> None:
     model = model_of("llama")
     cache = PrefixCache(model, store)
     began, go = threading.Event(), threading.Event()
 
-    def compute() -> None:
-        with cache.session(PROMPTS[0]) as session:
-            began.set()
-            assert go.wait(60)
-            for chunk in session.prefill_chunks(128):
-                model(mx.array([chunk]), cache=session.prompt_cache)
-                session.evaluate()
-
-    thread = threading.Thread(target=compute)
+    thread = threading.Thread(target=compute, args=(model, cache, began, go))
     thread.start()
     assert began.wait(60)
     bed = Bed(model, store)
@@ -219,6 +242,32 @@ def test_a_new_prefix_is_computed_once_by_the_reference_scheduler(
     assert [request.answer() for request in requests] == alone(model, prompts)
     cached = exactly(model, store, len(SHARED))
     assert [request.cached_tokens for request in requests] == [0] + [cached] * (count - 1)
+
+
+def test_the_reference_scheduler_waits_for_what_another_thread_computes(
+    store: BlockStore, scheduler: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of("llama")
+    cache = PrefixCache(model, store)
+    began, go = threading.Event(), threading.Event()
+    thread = threading.Thread(target=compute, args=(model, cache, began, go))
+    thread.start()
+    assert began.wait(60)
+    wait = Begun.wait
+
+    def waiting(self: Begun, timeout: float | None = None) -> bool:
+        go.set()
+        return wait(self, timeout)
+
+    monkeypatch.setattr(Begun, "wait", waiting)
+    made = scheduler.Scheduler(model, cache)
+    request = made.submit(scheduler.Request(PROMPTS[1], max_tokens=NEW))
+    made.stop()
+    made.run()
+    go.set()
+    thread.join()
+    assert request.cached_tokens == exactly(model, store, len(SHARED))
+    assert request.answer() == alone(model, PROMPTS[1:2])[0]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -78,13 +78,31 @@ def test_it_is_held_until_the_blocks_are_there_and_restores_them(
             assert same(turn.logits, run(model, [*steps, *turn.steps]))
 
 
-def test_one_that_was_queued_before_looks_again(model: Any, cache: PrefixCache) -> None:
+@pytest.mark.parametrize("hot_bytes", [0, "64MiB"])
+def test_one_that_was_queued_before_looks_again(
+    model: Any, open_store: Open, hot_bytes: Any
+) -> None:
     """Nothing was in flight when both were begun, and nobody asked since."""
+    cache = PrefixCache(model, open_store(hot_bytes=hot_bytes))
     begun = [cache.begin(FIRST), cache.begin(SECOND)]
     assert all(b.wait(30) for b in begun)
     with cache.session(FIRST, begun=begun[0]) as first:
         prefill(model, first, BLOCK)
-    with cache.session(SECOND, begun=begun[1]) as second:
+    assert cache.store.flush(30)
+    with cache.session(SECOND, begun=begun[1], deadline=30) as second:
+        assert second.cached_tokens == common(cache, len(SHARED))
+
+
+def test_what_a_loop_stores_at_its_end_only_is_found_too(open_store: Open) -> None:
+    model = zoo.build(DENSE)
+    cache = PrefixCache(model, open_store(hot_bytes=0))
+    begun = cache.begin(SECOND)
+    assert begun.wait(30)
+    with cache.session(FIRST) as first:
+        feed(model, first.prompt_cache, FIRST)
+        first.commit()
+    assert cache.store.flush(30)
+    with cache.session(SECOND, begun=begun, deadline=30) as second:
         assert second.cached_tokens == common(cache, len(SHARED))
 
 
@@ -171,10 +189,10 @@ def test_prompts_that_differ_wait_for_nothing_and_are_looked_up_once(
     looked = 0
     look = PendingRestore.look
 
-    def counted(self: PendingRestore) -> int:
+    def counted(self: PendingRestore, stamp: int | None = None) -> int:
         nonlocal looked
         looked += 1
-        return look(self)
+        return look(self, stamp)
 
     monkeypatch.setattr(PendingRestore, "look", counted)
     # They share less than a block.
@@ -203,8 +221,8 @@ def test_the_bound_is_kept(model: Any, open_store: Open, seconds: float) -> None
     cache = PrefixCache(model, open_store(share_wait_seconds=seconds))
     with cache.session(FIRST) as first:
         begun = cache.begin(SECOND)
-        assert begun.wait(30)
         assert not begun.held
+        assert begun.wait(30)
         compute(model, first, 2 * BLOCK, [])
         assert not begun.held
 
