@@ -1,8 +1,8 @@
 """A reference scheduler: what the author of a model server would copy, and nothing else.
 
 One thread owns the model (`run`); any thread may call `submit` and `cancel`. A request goes
-through: reading its cached prefix from arrival on, while others compute -> chunked prefill with
-checkpoints -> decoding in a batch -> commit. See docs/scheduler.md.
+through: reading its cached prefix from arrival on, or waiting for the one that computes it ->
+chunked prefill with checkpoints -> decoding in a batch -> commit. See docs/scheduler.md.
 """
 
 import queue
@@ -31,7 +31,7 @@ class Request:
     done: threading.Event = field(default_factory=threading.Event)
     cancelled: threading.Event = field(default_factory=threading.Event)
     cached_tokens: int = 0
-    begun: Begun | None = None
+    begun: Begun = field(init=False, repr=False)
 
     def answer(self) -> list[int]:
         """Block until the answer is complete, and return it."""
@@ -119,9 +119,12 @@ class Scheduler:
         """
         for request in self._waiting:
             begun = request.begun
-            if begun is None or begun.ready or not begun.deadline or not self._decoding:
+            # What another request computes is left to that one.
+            if begun.ready or not (begun.held or (begun.deadline and self._decoding)):
                 self._waiting.remove(request)
                 return request
+        if self._waiting and not self._decoding:
+            self._waiting[0].begun.wait(0.05)
         return None
 
     def _prefill_a_chunk(self) -> None:
@@ -177,8 +180,7 @@ class Scheduler:
         assert self._batch is not None
         for request in [r for r in self._waiting if r.cancelled.is_set()]:
             self._waiting.remove(request)
-            if request.begun is not None:
-                request.begun.cancel()
+            request.begun.cancel()
             self._finish(request)
         if self._prefill is not None and self._prefill.request.cancelled.is_set():
             # Whole blocks that were prefilled are worth keeping: the client may ask again.

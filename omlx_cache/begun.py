@@ -1,11 +1,13 @@
 """Begun: a request whose cached prefix is on its way while other requests compute."""
 
 import logging
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from omlx_cache import reasons
+from omlx_cache.held import Hold
 from omlx_cache.scope import RestoredSequence, Scope, take
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens
@@ -21,9 +23,13 @@ class Begun:
     """What `PrefixCache.begin` returns, and a session takes over; made by any thread.
 
     `start` reads the prefix into buffers of its own, within `restore_bytes` of all that wait.
+    While another request computes a block or more beyond it, it is `held`, and nothing is read.
     `ready` says that a session would not be quicker later. `cancel`, or losing the object, gives
     the memory back. Nothing raises: tokens that are none, and models that are not supported, are
     ready at once, and their session says why nothing was restored.
+
+    `_lock` guards `_found`, `_began`, `stamp`, `_over` (nobody looks again) and `_hold`; no payload
+    is read and nothing is waited for under it.
     """
 
     @uninterrupted
@@ -35,7 +41,10 @@ class Begun:
         self.chain: KeyChain | None = None
         self.stamp = scope.store.stamp()
         self.miss_reason: str | None = None
+        self._lock = threading.Lock()
+        self._found = 0
         self._began = time.monotonic()
+        self._over = True
         self._pending = None
         try:
             array = as_tokens(self.tokens)
@@ -46,6 +55,8 @@ class Begun:
             self.miss_reason = scope.unsupported_reason
             return
         self.chain = scope.chain(array)
+        store = scope.store
+        self._hold = Hold(store.flights, self.chain, store.settings.share_wait_seconds)
         if len(array) < 2:
             self.miss_reason = reasons.TOO_SHORT
             return
@@ -54,45 +65,126 @@ class Begun:
 
     @uninterrupted
     def start(self) -> None:
-        """Begin to read; returns at once, reads no payload and waits for no disk."""
+        """Begin to read, or to wait for another; returns at once, reads no payload and waits for no
+        disk."""
         if self._pending is not None:
-            try:
-                self._pending.start()
-            except Exception:
-                _log.exception("nothing is read ahead")
+            with self._lock:
+                self._over = False
+                self._look()
 
     @property
+    @uninterrupted
+    def held(self) -> bool:
+        """True while it is better not to begin: another request computes a block or more beyond
+        what can be restored. For `share_wait_seconds` in all at most; cheap to poll."""
+        self._look_if_stale()
+        return self._pending is not None and self._hold.held
+
+    @property
+    def held_seconds(self) -> float:
+        """How long it was held, in all."""
+        return 0.0 if self._pending is None else self._hold.seconds
+
+    @property
+    @uninterrupted
     def ready(self) -> bool:
         """True when waiting longer makes the session no quicker: all has come, or nothing is read
         ahead because it is larger than `restore_bytes`, or the store closed. Cheap to poll."""
         pending = self._pending
-        if pending is None or not pending.started or self.scope.store.closed:
+        if pending is None or self.scope.store.closed:
             return True
-        return pending.ready or pending.oversize
+        if self.held:
+            return False
+        return not pending.started or pending.ready or pending.oversize
 
     @uninterrupted
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until `ready`, for `timeout` seconds at most."""
-        if self._pending is not None and not self.ready:
-            self._pending.wait(timeout)
+        """Block until `ready`, for `timeout` seconds at most.
+
+        For blocks that its own thread computes it does not wait: it is held no more.
+        """
+        if self._pending is None:
+            return True
+        deadline = None if timeout is None else time.monotonic() + timeout
+
+        def left() -> float | None:
+            return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+        while not self.ready and self.held and left() != 0.0:
+            if not self._hold.wait(left()):
+                self._release()
+        if not self.ready and not self.held:
+            self._pending.wait(left())
         return self.ready
 
     @property
     def deadline(self) -> float:
-        """Seconds, from now, that its session may still wait for the disk, as the settings say."""
+        """Seconds, from now, that its session may still wait for the disk, as the settings say;
+        they count from when it is held no more."""
         settings = self.scope.store.settings
         allowed = settings.restore_wait_seconds
         allowed += settings.restore_wait_seconds_per_token * len(self.tokens)
+        if self._pending is not None and self._hold.held:
+            return allowed
         return max(0.0, self._began + allowed - time.monotonic())
 
     @uninterrupted
     def cancel(self) -> None:
         """Read no more and give the memory back; any thread, any number of times."""
         if self._pending is not None:
-            self._pending.cancel()
+            with self._lock:
+                self._over = True
+                self._hold.leave()
+                self._pending.cancel()
+
+    def _look_if_stale(self) -> None:
+        """Look again when what others computed may have changed what was found."""
+        if self._pending is None:
+            return
+        with self._lock:
+            if not self._over and not self.scope.store.closed and self._hold.is_stale():
+                self._look()
+
+    def _release(self) -> None:
+        """Hold it no more, and read what is there now."""
+        with self._lock:
+            was_held = self._hold.held
+            self._hold.give_up()
+            if was_held and not self._over:
+                self._look()
+
+    def _look(self) -> None:
+        """Look the prefix up; read it unless it is held; the lock is held."""
+        pending = self._pending
+        assert pending is not None
+        try:
+            self._hold.mark()
+            stamp, before = self.scope.store.stamp(), self._found
+            found = self._found = pending.look(stamp)
+            if self._hold.decide(found):
+                pending.cancel()
+            elif found > before or not pending.started:
+                pending.cancel()
+                self.stamp = stamp
+                self._began = time.monotonic()
+                pending.start()
+        except Exception:
+            _log.exception("nothing is read ahead")
+            self._over = True
+            self._hold.leave()
+            pending.cancel()
 
     def take(self, deadline: float | None) -> RestoredSequence:
-        """Return what has come after `deadline` seconds at most; once, on the model's thread."""
+        """Return what has come after `deadline` seconds at most; once, on the model's thread.
+
+        One that is held takes what is there now: no other request is waited for.
+        """
+        if self._pending is not None:
+            self._release()
+            self._look_if_stale()
+            with self._lock:
+                self._over = True
+                self._hold.leave()
         if self._pending is not None and self.scope.store.closed:
             # Nothing comes any more: a deadline would be waited for in vain.
             self.cancel()

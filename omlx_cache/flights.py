@@ -6,15 +6,31 @@ restores them. Prompts are compared token by token, within one namespace: never 
 
 import threading
 import time
+import weakref
+from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
-from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens
 
 STALLED_SECONDS = 120.0
 """A flight without progress for so long is not waited for any more: nobody may be computing it."""
+REFUSALS = 2
+"""After so many chunks in a row whose blocks found no room it is not waited for either: there is
+nothing to restore. One alone is often made good by the next."""
+REMEMBERED = 16
+"""How many that have ended are remembered, for those who did not look meanwhile."""
+
+
+@dataclass(eq=False)
+class Waiter:
+    """A request in a queue: `found` tokens of its prompt can be restored by now."""
+
+    chain: KeyChain
+    found: int = 0
 
 
 class Flight:
@@ -22,8 +38,8 @@ class Flight:
 
     `stops` are where windows and recurrent state will be kept, None when the prompt can be restored
     at any block. With `bends` its owner asks for `take_wanted` before each chunk, and stops there
-    too. `reached` says how far it was computed and handed to the tiers, taken or refused. Any
-    thread may call; the flights' lock guards everything mutable.
+    too. It belongs to the thread that began it. `reach` says how far it was computed and handed to
+    the tiers, taken or refused. Any thread may call; the flights' lock guards everything mutable.
     """
 
     def __init__(
@@ -44,17 +60,29 @@ class Flight:
         self._bends = bends
         self._wanted: list[int] = []
         self._reached = start
+        self._refusals = 0
         self._moved = time.monotonic()
         self._ended = False
+        self.thread = threading.get_ident()
+        self.change = 0
 
     @uninterrupted
-    def reach(self, position: int) -> None:
-        """Say that the first `position` tokens were computed, and handed over as far as they go."""
+    def reach(self, position: int, *, refused: bool = False) -> None:
+        """Say that the first `position` tokens were computed, and handed over as far as they go;
+        `refused` when complete blocks of them found no room."""
         with self._flights.lock:
             if position > self._reached:
                 self._reached = position
+                self._refusals = self._refusals + 1 if refused else 0
                 self._moved = time.monotonic()
-                self._flights.changes += 1
+                self._flights.moved(self)
+
+    @uninterrupted
+    def keep(self, positions: Iterable[int]) -> None:
+        """Say that windows and recurrent state will be kept at more positions."""
+        with self._flights.lock:
+            if self._stops is not None:
+                self._stops.update(positions)
 
     @uninterrupted
     def end(self) -> None:
@@ -63,7 +91,7 @@ class Flight:
             if not self._ended:
                 self._ended = True
                 self._flights.forget(self)
-                self._flights.changes += 1
+                self._flights.moved(self)
 
     @uninterrupted
     def take_wanted(self) -> list[int]:
@@ -81,9 +109,17 @@ class Flight:
             return shared
         return max((stop for stop in self._stops if stop <= shared), default=0)
 
+    def computed(self, tokens: Tokens) -> int:
+        """Return how far a prompt could be restored by now; the lock is held."""
+        shared = min(_shared(self._tokens, tokens), self._reached)
+        if self._stops is None:
+            return shared // self._size * self._size
+        return max((stop for stop in self._stops if stop <= shared), default=0)
+
     def is_ahead(self, goal: int, now: float) -> bool:
         """True while it is worth waiting for it to get there; the lock is held."""
-        return self._reached < goal and now - self._moved < STALLED_SECONDS
+        going = now - self._moved < STALLED_SECONDS and self._refusals < REFUSALS
+        return going and self._reached < goal
 
     def want(self, position: int) -> None:
         """Ask for a restore point at a position; the lock is held."""
@@ -95,40 +131,120 @@ class Flight:
 class Flights:
     """The prompts that are being computed in this process. Any thread may call.
 
-    `lock` guards them and `changes`, which grows with whatever happens to any of them, and is held
-    over no I/O.
+    `lock` guards them, those that `_ended` last, and `changes`, which grows with whatever happens
+    to any of them; it is held over no I/O. To `lost` finalizers append without a lock. `_waiters`
+    are in a queue, and perhaps not asked before their turn comes.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.changes = 0
+        self.lost: deque[Flight] = deque()
+        self._changed = threading.Condition(self.lock)
         self._live: list[Flight] = []
+        self._ended: deque[Flight] = deque(maxlen=REMEMBERED)
+        self._forgotten = 0
+        self._waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
 
     @uninterrupted
     def begin(
         self, chain: KeyChain, start: int, stops: Iterable[int] | None = None, *, bends: bool = True
     ) -> Flight:
-        """Note a prompt that is about to be computed from `start` on; its owner ends it."""
+        """Note a prompt that is about to be computed from `start` on; its owner ends it.
+
+        It keeps restore points for those that are in a queue already.
+        """
         flight = Flight(self, chain, start, stops, bends=bends)
         with self.lock:
             self._live.append(flight)
-            self.changes += 1
+            self.moved(flight)
+            for waiter in self._waiters if stops is not None else ():
+                if waiter.chain.namespace == chain.namespace:
+                    goal = flight.goal(_restorable(waiter.chain))
+                    if goal > start and goal >= waiter.found + chain.block_size:
+                        flight.want(goal)
         return flight
+
+    @uninterrupted
+    def enter(self, waiter: Waiter) -> None:
+        """Note a request that is in a queue; until it leaves, or is lost."""
+        with self.lock:
+            self._waiters.add(waiter)
+
+    @uninterrupted
+    def leave(self, waiter: Waiter) -> None:
+        """Forget a request that is in a queue no more; any number of times."""
+        with self.lock:
+            self._waiters.discard(waiter)
+            if not self._waiters:
+                self._ended.clear()
+
+    def moved(self, flight: Flight) -> None:
+        """Note that something happened to a flight; the lock is held."""
+        self.changes += 1
+        flight.change = self.changes
+        self._changed.notify_all()
+
+    @uninterrupted
+    def settle(self) -> None:
+        """End the flights whose owners were lost."""
+        while self.lost:
+            try:
+                flight = self.lost.popleft()
+            except IndexError:
+                return
+            flight.end()
 
     def forget(self, flight: Flight) -> None:
         """Drop a flight that has ended; the lock is held."""
         self._live.remove(flight)
+        if not self._waiters:
+            return
+        if len(self._ended) == REMEMBERED:
+            self._forgotten = self._ended[0].change
+        self._ended.append(flight)
 
     @uninterrupted
     def worth_waiting(self, chain: KeyChain, found: int) -> bool:
         """True while another request computes a block or more of a prompt beyond the `found`
         tokens that can be restored now. Has that one keep a restore point where they part."""
-        size = chain.block_size
-        # The last token of a prompt is always computed.
-        tokens = chain.tokens[: max(0, len(chain) - 1)]
+        return self._awaited(chain, found) is not None
+
+    @uninterrupted
+    def in_vain(self, chain: KeyChain, found: int) -> bool:
+        """True when the calling thread is the one that computes what a prompt would wait for."""
+        awaited = self._awaited(chain, found)
+        return awaited is not None and awaited.thread == threading.get_ident()
+
+    @uninterrupted
+    def has_news(self, chain: KeyChain, found: int, since: int) -> bool:
+        """True when, after `changes` was `since`, a request has computed what may take a prompt a
+        block or more beyond the `found` tokens that could be restored then."""
+        tokens, beyond = _restorable(chain), found + chain.block_size
+        with self.lock:
+            return self._forgotten > since or any(
+                flight.computed(tokens) >= beyond
+                for flight in (*self._live, *self._ended)
+                if flight.namespace == chain.namespace and flight.change > since
+            )
+
+    @uninterrupted
+    def wait(self, since: int, timeout: float) -> None:
+        """Block until `changes` is no longer `since`, for `timeout` seconds at most."""
+
+        def changed(seconds: float | None) -> bool:
+            with self.lock:
+                return self._changed.wait_for(lambda: self.changes != since, seconds)
+
+        wait_in_turns(changed, timeout)
+
+    def _awaited(self, chain: KeyChain, found: int) -> Flight | None:
+        """Return the flight that takes a prompt furthest, None when none does by a block."""
+        self.settle()
+        tokens = _restorable(chain)
         now = time.monotonic()
         with self.lock:
-            best, furthest = None, found + size - 1
+            best, furthest = None, found + chain.block_size - 1
             for flight in self._live:
                 if flight.namespace == chain.namespace:
                     goal = flight.goal(tokens)
@@ -136,7 +252,12 @@ class Flights:
                         best, furthest = flight, goal
             if best is not None:
                 best.want(furthest)
-            return best is not None
+            return best
+
+
+def _restorable(chain: KeyChain) -> Tokens:
+    """Return the tokens that a restore may bring: the last one is always computed."""
+    return chain.tokens[: max(0, len(chain) - 1)]
 
 
 def _shared(one: Tokens, other: Tokens) -> int:

@@ -13,6 +13,7 @@ from omlx_cache.begun import Begun, listed
 from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.progress import Extent, Progress, extent_of
 from omlx_cache.commit.staging import Staging
+from omlx_cache.commit.under_way import UnderWay
 from omlx_cache.pages.cut import Source
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.requests.log import AskedRequest
@@ -56,6 +57,7 @@ class Session:
         self._fed = self._planned = 0
         self._progress: Progress | None = None
         self._committer: Committer | None = None
+        self._under_way = UnderWay(scope.store.flights)
         self._asked = scope.ask(self._prompt_length)
         self._timer = PromptTimer(self._asked, self._prompt_length)
         self._counters.add(live_sessions=1)
@@ -69,6 +71,7 @@ class Session:
             self._give_up(error)
         if not self.prompt_cache:
             self.prompt_cache = scope.fresh()
+        self._asked.held(begun.held_seconds)
         self._asked.restored(
             self.cached_tokens,
             self.cached_cold_tokens,
@@ -100,6 +103,7 @@ class Session:
         )
         self._splits = stops if self._splits_prefill else []
         self._progress = Progress(self._layout, start)
+        self._under_way.begin(self, chain, self._committer, start, trims=scope.trims)
 
     @property
     def _splits_prefill(self) -> bool:
@@ -157,8 +161,27 @@ class Session:
         """
         if self._committer is None or not self.captures:
             return
-        self._committer.want(p for p in positions if self.cached_tokens < p < self._prompt_length)
+        wanted = [p for p in positions if self.cached_tokens < p < self._prompt_length]
+        self._committer.want(wanted)
         self._splits = self._committer.stops if self._splits_prefill else []
+        self._under_way.keep(wanted)
+
+    @uninterrupted
+    def wanted_stops(self) -> list[int]:
+        """Return token counts at which other requests, which wait for this one, part from it.
+
+        `next_stop` asks by itself. A batch stops there if it can, and calls `checkpoint`.
+        """
+        wanted = self._under_way.take_wanted(self._fed)
+        if wanted and self._committer is not None and self._splits_prefill:
+            self._splits = self._committer.stops
+        return wanted
+
+    @uninterrupted
+    def reach(self, position: int) -> None:
+        """Say that `position` tokens were computed, and offered to the tiers: those who wait for
+        them look again. `checkpoint` and `store_row` say it by themselves."""
+        self._under_way.reach(position)
 
     @uninterrupted
     def take_cache(self) -> list[Any]:
@@ -182,6 +205,7 @@ class Session:
             raise ValueError(f"step must be an integer of at least 1, got {step!r}")
         if self._fed >= self._prompt_length:
             return 0
+        self.wanted_stops()
         stop = min(self._fed + step, self._prompt_length)
         self._planned = min([s for s in self._splits if self._fed < s < stop], default=stop)
         self._timer.begin(self._fed)
@@ -222,6 +246,7 @@ class Session:
             self._checkpoint(position, prompt_cache, row)
         finally:
             self._timer.reach(self._planned if position is None else position)
+            self.reach(self._fed)
 
     def _checkpoint(
         self, position: int | None, prompt_cache: Sequence[Any] | None, row: Source | None
@@ -254,6 +279,8 @@ class Session:
         except Exception:
             _log.exception("blocks of a batch are not stored before the end")
             self._counters.skip(reasons.ERROR)
+        if position not in self._committer.stops:
+            self.reach(position)
 
     def _advance(self, layout: Layout, position: int, row: Source | None) -> None:
         """Store what a live cache at a position has, if that is beyond doubt."""
@@ -302,13 +329,15 @@ class Session:
             self._chain = self._committer = None
             return
         self._prompt_tokens += new
-        if self._progress is None:
-            return
-        self._progress.recorded(before, len(self._prompt_tokens))
-        if self._committer is not None and self._layout is not None:
-            after = len(self._prompt_tokens)
-            if self._committer.due(before, after) and _is_used(self._layout):
+        after = len(self._prompt_tokens)
+        if self._progress is not None:
+            self._progress.recorded(before, after)
+            due = self._committer is not None and self._committer.due(before, after)
+            if due and self._layout is not None and _is_used(self._layout):
                 self.checkpoint()
+        if new:
+            # An answer follows a prompt that was computed, whether its loop said so or not.
+            self._under_way.end()
 
     @uninterrupted
     def commit(
@@ -325,6 +354,7 @@ class Session:
         result = CommitResult.none(reasons.CLOSED)
         if not self._finished and not self._staging.closed:
             result = self._commit(prompt_cache)
+            self.reach(result.tokens)
             self._counters.commit(result.skipped)
         if release:
             if isinstance(prompt_cache, list):
@@ -376,6 +406,7 @@ class Session:
     @uninterrupted
     def _close(self) -> None:
         self._finished = True
+        self._under_way.end()
         self._asked.ended(len(self._prompt_tokens) - self._prompt_length)
         if self._finalizer.detach() is not None:
             _finish(self._staging, self._counters)

@@ -13,12 +13,15 @@ from typing import Any, NamedTuple
 from mlx_lm.generate import BatchGenerator
 
 from omlx_cache.begun import Begun
-from omlx_cache.integrations.rows import paged_source, row_of
+from omlx_cache.integrations.rows import paged_source, row_of, stop_row_at
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.requests.timer import BatchTimer
 from omlx_cache.results import CommitResult
 from omlx_cache.session import Session
+
+HELD_SECONDS = 0.05
+"""How long `next` waits for another thread's blocks when it has nothing else to do."""
 
 
 @dataclass(slots=True)
@@ -35,7 +38,7 @@ class _Request:
 
 
 class _Waiting(NamedTuple):
-    """A request whose prefix is still read, and how it is inserted when it has come."""
+    """A request whose prefix is still read, or computed by another, and how it is inserted."""
 
     begun: Begun
     insert: Callable[[Session], None]
@@ -54,7 +57,8 @@ class CachedBatchGenerator:
     """Continuous batching with prefix reuse. Use it on the thread that runs the model.
 
     `generator` is the caller's; requests are inserted and removed through this object only. While
-    a request's prefix is read from the disk, the others go on.
+    a request's prefix is read from the disk, the others go on; one whose next blocks another is
+    computing joins when they are there.
     Mutable, by that one thread: `_requests` (by the generator's uid) and `_waiting` (by ours).
     """
 
@@ -84,10 +88,10 @@ class CachedBatchGenerator:
     ) -> int:
         """Begin to restore what is cached of a prompt and return the request's uid, at once.
 
-        It joins the batch when its prefix has come from the disk, or when that takes longer than
-        the settings allow. `segments` are token counts at which a chat's parts end (its system
-        prompt, say): a hybrid model can be restored there later. Raises ValueError for an empty
-        prompt, and for a `max_tokens` below 1.
+        It joins the batch when its prefix has come from the disk, or from a request that is
+        computing it, or when that takes longer than the settings allow. `segments` are token counts
+        at which a chat's parts end (its system prompt, say): a hybrid model can be restored there
+        later. Raises ValueError for an empty prompt, and for a `max_tokens` below 1.
         """
         prompt = list(tokens)
         if not prompt:
@@ -127,10 +131,11 @@ class CachedBatchGenerator:
     def _start(self, uid: int) -> bool:
         """Insert a request whose prefix has come, or has been waited for long enough."""
         begun, insert = self._waiting[uid]
-        if not begun.ready and begun.deadline > 0:
+        ready = begun.ready
+        if not ready and (begun.held or begun.deadline > 0):
             return False
         del self._waiting[uid]
-        insert(Session(begun, None if begun.ready else 0.0))
+        insert(Session(begun, None if ready else 0.0))
         return True
 
     def _asked(self, inner: Any) -> AskedRequest | None:
@@ -155,23 +160,35 @@ class CachedBatchGenerator:
         """Insert what has come; wait for the first that comes when there is nothing else to do."""
         started = [uid for uid in list(self._waiting) if self._start(uid)]
         if self._waiting and not started and not self._requests:
-            first = next(iter(self._waiting))
+            reading = (uid for uid, waiting in self._waiting.items() if not waiting.begun.held)
+            first = next(reading, next(iter(self._waiting)))
             begun = self._waiting[first].begun
-            begun.wait(begun.deadline)
+            begun.wait(HELD_SECONDS if begun.held else begun.deadline)
             self._start(first)
+
+    def _stop_where_others_part(self) -> None:
+        """Interrupt prompts where those that wait for them go on otherwise."""
+        for uid, request in self._requests.items():
+            for position in request.session.wanted_stops():
+                if stop_row_at(self._generator, uid, position):
+                    request.stops.add(position)
 
     def next(self) -> list[BatchedToken]:
         """Do one step of prefill and decoding, store what became due, and return the tokens."""
         self._start_waiting()
+        self._stop_where_others_part()
         began = time.perf_counter()
         prompts, generated = self._generator.next()
         self._timer.step(prompts, time.perf_counter() - began)
+        reached: dict[int, int] = {}
         for response in prompts:
             if response.uid in self._requests and not response.end_of_prompt:
                 request = self._requests[response.uid]
-                reached = request.session.cached_tokens + response.progress[0]
-                self._store_blocks(response.uid, request, reached)
+                reached[response.uid] = request.session.cached_tokens + response.progress[0]
+                self._store_blocks(response.uid, request, reached[response.uid])
         self._checkpoint([r.uid for r in prompts if r.end_of_segment and not r.end_of_prompt])
+        for uid, position in reached.items():
+            self._requests[uid].session.reach(position)
         return [self._take(response) for response in generated]
 
     def _store_blocks(self, uid: int, request: _Request, reached: int) -> None:

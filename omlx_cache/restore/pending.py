@@ -64,18 +64,29 @@ class PendingRestore:
         self._known = known
         self._stamp = stamp
         self._caches: list[Any] = []
+        self._looked: tuple[list[Any], Reading] | None = None
         self._reading: Reading | None = None
         self._finalizer: weakref.finalize[[Reading], PendingRestore] | None = None
 
     @uninterrupted
-    def start(self) -> None:
-        """Look the prefix up and let the reading begin when its turn comes; returns at once.
+    def look(self, stamp: int | None = None) -> int:
+        """Return how many tokens can be restored now, to be used at `stamp`. Reads and holds
+        nothing; what was started before goes on."""
+        self._stamp = stamp if stamp is not None else self._stamp
+        self._looked = self._new_reading()
+        _caches, reading = self._looked
+        return reading.point.position
 
-        Reads no payload and waits for no disk. Without effect when it was started before.
+    @uninterrupted
+    def start(self) -> None:
+        """Let the reading begin when its turn comes, of what `look` found; returns at once.
+
+        Reads no payload and waits for no disk. Without effect while it is started.
         """
         if self._reading is not None:
             return
-        reading = self._reading = self._new_reading()
+        self._caches, reading = self._looked or self._new_reading()
+        self._looked, self._reading = None, reading
         # A finalizer may run while any lock is held, so it takes none: the queue looks here later.
         self._finalizer = weakref.finalize(self, self._queue.lost.append, reading)
         self._finalizer.atexit = False
@@ -139,7 +150,7 @@ class PendingRestore:
             self.cancel()
             return self._on_the_spot()
         if reading is None:
-            reading = self._new_reading()
+            self._caches, reading = self._new_reading()
         caches, layout = self._caches, reading.walk.layout
         self._queue.take(reading)
         try:
@@ -176,9 +187,9 @@ class PendingRestore:
         )
         return Taken(caches, layout, *restored)
 
-    def _new_reading(self) -> Reading:
-        self._caches = self._fresh()
-        layout = layout_of(self._caches)
+    def _new_reading(self) -> tuple[list[Any], Reading]:
+        caches = self._fresh()
+        layout = layout_of(caches)
         walk = Walk(
             self._source,
             layout,
@@ -188,7 +199,7 @@ class PendingRestore:
             self._known,
             self._stamp,
         )
-        return Reading(walk)
+        return caches, Reading(walk)
 
     def _let_go(self) -> None:
         if self._finalizer is not None:

@@ -1,0 +1,293 @@
+"""Requests with one new prefix, together in a batch or a scheduler: it is computed once."""
+
+import threading
+from types import ModuleType
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.generate import BatchGenerator
+
+from omlx_cache import Begun, BlockStore, PrefixCache
+from omlx_cache.integrations.batch import CachedBatchGenerator
+
+from .conftest import Open, model_of, prompt_of
+from .test_batch import NEW, alone, serve
+
+FAMILIES = ["llama", "gemma3_text", "qwen3_next"]
+BLOCK = 64
+SHARED = prompt_of(500)
+PROMPTS = [SHARED + prompt_of(40 + 9 * n, seed=n + 1) for n in range(4)]
+
+
+def exactly(model: Any, store: BlockStore, tokens: int) -> int:
+    """How much of a shared prefix can be restored: for windows and state, all of it."""
+    trims = PrefixCache(model, store).scope().trims
+    return tokens // BLOCK * BLOCK if trims else tokens
+
+
+class Bed:
+    """A batch generator and the count of the prompts' tokens that it was fed."""
+
+    def __init__(self, model: Any, store: BlockStore, **options: Any) -> None:
+        self.generator = BatchGenerator(model, prefill_step_size=128, **options)
+        self.store = store
+        self.batch = CachedBatchGenerator(self.generator, PrefixCache(model, store))
+
+    def serve(self, prompts: list[list[int]], **options: Any) -> tuple[list[list[int]], int]:
+        with self.generator.stats() as stats:
+            answers = serve(self.batch, prompts, **options)
+        # Each prompt's last token is counted with its answer.
+        return answers, stats.prompt_tokens + len(prompts)
+
+
+def drain(batch: CachedBatchGenerator, uids: list[int]) -> list[list[int]]:
+    """Serve what was submitted, and return the tokens of each."""
+    answers: dict[int, list[int]] = {uid: [] for uid in uids}
+    while len(batch):
+        for token in batch.next():
+            answers[token.uid].append(token.token)
+    return list(answers.values())
+
+
+def computed(prompts: list[list[int]], cached: int) -> int:
+    """Tokens of one prompt, and those of the others beyond what they share."""
+    return len(prompts[0]) + sum(len(prompt) - cached for prompt in prompts[1:])
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_new_prefix_is_computed_once_in_a_batch(
+    family: str, count: int, store: BlockStore
+) -> None:
+    model, prompts = model_of(family), PROMPTS[:count]
+    answers, fed = Bed(model, store).serve(prompts)
+    assert answers == alone(model, prompts)
+    assert fed == computed(prompts, exactly(model, store, len(SHARED)))
+    held = [record.held_seconds > 0 for record in store.requests.records()]
+    assert held == [False] + [True] * (count - 1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_retry_while_it_is_computed_computes_the_last_token(
+    family: str, store: BlockStore
+) -> None:
+    model, prompt = model_of(family), PROMPTS[0]
+    bed = Bed(model, store)
+    with bed.generator.stats() as stats:
+        uids = [bed.batch.submit(prompt, max_tokens=NEW)]
+        bed.batch.next()
+        uids += [bed.batch.submit(prompt, max_tokens=NEW) for _ in range(2)]
+        answers = drain(bed.batch, uids)
+    assert answers == alone(model, [prompt]) * 3
+    cached = exactly(model, store, len(prompt) - 1)
+    assert stats.prompt_tokens + 3 == computed([prompt] * 3, cached)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_when_the_one_that_computes_is_cancelled_the_next_goes_on_from_there(
+    family: str, store: BlockStore
+) -> None:
+    model = model_of(family)
+    bed = Bed(model, store)
+    first = bed.batch.submit(PROMPTS[0], max_tokens=NEW, segments=[2 * BLOCK])
+    others = [bed.batch.submit(prompt, max_tokens=NEW) for prompt in PROMPTS[1:3]]
+    while bed.batch._requests and next(iter(bed.batch._requests.values())).session.stored < 128:
+        bed.batch.next()
+    assert [bed.batch.cached_tokens(uid) for uid in others] == [0, 0]
+    assert bed.batch.cancel(first)
+    with bed.generator.stats() as stats:
+        answers = drain(bed.batch, others)
+    assert answers == alone(model, PROMPTS[1:3])
+    shared = exactly(model, store, len(SHARED))
+    left = len(PROMPTS[1]) - 128 + len(PROMPTS[2]) - shared
+    assert stats.prompt_tokens + 2 == left
+    assert store.stats().requests.live_sessions == 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_that_waits_can_be_cancelled(family: str, store: BlockStore) -> None:
+    model = model_of(family)
+    bed = Bed(model, store)
+    bed.batch.submit(PROMPTS[0], max_tokens=NEW)
+    waiting = bed.batch.submit(PROMPTS[1], max_tokens=NEW)
+    bed.batch.next()
+    assert bed.batch.cancel(waiting)
+    assert len(bed.batch) == 1
+    bed.batch.close()
+    assert store.restores.nbytes == 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_where_nothing_finds_room_all_are_computed(family: str, open_store: Open) -> None:
+    model = model_of(family)
+    store = open_store(hot_cache_only=True, hot_bytes=100, snapshot_bytes=0)
+    answers, fed = Bed(model, store).serve(PROMPTS)
+    assert answers == alone(model, PROMPTS)
+    assert fed == computed(PROMPTS, 0)
+
+
+def test_where_rows_cannot_be_read_nobody_waits_for_the_answer(
+    store: BlockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their blocks are stored when the sequence ends, which may be long after its prompt."""
+    monkeypatch.setattr("omlx_cache.integrations.batch.row_of", lambda generator, uid: None)
+    bed = Bed(model_of("llama"), store)
+    first, _second = (bed.batch.submit(prompt, max_tokens=NEW) for prompt in PROMPTS[:2])
+    assert bed.batch._waiting
+    while not any(token.uid == first for token in bed.batch.next()):
+        pass
+    assert not bed.batch._waiting
+    bed.batch.close()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_salts_share_nothing_and_do_not_wait(family: str, store: BlockStore) -> None:
+    model = model_of(family)
+    bed = Bed(model, store)
+    for salt in ("a", "b"):
+        bed.batch.submit(PROMPTS[0], max_tokens=NEW, salt=salt)
+    assert not bed.batch._waiting
+    bed.batch.close()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_prompts_that_differ_start_in_order_at_once(family: str, store: BlockStore) -> None:
+    model = model_of(family)
+    bed = Bed(model, store)
+    prompts = [prompt_of(200 + n, seed=n) for n in range(3)]
+    uids = [bed.batch.submit(prompt, max_tokens=NEW) for prompt in prompts]
+    assert [request.uid for request in bed.batch._requests.values()] == uids
+    bed.batch.close()
+
+
+def test_without_the_setting_nobody_waits(open_store: Open) -> None:
+    bed = Bed(model_of("llama"), open_store(share_wait_seconds=0))
+    for prompt in PROMPTS:
+        bed.batch.submit(prompt, max_tokens=NEW)
+    assert not bed.batch._waiting
+    bed.batch.close()
+
+
+def test_no_time_for_the_disk_is_no_reason_to_compute_it_twice(open_store: Open) -> None:
+    model = model_of("llama")
+    store = open_store(restore_wait_seconds=0, restore_wait_seconds_per_token=0)
+    _answers, fed = Bed(model, store).serve(PROMPTS)
+    assert fed == computed(PROMPTS, exactly(model, store, len(SHARED)))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_that_waits_in_the_generator_is_shared_as_well(family: str, store: BlockStore) -> None:
+    """The rows that others part from have not begun when they are told to stop."""
+    model = model_of(family)
+    bed = Bed(model, store, prefill_batch_size=1, completion_batch_size=1)
+    prompts = [prompt_of(300, seed=77), *PROMPTS[:3]]
+    answers, fed = bed.serve(prompts)
+    assert answers == alone(model, prompts)
+    assert fed == len(prompts[0]) + computed(prompts[1:], exactly(model, store, len(SHARED)))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_session_beside_the_batch_on_its_own_thread_does_not_block_it(
+    family: str, store: BlockStore
+) -> None:
+    """Only the thread that would wait could compute it."""
+    model = model_of(family)
+    cache = PrefixCache(model, store)
+    with cache.session(PROMPTS[0]):
+        answers, _fed = Bed(model, store).serve(PROMPTS[1:2])
+        assert answers == alone(model, PROMPTS[1:2])
+
+
+def compute(model: Any, cache: PrefixCache, began: threading.Event, go: threading.Event) -> None:
+    """Begin a session on this thread, and prefill it when told so."""
+    with cache.session(PROMPTS[0]) as session:
+        began.set()
+        assert go.wait(60)
+        for chunk in session.prefill_chunks(128):
+            model(mx.array([chunk]), cache=session.prompt_cache)
+            session.evaluate()
+
+
+def test_a_session_on_another_thread_is_waited_for(store: BlockStore) -> None:
+    model = model_of("llama")
+    cache = PrefixCache(model, store)
+    began, go = threading.Event(), threading.Event()
+
+    thread = threading.Thread(target=compute, args=(model, cache, began, go))
+    thread.start()
+    assert began.wait(60)
+    bed = Bed(model, store)
+    uid = bed.batch.submit(PROMPTS[1], max_tokens=NEW)
+    assert bed.batch.next() == []
+    assert bed.batch.cached_tokens(uid) == 0
+    go.set()
+    thread.join()
+    bed.batch.next()
+    assert bed.batch.cached_tokens(uid) == exactly(model, store, len(SHARED))
+    bed.batch.close()
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_new_prefix_is_computed_once_by_the_reference_scheduler(
+    family: str, count: int, store: BlockStore, scheduler: ModuleType
+) -> None:
+    model, prompts = model_of(family), PROMPTS[:count]
+    made = scheduler.Scheduler(model, PrefixCache(model, store))
+    # All are in the queue before the first begins.
+    requests = [made.submit(scheduler.Request(prompt, max_tokens=NEW)) for prompt in prompts]
+    made.stop()
+    made.run()
+    assert [request.answer() for request in requests] == alone(model, prompts)
+    cached = exactly(model, store, len(SHARED))
+    assert [request.cached_tokens for request in requests] == [0] + [cached] * (count - 1)
+
+
+def test_the_reference_scheduler_waits_for_what_another_thread_computes(
+    store: BlockStore, scheduler: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of("llama")
+    cache = PrefixCache(model, store)
+    began, go = threading.Event(), threading.Event()
+    thread = threading.Thread(target=compute, args=(model, cache, began, go))
+    thread.start()
+    assert began.wait(60)
+    wait = Begun.wait
+
+    def waiting(self: Begun, timeout: float | None = None) -> bool:
+        go.set()
+        return wait(self, timeout)
+
+    monkeypatch.setattr(Begun, "wait", waiting)
+    made = scheduler.Scheduler(model, cache)
+    request = made.submit(scheduler.Request(PROMPTS[1], max_tokens=NEW))
+    made.stop()
+    made.run()
+    go.set()
+    thread.join()
+    assert request.cached_tokens == exactly(model, store, len(SHARED))
+    assert request.answer() == alone(model, PROMPTS[1:2])[0]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_reference_scheduler_goes_on_from_a_cancelled_prefill(
+    family: str, store: BlockStore, scheduler: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of(family)
+    monkeypatch.setattr(scheduler, "PREFILL_STEP", 128)
+    made = scheduler.Scheduler(model, PrefixCache(model, store))
+    requests = [made.submit(scheduler.Request(prompt, max_tokens=NEW)) for prompt in PROMPTS[:2]]
+    chunk = made._prefill_a_chunk
+
+    def one_chunk() -> None:
+        chunk()
+        requests[0].cancelled.set()
+
+    monkeypatch.setattr(made, "_prefill_a_chunk", one_chunk)
+    made.stop()
+    made.run()
+    assert requests[0].answer() == []
+    assert requests[1].answer() == alone(model, PROMPTS[1:2])[0]
+    assert requests[1].cached_tokens == 128
+    assert store.stats().requests.live_sessions == 0

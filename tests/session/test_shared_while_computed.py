@@ -1,0 +1,390 @@
+"""A prefix that one request computes: those who need it too wait for it, and for nothing else."""
+
+import gc
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from kit import zoo
+from kit.drive import feed, prefill, random_tokens, run, same, settings
+from kit.restoring import BLOCK, DENSE, HYBRID, WINDOWED, PagedDisk
+from omlx_cache import BlockStore, PrefixCache, Session
+from omlx_cache.restore.pending import PendingRestore
+
+SHARED = random_tokens(150, 1)
+FIRST = SHARED + random_tokens(90, 2)
+SECOND = SHARED + random_tokens(70, 3)
+OTHER = random_tokens(200, 4)
+Open = Callable[..., BlockStore]
+
+
+@pytest.fixture(params=[DENSE, WINDOWED, HYBRID])
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def model(family: str) -> Any:
+    return zoo.build(family)
+
+
+@pytest.fixture
+def cache(model: Any, open_store: Open) -> PrefixCache:
+    return PrefixCache(model, open_store())
+
+
+def common(cache: PrefixCache, tokens: int) -> int:
+    """How much of a shared prefix can be restored: for windows and state, all of it."""
+    trims = cache.scope().trims
+    return tokens // BLOCK * BLOCK if trims else tokens
+
+
+def compute(model: Any, session: Session, upto: int, steps: list[list[int]]) -> int:
+    """Feed a prompt to at least `upto` tokens, noting the chunks; return how many were fed."""
+    fed = session.cached_tokens + sum(map(len, steps))
+    while fed < upto and (count := session.next_stop(BLOCK)):
+        chunk = session.tokens[fed : fed + count]
+        feed(model, session.prompt_cache, chunk)
+        fed += count
+        session.checkpoint(fed)
+        steps.append(chunk)
+    return fed
+
+
+def test_it_is_held_until_the_blocks_are_there_and_restores_them(
+    model: Any, cache: PrefixCache
+) -> None:
+    wanted = common(cache, len(SHARED))
+    with cache.session(FIRST) as first:
+        begun = cache.begin(SECOND)
+        steps: list[list[int]] = []
+        fed = 0
+        while fed < wanted:
+            assert begun.held
+            assert not begun.ready
+            assert cache.store.restores.nbytes == 0
+            fed = compute(model, first, fed + 1, steps)
+        assert begun.ready
+        assert not begun.held
+        with cache.session(SECOND, begun=begun) as second:
+            assert second.cached_tokens == wanted
+            turn = prefill(model, second, BLOCK)
+            # Windows are cut from a chunk that goes on.
+            steps[-1] = steps[-1][: len(steps[-1]) - (fed - wanted)]
+            assert same(turn.logits, run(model, [*steps, *turn.steps]))
+
+
+@pytest.mark.parametrize("hot_bytes", [0, "64MiB"])
+def test_one_that_was_queued_before_looks_again(
+    model: Any, open_store: Open, hot_bytes: Any
+) -> None:
+    """Nothing was in flight when both were begun, and nobody asked since."""
+    cache = PrefixCache(model, open_store(hot_bytes=hot_bytes))
+    begun = [cache.begin(FIRST), cache.begin(SECOND)]
+    assert all(b.wait(30) for b in begun)
+    with cache.session(FIRST, begun=begun[0]) as first:
+        prefill(model, first, BLOCK)
+    assert cache.store.flush(30)
+    with cache.session(SECOND, begun=begun[1], deadline=30) as second:
+        assert second.cached_tokens == common(cache, len(SHARED))
+
+
+def test_what_a_loop_stores_at_its_end_only_is_found_too(open_store: Open) -> None:
+    model = zoo.build(DENSE)
+    cache = PrefixCache(model, open_store(hot_bytes=0))
+    begun = cache.begin(SECOND)
+    assert begun.wait(30)
+    with cache.session(FIRST) as first:
+        feed(model, first.prompt_cache, FIRST)
+        first.commit()
+    assert cache.store.flush(30)
+    with cache.session(SECOND, begun=begun, deadline=30) as second:
+        assert second.cached_tokens == common(cache, len(SHARED))
+
+
+def test_one_that_was_queued_before_is_held_when_it_is_asked(
+    model: Any, cache: PrefixCache
+) -> None:
+    begun = [cache.begin(FIRST), cache.begin(SECOND)]
+    assert all(b.wait(30) for b in begun)
+    with cache.session(FIRST, begun=begun[0]) as first:
+        assert begun[1].held
+        prefill(model, first, BLOCK)
+        assert begun[1].ready
+        assert begun[1].wait(30)
+
+
+def test_a_retry_of_a_prompt_waits_for_all_of_it(model: Any, cache: PrefixCache) -> None:
+    with cache.session(FIRST) as first:
+        retry = cache.begin(FIRST)
+        assert retry.held
+        prefill(model, first, BLOCK)
+        first.abort()
+    assert retry.ready
+    with cache.session(FIRST, begun=retry) as second:
+        assert second.cached_tokens == common(cache, len(FIRST) - 1)
+
+
+def test_when_the_computing_one_is_aborted_the_next_goes_on_from_there(
+    model: Any, cache: PrefixCache
+) -> None:
+    with cache.session(FIRST) as first:
+        first.want_snapshots([2 * BLOCK])
+        begun = [cache.begin(FIRST), cache.begin(FIRST)]
+        compute(model, first, 2 * BLOCK, [])
+        assert all(b.held for b in begun)
+    assert [b.ready for b in begun] == [True, True]
+    with cache.session(FIRST, begun=begun[0]) as second:
+        assert second.cached_tokens == 2 * BLOCK
+        # First come, first served: the next one waits for that one in turn.
+        assert begun[1].held
+        prefill(model, second, BLOCK)
+    with cache.session(FIRST, begun=begun[1]) as third:
+        assert third.cached_tokens == common(cache, len(FIRST) - 1)
+
+
+def test_when_nothing_finds_room_nobody_waits(model: Any, open_store: Open) -> None:
+    cache = PrefixCache(model, open_store(hot_cache_only=True, hot_bytes=100, snapshot_bytes=0))
+    with cache.session(FIRST) as first:
+        begun = cache.begin(SECOND)
+        assert begun.held
+        compute(model, first, 2 * BLOCK, [])
+        assert begun.ready
+        with cache.session(SECOND, begun=begun) as second:
+            assert second.cached_tokens == 0
+
+
+def test_what_was_dropped_before_it_could_be_restored_is_computed(
+    model: Any, open_store: Open
+) -> None:
+    store = open_store(hot_cache_only=True)
+    cache = PrefixCache(model, store)
+    with cache.session(FIRST) as first:
+        begun = cache.begin(SECOND)
+        prefill(model, first, BLOCK)
+        store.shrink_hot(0)
+        assert begun.ready
+        with cache.session(SECOND, begun=begun) as second:
+            assert second.cached_tokens == 0
+
+
+def test_salts_never_wait_for_each_other(model: Any, cache: PrefixCache) -> None:
+    with cache.session(FIRST, salt="one") as first:
+        steps: list[list[int]] = []
+        for options in ({}, {"salt": "another"}, {"salt": "one", "extra": {"rope": "4x"}}):
+            begun = cache.begin(FIRST, **options)  # type: ignore[arg-type]
+            assert not begun.held
+            compute(model, first, first.stored + BLOCK, steps)
+            assert begun.ready
+        assert cache.begin(FIRST, salt="one").held
+
+
+def test_prompts_that_differ_wait_for_nothing_and_are_looked_up_once(
+    model: Any, cache: PrefixCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = 0
+    look = PendingRestore.look
+
+    def counted(self: PendingRestore, stamp: int | None = None) -> int:
+        nonlocal looked
+        looked += 1
+        return look(self, stamp)
+
+    monkeypatch.setattr(PendingRestore, "look", counted)
+    # They share less than a block.
+    begun = cache.begin(FIRST[: BLOCK - 1] + OTHER)
+    for prompt in (FIRST, SECOND, FIRST):
+        with cache.session(prompt) as session:
+            for chunk in session.prefill_chunks(BLOCK):
+                assert begun.ready
+                assert not begun.held
+                feed(model, session.prompt_cache, chunk)
+            session.commit()
+    with cache.session(FIRST[: BLOCK - 1] + OTHER, begun=begun) as session:
+        assert session.cached_tokens == 0
+    assert looked == 1
+
+
+def test_a_prompt_with_less_than_a_block_left_is_not_waited_for(
+    model: Any, cache: PrefixCache
+) -> None:
+    with cache.session(FIRST[: BLOCK - 1]):
+        assert not cache.begin(FIRST).held
+
+
+@pytest.mark.parametrize("seconds", [0, 1e-9])
+def test_the_bound_is_kept(model: Any, open_store: Open, seconds: float) -> None:
+    cache = PrefixCache(model, open_store(share_wait_seconds=seconds))
+    with cache.session(FIRST) as first:
+        begun = cache.begin(SECOND)
+        assert not begun.held
+        assert begun.wait(30)
+        compute(model, first, 2 * BLOCK, [])
+        assert not begun.held
+
+
+def test_the_bound_is_for_all_waits_together(
+    model: Any, open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("omlx_cache.held.time.monotonic", lambda: now)
+    monkeypatch.setattr("omlx_cache.flights.STALLED_SECONDS", 1e9)
+    cache = PrefixCache(model, open_store(share_wait_seconds=30))
+    begun = cache.begin(FIRST)
+    for waited in (20.0, 20.0):
+        now += 100
+        with cache.session(FIRST):
+            assert begun.held
+            now += waited / 2
+            assert begun.held == (begun.held_seconds < 30)
+            now += waited / 2
+            assert begun.held == (begun.held_seconds < 30)
+        assert begun.ready
+    assert 30 <= begun.held_seconds <= 40
+
+
+def test_a_request_that_never_computes_is_not_waited_for_for_long(
+    cache: PrefixCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    with cache.session(FIRST):
+        begun = cache.begin(FIRST)
+        now += 100
+        assert begun.held
+        now += 30
+        assert not begun.held
+        assert begun.held_seconds == 130
+
+
+def test_a_request_that_is_lost_is_not_waited_for(model: Any, cache: PrefixCache) -> None:
+    lost: list[Any] = [cache.session(FIRST)]
+    lost.append(lost)
+    begun = cache.begin(SECOND)
+    assert begun.held
+    del lost
+    gc.collect()
+    assert begun.ready
+
+
+def test_a_loop_that_never_says_how_far_it_is_is_waited_for_until_it_answers(
+    model: Any, cache: PrefixCache
+) -> None:
+    with cache.session(FIRST) as first:
+        begun = cache.begin(SECOND)
+        logits = feed(model, first.prompt_cache, FIRST)
+        assert begun.held
+        token = int(mx.argmax(logits[-1]).item())
+        feed(model, first.prompt_cache, [token])
+        first.append(token)
+        assert not begun.held
+
+
+def test_the_answer_is_not_waited_for(model: Any, cache: PrefixCache) -> None:
+    """Nor the block that the prompt's last token ends: it is fed with the answer's first."""
+    prompt = FIRST[: 4 * BLOCK]
+    with cache.session(prompt) as first:
+        begun = cache.begin(prompt + OTHER)
+        feed(model, first.prompt_cache, prompt[:-1])
+        first.checkpoint(len(prompt) - 1)
+        assert begun.ready
+
+
+def test_a_session_of_one_that_is_held_takes_what_is_there(model: Any, cache: PrefixCache) -> None:
+    with cache.session(FIRST) as first:
+        begun = cache.begin(SECOND)
+        compute(model, first, 2 * BLOCK, [])
+        assert begun.held
+        with cache.session(SECOND, begun=begun) as second:
+            assert second.cached_tokens == (2 * BLOCK if cache.scope().trims else 0)
+    record = cache.store.requests.records()[-1]
+    assert 0 < record.held_seconds == begun.held_seconds
+
+
+def test_plain_sessions_wait_for_nobody(cache: PrefixCache) -> None:
+    with cache.session(FIRST), cache.session(FIRST) as second:
+        assert second.cached_tokens == 0
+
+
+def test_waiting_on_the_thread_that_computes_ends_at_once(model: Any, cache: PrefixCache) -> None:
+    with cache.session(FIRST):
+        begun = cache.begin(SECOND)
+        assert begun.held
+        assert begun.wait()
+        assert not begun.held
+
+
+def test_waiting_ends_when_another_thread_has_computed_it(model: Any, cache: PrefixCache) -> None:
+    started, go = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with cache.session(FIRST) as session:
+            started.set()
+            assert go.wait(60)
+            prefill(model, session, BLOCK)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert started.wait(60)
+    begun = cache.begin(SECOND)
+    assert not begun.wait(0.01)
+    assert begun.held
+    go.set()
+    assert begun.wait(60)
+    thread.join()
+    with cache.session(SECOND, begun=begun) as session:
+        assert session.cached_tokens == common(cache, len(SHARED))
+
+
+def test_a_held_one_can_be_cancelled_and_outlive_its_store(cache: PrefixCache) -> None:
+    with cache.session(FIRST):
+        begun = [cache.begin(SECOND) for _ in range(2)]
+        assert all(b.held for b in begun)
+        begun[0].cancel()
+        assert begun[0].ready
+        assert not begun[0].held
+        cache.store.close()
+        assert begun[1].ready
+    with cache.session(SECOND, begun=begun[1]) as session:
+        assert session.miss_reason == "store_closed"
+
+
+def test_the_disk_has_its_time_from_when_it_is_no_longer_held(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("omlx_cache.begun.time.monotonic", lambda: now)
+    disk = PagedDisk()
+    fields = {"restore_wait_seconds": 5, "restore_wait_seconds_per_token": 0, "hot_bytes": 0}
+    with BlockStore(settings(tmp_path, **fields), filesystem=disk) as store:
+        cache = PrefixCache(model, store)
+        with cache.session(FIRST) as first:
+            begun = cache.begin(SECOND)
+            now += 100
+            assert begun.held
+            assert begun.deadline == 5
+            prefill(model, first, BLOCK)
+            assert store.flush(30)
+            disk.hold = lambda position, group: True
+            assert not begun.ready
+            assert disk.reached.acquire(timeout=30)
+            now += 3
+            assert begun.deadline == 2
+        disk.gate.set()
+        begun.cancel()
+
+
+def test_queued_prompts_ask_for_points_once_and_only_while_they_are_queued(
+    model: Any, cache: PrefixCache
+) -> None:
+    begun = [cache.begin(SECOND), cache.begin(SECOND), cache.begin(SHARED[:100] + OTHER)]
+    begun[2].cancel()
+    with cache.session(FIRST) as first:
+        plain = set(cache.scope().stops(0, len(FIRST)))
+        first.next_stop(BLOCK)
+        added = set(first.snapshot_positions) - plain - {len(FIRST)}
+    assert added == (set() if cache.scope().trims else {len(SHARED)})
