@@ -32,6 +32,37 @@ def row_of(generator: Any, uid: int) -> Row | None:
         return None
 
 
+def stop_row_at(generator: Any, uid: int, position: int) -> bool:
+    """Have a row's prefill end a segment where its sequence has `position` tokens.
+
+    True when it will stop there; False, with nothing changed, when it is past that, when only the
+    last token would follow it or less, and for another generator.
+    """
+    try:
+        stage, index = generator._find_uids([uid])[uid]
+        if stage == 0:
+            segments = generator._unprocessed_sequences[index][1]
+            end = len(generator._unprocessed_sequences[index][4])
+        elif stage == 1:
+            segments = generator._currently_processing[index][0]
+            end = len(generator._prompt_batch.tokens[index])
+        else:
+            return False
+        lengths = [len(segment) for segment in segments]
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        return False
+    # The generator feeds the last segment, of one token, by itself: there is no stop behind it.
+    if not end < position < end + sum(lengths):
+        return False
+    for place, length in enumerate(lengths):
+        if end < position < end + length:
+            whole = segments[place]
+            cut = position - end
+            segments[place : place + 1] = [whole[:cut], whole[cut:]]
+        end += length
+    return True
+
+
 def paged_source(row: Row, start: int) -> Source | None:
     """Return lazy slices of a row's keys and values from token `start` on; None when its caches
     are not where its tokens say. Empty for a model without growing caches."""
