@@ -115,6 +115,11 @@ class Flights:
             self.changes += 1
         return flight
 
+    @property
+    def idle(self) -> bool:
+        """True while no prompt is computed."""
+        return not self._live
+
     def forget(self, flight: Flight) -> None:
         """Drop a flight that has ended; the lock is held."""
         self._live.remove(flight)

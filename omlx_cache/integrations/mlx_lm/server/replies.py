@@ -1,15 +1,26 @@
 """The way back to one request's client, as the generation thread has it."""
 
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 
 from mlx_lm.server import GenerationContext
 
 from omlx_cache.integrations.mlx_lm.fetched import Fetched
 from omlx_cache.integrations.mlx_lm.server.failures import FailedInputs, InputDigest
-from omlx_cache.integrations.mlx_lm.server.refusals import ComputationFailed, Refused
+from omlx_cache.integrations.mlx_lm.server.refusals import (
+    BadRequest,
+    ComputationFailed,
+    Refused,
+)
 
 _log = logging.getLogger(__name__)
+
+
+class Tokenised(NamedTuple):
+    """A prompt's parts, or why it is refused, as one tokeniser has it."""
+
+    tokenizer: Any
+    parts: tuple[Any, ...] | BadRequest
 
 
 class Reply:
@@ -17,8 +28,9 @@ class Reply:
     failed computation, and the input is remembered.
 
     The context that mlx-lm answers with has it as `reply`.
-    Mutable, by the generation thread: `digest`, once the prompt is tokenised, `fetched`, once it is
-    known what is restored, `_context`, `_ended`.
+    Mutable, by the generation thread: `tokenised` and `digest`, once the prompt is, `held`, true
+    while it waits before the generator, `held_seconds`, `fetched`, once it is known what is
+    restored, `_context`, `_ended`.
     """
 
     def __init__(self, queue: Any, failures: FailedInputs) -> None:
@@ -26,7 +38,10 @@ class Reply:
         self._failures = failures
         self._context: Any = None
         self._ended = False
+        self.tokenised: Tokenised | None = None
         self.digest: InputDigest | None = None
+        self.held = False
+        self.held_seconds = 0.0
         self.fetched: Fetched | None = None
 
     def put(self, item: Any) -> None:
