@@ -1,5 +1,6 @@
 """Requests with one prefix at the same time: one computes it, the others restore it."""
 
+import json
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from kit.tinylm import Server, serve_ours
 from kit.tinylm.failing import BAD, ODD, make_failing_model
-from kit.wire import completion, connected
+from kit.wire import completion, connected, read_answer
 
 from .conftest import SYSTEM, ask
 from .in_flight import (
@@ -197,6 +198,20 @@ def test_a_request_waits_no_longer_than_it_may(start: Start) -> None:
         held = server.ask(agent(1)).result()
         assert 0 < held.cached < len(PREFIX) - BLOCK
         assert first.result().status == 200
+        assert WAITS in server.server.text()
+
+
+def test_a_stream_that_waits_hears_of_it_and_then_its_answer(start: Start) -> None:
+    with asking(start("dense")) as server:
+        first = server.ask(agent(0))
+        server.until_computing(len(agent(0)))
+        with stream_begun(server.server, agent(1)) as connection:
+            assert not first.done()
+            answer = read_answer(connection, b"HTTP/1.0 200 OK\r\n\r\n").content.decode()
+        assert answer.rstrip().endswith("data: [DONE]")
+        expected = server.ask(agent(1)).result().text
+        events = [json.loads(e[6:]) for e in answer.split("\n\n") if e.startswith("data: {")]
+        assert "".join(event["choices"][0]["text"] for event in events) == expected
         assert WAITS in server.server.text()
 
 

@@ -13,6 +13,9 @@ _log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 """After so long they are looked at again although nothing has happened: who computes may stall."""
 
+ALIVE_SECONDS = 5.0
+"""How often clients are told that their requests are alive."""
+
 PAUSES = 10.0
 """Looks at many long prompts take no more than one part in so many of the thread's time."""
 
@@ -27,9 +30,11 @@ class Arrival(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """`waits` says whether it is still worth while; it may raise."""
+    """A request for a prompt of so many tokens. `waits` says whether it is still worth while; it
+    may raise."""
 
     arrival: Arrival
+    tokens: int
     waits: Callable[[], bool]
     since: float
 
@@ -49,6 +54,7 @@ class HeldRequests:
         self._free: _Held | None = None
         self._seen = -1
         self._looked = 0.0
+        self._told = 0.0
         self._paused_until = 0.0
 
     def __len__(self) -> int:
@@ -59,10 +65,11 @@ class HeldRequests:
         """True while nobody may be taken in."""
         return self._last is not None
 
-    def add(self, arrival: Arrival, waits: Callable[[], bool]) -> None:
-        """Hold a request while `waits` is true."""
+    def add(self, arrival: Arrival, tokens: int, waits: Callable[[], bool]) -> None:
+        """Hold a request, whose client has its context, while `waits` is true."""
         arrival.reply.held = True
-        self._held.append(_Held(arrival, waits, time.monotonic()))
+        self._held.append(_Held(arrival, tokens, waits, time.monotonic()))
+        arrival.reply.put((0, tokens))
 
     def close_with(self, arrival: Arrival) -> bool:
         """Keep a request until all that are held have gone; False when none is."""
@@ -88,6 +95,7 @@ class HeldRequests:
     def has_free(self) -> bool:
         """True when `take` has one; looks again when something has happened since the last time."""
         now = time.monotonic()
+        self._attend(now)
         changes = self._changes()
         quiet = changes == self._seen and now - self._looked < LOOK_SECONDS
         if self._free is None and self._held and not quiet and now >= self._paused_until:
@@ -97,6 +105,17 @@ class HeldRequests:
                 self._seen, self._looked = changes, now
                 self._paused_until = now + PAUSES * (time.monotonic() - now)
         return self._free is not None
+
+    def _attend(self, now: float) -> None:
+        """Forget those whose clients have left, and tell the others that theirs are alive."""
+        for held in [held for held in self._held if held.arrival.reply.gone]:
+            self._held.remove(held)
+            if held is self._free:
+                self._free = None
+        if now - self._told >= ALIVE_SECONDS:
+            self._told = now
+            for held in self._held:
+                held.arrival.reply.put((0, held.tokens))
 
     def _is_free(self, held: _Held, now: float) -> bool:
         if now - held.since >= self._seconds:

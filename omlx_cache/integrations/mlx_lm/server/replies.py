@@ -23,11 +23,30 @@ class Tokenised(NamedTuple):
     parts: tuple[Any, ...] | BadRequest
 
 
+class EarlyContext(GenerationContext):  # type: ignore[misc]
+    """What a client is answered before mlx-lm has taken its request: so it hears that it is alive,
+    and can leave. Whoever stops it stops what becomes of it."""
+
+    _becomes: GenerationContext | None = None
+
+    def stop(self) -> None:
+        super().stop()
+        if self._becomes is not None:
+            self._becomes.stop()
+
+    def become(self, context: GenerationContext) -> None:
+        """Give way to mlx-lm's own."""
+        self.prompt_cache_count = context.prompt_cache_count
+        self._becomes = context
+        if self._should_stop:
+            context.stop()
+
+
 class Reply:
     """Stands in for the response queue. An error that is met after the prompt was accepted is a
     failed computation, and the input is remembered.
 
-    The context that mlx-lm answers with has it as `reply`.
+    The context that its client gets has it as `reply`: mlx-lm's own, or an early one.
     Mutable, by the generation thread: `tokenised` and `digest`, once the prompt is, `held`, true
     while it waits before the generator, `held_seconds`, `fetched`, once it is known what is
     restored, `_context`, `_ended`.
@@ -44,11 +63,19 @@ class Reply:
         self.held_seconds = 0.0
         self.fetched: Fetched | None = None
 
+    @property
+    def gone(self) -> bool:
+        """True when its client has left, or was answered."""
+        return self._ended or (self._context is not None and self._context._should_stop)
+
     def put(self, item: Any) -> None:
         """Send an item to the client's thread; never blocks."""
         if isinstance(item, GenerationContext):
-            self._context = item
+            early, self._context = self._context, item
             item.reply = self
+            if early is not None:
+                early.become(item)
+                return
         if isinstance(item, Exception) and self._context is not None:
             self.fail(item)
             return

@@ -177,11 +177,14 @@ class MeasuredResponseGenerator(SharingResponseGenerator):
             for response in responses:
                 if first is None:
                     first = time.perf_counter()
-                    self._count_prefill(context, first - ready)
+                    self._count_prefill(context, first - ready - context.reply.held_seconds)
                 count += 1
                 yield response
         finally:
-            self._report(context, count, began, first)
+            if context.reply.fetched is None:
+                _log.info("request: %d tokens in, ended before its turn", len(context.prompt))
+            else:
+                self._report(context, count, began, first)
 
     def _count_prefill(self, context: Any, seconds: float) -> None:
         found = context.reply.fetched

@@ -12,6 +12,7 @@ from omlx_cache.flights import Flights
 from omlx_cache.integrations.mlx_lm.server.checked import CheckedResponseGenerator
 from omlx_cache.integrations.mlx_lm.server.held import Arrival, HeldRequests
 from omlx_cache.integrations.mlx_lm.server.limits import Limits
+from omlx_cache.integrations.mlx_lm.server.replies import EarlyContext
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.keys import Tokens, as_tokens
 
@@ -78,9 +79,22 @@ class SharingResponseGenerator(CheckedResponseGenerator):
         except Exception:
             # mlx-lm meets it again, and tells the client.
             return False
-        self._held.add(arrival, waits)
+        arrival.reply.put(self._early_context(arrival, parts))
+        self._held.add(arrival, len(tokens), waits)
         _log.info("a request of %d tokens waits for another that computes its prefix", len(tokens))
         return True
+
+    def _early_context(self, arrival: Arrival, parts: tuple[Any, ...]) -> EarlyContext:
+        tokenizer, key = self.model_provider.tokenizer, self.model_provider.model_key
+        _stops, machine = self._make_state_machine(key, tokenizer, arrival.args.stop_words)
+        return EarlyContext(
+            has_tool_calling=tokenizer.has_tool_calling,
+            has_thinking=tokenizer.has_thinking,
+            tool_parser=tokenizer.tool_parser,
+            text_sm=machine,
+            initial_state=parts[3],
+            prompt=parts[0],
+        )
 
     def _joins(self, arrival: Arrival) -> bool:
         """True for a request that mlx-lm would add to the batch that is computed."""
