@@ -136,7 +136,7 @@ def test_a_retry_after_a_timeout_finds_what_its_first_try_computes(kind: str, st
 def test_when_the_one_that_computes_is_aborted_another_goes_on_from_there(
     kind: str, start: Start, models: dict[str, Path], theirs: Server
 ) -> None:
-    prompts = [tokens(4000, 1) + tokens(SUFFIX, 10 + n) for n in range(3)]
+    prompts = [tokens(2600, 1) + tokens(SUFFIX, 10 + n) for n in range(3)]
     with asking(start(kind, "--snapshot-stride", "128")) as server:
         with stream_begun(server.server, prompts[0]):
             others = [server.ask(prompts[1]), server.ask(prompts[2])]
@@ -144,9 +144,9 @@ def test_when_the_one_that_computes_is_aborted_another_goes_on_from_there(
         said = sorted((each.result() for each in others), key=lambda each: each.cached)
         done = max(server.progress_of(len(prompts[0])))
     # It was in its middle, and one of the others computed the rest, once.
-    assert 0 < done < 4000
-    assert done // 128 * 128 - 128 <= said[0].cached < 4000 - BLOCK
-    assert said[1].cached > 4000 - BLOCK
+    assert 0 < done < 2600
+    assert done // 128 * 128 - 128 <= said[0].cached < 2600 - BLOCK
+    assert said[1].cached > 2600 - BLOCK
     for prompt, each in zip(prompts[1:], others, strict=True):
         assert each.result().text == alone(theirs, models[kind], prompt)
 
@@ -155,15 +155,15 @@ def test_when_the_one_that_computes_is_aborted_another_goes_on_from_there(
 def test_what_was_prefilled_before_kill_9_is_restored(
     kind: str, start: Start, home: Path, models: dict[str, Path], theirs: Server
 ) -> None:
-    flags, prompt = ("--snapshot-stride", "256"), tokens(4000, 1)
+    flags, prompt = ("--snapshot-stride", "256"), tokens(3000, 1)
     with asking(start(kind, *flags)) as server, connected(server.server.url) as connection:
         connection.sendall(completion(prompt=prompt, **QUIET))
-        server.until_computing(4000, 600)
+        server.until_computing(3000, 600)
         wait_until_durable(home)
         server.server.kill()
     with asking(start(kind, *flags)) as server:
         again = server.ask(prompt).result()
-    assert 512 <= again.cached < 4000 - BLOCK
+    assert 512 <= again.cached < 3000 - BLOCK
     assert again.text == alone(theirs, models[kind], prompt)
 
 
@@ -288,7 +288,7 @@ def test_the_error_of_the_one_that_computes_costs_those_that_wait_nothing(
 def test_an_error_in_what_is_shared_ends_each_request_and_not_the_server(
     start: Start, failing: Path
 ) -> None:
-    prompts = [[*PREFIX[:700], BAD, *PREFIX[700:], *tokens(20, 10 + n)] for n in range(3)]
+    prompts = [[*PREFIX[:1400], BAD, *PREFIX[1400:], *tokens(20, 10 + n)] for n in range(3)]
     with asking(start(failing, "--trust-remote-code")) as server:
         first = server.ask(prompts[0])
         server.until_computing(len(prompts[0]))
