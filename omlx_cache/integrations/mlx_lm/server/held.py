@@ -118,13 +118,16 @@ class HeldRequests:
                 held.arrival.reply.put((0, held.tokens))
 
     def _is_free(self, held: _Held, now: float) -> bool:
-        if now - held.since >= self._seconds:
-            return True
-        try:
-            return not held.waits()
-        except Exception:
-            _log.exception("a request does not wait for others")
-            return True
+        return now - held.since >= self._seconds or not still(held.waits)
+
+
+def still(waits: Callable[[], bool]) -> bool:
+    """Ask whether it is worth while to wait; whoever cannot be told does not. Never raises."""
+    try:
+        return waits()
+    except Exception:
+        _log.exception("a request does not wait for others")
+        return False
 
 
 def _released(arrival: Arrival) -> Arrival:

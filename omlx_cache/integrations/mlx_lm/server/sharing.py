@@ -10,7 +10,7 @@ from mlx_lm.server import TimeBudget, _image_parts
 
 from omlx_cache.flights import Flights
 from omlx_cache.integrations.mlx_lm.server.checked import CheckedResponseGenerator
-from omlx_cache.integrations.mlx_lm.server.held import Arrival, HeldRequests
+from omlx_cache.integrations.mlx_lm.server.held import Arrival, HeldRequests, still
 from omlx_cache.integrations.mlx_lm.server.limits import Limits
 from omlx_cache.integrations.mlx_lm.server.replies import EarlyContext
 from omlx_cache.store import BlockStore
@@ -72,12 +72,12 @@ class SharingResponseGenerator(CheckedResponseGenerator):
         provider = self.model_provider
         try:
             parts = self._tokenised(provider.tokenizer, arrival.request, arrival.args)
-            tokens = as_tokens(parts[0])
-            waits = partial(self._shared.worth_waiting, provider.model_key, tokens)
-            if not waits():
-                return False
         except Exception:
             # mlx-lm meets it again, and tells the client.
+            return False
+        tokens = as_tokens(parts[0])
+        waits = partial(self._shared.worth_waiting, provider.model_key, tokens)
+        if not still(waits):
             return False
         arrival.reply.put(self._early_context(arrival, parts))
         self._held.add(arrival, len(tokens), waits)
