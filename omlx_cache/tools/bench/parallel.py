@@ -45,8 +45,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--model", help="a model for both servers (default: a small random one)")
     parser.add_argument("--agents", type=int, nargs="+", default=[1, 2, 4, 8], metavar="N")
-    parser.add_argument("--system", type=int, default=6000, metavar="CHARACTERS")
+    parser.add_argument("--system", type=int, default=2000, metavar="CHARACTERS")
     parser.add_argument("--question", type=int, default=60, metavar="CHARACTERS")
+    parser.add_argument(
+        "--block-size", default="64", metavar="TOKENS", help="small, as the prompts are"
+    )
     parser.add_argument("--rounds", type=int, default=3, metavar="N")
     parser.add_argument("--markdown", type=Path, metavar="FILE")
     parser.add_argument("--svg", type=Path, metavar="FILE")
@@ -57,7 +60,7 @@ def _measure(home: Path, model: str, args: argparse.Namespace) -> Runs:
     servers: dict[str, ReplayServer] = {}
     try:
         for number, (name, seconds) in enumerate(SERVERS.items()):
-            servers[name] = _start(home / str(number), model, seconds)
+            servers[name] = _start(home / str(number), model, seconds, args.block_size)
             # The first request of a process compiles and allocates: not what is compared.
             servers[name].ask(ReplayRequest("warm-up", 0.0, "nobody asks this", 1))
         runs: dict[str, dict[int, list[Round]]] = {name: {} for name in servers}
@@ -72,10 +75,10 @@ def _measure(home: Path, model: str, args: argparse.Namespace) -> Runs:
             server.stop()
 
 
-def _start(home: Path, model: str, seconds: str) -> ReplayServer:
+def _start(home: Path, model: str, seconds: str, block_size: str) -> ReplayServer:
     home.mkdir(parents=True)
     command = ["omlx_cache_daemon", "serve", "--model", model, "--cold-dir", str(home / "cold")]
-    command += ["--share-wait-seconds", seconds]
+    command += ["--share-wait-seconds", seconds, "--block-size", block_size]
     return ReplayServer(command, {"OMLX_CACHE_RUNTIME_DIR": str(home / "run")}, home / "server.log")
 
 

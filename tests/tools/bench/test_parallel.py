@@ -43,6 +43,6 @@ def test_agents_of_real_servers_compute_a_shared_prefix_once(
     rows = [line.split("|")[1:-1] for line in written[0].read_text().splitlines()[2:]]
     computed = {(int(row[0]), row[1].strip()): int(row[2].replace(",", "")) for row in rows}
     assert computed[1, "shared in flight"] == computed[1, "each for itself"] == 1520
-    assert computed[3, "shared in flight"] <= 1520 + 2 * (20 + 256)
+    assert computed[3, "shared in flight"] <= 1520 + 2 * (20 + 64)
     assert written[1].read_text().startswith("<svg")
     assert "0 answers differ" in capsys.readouterr().out
