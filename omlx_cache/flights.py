@@ -165,6 +165,11 @@ class Flights:
                         flight.want(goal)
         return flight
 
+    @property
+    def idle(self) -> bool:
+        """True while no prompt is computed."""
+        return not self._live
+
     @uninterrupted
     def enter(self, waiter: Waiter) -> None:
         """Note a request that is in a queue; until it leaves, or is lost."""

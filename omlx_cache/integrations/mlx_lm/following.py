@@ -64,18 +64,21 @@ class Following:
         end = min(self._committer.done, most) // self._chain.block_size * self._chain.block_size
         return _Stored(end, self._chain.key(end), self._committer.stored) if end else None
 
-    def row(self, row: Row, extract: Callable[[], Sequence[Any]]) -> None:
-        """Store the blocks that a row of a batch has completed; `extract` gives its caches."""
+    def row(self, row: Row, extract: Callable[[], Sequence[Any]], *, keep: bool = False) -> None:
+        """Store the blocks that a row of a batch has completed; `extract` gives its caches. With
+        `keep` windows and recurrent state too."""
+        if self._failed:
+            return
         position = len(row.tokens)
         size = self._chain.block_size
-        if self._failed or position - max(self._committer.done, self._offered) < size:
+        if not keep and position - max(self._committer.done, self._offered) < size:
             return
         # What has no room now is not tried again with every token.
         self._offered = position // size * size
         try:
             self._extend(row.tokens)
             source = paged_source(row, self._committer.done)
-            if not self._trims and position - self._kept >= self._stride:
+            if not self._trims and (keep or position - self._kept >= self._stride):
                 self._keep(position)
                 layout = layout_of(extract())
                 self._committer.advance(layout, Extent(position, True), source)

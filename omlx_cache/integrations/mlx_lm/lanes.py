@@ -12,6 +12,7 @@ import numpy as np
 from mlx_lm.models.cache import QuantizedKVCache
 
 from omlx_cache.commit.budgets import Fit
+from omlx_cache.flights import Flight
 from omlx_cache.integrations.mlx_lm.models import ModelCaches
 from omlx_cache.integrations.mlx_lm.siblings import SiblingIndex
 from omlx_cache.results import CommitResult
@@ -79,6 +80,21 @@ class Lane:
     def fit(self) -> Fit | None:
         """Return how much of a sequence the budgets hold; None before one was stored."""
         return self._target.budgets.fit()
+
+    def worth_waiting(self, tokens: Tokens, found: int) -> bool:
+        """True while another request computes a block or more of a prompt beyond `found`."""
+        target = self._target
+        return target.supported and target.store.flights.worth_waiting(target.chain(tokens), found)
+
+    def fly(self, tokens: Tokens, start: int, stops: Iterable[int]) -> Flight | None:
+        """Note a prompt that is about to be computed from `start` on, kept at `stops` at least and
+        where it is told to; None without keys. Its owner ends the flight."""
+        if not self._target.supported:
+            return None
+        flights = self._target.store.flights
+        return flights.begin(
+            self._target.chain(tokens), start, None if self._target.trims else stops
+        )
 
     def restore(self, tokens: Tokens, found: Found) -> RestoredSequence:
         """Restore what `find` saw; less when a page proved bad. The list is the caller's own."""

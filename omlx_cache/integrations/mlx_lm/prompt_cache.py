@@ -13,6 +13,7 @@ from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.arrays.mlxio import check_packing
 from omlx_cache.commit.budgets import Fit
+from omlx_cache.flights import Flight
 from omlx_cache.integrations.mlx_lm.fetched import Fetched
 from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.lanes import (
@@ -202,6 +203,22 @@ class TieredPromptCache:
         followed = [Following(scope, tokens, start) for scope in known.lanes[None].scopes()]
         self._followed.extend(followed)
         return followed
+
+    def worth_waiting(self, model: Any, tokens: Tokens) -> bool:
+        """True while another request computes a block or more of a prompt that is not kept yet."""
+        known = self._lanes(model)
+        found = None if known is None else nearest(known.lanes.values(), tokens)
+        return found is not None and found[0].worth_waiting(tokens, found[1].position)
+
+    def flight(
+        self, model: Any, tokens: Sequence[int], start: int, stops: Sequence[int]
+    ) -> Flight | None:
+        """Note a prompt, dense, that is about to be computed from `start` on, for others to wait
+        for; its owner ends the flight. None when nobody waits."""
+        known = self._lanes(model)
+        if known is None or not self._store.settings.share_wait_seconds:
+            return None
+        return known.lanes[None].fly(as_tokens(tokens), start, stops)
 
     def _along(self, chain: KeyChain) -> set[PageId]:
         """Return what was stored of a sequence while it grew: a server that inserts it when it has

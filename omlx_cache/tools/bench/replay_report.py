@@ -1,12 +1,9 @@
 """The replay's table and plot."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
 
+from omlx_cache.tools.bench.plot import Plot
 from omlx_cache.tools.bench.replay_server import Answer
-
-WIDTH, HEIGHT, MARGIN = 640, 320, 48
-COLOURS = ("#b4512d", "#1f6f8b")
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -37,40 +34,10 @@ def markdown(runs: Mapping[str, Mapping[str, Sequence[Answer]]]) -> str:
 
 def svg(runs: Mapping[str, Sequence[Answer]], restart: int) -> str:
     """Return a plot: time to first token of each request in order, with the restart marked."""
-    top = max(answer.first_token_s for answers in runs.values() for answer in answers)
-    count = max(len(answers) for answers in runs.values())
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        'font-family="sans-serif" font-size="12">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
-    ]
-
-    def at(index: float, seconds: float) -> tuple[float, float]:
-        across = MARGIN + (WIDTH - 2 * MARGIN) * index / max(1, count - 1)
-        return across, HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * seconds / top
-
-    left, bottom = at(0, 0)
-    for share in (0.0, 0.5, 1.0):
-        _x, y = at(0, top * share)
-        parts.append(
-            f'<path d="M{left} {y:.1f}H{WIDTH - MARGIN}" stroke="#dddddd"/>'
-            f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{top * share:.1f} s</text>'
-        )
-    x, _y = at(restart - 0.5, 0)
-    parts.append(
-        f'<path d="M{x:.1f} {MARGIN}V{bottom}" stroke="#555555" stroke-dasharray="4 3"/>'
-        f'<text x="{x + 4:.1f}" y="{MARGIN - 6}">restart</text>'
-    )
+    plot = Plot(max(answer.first_token_s for answers in runs.values() for answer in answers))
+    last = max(1, max(len(answers) for answers in runs.values()) - 1)
+    plot.upright((restart - 0.5) / last, "restart")
     for number, (name, answers) in enumerate(runs.items()):
-        colour = COLOURS[number % len(COLOURS)]
-        points = [at(index, answer.first_token_s) for index, answer in enumerate(answers)]
-        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>' for x, y in points]
-        parts.append(
-            f'<text x="{left + 8 + 160 * number}" y="{MARGIN - 24}" fill="{colour}">'
-            f"{escape(name)}</text>"
-        )
-    parts.append(
-        f'<text x="{WIDTH / 2}" y="{HEIGHT - 12}" text-anchor="middle">'
-        "request, in order of arrival; time to first token</text></svg>"
-    )
-    return "\n".join(parts) + "\n"
+        points = [(index / last, answer.first_token_s) for index, answer in enumerate(answers)]
+        plot.dots(number, name, points)
+    return plot.end("request, in order of arrival; time to first token")

@@ -22,7 +22,7 @@ from omlx_cache.integrations.mlx_lm.server.lengths import (
 )
 from omlx_cache.integrations.mlx_lm.server.limits import Limits
 from omlx_cache.integrations.mlx_lm.server.refusals import BadRequest, Unavailable
-from omlx_cache.integrations.mlx_lm.server.replies import Reply
+from omlx_cache.integrations.mlx_lm.server.replies import Reply, Tokenised
 from omlx_cache.integrations.mlx_lm.server.requests import check_sampling, check_tokens
 
 _log = logging.getLogger(__name__)
@@ -85,11 +85,11 @@ class CheckedResponseGenerator(ResponseGenerator):  # type: ignore[misc]
                 return
             except Exception as error:
                 _log.exception("generation failed")
-                under_way = list(self._replies)
+                under_way = [reply for reply in self._replies if not reply.held]
                 self._generation_failed = self._is_distributed or not under_way or self.cutting
                 for reply in under_way:
                     reply.put(error)
-                self._replies.clear()
+                self._replies.difference_update(under_way)
             if self._generation_failed:
                 return
             gc.collect()
@@ -109,6 +109,25 @@ class CheckedResponseGenerator(ResponseGenerator):  # type: ignore[misc]
 
     def _tokenize(self, tokenizer: Any, request: Any, args: Any) -> tuple[Any, ...]:
         self.asked = request.reply
+        parts = self._tokenised(tokenizer, request, args)
+        self._failures.check(request.reply.digest)
+        return parts
+
+    def _tokenised(self, tokenizer: Any, request: Any, args: Any) -> tuple[Any, ...]:
+        """Return the parts of a request's prompt, tokenised once; raises BadRequest."""
+        reply = request.reply
+        if reply.tokenised is None or reply.tokenised.tokenizer is not tokenizer:
+            try:
+                parts = self._accepted(tokenizer, request, args)
+            except BadRequest as error:
+                reply.tokenised = Tokenised(tokenizer, error)
+            else:
+                reply.tokenised = Tokenised(tokenizer, parts)
+        if isinstance(reply.tokenised.parts, BadRequest):
+            raise reply.tokenised.parts
+        return tuple(reply.tokenised.parts)
+
+    def _accepted(self, tokenizer: Any, request: Any, args: Any) -> tuple[Any, ...]:
         most = self._limits.tokens_of(self.model_provider.model_key[0])
         try:
             if not isinstance(request.prompt, list) and looks_long(request, most):
@@ -126,8 +145,7 @@ class CheckedResponseGenerator(ResponseGenerator):  # type: ignore[misc]
         check_sampling(args.logits.logit_bias, args.sampling.top_k, vocabulary)
         vision = parts[4]
         tokens = parts[0] if vision is None else vision.cache_key
-        request.reply.digest = digest = digest_of(self.model_provider.model_key, tokens)
-        self._failures.check(digest)
+        request.reply.digest = digest_of(self.model_provider.model_key, tokens)
         return parts
 
     def _parts(self, tokenizer: Any, request: Any, args: Any) -> tuple[Any, ...]:

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 from mlx_lm.server import ModelProvider, Response
 
+from omlx_cache.flights import Flight
 from omlx_cache.integrations.mlx_lm.fetched import Fetched
 from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
 from omlx_cache.integrations.mlx_lm.server.batches import storing_batches
-from omlx_cache.integrations.mlx_lm.server.checked import CheckedResponseGenerator
 from omlx_cache.integrations.mlx_lm.server.limits import Limits
 from omlx_cache.integrations.mlx_lm.server.refusals import Unavailable
+from omlx_cache.integrations.mlx_lm.server.sharing import SharingResponseGenerator
 from omlx_cache.requests.timer import PromptTimer
 from omlx_cache.store import BlockStore
 
@@ -53,6 +54,10 @@ class ServerPromptCache(TieredPromptCache):
         """Return what stores a sequence of the model that was asked for last, while it grows."""
         found = self.followers(self._key, tokens, start)
         return found[0] if len(found) == 1 else None
+
+    def fly(self, tokens: Sequence[int], start: int, stops: Sequence[int]) -> Flight | None:
+        """Note a prompt for the model that was asked for last: it is about to be computed."""
+        return self.flight(self._key, tokens, start, stops)
 
     def fetch_nearest_cache(self, model: Any, tokens: Any) -> tuple[list[Any] | None, list[int]]:
         self._key = model
@@ -132,7 +137,7 @@ class _Progress:
         self._responses.put(item)
 
 
-class MeasuredResponseGenerator(CheckedResponseGenerator):
+class MeasuredResponseGenerator(SharingResponseGenerator):
     """Logs each request when its last token is out, or when its client has gone.
 
     What is computed of a prompt is measured by the thread that computes it: here for those that
@@ -147,11 +152,13 @@ class MeasuredResponseGenerator(CheckedResponseGenerator):
         self._measured = cache
         cache.fetched = self._note_fetched
         self._timer: PromptTimer | None = None
-        super().__init__(provider, cache, limits)
+        super().__init__(provider, cache, store, limits)
 
     def _note_fetched(self, found: Fetched) -> None:
         if self.asked is not None:
             self.asked.fetched = found
+            if self.asked.held_seconds:
+                found.asked.held(self.asked.held_seconds)
         self._timer = PromptTimer(found.asked, found.prompt_tokens)
         self._timer.begin(found.restored_tokens)
 
@@ -200,7 +207,10 @@ class MeasuredResponseGenerator(CheckedResponseGenerator):
                 count += 1
                 yield response
         finally:
-            self._report(context, count, began, first)
+            if context.reply.fetched is None:
+                _log.info("request: %d tokens in, ended before its turn", len(context.prompt))
+            else:
+                self._report(context, count, began, first)
 
     def _report(self, context: Any, count: int, began: float, first: float | None) -> None:
         now = time.perf_counter()
@@ -223,5 +233,9 @@ class MeasuredResponseGenerator(CheckedResponseGenerator):
             count,
             (first or now) - began,
             now - began,
-            self._measured.room_for(prompt + count),
+            self._measured.room_for(prompt + count) + _waited(context.reply.held_seconds),
         )
+
+
+def _waited(seconds: float) -> str:
+    return f", held {seconds:.1f} s for another request" if seconds else ""

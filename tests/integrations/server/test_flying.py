@@ -1,0 +1,185 @@
+"""Rows of a batch, as those see them that wait for their prompts."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from kit import zoo
+from kit.drive import random_tokens
+from omlx_cache import BlockStore, CacheSettings
+from omlx_cache.flights import Flights
+from omlx_cache.integrations.mlx_lm import LoadedModel
+from omlx_cache.integrations.mlx_lm.server.batches import StoringBatchGenerator
+from omlx_cache.integrations.mlx_lm.server.responses import ServerPromptCache
+from omlx_cache_storage.keys import as_tokens
+
+KEY = ("a model", None, None)
+STEP = 16
+FAMILIES = ["llama", "gemma3_text", "qwen3_next"]
+SYSTEM, USER = random_tokens(100, 1), random_tokens(60, 2)
+
+
+class Failing:
+    """A model that raises at some of its calls."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self.calls = 0
+        self.fails: set[int] = set()
+
+    def __call__(self, inputs: Any, **options: Any) -> Any:
+        self.calls += 1
+        if self.calls in self.fails:
+            raise RuntimeError("no memory")
+        return self._model(inputs, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+class Server:
+    """A batch as mlx-lm's server has it: fetched for, told of, inserted at its ends."""
+
+    def __init__(self, store: BlockStore, family: str, **options: Any) -> None:
+        model = zoo.build(family)
+        self.model = Failing(model)
+        self.flights: Flights = store.flights
+        self.cache = ServerPromptCache(store, LoadedModel(KEY, model), **options)
+        self.generator = StoringBatchGenerator(
+            self.model, follows=self.cache, reply=lambda: None, prefill_step_size=STEP
+        )
+        self.types: dict[int, list[str]] = {}
+        self.ends: list[tuple[int, str]] = []
+
+    def insert(self, *segments: Sequence[int]) -> int:
+        tokens = [token for segment in segments for token in segment]
+        caches, rest = self.cache.fetch_nearest_cache(KEY, tokens)
+        assert len(rest) == len(tokens) or len(segments) == 1
+        parts = [list(segment) for segment in segments] if caches is None else [rest]
+        (uid,) = self.generator.insert_segments(
+            [parts], [3], [caches], [tokens[: len(tokens) - len(rest)]]
+        )
+        self.types[uid] = ["system", "user"][-len(segments) :][::-1]
+        return uid
+
+    def step(self) -> bool:
+        """One step, and what mlx-lm does after it; False when there is nothing to do."""
+        prompts, generated = self.generator.next()
+        ended = [r.uid for r in prompts if r.end_of_segment and not r.end_of_prompt]
+        for uid in [uid for uid in ended if self.types[uid]]:
+            caches, tokens = self.generator.extract_cache([uid])[uid]
+            self.ends.append((len(tokens), self.types[uid].pop()))
+            self.cache.insert_cache(KEY, tokens[:], caches)
+        return bool(prompts or generated)
+
+    def waits(self, tokens: Sequence[int]) -> bool:
+        return self.cache.worth_waiting(KEY, as_tokens(tokens))
+
+
+@pytest.fixture
+def store() -> Iterator[BlockStore]:
+    settings = CacheSettings(hot_cache_only=True, socket="off", block_size=32)
+    with BlockStore(settings) as store:
+        yield store
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_row_is_waited_for_until_what_is_shared_is_there(family: str, store: BlockStore) -> None:
+    server = Server(store, family)
+    other = SYSTEM[:75] + random_tokens(40, 3)
+    assert not server.waits(other)
+    server.insert(SYSTEM, USER)
+    while server.waits(other):
+        assert server.step()
+    caches, rest = server.cache.fetch_nearest_cache(KEY, other)
+    assert caches is not None
+    assert len(other) - len(rest) == (64 if family == "llama" else 75)
+    while server.step():
+        pass
+    assert server.flights.idle
+    server.generator.close()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_stop_for_others_does_not_pass_for_the_end_of_a_segment(
+    family: str, store: BlockStore
+) -> None:
+    server = Server(store, family)
+    server.insert(SYSTEM, USER)
+    for parts in (40, 100, 130):
+        assert server.waits((SYSTEM + USER)[:parts] + random_tokens(50, parts))
+    while server.step():
+        pass
+    assert server.ends == [(100, "system"), (159, "user")]
+    server.generator.close()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_that_begin_again_after_an_error_are_still_waited_for(
+    family: str, store: BlockStore
+) -> None:
+    server = Server(store, family)
+    server.insert(SYSTEM, USER)
+    server.insert(random_tokens(90, 7))
+    other = (SYSTEM + USER)[:130] + random_tokens(40, 3)
+    server.step()
+    server.model.fails = {server.model.calls + 2}
+    while server.waits(other):
+        server.step()
+        assert not server.flights.idle
+    assert server.model.calls > min(server.model.fails)
+    # At the end of a segment less than a block of what is shared is missing.
+    _caches, rest = server.cache.fetch_nearest_cache(KEY, other)
+    assert len(other) - len(rest) >= 100
+    while server.step():
+        pass
+    assert server.flights.idle
+    server.generator.close()
+
+
+def test_a_row_that_fails_is_not_waited_for(store: BlockStore) -> None:
+    server = Server(store, "llama")
+    server.insert(SYSTEM, USER)
+    server.step()
+    server.model.fails = {server.model.calls + 1}
+    assert server.waits(SYSTEM + USER)
+    server.step()
+    assert not server.waits(SYSTEM + USER)
+    assert server.flights.idle
+    server.generator.close()
+
+
+@pytest.mark.parametrize("how", ["remove", "close", "land"])
+def test_a_row_that_is_given_up_is_not_waited_for(how: str, store: BlockStore) -> None:
+    server = Server(store, "llama")
+    uid = server.insert(SYSTEM, USER)
+    server.step()
+    assert server.waits(SYSTEM + USER)
+    if how == "remove":
+        server.generator.remove([uid])
+    elif how == "close":
+        server.generator.close()
+    else:
+        server.generator.land()
+    assert not server.waits(SYSTEM + USER)
+    assert server.flights.idle
+    server.generator.close()
+
+
+def test_nobody_waits_across_salts(store: BlockStore) -> None:
+    one, two = (Server(store, "llama", salt=salt) for salt in ("a", "b"))
+    one.insert(SYSTEM, USER)
+    assert one.waits(SYSTEM + USER)
+    assert not two.waits(SYSTEM + USER)
+    for server in (one, two):
+        server.generator.close()
+
+
+def test_with_no_time_to_wait_nothing_is_noted() -> None:
+    settings = CacheSettings(hot_cache_only=True, socket="off", share_wait_seconds=0)
+    with BlockStore(settings) as store:
+        server = Server(store, "llama")
+        server.insert(SYSTEM, USER)
+        assert store.flights.idle
+        server.generator.close()

@@ -1,0 +1,332 @@
+"""Requests with one prefix at the same time: one computes it, the others restore it."""
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kit.tinylm import Server, serve_ours
+from kit.tinylm.failing import BAD, ODD, make_failing_model
+from kit.wire import completion, connected, read_answer
+
+from .conftest import SYSTEM, ask
+from .in_flight import (
+    BLOCK,
+    QUIET,
+    STEP,
+    WAITS,
+    Said,
+    as_text,
+    asking,
+    stream_begun,
+    tokens,
+)
+from .test_lifetime import stats, wait_until_durable
+
+Start = Callable[..., Server]
+
+PREFIX = tokens(1500, 1)
+SUFFIX = 40
+KINDS = ["dense", "windowed", "hybrid"]
+
+
+def agent(number: int) -> list[int]:
+    """A prompt that begins as all agents' do, and parts from each of them after that."""
+    return PREFIX + tokens(SUFFIX, 10 + number)
+
+
+@pytest.fixture
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("f")
+
+
+@pytest.fixture
+def start(home: Path, models: dict[str, Path], forks: None) -> Iterator[Start]:
+    running: list[Server] = []
+
+    def begin(model: str | Path, *flags: str) -> Server:
+        path = models[model] if isinstance(model, str) else model
+        running.append(serve_ours(home, "--model", str(path), *STEP, *flags, forked=True))
+        return running[-1]
+
+    yield begin
+    for server in running:
+        server.kill()
+
+
+def alone(theirs: Server, model: Path, prompt: list[int]) -> str:
+    """What mlx-lm's server says to a prompt that it is asked alone."""
+    with asking(theirs) as there:
+        return there.ask(as_text(prompt), model=str(model)).result().text
+
+
+def assert_shared(kind: str, first: Said, others: list[Said]) -> None:
+    """All was computed once, and each suffix; of a dense model a part of a block besides."""
+    assert first.cached == 0
+    for other in others:
+        if kind == "dense":
+            assert len(PREFIX) - BLOCK < other.cached <= len(PREFIX)
+        else:
+            assert other.cached == len(PREFIX)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [2, 4])
+def test_agents_with_one_new_prefix_compute_it_once(
+    kind: str, count: int, start: Start, models: dict[str, Path], theirs: Server
+) -> None:
+    with asking(start(kind)) as server:
+        first = server.ask(agent(0))
+        server.until_computing(len(agent(0)))
+        others = [server.ask(agent(n)) for n in range(1, count)]
+        assert_shared(kind, first.result(), [other.result() for other in others])
+        assert server.server.text().count(WAITS) == count - 1
+        assert server.server.text().count("for another request") == count - 1
+    for number, each in enumerate([first, *others]):
+        assert each.result().text == alone(theirs, models[kind], agent(number))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_agents_that_ask_in_the_same_instant_compute_it_once(kind: str, start: Start) -> None:
+    with asking(start(kind)) as server:
+        said = [each.result() for each in [server.ask(agent(n)) for n in range(4)]]
+    said.sort(key=lambda each: each.cached)
+    assert_shared(kind, said[0], said[1:])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chats_with_one_new_system_prompt_compute_it_once(
+    kind: str, start: Start, models: dict[str, Path], theirs: Server
+) -> None:
+    """Whose segments mlx-lm stores where they end, and goes on doing so."""
+
+    def chat(number: int) -> list[dict[str, str]]:
+        question = f"{number}: what is the answer to question number {number}?"
+        return [
+            {"role": "system", "content": 5 * SYSTEM},
+            {"role": "user", "content": question},
+        ]
+
+    with asking(start(kind)) as server:
+        turns = list(server.map(lambda n: ask(server.server, models[kind], chat(n)), range(4)))
+        again = ask(server.server, models[kind], chat(2))
+    computed = sorted(turn.prompt_tokens - turn.cached_tokens for turn in turns)
+    assert computed[-1] == turns[0].prompt_tokens
+    own = len("0: what is the answer to question number 0?<\n<a\n>assistant")
+    assert all(each <= own + BLOCK * (kind == "dense") for each in computed[:-1]), computed
+    assert again.cached_tokens == again.prompt_tokens - 1
+    for number, turn in enumerate(turns):
+        assert turn.text == ask(theirs, models[kind], chat(number)).text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_retry_after_a_timeout_finds_what_its_first_try_computes(kind: str, start: Start) -> None:
+    with asking(start(kind)) as server:
+        with connected(server.server.url) as connection:
+            connection.sendall(completion(prompt=agent(0), **QUIET))
+            server.until_computing(len(agent(0)))
+        retry = server.ask(agent(0)).result()
+        assert retry.computed <= (BLOCK if kind == "dense" else 1)
+        assert WAITS in server.server.text()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_when_the_one_that_computes_is_aborted_another_goes_on_from_there(
+    kind: str, start: Start, models: dict[str, Path], theirs: Server
+) -> None:
+    prompts = [tokens(2600, 1) + tokens(SUFFIX, 10 + n) for n in range(3)]
+    with asking(start(kind, "--snapshot-stride", "128")) as server:
+        with stream_begun(server.server, prompts[0]):
+            others = [server.ask(prompts[1]), server.ask(prompts[2])]
+            server.until_held(2)
+        said = sorted((each.result() for each in others), key=lambda each: each.cached)
+        done = max(server.progress_of(len(prompts[0])))
+    # It was in its middle, and one of the others computed the rest, once.
+    assert 0 < done < 2600
+    assert done // 128 * 128 - 128 <= said[0].cached < 2600 - BLOCK
+    assert said[1].cached > 2600 - BLOCK
+    for prompt, each in zip(prompts[1:], others, strict=True):
+        assert each.result().text == alone(theirs, models[kind], prompt)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_prefilled_before_kill_9_is_restored(
+    kind: str, start: Start, home: Path, models: dict[str, Path], theirs: Server
+) -> None:
+    flags, prompt = ("--snapshot-stride", "256"), tokens(3000, 1)
+    with asking(start(kind, *flags)) as server, connected(server.server.url) as connection:
+        connection.sendall(completion(prompt=prompt, **QUIET))
+        server.until_computing(3000, 600)
+        wait_until_durable(home)
+        server.server.kill()
+    with asking(start(kind, *flags)) as server:
+        again = server.ask(prompt).result()
+    assert 512 <= again.cached < 3000 - BLOCK
+    assert again.text == alone(theirs, models[kind], prompt)
+
+
+def test_other_prompts_go_ahead_of_those_that_wait(start: Start) -> None:
+    with asking(start("dense")) as server:
+        first = server.ask(agent(0))
+        server.until_computing(len(agent(0)))
+        held = server.ask(agent(1))
+        server.until_held(1)
+        others = [server.ask(tokens(30, seed)) for seed in (3, 4)]
+        assert [other.result().cached for other in others] == [0, 0]
+        assert not first.done()
+        assert not held.done()
+        assert held.result().status == 200
+        assert server.server.text().count(WAITS) == 1
+
+
+def test_prompts_that_share_less_than_a_block_do_not_wait(start: Start) -> None:
+    with asking(start("dense")) as server:
+        first = server.ask(agent(0))
+        server.until_computing(len(agent(0)))
+        other = server.ask(PREFIX[: BLOCK - 1] + tokens(90, 5)).result()
+        assert other.status == 200
+        assert not first.done()
+        assert WAITS not in server.server.text()
+
+
+def test_a_request_waits_no_longer_than_it_may(start: Start) -> None:
+    with asking(start("dense", "--share-wait-seconds", "0.3")) as server:
+        first = server.ask(agent(0))
+        server.until_computing(len(agent(0)))
+        held = server.ask(agent(1)).result()
+        assert 0 < held.cached < len(PREFIX) - BLOCK
+        assert first.result().status == 200
+        assert WAITS in server.server.text()
+
+
+def test_a_stream_that_waits_hears_of_it_and_then_its_answer(start: Start) -> None:
+    with asking(start("dense")) as server:
+        first = server.ask(agent(0))
+        server.until_computing(len(agent(0)))
+        with stream_begun(server.server, agent(1)) as connection:
+            assert not first.done()
+            answer = read_answer(connection, b"HTTP/1.0 200 OK\r\n\r\n").content.decode()
+        assert answer.rstrip().endswith("data: [DONE]")
+        expected = server.ask(agent(1)).result().text
+        events = [json.loads(e[6:]) for e in answer.split("\n\n") if e.startswith("data: {")]
+        assert "".join(event["choices"][0]["text"] for event in events) == expected
+        assert WAITS in server.server.text()
+
+
+def test_with_no_time_to_wait_everybody_computes(start: Start) -> None:
+    with asking(start("dense", "--share-wait-seconds", "0")) as server:
+        first = server.ask(agent(0))
+        server.until_computing(len(agent(0)))
+        other = server.ask(agent(1)).result()
+        assert other.cached < len(PREFIX) - BLOCK
+        assert first.result().status == 200
+        assert WAITS not in server.server.text()
+
+
+def test_those_that_wait_are_cut_off_when_the_server_ends(start: Start) -> None:
+    with asking(start("dense", "--drain-timeout", "0.1")) as server:
+        first = server.ask(tokens(6000, 1))
+        server.until_computing(6000)
+        held = [server.ask(tokens(5000, 1) + tokens(30, n)) for n in (3, 4)]
+        server.until_held(2)
+        assert server.server.stop(signal.SIGTERM) == 0, server.server.text()[-3000:]
+        for each in [first, *held]:
+            assert (each.result().status, each.result().error) == (503, "the server is ending")
+
+
+@pytest.mark.parametrize("reason", ["another model", "a seed"])
+def test_a_request_that_cannot_join_the_batch_comes_after_those_that_wait(
+    reason: str, start: Start, models: dict[str, Path]
+) -> None:
+    with asking(start("dense")) as server:
+        first = server.ask(agent(0))
+        server.until_computing(len(agent(0)))
+        held = [server.ask([*agent(1), 9]), server.ask([*agent(2), 9, 9])]
+        server.until_held(2)
+        fields = {"model": str(models["wide"])} if reason == "another model" else {"seed": 1}
+        other = server.ask(tokens(70, 7), **fields)
+        assert other.result().status == 200
+        assert first.done()
+        assert all(each.result().cached > len(PREFIX) - BLOCK for each in held)
+        assert server.lengths_in_order()[-1] == 70
+        late = server.ask(agent(3)).result()
+        assert late.cached > len(PREFIX) - BLOCK
+
+
+def test_requests_served_one_by_one_share_what_the_earlier_ones_stored(start: Start) -> None:
+    with asking(start("dense")) as server:
+        first = server.ask(agent(0), seed=1)
+        server.until_computing(len(agent(0)))
+        others = [server.ask(agent(n), seed=1) for n in (1, 2)]
+        assert_shared("dense", first.result(), [other.result() for other in others])
+
+
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_failing_model(tmp_path_factory.mktemp("failing") / "model")
+
+
+def test_the_error_of_the_one_that_computes_costs_those_that_wait_nothing(
+    start: Start, failing: Path, models: dict[str, Path], theirs: Server
+) -> None:
+    """A retry of the same prompt is refused without being computed."""
+    bad = [*agent(0), BAD, *tokens(90, 3)]
+    with asking(start(failing, "--trust-remote-code")) as server:
+        first = server.ask(bad)
+        server.until_computing(len(bad))
+        others, retry = [server.ask(agent(n)) for n in (1, 2)], server.ask(bad)
+        server.until_held(3)
+        assert first.result().status == 500
+        assert "failed before" in retry.result().error
+        for number, other in enumerate(others, 1):
+            assert other.result().cached > len(PREFIX) - BLOCK
+            assert other.result().text == alone(theirs, models["dense"], agent(number))
+
+
+def test_an_error_in_what_is_shared_ends_each_request_and_not_the_server(
+    start: Start, failing: Path
+) -> None:
+    prompts = [[*PREFIX[:1400], BAD, *PREFIX[1400:], *tokens(20, 10 + n)] for n in range(3)]
+    with asking(start(failing, "--trust-remote-code")) as server:
+        first = server.ask(prompts[0])
+        server.until_computing(len(prompts[0]))
+        others = [server.ask(prompt) for prompt in prompts[1:]]
+        server.until_held(2)
+        assert [each.result().status for each in [first, *others]] == [500] * 3
+        assert server.ask(tokens(30, 5)).result().status == 200
+
+
+def test_an_error_of_the_servers_loop_spares_those_that_wait(
+    start: Start, failing: Path, models: dict[str, Path], theirs: Server
+) -> None:
+    with asking(start(failing, "--trust-remote-code")) as server:
+        first = server.ask(agent(0))
+        server.until_computing(len(agent(0)))
+        held = server.ask(agent(1))
+        server.until_held(1)
+        odd = server.ask([*tokens(20, 8), ODD], top_logprobs=11)
+        assert (odd.result().status, first.result().status) == (500, 500)
+        assert held.result().text == alone(theirs, models["dense"], agent(1))
+
+
+def test_a_prompt_that_is_refused_while_others_compute_is_refused_at_once(start: Start) -> None:
+    with asking(start("dense", "--max-prompt-tokens", "1600")) as server:
+        first = server.ask(agent(0))
+        server.until_computing(len(agent(0)))
+        refused = server.ask(PREFIX + PREFIX).result()
+        assert (refused.status, first.done()) == (400, False)
+        assert "1600 is the most" in refused.error
+        assert first.result().status == 200
+
+
+def test_the_record_of_a_request_says_how_long_it_was_held(start: Start, home: Path) -> None:
+    with asking(start("dense")) as server:
+        first = server.ask(agent(0))
+        server.until_computing(len(agent(0)))
+        assert server.ask(agent(1)).result().status == 200
+        assert first.result().status == 200
+        line = next(line for line in server.server.text().splitlines() if "held" in line)
+        assert stats(home)["requests"]["restored_hot_tokens"] > len(PREFIX) - BLOCK
+    assert "s for another request" in line
