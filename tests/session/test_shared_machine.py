@@ -85,13 +85,13 @@ class Sharing(RuleBasedStateMachine):
                     found.append(goal)
         return found
 
-    @precondition(lambda self: self.waiting)
-    @rule(which=which)
-    def take_the_first_that_is_ready(self, which: int) -> None:
-        ready = [request for request in self.waiting if request.begun.ready]
-        if not ready:
+    @rule()
+    def take_the_first_that_is_ready(self) -> None:
+        free = [request for request in self.waiting if not request.begun.held]
+        if not free:
             return
-        request = ready[0]
+        request = free[0]
+        assert request.begun.wait(30)
         self.waiting.remove(request)
         self.take(request)
         assert request.session is not None
@@ -177,8 +177,8 @@ class Sharing(RuleBasedStateMachine):
         while self.waiting or self.active:
             steps += 1
             assert steps < 1000, "nobody can go on"
-            if any(request.begun.ready for request in self.waiting):
-                self.take_the_first_that_is_ready(0)
+            if any(not request.begun.held for request in self.waiting):
+                self.take_the_first_that_is_ready()
             elif self.active:
                 self.step(self.active[0])
                 if self.active[0].fed == len(self.active[0].prompt):
