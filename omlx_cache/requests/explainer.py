@@ -47,25 +47,41 @@ class Explainer:
         self._others = others
 
     def explain(
-        self, walked: Walked | None, tokens: int, restored: int, reason: str | None
+        self,
+        walked: Walked | None,
+        tokens: int,
+        restored: int,
+        reason: str | None,
+        number: int | None = None,
     ) -> Explanation:
-        """Return why no more of a prompt of so many tokens was restored."""
-        if walked is None or reason is None:
+        """Return why no more of a prompt of so many tokens was restored; with the number of its
+        request the prompt is remembered."""
+        if walked is None:
             return Explanation(reason and reasons.word(reason), tokens, restored)
         try:
-            return self._explain(walked, tokens, restored, reason)
+            near = self._nearest(walked.chain, tokens, number)
+            if reason is not None:
+                return self._explain(walked, near, tokens, restored, reason)
+            return Explanation(None, tokens, restored)
         except Exception:
             _log.exception("a look-up is not explained")
-            return Explanation(reasons.word(reason), tokens, restored)
+            return Explanation(reason and reasons.word(reason), tokens, restored)
 
-    def _explain(self, walked: Walked, tokens: int, restored: int, reason: str) -> Explanation:
+    def _nearest(self, chain: KeyChain, tokens: int, number: int | None) -> Nearest | None:
+        prompt = chain.tokens[:tokens]
+        if number is None:
+            return self.history.nearest(chain.namespace, prompt)
+        return self.history.ask(number, chain.namespace, prompt)
+
+    def _explain(
+        self, walked: Walked, near: Nearest | None, tokens: int, restored: int, reason: str
+    ) -> Explanation:
         chain = walked.chain
         points = any(group != PAGED for group in walked.groups)
         prompt = chain.tokens[:tokens]
         met = Met(
             tokens, restored, walked.matched, chain.block_size, reason, walked.lacking, points
         )
-        near = self.history.nearest(chain.namespace, prompt)
         word = reasons.word(reason)
         departure = None
         deeper = False

@@ -53,9 +53,11 @@ class AskedRequest:
         """Note what was restored, explain why it was not more, and count it in the store's sums."""
         walked, self._walked = self._walked, None
         record = self._record
-        told = self._log.explainer.explain(walked, record.prompt_tokens, tokens, reason)
+        told = self._log.explainer.explain(
+            walked, record.prompt_tokens, tokens, reason, record.number
+        )
         if walked is not None:
-            self._log.remember(record, walked, told)
+            self._log.habits.note(walked.chain.namespace, record.number, told)
         with self._log.lock:
             self._explanation = told
         self._note(
@@ -162,14 +164,6 @@ class RequestLog:
         """Return the requests that are remembered, oldest first."""
         with self.lock:
             return list(self._latest)
-
-    def remember(self, record: RequestRecord, walked: Walked, told: Explanation) -> None:
-        """Add a prompt to the history, and what it tells of the habits of its client."""
-        chain = walked.chain
-        self.habits.note(chain.namespace, record.number, told)
-        self.explainer.history.add(
-            record.number, chain.namespace, chain.tokens[: record.prompt_tokens]
-        )
 
     @uninterrupted
     def stored(self, chain: KeyChain, end: int, skipped: Mapping[str, int]) -> int | None:
