@@ -239,9 +239,12 @@ class Scope:
         if all(group.kind != "paged" for group in self.groups):
             self._boundaries.remember(chain, end)
         stable = self.store.requests.stored(chain, end, result.skipped)
-        if stable is not None and 0 < stable < end:
-            kept = set(needed(chain, self.groups, stable))
-            self.store.demote(p for p in needed(chain, self.groups, end) if p not in kept)
+        if stable is None or not 0 < stable < end:
+            return
+        # The block in which it lies has tokens that are asked for again.
+        whole = min(end, -(-stable // chain.block_size) * chain.block_size)
+        kept = {page for stop in (stable, whole) for page in needed(chain, self.groups, stop)}
+        self.store.demote(page for page in needed(chain, self.groups, end) if page not in kept)
 
     @uninterrupted
     def commit(
