@@ -19,7 +19,8 @@ def answer(log: RequestLog, decoder: Decoder | None, last: int, number: int | No
     """Return the latest requests, or the one of a number, oldest first; decodes text."""
     asked = [one for one in log.latest() if number in (None, one.record.number)][-last:]
     history = log.explainer.history
-    lines = [asdict(line) for line in log.habits.lines()]
+    shown = {one.record.namespace for one in asked}
+    lines = [asdict(line) for line in log.habits.lines() if line.namespace in shown]
     for line in lines:
         line["text"] = _text_of(log, decoder, line.get("last_request"))
     return {

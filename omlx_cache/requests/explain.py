@@ -9,7 +9,7 @@ from omlx_cache.requests.history import Nearest
 from omlx_cache_storage.departures import Departure
 from omlx_cache_storage.keys import Tokens
 
-BEFORE, AFTER = 16, 24
+BEFORE, AFTER = 24, 16
 """Tokens of an excerpt before the place where two prompts part, and behind it."""
 
 

@@ -61,6 +61,8 @@ def brief(reason: str | None, position: int | None, other: int | None) -> str:
         return ""
     if other is None or position is None:
         return f" ({reason})"
+    if reason == "new_text":
+        return f" (new_text: continues request {other})"
     return f" ({reason}: parts from request {other} at token {position + 1})"
 
 
@@ -85,6 +87,19 @@ def why(explanation: Plain) -> str:
         return said(explanation)
     text, detail = _PLAIN_REASONS.get(word, word), explanation.get("detail")
     return f"{text} ({detail})" if detail else text
+
+
+def changing(line: Plain) -> str:
+    """Return in words what a line costs that spoils one prompt after the other."""
+    position, excerpt = line.get("position"), line.get("text")
+    at = number(position + 1 if isinstance(position, int) else None)
+    place = f": {_shown(excerpt)}" if isinstance(excerpt, str) else ""
+    return (
+        f"a line that keeps changing: {number(line.get('requests'))} of the last "
+        f"{number(line.get('of'))} prompts part from one before at token {at} and go on alike"
+        f"{place}; "
+        f"cost so far: {number(line.get('tokens'))} computed, {_seconds(line.get('seconds'))}"
+    )
 
 
 def clock(seconds: object) -> str:
@@ -115,8 +130,16 @@ def _restored(explanation: Plain, request: Plain | None) -> str:
 
 def _computed(request: Plain) -> str:
     computed, held = request.get("computed_tokens"), request.get("held_seconds")
-    text = f"{number(computed)} computed, {_seconds(request.get('compute_seconds'))}"
-    if request.get("total_seconds") is None:
+    under_way = request.get("total_seconds") is None
+    tokens, restored = request.get("prompt_tokens"), request.get("restored_tokens")
+    if computed:
+        text = f"{number(computed)} computed, {_seconds(request.get('compute_seconds'))}"
+    elif isinstance(tokens, int) and isinstance(restored, int) and not under_way:
+        # Of so few that nobody took their time.
+        text = f"{number(tokens - restored)} computed"
+    else:
+        text = "0 computed"
+    if under_way:
         text += " so far"
     if isinstance(held, int | float) and held > 0:
         text += f", after {_seconds(held)} of waiting for another request's"
@@ -145,13 +168,17 @@ def _parting(explanation: Plain) -> str:
 def _excerpt(explanation: Plain, side: str) -> str:
     text, tokens = explanation.get(f"{side}_text"), explanation.get(side)
     if isinstance(text, str):
-        shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-        return f"`...{shown}`" if shown else "nothing"
+        return _shown(text)
     if isinstance(tokens, list | tuple) and tokens:
         before = explanation.get("before")
         start = max(0, before - 4) if isinstance(before, int) else 0
         return f"tokens {' '.join(map(str, tokens[start : start + 12]))}"
     return "nothing"
+
+
+def _shown(text: str) -> str:
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return f"`...{shown}`" if shown else "nothing"
 
 
 def _new_text(explanation: Plain) -> str:

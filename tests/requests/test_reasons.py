@@ -63,7 +63,7 @@ def test_a_changed_line_is_told_with_the_place_and_the_other_request(
     assert (told.reason, told.position, told.other, told.alike) == ("diverged", 21, 1, True)
     assert told.there[told.before] == 51
     assert told.here[told.before] == 52
-    assert told.here[: told.before] == told.there[: told.before] == (*HEAD[-15:], 50)
+    assert told.here[: told.before] == told.there[: told.before] == (*HEAD, 50)
     assert told.is_miss
     assert cache.store.stats().requests.misses == {"diverged": 1}
 

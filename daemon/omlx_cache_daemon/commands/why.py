@@ -2,12 +2,11 @@
 
 import argparse
 import sys
-from collections.abc import Mapping
 
-from omlx_cache.requests.words import ADVICE, clock, number
+from omlx_cache.requests.words import ADVICE, changing, clock
 from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.options import add_format_option, positive_count
-from omlx_cache_daemon.render import duration, print_json, text
+from omlx_cache_daemon.render import print_json, text
 from omlx_cache_daemon.replies import Map, as_map, as_maps, count_of
 from omlx_cache_daemon.stores import add_store_options, the_one
 
@@ -47,7 +46,7 @@ def render(reply: Map) -> str:
     if not requests:
         return "no request yet\n"
     parts = [_request(request) for request in requests]
-    lines = [_line(line) for line in as_maps(reply.get("changing_lines"))]
+    lines = [f"{changing(line)}\n" for line in as_maps(reply.get("changing_lines", []))]
     return "\n".join(parts + lines)
 
 
@@ -60,15 +59,3 @@ def _request(request: Map) -> str:
     shown += f"  {text(request.get('words') or 'its look-up is under way')}\n"
     advice = ADVICE.get(str(request.get("reason")))
     return shown + (f"  what helps: {advice}\n" if advice else "")
-
-
-def _line(line: Mapping[str, object]) -> str:
-    position, excerpt, seconds = line.get("position"), line.get("text"), line.get("seconds")
-    at = number(position + 1 if isinstance(position, int) else None)
-    spent = duration(seconds) if isinstance(seconds, int | float) else "?"
-    shown = (
-        f"a line that keeps changing: {number(line.get('requests'))} of the last "
-        f"{number(line.get('of'))} prompts part at token {at} and go on alike"
-    )
-    shown += f": `...{text(excerpt)}`\n" if excerpt else "\n"
-    return shown + f"  cost so far: {number(line.get('tokens'))} tokens computed again, {spent}\n"
