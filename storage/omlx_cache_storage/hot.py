@@ -3,10 +3,9 @@
 import sys
 import threading
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
 
 from omlx_cache_storage.departures import Departures
-from omlx_cache_storage.hot_page import Held, HotEntry
+from omlx_cache_storage.hot_page import Grant, Held, HotEntry
 from omlx_cache_storage.index import PageIndex
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
@@ -16,13 +15,6 @@ from omlx_cache_storage.stats import HotUsage
 SPARE_SHARE = 32
 """What a sequence larger than the tier pushes out of its own pages at a time, and what write-back
 queues at a time: this share of the tier, so that the order is not gone through for each page."""
-
-
-class Grant(NamedTuple):
-    """Whether bytes were reserved, and the dirty pages that stood in the way."""
-
-    granted: bool
-    dirty: list[PageId]
 
 
 class HotTier:

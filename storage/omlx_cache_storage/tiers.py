@@ -19,7 +19,7 @@ from omlx_cache_storage.policy import WritePolicy
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import Counters, HotUsage
 from omlx_cache_storage.tier import BackingTier, OpenPage, Tier, TierView
-from omlx_cache_storage.writer import Documents, Writer
+from omlx_cache_storage.writer import Documents, Writer, unwritten
 
 FLUSH_SECONDS = 30.0
 _PARTS = ("counters", "departures", "_policy", "_clock", "hot", "cold", "_levels", "writer")
@@ -69,7 +69,7 @@ class Tiers:
         if cold is not None:
             queue = min(queue_bytes, self.hot.limit_bytes)
             # Of parts, not of this object: the thread would keep that alive.
-            backlog = partial(_unwritten, self.hot, queue) if policy.on_put else tuple
+            backlog = partial(unwritten, self.hot, queue) if policy.on_put else tuple
             self.writer = Writer(self.hot, cold, queue, documents, backlog)
             self.writer.start()
 
@@ -372,7 +372,7 @@ class Tiers:
 
     def _unwritten(self, known: Collection[PageId]) -> list[PageId]:
         limit = 0 if self.writer is None else self.writer.limit_bytes
-        return _unwritten(self.hot, limit, known)
+        return unwritten(self.hot, limit, known)
 
     def _offer_each(self, pages: Iterable[PageId]) -> bool:
         """Queue pages in order until one does not fit; False, and nothing counted, then."""
@@ -396,13 +396,3 @@ class Tiers:
         if held is None or self.writer is None:
             return False
         return self.writer.offer(page, held.meta.nbytes)
-
-
-def _unwritten(
-    hot: HotTier, limit_bytes: int, known: Collection[PageId] | None = None
-) -> list[PageId]:
-    """Return pages, of `known` ones, that the disk lacks, root first, and that fit into the
-    queue."""
-    dirty = (p for p in reversed(hot.dirty()) if known is None or p in known)
-    infos = [(page, hot.info(page)) for page in dirty]
-    return [page for page, info in infos if info is not None and info.nbytes <= limit_bytes]
