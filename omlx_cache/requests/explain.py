@@ -13,6 +13,17 @@ BEFORE, AFTER = 24, 16
 """Tokens of an excerpt before the place where two prompts part, and behind it."""
 
 
+_ABOUT_PROMPTS = (
+    reasons.NEW_TEXT,
+    reasons.DIVERGED,
+    reasons.REWRITTEN,
+    reasons.NOT_STORED,
+    reasons.WINDOW_NOT_HELD,
+    reasons.SNAPSHOT_MISSING,
+)
+"""The reasons that have to do with what an earlier prompt was."""
+
+
 class Met(NamedTuple):
     """Where a look-up ended: `restored` of `tokens`, the first `matched` known, for a reason of
     `omlx_cache.reasons`. `lacking` is what was missed there beside blocks: `window`, `state` or
@@ -44,7 +55,7 @@ def explain(met: Met, known: Known, tokens: Tokens) -> Explanation:
     """Return the reason why no more was restored; reads nothing."""
     reason, detail = _reason(met, known)
     near, gone, other = known.nearest, known.departure, known.elsewhere
-    if reason in (None, reasons.TOO_SHORT):
+    if reason not in _ABOUT_PROMPTS:
         near = None
     said = reason in (reasons.MODEL_CHANGED, reasons.SETTINGS_CHANGED)
     left = reason == reasons.EVICTED

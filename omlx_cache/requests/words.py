@@ -55,15 +55,17 @@ def sentence(explanation: Plain, request: Plain | None = None) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def brief(reason: str | None, position: int | None, other: int | None) -> str:
-    """Return a reason for a log line, in parentheses: words and counts, nothing of the text."""
+def brief(explanation: Plain) -> str:
+    """Return the reason for a log line, in parentheses: words and counts, nothing of the text."""
+    reason, other = explanation.get("reason"), explanation.get("other")
     if reason is None:
         return ""
-    if other is None or position is None:
+    if other is None:
         return f" ({reason})"
-    if reason == "new_text":
-        return f" (new_text: continues request {other})"
-    return f" ({reason}: parts from request {other} at token {position + 1})"
+    position = explanation.get("position")
+    if _continues(explanation):
+        return f" ({reason}: continues request {other})"
+    return f" ({reason}: parts from request {other} at token {_at(position)})"
 
 
 def why(explanation: Plain) -> str:
@@ -91,8 +93,7 @@ def why(explanation: Plain) -> str:
 
 def changing(line: Plain) -> str:
     """Return in words what a line costs that spoils one prompt after the other."""
-    position, excerpt = line.get("position"), line.get("text")
-    at = number(position + 1 if isinstance(position, int) else None)
+    at, excerpt = number(_at(line.get("position"))), line.get("text")
     place = f": {_shown(excerpt)}" if isinstance(excerpt, str) else ""
     return (
         f"a line that keeps changing: {number(line.get('requests'))} of the last "
@@ -158,11 +159,19 @@ def _other(explanation: Plain) -> str:
 
 
 def _parting(explanation: Plain) -> str:
-    position = explanation.get("position")
-    at = number(position + 1 if isinstance(position, int) else None)
-    return f"at token {at}: {_excerpt(explanation, 'there')} there, " + (
-        f"{_excerpt(explanation, 'here')} here"
-    )
+    at = number(_at(explanation.get("position")))
+    there, here = _excerpt(explanation, "there"), _excerpt(explanation, "here")
+    return f"at token {at}: {there} there, {here} here"
+
+
+def _at(position: object) -> int | None:
+    """Return a token's number as people count."""
+    return position + 1 if isinstance(position, int) else None
+
+
+def _continues(explanation: Plain) -> bool:
+    """True for a prompt that has all of the other one and its answer."""
+    return explanation.get("position") == explanation.get("other_tokens")
 
 
 def _excerpt(explanation: Plain, side: str) -> str:
@@ -235,4 +244,6 @@ def _no_point(explanation: Plain) -> str:
     text = f"more of it is known, but {what} held there" if window else f"more is known, but {what}"
     if explanation.get("other") is None:
         return text
+    if _continues(explanation):
+        return f"{text}; it continues {_other(explanation)}"
     return f"{text}; parts from {_other(explanation)} {_parting(explanation)}"

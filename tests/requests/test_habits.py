@@ -116,10 +116,10 @@ def spoil(cache: PrefixCache, model: Any, times: int, body: list[int]) -> None:
 
 
 def test_a_line_that_spoils_prompt_after_prompt_is_said_once_with_its_cost(
-    cache: PrefixCache, caplog: pytest.LogCaptureFixture
+    open_store: Opener, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, body = zoo.build("qwen3"), random_tokens(300, 4)
-    cache = PrefixCache(model, cache.store)
+    cache = PrefixCache(model, open_store())
     with caplog.at_level(logging.WARNING):
         spoil(cache, model, 6, body)
     said = [r.getMessage() for r in caplog.records if "go on alike" in r.getMessage()]
@@ -133,10 +133,10 @@ def test_a_line_that_spoils_prompt_after_prompt_is_said_once_with_its_cost(
 
 
 def test_prompts_of_several_people_are_no_changing_line(
-    cache: PrefixCache, caplog: pytest.LogCaptureFixture
+    open_store: Opener, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, head = zoo.build("qwen3"), random_tokens(60, 3)
-    cache = PrefixCache(model, cache.store)
+    cache = PrefixCache(model, open_store())
     with caplog.at_level(logging.WARNING):
         for number in range(6):
             with cache.session(head + random_tokens(300, 50 + number)) as session:

@@ -233,7 +233,7 @@ class MeasuredResponseGenerator(SharingResponseGenerator):
             restored - cold,
             cold,
             prompt - restored,
-            "" if told is None else brief(told.reason, told.position, told.other),
+            "" if told is None else brief(told.to_dict()),
             count,
             (first or now) - began,
             now - began,
