@@ -25,10 +25,10 @@ class Explanation:
     request `other` (at `other_at`, seconds since the epoch), which has `other_tokens` with its
     answer. `here` and `there` are the tokens around the place where they part, the first `before`
     of them equal; `alike` tells that the same text follows, `opening` how far before the end of
-    that prompt they part when its answer came back rewritten. `how` (memory, disk, removed,
-    damaged) and `gone_at` are about what was evicted: both empty for what left before the record
-    of this process begins. `changed` has the fields that differ, as (stored, now). `detail` says
-    more about `reason`. `str()` has it all in words, with token ids for text.
+    that prompt they part when its answer came back rewritten, negative for within the answer.
+    `how` (memory, disk, removed, damaged) and `gone_at` are about what was evicted: both empty for
+    what left before the record of this process begins. `changed` has the fields that differ, as
+    (stored, now). `detail` says more about `reason`. `str()` has it all in words, with token ids for text.
     """
 
     reason: str | None

@@ -61,8 +61,8 @@ class Habits:
         with self._lock:
             habit = self._habits.setdefault(namespace, _Habit())
             self._habits.move_to_end(namespace)
-            if told.opening is not None:
-                habit.openings.append(told.opening)
+            if told.position is not None and told.opening is not None:
+                habit.openings.append(told.opening if _is_dropped(told) else None)
             elif told.position is not None and told.position == told.other_tokens:
                 habit.openings.append(None)
             parted = told.position if _spoils(told) else None
@@ -83,7 +83,7 @@ class Habits:
             rewritten = [opening for opening in habit.openings if opening is not None]
             if len(rewritten) < 2 or 2 * len(rewritten) <= len(habit.openings):
                 return None
-            return max(rewritten)
+            return max(0, *rewritten)
 
     @uninterrupted
     def ended(self, record: RequestRecord) -> None:
@@ -139,6 +139,15 @@ class Habits:
         habit.spoiled.add(number)
         if len(habit.spoiled) > 512:
             habit.spoiled.pop()
+
+
+def _is_dropped(told: Explanation) -> bool:
+    """True when an answer came back without most of what was computed for it; one whose end was
+    trimmed is still found by all the rest."""
+    if told.position is None or told.opening is None:
+        return False
+    prompt = told.position + told.opening
+    return 2 * max(0, -told.opening) < max(1, told.other_tokens - prompt)
 
 
 def _is_near(at: int, line: ChangingLine) -> bool:

@@ -57,7 +57,8 @@ class Nearest(NamedTuple):
 
     `alike` tells that both go on with the same text after the difference. `opening` is how many
     tokens before the end of the known prompt they part, when the other one has the same opening of
-    an answer at its own end: 0 for a difference within the answer, None when it is none of these.
+    an answer at its own end: negative for a difference within the answer, by as much of that as is
+    equal, None when it is none of these.
     """
 
     number: int
@@ -249,11 +250,12 @@ def _goes_on_alike(one: Tokens, other: Tokens, at: int) -> bool:
 
 
 def _opening(theirs: Tokens, prompt: int, ours: Tokens, shared: int) -> int | None:
-    """Return how far before the end of `theirs` prompt the texts part, in what opens an answer."""
+    """Return how far before the end of `theirs` prompt the texts part, in what opens an answer or
+    in the answer."""
     if shared == len(theirs) or len(ours) <= prompt:
         return None
     if shared >= prompt:
-        return 0
+        return prompt - shared
     most = min(OPENING_TOKENS, prompt, len(ours))
     ends = theirs[prompt - most : prompt][::-1], ours[len(ours) - most :][::-1]
     return prompt - shared if prompt - shared <= shared_length(*ends) else None

@@ -74,6 +74,24 @@ def test_answers_that_come_back_as_they_were_get_no_place_of_their_own(
     assert session.cached_tokens > 0
 
 
+def test_answers_whose_end_is_trimmed_keep_their_place(open_store: Opener) -> None:
+    model = zoo.build("qwen3")
+    store = open_store(hot_cache_only=True)
+    cache = PrefixCache(model, store)
+    history = random_tokens(100, 1)
+    for turn in range(4):
+        history += random_tokens(40, turn) + OPENING
+        with cache.session(history) as session:
+            answered = prefill(model, session, 64)
+            decode(model, session, answered, ANSWER)
+            session.commit()
+        history += answered.answer[:-2]
+    told = store.requests.latest()[-1]
+    assert told.explanation is not None
+    assert told.explanation.reason == "rewritten"
+    assert store.requests.opening(bytes.fromhex(told.record.namespace)) is None
+
+
 @pytest.mark.parametrize("family", ["qwen3", HYBRID])
 def test_answers_that_no_prompt_will_have_leave_memory_first(
     open_store: Opener, family: str
