@@ -28,7 +28,8 @@ class Explanation:
     that prompt they part when its answer came back rewritten, negative for within the answer.
     `how` (memory, disk, removed, damaged) and `gone_at` are about what was evicted: both empty for
     what left before the record of this process begins. `changed` has the fields that differ, as
-    (stored, now). `detail` says more about `reason`. `str()` has it all in words, with token ids for text.
+    (stored, now). `detail` says more about `reason`. `str()` has it all in words, with token ids
+    for text.
     """
 
     reason: str | None
