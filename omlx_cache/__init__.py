@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from omlx_cache.codecs import CodecPolicy
     from omlx_cache.commit.snapshots import SnapshotPolicy, StridePolicy
     from omlx_cache.prefix import PrefixCache
+    from omlx_cache.requests.explanation import Explanation
     from omlx_cache.results import CommitResult, Lookup, PageLocation
     from omlx_cache.session import Session
     from omlx_cache.settings import CacheSettings, ConfigError
@@ -31,6 +32,7 @@ __all__ = [
     "CodecPolicy",
     "CommitResult",
     "ConfigError",
+    "Explanation",
     "Lookup",
     "PageLocation",
     "Prefetch",
@@ -52,6 +54,7 @@ _MODULES = {
     "CodecPolicy": "omlx_cache.codecs",
     "CommitResult": "omlx_cache.results",
     "ConfigError": "omlx_cache.settings",
+    "Explanation": "omlx_cache.requests.explanation",
     "Lookup": "omlx_cache.results",
     "PageLocation": "omlx_cache.results",
     "Prefetch": "omlx_cache_storage.prefetch",

@@ -71,7 +71,8 @@ class PrefixCache(Scopes):
             return begun
 
     def lookup(self, tokens: Sequence[int], **options: Unpack[ScopeOptions]) -> Lookup:
-        """Return where a prefix lies, page by page. Reads no payload, moves nothing.
+        """Return where a prefix lies, page by page, and why it ends there. Reads no payload, moves
+        nothing.
 
         Raises ValueError for tokens that are not integers.
         """
@@ -79,7 +80,12 @@ class PrefixCache(Scopes):
         array = as_tokens(tokens)
         if not scope.supported:
             return Lookup(0, 0, self.unsupported_reason, ())
-        point = scope.find(scope.chain(array), max(0, len(array) - 1))
+        chain = scope.chain(array)
+        point = scope.find(chain, max(0, len(array) - 1))
+        walked = scope.walked(chain, point.matched, point.lacking)
+        told = self.store.requests.explainer.explain(
+            walked, len(array), point.position, point.reason
+        )
         pages = tuple(
             PageLocation(
                 use.page.key.hex(),
@@ -92,7 +98,7 @@ class PrefixCache(Scopes):
             for group, uses in point.uses.items()
             for use in uses
         )
-        return Lookup(point.position, point.matched, point.reason, pages)
+        return Lookup(point.position, point.matched, point.reason, pages, told)
 
     def prefetch(self, tokens: Sequence[int], **options: Unpack[ScopeOptions]) -> Prefetch:
         """Begin to read a prefix's cold pages into the hot tier, while the request is queued.

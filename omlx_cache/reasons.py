@@ -37,6 +37,26 @@ CLOSED: Final = "closed"
 """The session was left, aborted or committed before."""
 
 
+NEW_TEXT: Final = "new_text"
+"""All that is known of the prompt was restored; what is left was never asked for. No miss."""
+DIVERGED: Final = "diverged"
+"""It parts from an earlier prompt; what they share was restored."""
+REWRITTEN: Final = "rewritten"
+"""The chat's template, or the client, changed the last answer or what opened it."""
+EVICTED: Final = "evicted"
+"""It was stored, and had to leave."""
+NOT_STORED: Final = "not_stored"
+"""An earlier prompt had it, and it was not stored: not yet, or without room."""
+MODEL_CHANGED: Final = "model_changed"
+"""It is stored for another model, adapter or weights."""
+SETTINGS_CHANGED: Final = "settings_changed"
+"""It is stored for this model under other settings or versions."""
+WINDOW_NOT_HELD: Final = "window_not_held"
+"""The blocks are there; the last window of tokens for their end is not."""
+SNAPSHOT_MISSING: Final = "snapshot_missing"
+"""The blocks are there; the recurrent state for their end is not."""
+
+
 def word(reason: str) -> str:
     """Return a reason's counter name: what stands before its details."""
     return reason.split(":", 1)[0]

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from omlx_cache.requests.explanation import Explanation
+
 
 class PageLocation(NamedTuple):
     """One page of a restorable prefix: the tokens it covers and the tier that has it."""
@@ -18,12 +20,14 @@ class PageLocation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Where a prefix lies. `cached_tokens` can be restored; `matched_tokens` are known."""
+    """Where a prefix lies. `cached_tokens` can be restored; `matched_tokens` are known.
+    `explanation` says why it is not more, and `str()` of it in words."""
 
     cached_tokens: int
     matched_tokens: int
     miss_reason: str | None
     pages: tuple[PageLocation, ...]
+    explanation: Explanation | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,14 @@ from omlx_cache.codecs import CodecPolicy
 from omlx_cache.commit.admission import PageSink
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.committer import Committer
+from omlx_cache.commit.order import needed
 from omlx_cache.commit.progress import extent_of
 from omlx_cache.commit.snapshots import SnapshotPolicy
 from omlx_cache.commit.staging import Staging
 from omlx_cache.flights import Flights
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.pages.layout import Layout, layout_of
+from omlx_cache.requests.explainer import Walked
 from omlx_cache.requests.log import AskedRequest, RequestLog
 from omlx_cache.restore.boundaries import Boundaries
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
@@ -55,7 +57,8 @@ class SequenceStore(PageSource, PageSink, Protocol):
 class RestoredSequence:
     """What a restore gave: a private list of caches at position `tokens`, fresh when that is 0.
 
-    `pages` are those that it was made of; `wanted` is where a restore point was missed.
+    `pages` are those that it was made of; `wanted` is where a restore point was missed, for want of
+    what is `lacking`; the first `matched` tokens are known.
     """
 
     prompt_cache: list[Any]
@@ -64,6 +67,8 @@ class RestoredSequence:
     miss_reason: str | None
     pages: tuple[PageId, ...] = ()
     wanted: int | None = None
+    matched: int = 0
+    lacking: str = ""
 
 
 class Scope:
@@ -136,6 +141,10 @@ class Scope:
             return self.store.requests.ask("", {}, tokens)
         return self.store.requests.ask(namespace.digest.hex(), namespace.document, tokens)
 
+    def walked(self, chain: KeyChain, matched: int, lacking: str) -> Walked:
+        """Return a look-up along a chain of this scope, for its explanation."""
+        return Walked(chain, tuple(group.name for group in self.groups), matched, lacking)
+
     def chain(self, tokens: Tokens) -> KeyChain:
         """Return the keys of a sequence; raises ValueError for a scope that is not supported."""
         if self._namespace is None:
@@ -152,7 +161,17 @@ class Scope:
 
     def stops(self, start: int, stop: int, branch: int | None = None) -> list[int]:
         """Return where a prompt's windows and recurrent state are wanted while [start, stop) is
-        prefilled; none for models that have only pages."""
+        prefilled; none for models that have only pages. Where answers come back rewritten, the
+        place where the next prompt will leave this one is one of them."""
+        wanted = self._stops(start, stop, branch)
+        opening = None
+        if self._namespace is not None and not self.trims:
+            opening = self.store.requests.opening(self._namespace.digest)
+        if opening and start < stop - opening:
+            wanted = sorted({*wanted, stop - opening})
+        return wanted
+
+    def _stops(self, start: int, stop: int, branch: int | None = None) -> list[int]:
         if self.trims:
             return []
         size = self.store.settings.block_size
@@ -213,10 +232,19 @@ class Scope:
         )
 
     @uninterrupted
-    def remember(self, chain: KeyChain, position: int) -> None:
-        """Note how far a commit went, for layouts whose pages do not tell."""
+    def remember(self, chain: KeyChain, result: CommitResult) -> None:
+        """Note how far a commit went, for layouts whose pages do not tell, and for people. What no
+        later prompt is expected to have becomes the first to be evicted."""
+        end = result.tokens
         if all(group.kind != "paged" for group in self.groups):
-            self._boundaries.remember(chain, position)
+            self._boundaries.remember(chain, end)
+        stable = self.store.requests.stored(chain, end, result.skipped)
+        if stable is None or not 0 < stable < end:
+            return
+        # The block in which it lies has tokens that are asked for again.
+        whole = min(end, -(-stable // chain.block_size) * chain.block_size)
+        kept = {page for stop in (stable, whole) for page in needed(chain, self.groups, stop)}
+        self.store.demote(page for page in needed(chain, self.groups, end) if page not in kept)
 
     @uninterrupted
     def commit(
@@ -252,12 +280,12 @@ class Scope:
         staging = Staging(self.store.counters, self.store.settings.snapshot_bytes)
         try:
             layout = layout_of(prompt_cache)
-            stops = self.stops(0, len(chain) + 1)
+            stops = self._stops(0, len(chain) + 1)
             committer = self.committer(
                 chain, staging, prompt_length=prompt_length, stops=stops, along=along
             )
             result = committer.finish(layout, extent_of(layout, len(chain)))
-            self.remember(chain, result.tokens)
+            self.remember(chain, result)
             return result
         except UnsupportedCache as error:
             return CommitResult.none(reasons.word(unsupported(error)))
@@ -285,6 +313,8 @@ def take(pending: PendingRestore, deadline: float | None) -> RestoredSequence:
         point.reason,
         pages,
         point.wanted_state,
+        point.matched,
+        point.lacking,
     )
 
 

@@ -16,6 +16,7 @@ from omlx_cache.commit.staging import Staging
 from omlx_cache.commit.under_way import UnderWay
 from omlx_cache.pages.cut import Source
 from omlx_cache.pages.layout import Layout, layout_of
+from omlx_cache.requests.explanation import Explanation
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.requests.timer import PromptTimer
 from omlx_cache.results import CommitResult
@@ -86,6 +87,7 @@ class Session:
         self.miss_reason = restored.miss_reason
         if chain is None:
             return
+        self._asked.walked(scope.walked(chain, restored.matched, restored.lacking))
         start = restored.tokens
         self._layout = layout_of(self.prompt_cache)
         self._chain = chain
@@ -126,6 +128,11 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.abort()
+
+    @property
+    def explanation(self) -> Explanation | None:
+        """Why no more was restored, with what is known of earlier prompts; `str()` says it."""
+        return self._asked.explanation
 
     @property
     def tokens(self) -> list[int]:
@@ -377,7 +384,7 @@ class Session:
             own = self._progress if layout is self._layout else None
             extent = extent_of(layout, recorded) if own is None else own.extent(recorded)
             result = self._committer.finish(layout, extent)
-            self._scope.remember(self._chain, result.tokens)
+            self._scope.remember(self._chain, result)
             return result
         except UnsupportedCache as error:
             return CommitResult.none(reasons.word(unsupported(error)))

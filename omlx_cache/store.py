@@ -1,6 +1,7 @@
 """BlockStore: the tiers, the writer and the control socket that all models of a process share."""
 
 import atexit
+import contextlib
 import logging
 import os
 import threading
@@ -19,6 +20,10 @@ from omlx_cache.identity.namespace import Namespace
 from omlx_cache.logs import set_level
 from omlx_cache.pages.cold_codec import cold_encoder
 from omlx_cache.parts import StoreParts
+from omlx_cache.requests.answer import Decoder, answer
+from omlx_cache.requests.elsewhere import OtherNamespaces
+from omlx_cache.requests.explainer import Explainer
+from omlx_cache.requests.history import PromptHistory
 from omlx_cache.requests.log import RequestLog
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.settings import CacheSettings
@@ -30,6 +35,7 @@ from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.document import has_fields
 from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.interrupts import deferred, result_of, uninterrupted
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.listed import ListedPage, list_pages
@@ -60,7 +66,8 @@ class BlockStore(Tiers):
 
     `_lock` guards `_labels` and `_closed` (nothing is taken any more). `told` holds what models
     have complained of, so that it is said once, `service` what the server that made the store says
-    of itself, for `omlx-cache ping`; each operation on them is atomic.
+    of itself, for `omlx-cache ping`; each operation on them is atomic. `decoder` is anybody's to
+    set: it turns tokens of a model, given by its label, into text for `omlx-cache why`.
     """
 
     def __init__(
@@ -88,17 +95,21 @@ class BlockStore(Tiers):
         self._labels: list[str] = []
         self.told: set[tuple[str, str]] = set()
         self._closed = False
-        clock = Clock()
+        clock, departures = Clock(), Departures()
         super().__init__(
             hot_bytes=s.hot_bytes,
             queue_bytes=s.queue_bytes,
             policy=WRITE_POLICIES[s.write_policy],
             clock=clock,
-            cold=None if s.hot_cache_only else _open_cold(s, filesystem or FileSystem(), clock),
+            cold=None
+            if s.hot_cache_only
+            else _open_cold(s, filesystem or FileSystem(), clock, departures),
+            departures=departures,
             documents=lambda digest: namespaces.document(digest),
         )
         self._namespaces = namespaces = KnownNamespaces(self.hot.namespaces)
-        self.requests = RequestLog(self.counters)
+        self.requests = RequestLog(self.counters, self._explainer())
+        self.decoder: Decoder | None = None
         self.flights = Flights()
         self.read_pool = ReaderPool(READ_THREADS, "omlx-cache-read")
         self.copy_pool = ReaderPool(READ_THREADS, "omlx-cache-copy")
@@ -119,6 +130,19 @@ class BlockStore(Tiers):
         self._finalizer = weakref.finalize(self, _lose, self._parts)
         self._finalizer.atexit = False
         _open_stores.add(self)
+
+    def _explainer(self) -> Explainer:
+        s = self.settings
+        on_disk: dict[BlockKey, Mapping[str, object]] = {}
+        if self.cold is not None:
+            with contextlib.suppress(OSError):
+                on_disk = {
+                    BlockKey(bytes.fromhex(info.digest)): info.document
+                    for info in catalog.namespaces(s.cold_dir)
+                }
+        tiers = self.without_owner()
+        others = OtherNamespaces(tiers, self._namespaces.documents, on_disk)
+        return Explainer(PromptHistory(s.prompt_history_bytes), tiers, others)
 
     def _start_control(self) -> ControlServer | None:
         try:
@@ -242,6 +266,11 @@ class BlockStore(Tiers):
         self.evict_cold({page.page: page.used_ns for page in chosen.surplus})
         return chosen
 
+    def why(self, last: int = 1, number: int | None = None) -> Mapping[str, object]:
+        """Return the latest requests, or the one of a number, and why no more of them was restored,
+        as plain values; what prompts part at as text, if there is a `decoder`."""
+        return answer(self.requests, self.decoder, last, number)
+
     @uninterrupted
     def listing(self) -> list[ListedPage]:
         """Return every page of both tiers once, in no order; takes each lock briefly."""
@@ -333,7 +362,7 @@ class BlockStore(Tiers):
         return {**known, "service": dict(self.service)} if self.service else known
 
 
-def _open_cold(s: CacheSettings, fs: FileSystem, clock: Clock) -> ColdTier:
+def _open_cold(s: CacheSettings, fs: FileSystem, clock: Clock, departures: Departures) -> ColdTier:
     cold = ColdTier(
         s.cold_dir,
         s.cold_bytes,
@@ -342,6 +371,7 @@ def _open_cold(s: CacheSettings, fs: FileSystem, clock: Clock) -> ColdTier:
         fs=fs,
         clock=clock,
         encode=cold_encoder(s.cold_codec, s.min_quantize_tokens),
+        departures=departures,
     )
     cold.open(s.cold_budget)
     return cold

@@ -38,6 +38,7 @@ class Answering(Protocol):
     def listing(self) -> list[ListedPage]: ...
     def readable_document(self, digest: BlockKey) -> Mapping[str, object]: ...
     def created_ns(self, digest: BlockKey) -> int | None: ...
+    def why(self, last: int, number: int | None) -> Mapping[str, object]: ...
     def clear(self, namespace: BlockKey, timeout: float) -> int: ...
     def flush(self, timeout: float) -> bool: ...
     def choose(self, asked: Pruning) -> Chosen: ...
@@ -57,6 +58,7 @@ def handlers(store: Answering) -> dict[str, Handler]:
         "inspect": lambda args: _inspect(store, args),
         "flush": lambda args: {"durable": store.flush(_timeout(args))},
         "clear": lambda args: _clear(store, args),
+        "why": lambda args: _why(store, args),
         "prune": lambda args: _prune(store, args),
     }
 
@@ -141,6 +143,10 @@ def _prune(store: Answering, args: Mapping[str, object]) -> dict[str, object]:
         raise ControlError("bad_request", "dry_run must be true or false")
     chosen = store.choose(asked) if dry_run else store.prune(asked, _timeout(args))
     return chosen.to_dict()
+
+
+def _why(store: Answering, args: Mapping[str, object]) -> Mapping[str, object]:
+    return store.why(_count(args, "last") or 1, _count(args, "number"))
 
 
 def _pruning(args: Mapping[str, object]) -> Pruning:

@@ -7,10 +7,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from omlx_cache import reasons
 from omlx_cache.identity.namespace import computed_by
+from omlx_cache.requests.explainer import Explainer, Walked
+from omlx_cache.requests.explanation import Explanation
+from omlx_cache.requests.habits import Habits
 from omlx_cache.requests.record import RequestRecord
 from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.stats import Counters
 from omlx_cache_storage.work import RequestWork
 
@@ -20,7 +23,8 @@ REMEMBERED = 512
 class AskedRequest:
     """One request, noted while it goes on; any thread may call, and no method raises.
 
-    Mutable: `_record` is replaced, guarded by the log's lock.
+    Mutable: `_record` and `_explanation` are replaced, guarded by the log's lock; `_walked` belongs
+    to the thread that looks up.
     """
 
     def __init__(self, log: "RequestLog", record: RequestRecord, work: RequestWork) -> None:
@@ -28,17 +32,39 @@ class AskedRequest:
         self._work = work
         self._began = time.perf_counter()
         self._record = record
+        self._walked: Walked | None = None
+        self._explanation: Explanation | None = None
 
     @property
     def record(self) -> RequestRecord:
         return self._record
 
+    @property
+    def explanation(self) -> Explanation | None:
+        """Why no more was restored; None before `restored`."""
+        return self._explanation
+
+    def walked(self, walked: Walked) -> None:
+        """Say along which keys the prompt was looked up, before `restored`: what explains it."""
+        self._walked = walked
+
     @uninterrupted
     def restored(self, tokens: int, cold: int, seconds: float, reason: str | None) -> None:
-        """Note what was restored, and count it in the store's sums."""
-        self._note(restored_tokens=tokens, cold_tokens=cold, restore_seconds=seconds, reason=reason)
-        word = None if reason is None else reasons.word(reason)
-        self._log.counters.request(self._record.prompt_tokens, tokens, cold, word)
+        """Note what was restored, explain why it was not more, and count it in the store's sums."""
+        walked, self._walked = self._walked, None
+        record = self._record
+        told = self._log.explainer.explain(
+            walked, record.prompt_tokens, tokens, reason, record.number
+        )
+        if walked is not None:
+            self._log.habits.note(walked.chain.namespace, record.number, told)
+        with self._log.lock:
+            self._explanation = told
+        self._note(
+            restored_tokens=tokens, cold_tokens=cold, restore_seconds=seconds, reason=told.reason
+        )
+        word = told.reason if told.is_miss else None
+        self._log.counters.request(record.prompt_tokens, tokens, cold, word)
         self._work.restored(tokens, seconds)
 
     @uninterrupted
@@ -64,6 +90,7 @@ class AskedRequest:
         if self._record.total_seconds is None:
             seconds = time.perf_counter() - self._began
             self._note(generated_tokens=generated, total_seconds=seconds)
+            self._log.habits.ended(self._record)
 
     def _note(self, **values: float | str | None) -> None:
         with self._log.lock:
@@ -80,10 +107,13 @@ class RecordPage(NamedTuple):
 
 class RequestLog:
     """Remembers the latest 512 requests. Any thread may call. `lock` guards `_latest`, `_count` and
-    the records, and is held over no I/O."""
+    the records, and is held over no I/O; the explainer's history and the habits guard themselves.
+    """
 
-    def __init__(self, counters: Counters, most: int = REMEMBERED) -> None:
+    def __init__(self, counters: Counters, explainer: Explainer, most: int = REMEMBERED) -> None:
         self.counters = counters
+        self.explainer = explainer
+        self.habits = Habits()
         self.lock = threading.Lock()
         self._latest: deque[AskedRequest] = deque(maxlen=most)
         self._count = 0
@@ -127,5 +157,23 @@ class RequestLog:
     @uninterrupted
     def records(self, after: int = 0) -> list[RequestRecord]:
         """Return the records with numbers beyond `after` that are remembered, oldest first."""
+        return [asked.record for asked in self.latest() if asked.record.number > after]
+
+    @uninterrupted
+    def latest(self) -> list[AskedRequest]:
+        """Return the requests that are remembered, oldest first."""
         with self.lock:
-            return [asked.record for asked in self._latest if asked.record.number > after]
+            return list(self._latest)
+
+    @uninterrupted
+    def stored(self, chain: KeyChain, end: int, skipped: Mapping[str, int]) -> int | None:
+        """Note that a sequence was handed to the tiers up to `end`. Return from where on it is not
+        expected to be asked for again, because answers come back rewritten; None otherwise."""
+        prompt = self.explainer.history.store(chain.namespace, chain.tokens, end, skipped)
+        opening = self.opening(chain.namespace)
+        return None if prompt is None or opening is None else max(0, prompt - opening)
+
+    def opening(self, namespace: BlockKey) -> int | None:
+        """Return how many tokens before its end a prompt is left by the next one, when answers
+        come back rewritten again and again; None when they do not."""
+        return self.habits.opening(namespace)

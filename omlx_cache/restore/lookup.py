@@ -37,7 +37,8 @@ class RestorePoint:
     """The longest restorable prefix: `position` tokens from `uses`, root first per group.
 
     `reason` is None when nothing was left to restore. `matched` counts the leading tokens whose
-    blocks are known, restorable or not; `wanted_state` is where windows or a snapshot were missed.
+    blocks are known, restorable or not; `wanted_state` is where windows or a snapshot were missed,
+    `lacking` the kind of group that was.
     """
 
     position: int
@@ -45,6 +46,7 @@ class RestorePoint:
     reason: str | None
     matched: int
     wanted_state: int | None = None
+    lacking: str = ""
 
 
 class Hidden(NamedTuple):
@@ -162,7 +164,9 @@ def find_restore_point(
     position = next(positions(found, min(matched, limit)), 0)
     uses = {group: found[group].needed(position) for group in groups} if position else {}
     reason = None if position and position == limit else _reason(matched, position, hidden)
-    return RestorePoint(position, uses, reason, matched, _missed(groups, position, matched, chain))
+    wanted = _missed(groups, position, matched, chain)
+    lacking = _lacking(found, position, min(matched, limit))
+    return RestorePoint(position, uses, reason, matched, wanted, lacking)
 
 
 def positions(found: Mapping[GroupSpec, GroupPages], top: int) -> Iterator[int]:
@@ -178,6 +182,17 @@ def _reason(matched: int, position: int, hidden: Hidden) -> str:
     if hidden.position > position:
         return hidden.reason
     return reasons.NO_RESTORE_POINT if matched > position else reasons.ABSENT
+
+
+def _lacking(found: Mapping[GroupSpec, GroupPages], position: int, top: int) -> str:
+    """Return the kind of group, `state` or `window`, for want of which nothing beyond a position
+    can be rebuilt; "" when blocks are all that there is, or that is missing."""
+    aging = [group for group in found if group.kind != "paged"]
+    if position >= top or not aging:
+        return ""
+    states = [found[group].uses for group in aging if group.kind == "state"]
+    kept = any(position < end <= top for end in states[0]) if states else True
+    return "window" if kept else "state"
 
 
 def _missed(

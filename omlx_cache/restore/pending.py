@@ -221,6 +221,7 @@ def _finish(reading: Reading, *, came: bool) -> Restored:
                 reason=wanted.reason,
                 matched=wanted.matched,
                 wanted_state=wanted.wanted_state,
+                lacking=wanted.lacking,
             )
         elif point.position < wanted.position and not came:
             point = replace(point, reason=reasons.DEADLINE)

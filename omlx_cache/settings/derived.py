@@ -16,6 +16,8 @@ QUEUE_CAP = GIB
 MIN_FREE_CAP = 10 * GIB
 FREE_MEMORY_SHARE = 16
 FREE_MEMORY_CAP = 2 * GIB
+HISTORY_SHARE = 1024
+HISTORY_CAP = 64 * 2**20
 _NO_COLD_TIER = "hot_cache_only: there is no cold tier"
 
 
@@ -91,6 +93,13 @@ def _min_free_memory_bytes(values: Mapping[str, Any]) -> Derived:
     )
 
 
+def _prompt_history_bytes(values: Mapping[str, Any]) -> Derived:
+    machine: Machine = values["machine"]
+    memory = machine.memory_bytes
+    how = f"1/{HISTORY_SHARE} of {format_size(memory)}, {machine.memory_name}, at most "
+    return Derived(min(memory // HISTORY_SHARE, HISTORY_CAP), how + format_size(HISTORY_CAP))
+
+
 def _snapshot_bytes(values: Mapping[str, Any]) -> Derived:
     hot = _hot_or_default(values)
     return Derived(hot.size // 4, f"1/4 of {hot.how}")
@@ -140,6 +149,10 @@ RULES = {
     "min_free_memory_bytes": Rule(
         "a sixteenth of physical memory, or of the control group's limit; at most 2 GiB",
         _min_free_memory_bytes,
+    ),
+    "prompt_history_bytes": Rule(
+        "1/1,024 of physical memory, or of the control group's limit; at most 64 MiB",
+        _prompt_history_bytes,
     ),
     "snapshot_bytes": Rule(
         "a quarter of `hot_bytes`, or of its default where that is 0", _snapshot_bytes

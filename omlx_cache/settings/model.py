@@ -170,6 +170,11 @@ class CacheSettings(BaseSettings):
     tier gives back step by step, with half of it at once. macOS says itself when memory is short.
     0 leaves the hot tier as it is."""
 
+    prompt_history_bytes: Size = Field(_DERIVED)
+    """Memory for the tokens of recent prompts and answers, by which `omlx-cache why` tells where a
+    prompt parts from an earlier one. They leave this process for its control socket only, and with
+    it they are gone. 0 remembers none: no text is shown then, and many reasons stay `absent`."""
+
     socket: Annotated[
         Literal["auto", "off"] | Path,
         BeforeValidator(_socket),

@@ -23,6 +23,7 @@ SETTING_NAMES = (
     "snapshot_bytes",
     "snapshot_stride",
     "min_free_memory_bytes",
+    "prompt_history_bytes",
     "socket",
     "log_level",
 )

@@ -3,9 +3,9 @@
 import sys
 import threading
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
 
-from omlx_cache_storage.hot_page import Held, HotEntry
+from omlx_cache_storage.departures import Departures
+from omlx_cache_storage.hot_page import Grant, Held, HotEntry
 from omlx_cache_storage.index import PageIndex
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
@@ -15,13 +15,6 @@ from omlx_cache_storage.stats import HotUsage
 SPARE_SHARE = 32
 """What a sequence larger than the tier pushes out of its own pages at a time, and what write-back
 queues at a time: this share of the tier, so that the order is not gone through for each page."""
-
-
-class Grant(NamedTuple):
-    """Whether bytes were reserved, and the dirty pages that stood in the way."""
-
-    granted: bool
-    dirty: list[PageId]
 
 
 class HotTier:
@@ -45,8 +38,10 @@ class HotTier:
         retain: bool = True,
         backed: bool = False,
         clock: Clock | None = None,
+        departures: Departures | None = None,
     ) -> None:
         self.limit_bytes = limit_bytes
+        self._departures = departures or Departures()
         self._keep_dirty = keep_dirty
         self.retain = retain
         self._backed = backed
@@ -83,9 +78,7 @@ class HotTier:
             victims, dirty = self._victims(nbytes, own, evict, give_up_dirty, position)
             if victims is None or self._closed:
                 return Grant(False, dirty)
-            for page in victims:
-                self._drop(page)
-                self._evicted += 1
+            self._evict(victims)
             self._reserved += nbytes
             self._peak = max(self._peak, self._bytes + self._reserved)
             return Grant(True, dirty)
@@ -115,9 +108,7 @@ class HotTier:
 
             if excess > 0:
                 self._order.visit(consider)
-            for page in victims:
-                self._drop(page)
-                self._evicted += 1
+            self._evict(victims)
             return excess <= 0
 
     def release(self, nbytes: int) -> None:
@@ -190,6 +181,8 @@ class HotTier:
                 held.dirty = False
             self._weigh(held, 1)
             if not self.retain and not held.pins and (refused or not held.dirty):
+                if held.dirty:
+                    self._departures.note([page], "disk")
                 self._drop(page)
 
     def mark_dirty(self, pages: Iterable[PageId]) -> None:
@@ -380,6 +373,17 @@ class HotTier:
         nbytes = sign * held.page.meta.nbytes if held.unwritten else 0
         self._dirty_bytes += nbytes
         self._queued_bytes += nbytes if held.pins else 0
+
+    def _evict(self, victims: Iterable[PageId]) -> None:
+        """Drop pages, and note those that no disk has."""
+        lost = []
+        for page in victims:
+            held = self._index.get(page)
+            if held is not None and (held.dirty or not self._backed):
+                lost.append(page)
+            self._drop(page)
+            self._evicted += 1
+        self._departures.note(lost, "memory")
 
     def _drop(self, page: PageId) -> bool:
         held = self._index.pop(page)

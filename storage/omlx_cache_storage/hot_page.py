@@ -67,3 +67,10 @@ class HotEntry(NamedTuple):
     def path(self) -> None:
         """None: what is in memory is no file."""
         return None
+
+
+class Grant(NamedTuple):
+    """Whether bytes were reserved, and the dirty pages that stood in the way."""
+
+    granted: bool
+    dirty: list[PageId]

@@ -78,6 +78,20 @@ def as_tokens(tokens: Sequence[int] | npt.NDArray[np.integer]) -> Tokens:
     return array.astype("<i8", copy=True)
 
 
+def shared_length(one: Tokens, other: Tokens) -> int:
+    """Return how many leading tokens are equal; looks little further than that."""
+    length = min(len(one), len(other))
+    start, step = 0, 1024
+    while start < length:
+        stop = min(length, start + step)
+        differs = one[start:stop] != other[start:stop]
+        first = int(differs.argmax())
+        if differs[first]:
+            return start + first
+        start, step = stop, min(2 * step, 65_536)
+    return length
+
+
 class KeyChain:
     """The keys of one token sequence, computed when asked for and kept.
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
+from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.interrupts import uninterrupted
@@ -18,10 +19,10 @@ from omlx_cache_storage.policy import WritePolicy
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import Counters, HotUsage
 from omlx_cache_storage.tier import BackingTier, OpenPage, Tier, TierView
-from omlx_cache_storage.writer import Documents, Writer
+from omlx_cache_storage.writer import Documents, Writer, unwritten
 
 FLUSH_SECONDS = 30.0
-_PARTS = ("counters", "_policy", "_clock", "hot", "cold", "_levels", "writer")
+_PARTS = ("counters", "departures", "_policy", "_clock", "hot", "cold", "_levels", "writer")
 STARVED_ROUNDS = 32
 """How often a flush finds the queue full of what others offer, and none of its own pages taken,
 before it gives up: without a deadline it would go on for as long as they do."""
@@ -48,8 +49,10 @@ class Tiers:
         clock: Clock,
         cold: BackingTier | None,
         documents: Documents,
+        departures: Departures | None = None,
     ) -> None:
         self.counters = Counters()
+        self.departures = departures or Departures()
         self._policy = policy
         self._clock = clock
         self.hot = HotTier(
@@ -58,6 +61,7 @@ class Tiers:
             retain=hot_bytes > 0,
             backed=cold is not None,
             clock=clock,
+            departures=self.departures,
         )
         self.cold = cold
         self._levels: tuple[Tier, ...] = (self.hot,) if cold is None else (self.hot, cold)
@@ -65,7 +69,7 @@ class Tiers:
         if cold is not None:
             queue = min(queue_bytes, self.hot.limit_bytes)
             # Of parts, not of this object: the thread would keep that alive.
-            backlog = partial(_unwritten, self.hot, queue) if policy.on_put else tuple
+            backlog = partial(unwritten, self.hot, queue) if policy.on_put else tuple
             self.writer = Writer(self.hot, cold, queue, documents, backlog)
             self.writer.start()
 
@@ -274,6 +278,7 @@ class Tiers:
     @uninterrupted
     def forget(self, page: PageId) -> None:
         """Drop a page that proved useless from both tiers."""
+        self.departures.note([page], "damaged")
         for tier in self._levels:
             tier.discard([page])
 
@@ -288,11 +293,13 @@ class Tiers:
         if self.cold is None:
             return len(pages)
         on_disk = {e.page for e in self.cold.listing() if e.namespace == namespace}
+        self.departures.note(on_disk, "removed")
         self.cold.discard(on_disk)
         return len(pages | on_disk)
 
     def drop(self, pages: Collection[PageId], timeout: float) -> None:
         """Delete pages from both tiers; waits for one that is being written, as `clear` does."""
+        self.departures.note(pages, "removed")
         for page in pages:
             self.hot.discard([page])
         if self.cold is not None and self.writer is not None:
@@ -303,6 +310,7 @@ class Tiers:
     def evict_cold(self, pages: Mapping[PageId, int]) -> None:
         """Delete pages, each with its stamp, from the disk: memory keeps what it has of them."""
         if self.cold is not None:
+            self.departures.note(pages, "removed")
             self.cold.discard(pages)
             self.hot.mark_evicted(pages.items())
 
@@ -364,7 +372,7 @@ class Tiers:
 
     def _unwritten(self, known: Collection[PageId]) -> list[PageId]:
         limit = 0 if self.writer is None else self.writer.limit_bytes
-        return _unwritten(self.hot, limit, known)
+        return unwritten(self.hot, limit, known)
 
     def _offer_each(self, pages: Iterable[PageId]) -> bool:
         """Queue pages in order until one does not fit; False, and nothing counted, then."""
@@ -388,13 +396,3 @@ class Tiers:
         if held is None or self.writer is None:
             return False
         return self.writer.offer(page, held.meta.nbytes)
-
-
-def _unwritten(
-    hot: HotTier, limit_bytes: int, known: Collection[PageId] | None = None
-) -> list[PageId]:
-    """Return pages, of `known` ones, that the disk lacks, root first, and that fit into the
-    queue."""
-    dirty = (p for p in reversed(hot.dirty()) if known is None or p in known)
-    infos = [(page, hot.info(page)) for page in dirty]
-    return [page for page, info in infos if info is not None and info.nbytes <= limit_bytes]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from omlx_cache.control import ControlError, start_control
+from omlx_cache.requests.words import sentence
 
 KEY = "ab" * 32
 NAMESPACE = "cd" * 32
@@ -40,6 +41,19 @@ def _inspect(args: Mapping[str, object]) -> object:
     return [{"key": KEY, "bytes": 2**20, "checksum": "12ab", "tensors": [tensor]}]
 
 
+def _why(args: Mapping[str, object]) -> object:
+    if args.get("number") not in (None, 3):
+        return {"requests": []}
+    told = {"reason": "diverged", "tokens": 48_211, "restored": 5132, "position": 5132, "other": 2}
+    text = {"there_text": "Today is\n2026-11-20", "here_text": "Today is\x1b[31m 2026-11-21"}
+    record = {"number": 3, "asked_at": 0.0, "model": "m", "salt": "", "reason": "diverged"}
+    record |= {"cold_tokens": 5132, "restore_seconds": 0.4, "total_seconds": 31.5}
+    record |= {"computed_tokens": 43_079, "compute_seconds": 31.0}
+    explanation = {**told, **text, "other_at": 0.0}
+    words = sentence(explanation, record)
+    return {"requests": [{**record, "explanation": explanation, "words": words}]}
+
+
 HANDLERS = {
     "ping": lambda args: {
         "pid": os.getpid(),
@@ -63,6 +77,7 @@ HANDLERS = {
     },
     "ls": _ls,
     "inspect": _inspect,
+    "why": _why,
 }
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def _loaded(environment: dict[str, str], *arguments: str) -> tuple[int, set[str]
 
 @pytest.mark.parametrize(
     "arguments",
-    [("ping",), ("stats",), ("ps",), ("ls",), ("ls", "cd"), ("inspect", "ab")],
+    [("ping",), ("stats",), ("ps",), ("ls",), ("ls", "cd"), ("inspect", "ab"), ("why",)],
     ids=" ".join,
 )
 def test_asking_a_store_imports_nothing_heavy(

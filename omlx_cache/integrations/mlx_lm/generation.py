@@ -156,6 +156,8 @@ def _with_lanes(
     asked = lanes[bits].view.ask(len(tokens))
     began = time.perf_counter()
     restored = RestoredSequence(lanes[None].fresh(), 0, 0, reasons.ABSENT)
+    if found is not None:
+        asked.walked(found[1].walked)
     if found is not None and found[1].position:
         restored = found[0].restore(array, found[1])
     live, cached = restored.prompt_cache, restored.tokens

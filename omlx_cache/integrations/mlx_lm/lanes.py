@@ -15,6 +15,7 @@ from omlx_cache.commit.budgets import Fit
 from omlx_cache.flights import Flight
 from omlx_cache.integrations.mlx_lm.models import ModelCaches
 from omlx_cache.integrations.mlx_lm.siblings import SiblingIndex
+from omlx_cache.requests.explainer import Walked
 from omlx_cache.results import CommitResult
 from omlx_cache.scope import RestoredSequence, Scope
 from omlx_cache.scopes import Scopes
@@ -35,11 +36,13 @@ class Bits(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Where a prompt can be restored: up to `position` along a stored sequence's keys."""
+    """Where a prompt can be restored: up to `position` along a stored sequence's keys. `walked` is
+    the look-up along its own."""
 
     position: int
     chain: KeyChain
     reason: str | None
+    walked: Walked
 
 
 class Stored(NamedTuple):
@@ -154,7 +157,8 @@ class Lane:
         """Return the better of the prompt's own blocks and a sibling that parts inside one."""
         chain = view.chain(tokens)
         own = view.find(chain, limit)
-        found = Found(own.position, chain, own.reason)
+        walked = view.walked(chain, own.matched, own.lacking)
+        found = Found(own.position, chain, own.reason, walked)
         boundary = own.matched // chain.block_size * chain.block_size
         if boundary >= limit:
             return found
@@ -166,7 +170,7 @@ class Lane:
         reached = view.find(other, min(sibling.shared, limit))
         if reached.position <= own.position:
             return found
-        return Found(reached.position, other, own.reason)
+        return Found(reached.position, other, own.reason, walked)
 
 
 def nearest(

@@ -105,7 +105,7 @@ class TieredPromptCache:
         asked = self._ask(model, len(prompt))
         began = time.perf_counter()
         try:
-            caches, position, cold, reason = self._fetch(model, prompt)
+            caches, position, cold, reason = self._fetch(model, prompt, asked)
         except Exception as error:
             _log.exception("the prompt cache is passed by")
             caches, position, cold, reason = None, 0, 0, f"{reasons.ERROR}:{type(error).__name__}"
@@ -125,7 +125,7 @@ class TieredPromptCache:
         return next(iter(known.lanes.values())).view.ask(tokens)
 
     def _fetch(
-        self, model: Any, prompt: list[int]
+        self, model: Any, prompt: list[int], asked: AskedRequest
     ) -> tuple[list[Any] | None, int, int, str | None]:
         if len(prompt) < 2:
             return None, 0, 0, reasons.TOO_SHORT
@@ -137,6 +137,7 @@ class TieredPromptCache:
         if found is None:
             return None, 0, 0, known.models.target.unsupported_reason
         lane, where = found
+        asked.walked(where.walked)
         if not where.position:
             return None, 0, 0, where.reason
         restored = lane.restore(array, where)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens
+from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, shared_length
 
 BLOCKS = 16_384
 """32 MiB at 256 tokens a block."""
@@ -64,7 +64,7 @@ class SiblingIndex:
         best: tuple[int, Tokens] | None = None
         for block in known:
             tokens = np.frombuffer(block, dtype="<i8")
-            shared = _common(wanted, tokens)
+            shared = shared_length(wanted, tokens)
             if shared and (best is None or (shared, len(tokens)) > (best[0], len(best[1]))):
                 best = shared, tokens
         if best is None:
@@ -74,9 +74,3 @@ class SiblingIndex:
 
 def _boundary(chain: KeyChain, position: int) -> BlockKey:
     return chain.key(position) if position else chain.namespace
-
-
-def _common(a: Tokens, b: Tokens) -> int:
-    length = min(len(a), len(b))
-    different = np.flatnonzero(a[:length] != b[:length])
-    return int(different[0]) if len(different) else length

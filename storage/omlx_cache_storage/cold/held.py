@@ -12,6 +12,7 @@ from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.health import Health
 from omlx_cache_storage.cold.reader import PageReader, open_page
 from omlx_cache_storage.cold.records import ColdEntry, PendingDeletion, StoredPage
+from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, UndecodablePage
 from omlx_cache_storage.format.names import page_path
 from omlx_cache_storage.keys import BlockKey
@@ -29,9 +30,14 @@ class HeldPages:
     """
 
     def __init__(
-        self, directory: Path, fs: FileSystem, tidy: Callable[[Iterable[str]], None]
+        self,
+        directory: Path,
+        fs: FileSystem,
+        tidy: Callable[[Iterable[str]], None],
+        departures: Departures,
     ) -> None:
         self.directory = directory
+        self._departures = departures
         self._fs = fs
         self._naming = threading.Lock()
         self._deleter = Deleter(fs, tidy, self._naming, self._is_published_again)
@@ -92,6 +98,7 @@ class HeldPages:
             with self._lock:
                 if self._is_still(stored):
                     self._pop(page)
+            self._departures.note([page], "removed")
             raise PageUnreadable(f"{os.path.basename(path)} is gone") from error
         except OSError as error:
             with self._lock:
@@ -105,6 +112,7 @@ class HeldPages:
             with self._lock:
                 self._corrupt += 1
                 found = [page] if self._is_still(stored) else []
+            self._departures.note(found, "damaged")
             self.discard(found)
             raise
         finally:

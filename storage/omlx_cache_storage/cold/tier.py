@@ -14,6 +14,7 @@ from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.health import NO_ROOM, Health
 from omlx_cache_storage.cold.held import HeldPages
 from omlx_cache_storage.cold.records import StoredPage
+from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import name_of, page_path
 from omlx_cache_storage.page import Page, PageId
@@ -50,8 +51,14 @@ class ColdTier(HeldPages):
         fs: FileSystem | None = None,
         clock: Clock | None = None,
         encode: Callable[[Page], Page] | None = None,
+        departures: Departures | None = None,
     ) -> None:
-        super().__init__(directory, fs or FileSystem(), lambda shards: self._files.tidy(shards))
+        super().__init__(
+            directory,
+            fs or FileSystem(),
+            lambda shards: self._files.tidy(shards),
+            departures or Departures(),
+        )
         self._files = PageFiles(directory, self._fs, durability, self._deleter.delete_temporary)
         self.limit_bytes = limit_bytes
         self._min_free = min_free_bytes
@@ -266,6 +273,7 @@ class ColdTier(HeldPages):
         self._left += leaving
         evicted = self._remove(page for page, _ in leaving)
         self._evicted += len(evicted)
+        self._departures.note((page for page, _ in leaving), "disk")
         return evicted
 
     def touch(self, chain: Iterable[PageId], stamp_ns: int | None = None) -> None:

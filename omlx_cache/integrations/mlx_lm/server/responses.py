@@ -13,10 +13,12 @@ from omlx_cache.integrations.mlx_lm.fetched import Fetched
 from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
 from omlx_cache.integrations.mlx_lm.server.batches import storing_batches
+from omlx_cache.integrations.mlx_lm.server.decoding import TokenDecoder
 from omlx_cache.integrations.mlx_lm.server.limits import Limits
 from omlx_cache.integrations.mlx_lm.server.refusals import Unavailable
 from omlx_cache.integrations.mlx_lm.server.sharing import SharingResponseGenerator
 from omlx_cache.requests.timer import PromptTimer
+from omlx_cache.requests.words import brief
 from omlx_cache.store import BlockStore
 
 _log = logging.getLogger(__name__)
@@ -149,6 +151,7 @@ class MeasuredResponseGenerator(SharingResponseGenerator):
         self, provider: ModelProvider, cache: ServerPromptCache, store: BlockStore, limits: Limits
     ) -> None:
         self._store = store
+        store.decoder = TokenDecoder(provider)
         self._measured = cache
         cache.fetched = self._note_fetched
         self._timer: PromptTimer | None = None
@@ -220,16 +223,17 @@ class MeasuredResponseGenerator(SharingResponseGenerator):
         if found is not None:
             found.asked.ended(count)
         cold = 0 if found is None else found.cold_tokens
-        reason = "" if found is None or found.miss_reason is None else f" ({found.miss_reason})"
+        told = None if found is None else found.asked.explanation
         _log.info(
-            "request: %d tokens in, %d restored (%d hot, %d cold), %d recomputed%s, %d out, "
+            "request %d: %d tokens in, %d restored (%d hot, %d cold), %d recomputed%s, %d out, "
             "first token %.3f s, total %.3f s%s",
+            0 if found is None else found.asked.record.number,
             prompt,
             restored,
             restored - cold,
             cold,
             prompt - restored,
-            reason,
+            "" if told is None else brief(told.to_dict()),
             count,
             (first or now) - began,
             now - began,

@@ -1,0 +1,41 @@
+"""`omlx-cache why` as a person sees it."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+StartStore = Callable[..., Any]
+Cli = Callable[..., Any]
+
+
+def test_why_says_it_in_one_line_and_what_helps(cli: Cli, start_store: StartStore) -> None:
+    start_store()
+    result = cli("why", TZ="UTC")
+    assert (result.code, result.err) == (0, "")
+    head, words, helps = result.out.splitlines()
+    assert head == "request 3 (1970-01-01 00:00, m)"
+    assert words == (
+        "  48,211 tokens: 5,132 restored (SSD, 0.4 s); parts from the prompt of 1970-01-01 00:00 "
+        "(request 2) at token 5,133: `...Today is\\n2026-11-20` there, "
+        "`...Today is\\x1b[31m 2026-11-21` here; 43,079 computed, 31 s"
+    )
+    assert helps.startswith("  what helps: ")
+
+
+def test_why_as_json_is_what_the_store_knows(cli: Cli, start_store: StartStore) -> None:
+    start_store()
+    (request,) = json.loads(cli("why", "3", "--format", "json").out)["requests"]
+    assert request["explanation"]["position"] == 5132
+    assert request["number"] == 3
+
+
+def test_a_request_that_is_not_known_is_an_error(cli: Cli, start_store: StartStore) -> None:
+    start_store()
+    result = cli("why", "99")
+    assert (result.code, result.out) == (1, "")
+    assert result.err == "omlx-cache: request 99 is not known, or not any more\n"
+
+
+def test_a_number_and_a_count_exclude_each_other(cli: Cli) -> None:
+    assert cli("why", "3", "--last", "2").code == 2
+    assert cli("why", "0").code == 2

@@ -1,0 +1,126 @@
+"""The history of prompts: what it finds, what it shares, and that it stays within its bytes."""
+
+import numpy as np
+import pytest
+
+from omlx_cache.requests.history import PROMPTS, PromptHistory
+from omlx_cache_storage.keys import BlockKey, as_tokens
+
+ONE, OTHER = BlockKey(b"a" * 32), BlockKey(b"b" * 32)
+
+
+def tokens(*parts: range) -> np.ndarray:
+    return as_tokens([token for part in parts for token in part])
+
+
+@pytest.fixture
+def history() -> PromptHistory:
+    return PromptHistory(2**20)
+
+
+def test_the_longest_shared_prompt_is_found_and_of_equals_the_latest(
+    history: PromptHistory,
+) -> None:
+    history.ask(1, ONE, tokens(range(100)))
+    history.ask(2, ONE, tokens(range(50), range(200, 250)))
+    history.ask(3, ONE, tokens(range(50), range(300, 350)))
+    found = history.nearest(ONE, tokens(range(50), range(400, 450)))
+    assert found is not None
+    assert (found.number, found.shared) == (3, 50)
+    found = history.nearest(ONE, tokens(range(60), range(400, 450)))
+    assert found is not None
+    assert (found.number, found.shared) == (1, 60)
+
+
+def test_another_namespace_is_another_world(history: PromptHistory) -> None:
+    history.ask(1, ONE, tokens(range(100)))
+    assert history.nearest(OTHER, tokens(range(100))) is None
+    assert history.store(OTHER, tokens(range(120)), 120, {}) is None
+
+
+def test_turns_of_one_conversation_share_their_tokens(history: PromptHistory) -> None:
+    for turn in range(1, 11):
+        history.ask(turn, ONE, tokens(range(100 * turn)))
+    assert history.nbytes == 4 * 1000
+    found = history.nearest(ONE, tokens(range(350)))
+    assert found is not None
+    assert found.shared == 350
+
+
+def test_an_answer_belongs_to_its_prompt(history: PromptHistory) -> None:
+    history.ask(1, ONE, tokens(range(100)))
+    assert history.store(ONE, tokens(range(150)), 150, {}) == 100
+    found = history.nearest(ONE, tokens(range(150), range(900, 950)))
+    assert found is not None
+    assert (found.shared, found.length, found.stored, found.continued) == (150, 150, 150, True)
+
+
+def test_two_answers_to_one_prompt_are_both_known(history: PromptHistory) -> None:
+    prompt = tokens(range(100))
+    for number, answer in ((1, range(500, 550)), (2, range(600, 650))):
+        history.ask(number, ONE, prompt)
+        assert history.store(ONE, tokens(range(100), answer), 150, {}) == 100
+    for number, answer in ((1, range(500, 550)), (2, range(600, 650))):
+        found = history.nearest(ONE, tokens(range(100), answer, range(10)))
+        assert found is not None
+        assert (found.number, found.shared) == (number, 150)
+
+
+def test_a_part_of_a_prompt_that_is_stored_is_told_of_it(history: PromptHistory) -> None:
+    history.ask(1, ONE, tokens(range(100)))
+    assert history.store(ONE, tokens(range(64)), 64, {}) == 100
+    found = history.nearest(ONE, tokens(range(100)))
+    assert found is not None
+    assert (found.stored, found.length) == (64, 100)
+
+
+def test_what_had_no_room_is_not_stored(history: PromptHistory) -> None:
+    history.ask(1, ONE, tokens(range(100)))
+    history.store(ONE, tokens(range(100)), 100, {"no_room": 2})
+    found = history.nearest(ONE, tokens(range(100)))
+    assert found is not None
+    assert (found.stored, found.skipped) == (0, "no_room")
+
+
+def test_it_stays_within_its_bytes_and_forgets_the_oldest() -> None:
+    history = PromptHistory(4 * 1000)
+    for number in range(1, 21):
+        history.ask(number, ONE, tokens(range(1000 * number, 1000 * number + 300)))
+        assert history.nbytes <= 4 * 1000
+    assert history.nearest(ONE, tokens(range(1000, 1300))) is None
+    found = history.nearest(ONE, tokens(range(20_000, 20_300)))
+    assert found is not None
+    assert found.number == 20
+
+
+def test_short_prompts_are_bounded_in_number(history: PromptHistory) -> None:
+    for number in range(PROMPTS + 10):
+        history.ask(number, ONE, tokens(range(10 * number, 10 * number + 5)))
+    assert history.nbytes == 4 * 5 * PROMPTS
+
+
+def test_a_history_of_no_bytes_remembers_nothing() -> None:
+    history = PromptHistory(0)
+    assert history.ask(1, ONE, tokens(range(100))) is None
+    assert history.nearest(ONE, tokens(range(100))) is None
+    assert not history.enabled
+
+
+def test_names_of_images_are_remembered_whole(history: PromptHistory) -> None:
+    image = as_tokens([1, 2, -(2**40), 2**40, 3])
+    history.ask(1, ONE, image)
+    found = history.nearest(ONE, as_tokens([1, 2, -(2**40), 2**40 + 2**32, 3]))
+    assert found is not None
+    assert found.shared == 3
+
+
+@pytest.mark.parametrize("shift", [0, 1, -1, 5])
+def test_the_same_text_behind_a_difference_is_seen(history: PromptHistory, shift: int) -> None:
+    body = range(1000, 1300)
+    history.ask(1, ONE, tokens(range(20), range(50, 58), body))
+    found = history.nearest(ONE, tokens(range(20), range(60, 68 + shift), body))
+    assert found is not None
+    assert (found.shared, found.alike) == (20, True)
+    found = history.nearest(ONE, tokens(range(20), range(2000, 2300)))
+    assert found is not None
+    assert not found.alike

@@ -1,0 +1,307 @@
+"""Every reason for which no more is restored, provoked: what `why` says of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit import zoo
+from kit.drive import decode, prefill, random_tokens
+from kit.restoring import HYBRID, WINDOWED, Conversation, PagedDisk
+from omlx_cache import BlockStore, PrefixCache, StridePolicy
+from omlx_cache.requests.explanation import Explanation
+from omlx_cache_storage.format.names import parse_name
+
+HEAD = random_tokens(20, 1)
+BODY = random_tokens(400, 2)
+OPENING = [7, 8, 9]
+"""How each prompt ends that asks for an answer: role and reasoning tag."""
+
+Opener = Callable[..., BlockStore]
+
+
+@pytest.fixture
+def model() -> Any:
+    return zoo.build("qwen3")
+
+
+def ask(
+    cache: PrefixCache, model: Any, tokens: list[int], new: int = 0, **options: Any
+) -> tuple[Explanation, list[int]]:
+    """A request that is stored: why no more of it was restored, and its answer."""
+    with cache.session(tokens, **options) as session:
+        turn = prefill(model, session, 64)
+        decode(model, session, turn, new)
+        session.commit()
+        assert session.explanation is not None
+        assert session.explanation.restored == session.cached_tokens
+        return session.explanation, turn.answer
+
+
+def test_a_prompt_that_nobody_had_is_new_text_and_no_miss(cache: PrefixCache, model: Any) -> None:
+    told, _ = ask(cache, model, BODY)
+    assert (told.reason, told.restored, told.other) == ("new_text", 0, None)
+    assert not told.is_miss
+    assert cache.store.stats().requests.misses == {}
+
+
+def test_a_hit_of_all_that_was_ever_stored_is_no_miss(cache: PrefixCache, model: Any) -> None:
+    _, answer = ask(cache, model, BODY, new=10)
+    told, _ = ask(cache, model, BODY + answer + random_tokens(50, 5))
+    assert (told.reason, told.restored, told.other) == ("new_text", 410, 1)
+    told, _ = ask(cache, model, BODY)
+    assert (told.reason, told.restored) == (None, 399)
+    assert cache.store.stats().requests.misses == {}
+
+
+def test_a_changed_line_is_told_with_the_place_and_the_other_request(
+    cache: PrefixCache, model: Any
+) -> None:
+    ask(cache, model, [*HEAD, 50, 51, *BODY])
+    told, _ = ask(cache, model, [*HEAD, 50, 52, *BODY])
+    assert (told.reason, told.position, told.other, told.alike) == ("diverged", 21, 1, True)
+    assert told.there[told.before] == 51
+    assert told.here[told.before] == 52
+    assert told.here[: told.before] == told.there[: told.before] == (*HEAD, 50)
+    assert told.is_miss
+    assert cache.store.stats().requests.misses == {"diverged": 1}
+
+
+def test_two_prompts_that_share_their_beginning_part_where_it_ends(
+    cache: PrefixCache, model: Any
+) -> None:
+    ask(cache, model, BODY + random_tokens(60, 3))
+    told, _ = ask(cache, model, BODY + random_tokens(60, 4))
+    assert (told.reason, told.position, told.restored) == ("diverged", 400, 384)
+    assert not told.alike
+
+
+def test_prompts_are_never_compared_across_salts(cache: PrefixCache, model: Any) -> None:
+    ask(cache, model, [*HEAD, 50, *BODY], salt="one")
+    for salt in ("two", None, b"one"):
+        told, _ = ask(cache, model, [*HEAD, 51, *BODY], salt=salt)
+        assert (told.reason, told.other, told.there) == ("new_text", None, ())
+    told, _ = ask(cache, model, [*HEAD, 50, *BODY], extra={"tenant": "two"})
+    assert (told.reason, told.other, told.changed) == ("new_text", None, {})
+
+
+def test_an_answer_that_comes_back_changed_is_a_rewritten_history(
+    cache: PrefixCache, model: Any
+) -> None:
+    prompt = BODY + OPENING
+    _, answer = ask(cache, model, prompt, new=60)
+    told, _ = ask(cache, model, prompt + answer[:20] + random_tokens(40, 6) + OPENING)
+    assert (told.reason, told.position, told.other) == ("rewritten", len(prompt) + 20, 1)
+
+
+def test_an_opening_that_is_dropped_is_a_rewritten_history(cache: PrefixCache, model: Any) -> None:
+    """A template that writes the reasoning tag only before the answer in the making."""
+    ask(cache, model, BODY + OPENING, new=60)
+    told, _ = ask(cache, model, BODY + OPENING[:2] + random_tokens(60, 6) + OPENING)
+    assert (told.reason, told.position, told.opening) == ("rewritten", 402, 1)
+
+
+def test_what_memory_evicted_is_told_with_the_time(open_store: Opener, model: Any) -> None:
+    store = open_store(hot_cache_only=True, hot_bytes="512KiB")
+    cache = PrefixCache(model, store)
+    ask(cache, model, BODY)
+    ask(cache, model, random_tokens(2000, 9))
+    told, _ = ask(cache, model, BODY)
+    assert (told.reason, told.how) == ("evicted", "memory")
+    assert told.gone_at is not None
+    assert store.requests.latest()[1].record.asked_at <= told.gone_at
+
+
+def test_what_the_disk_evicted_is_told(open_store: Opener, model: Any) -> None:
+    store = open_store(hot_bytes=0, queue_bytes="4MiB", cold_bytes="1MiB")
+    cache = PrefixCache(model, store)
+    ask(cache, model, BODY)
+    assert store.flush(30)
+    for seed in range(3):
+        ask(cache, model, random_tokens(600, 20 + seed))
+        store.flush(30)
+    told, _ = ask(cache, model, BODY)
+    assert (told.reason, told.how) == ("evicted", "disk")
+
+
+def test_what_was_deleted_is_told(cache: PrefixCache, model: Any) -> None:
+    ask(cache, model, BODY)
+    assert cache.store.flush(30)
+    cache.clear()
+    told, _ = ask(cache, model, BODY)
+    assert (told.reason, told.how) == ("evicted", "removed")
+
+
+def test_what_left_before_this_start_is_told_by_what_lies_behind_it(
+    open_store: Opener, model: Any
+) -> None:
+    store = open_store()
+    ask(PrefixCache(model, store), model, BODY)
+    assert store.close()
+    for path in store.settings.cold_dir.rglob("*.safetensors"):
+        name = parse_name(path.name)
+        if name is not None and name.position == 64:
+            path.unlink()
+    told, _ = ask(PrefixCache(model, open_store()), model, BODY)
+    assert (told.reason, told.restored, told.how, told.gone_at) == ("evicted", 32, "", None)
+    assert "before this start" in str(told)
+
+
+def test_a_prompt_that_is_under_way_elsewhere_is_not_stored_yet(
+    cache: PrefixCache, model: Any
+) -> None:
+    with cache.session(BODY) as first, cache.session(BODY) as second:
+        assert first.explanation is not None
+        assert second.explanation is not None
+        assert (second.explanation.reason, second.explanation.other) == ("not_stored", 1)
+
+
+def test_what_had_no_room_is_told_as_such(open_store: Opener, model: Any) -> None:
+    store = open_store(hot_cache_only=True, hot_bytes="32KiB")
+    cache = PrefixCache(model, store)
+    ask(cache, model, BODY)
+    told, _ = ask(cache, model, BODY)
+    assert (told.reason, told.detail) == ("not_stored", "no_room")
+
+
+def test_another_model_is_told(store: BlockStore, model: Any) -> None:
+    ask(PrefixCache(model, store, model_id="first"), model, BODY)
+    other = zoo.build("qwen3", seed=5)
+    told, _ = ask(PrefixCache(other, store, model_id="second"), other, BODY)
+    assert (told.reason, told.stored_model) == ("model_changed", "first")
+    assert set(told.changed) == {"model"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "was"), [("codec", "affine8", "dense"), ("block_size", 64, "32")]
+)
+def test_a_changed_setting_is_named_after_a_restart(
+    open_store: Opener, model: Any, field: str, value: Any, was: str
+) -> None:
+    ask(PrefixCache(model, open_store()), model, BODY)
+    told, _ = ask(PrefixCache(model, open_store(**{field: value})), model, BODY)
+    assert (told.reason, dict(told.changed)) == ("settings_changed", {field: (was, str(value))})
+
+
+def test_other_versions_are_named(
+    open_store: Opener, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "omlx_cache.identity.namespace.software", lambda: {"mlx": "0.1", "mlx-lm": "0.2"}
+    )
+    ask(PrefixCache(model, open_store()), model, BODY)
+    monkeypatch.undo()
+    told, _ = ask(PrefixCache(model, open_store()), model, BODY)
+    assert told.reason == "settings_changed"
+    assert told.changed["mlx"][0] == "0.1"
+
+
+def test_a_snapshot_that_was_never_taken_is_told(open_store: Opener) -> None:
+    model = zoo.build(HYBRID)
+    cache = PrefixCache(model, open_store(), policy=StridePolicy(10_000))
+    ask(cache, model, BODY)
+    told, _ = ask(cache, model, BODY[:200] + random_tokens(60, 5))
+    assert (told.reason, told.restored, told.position) == ("snapshot_missing", 0, 200)
+    assert told.restore_points
+
+
+def test_a_snapshot_that_was_evicted_is_told(open_store: Opener) -> None:
+    model = zoo.build(HYBRID)
+    store = open_store(hot_cache_only=True)
+    cache = PrefixCache(model, store)
+    ask(cache, model, BODY)
+    for page in list(store.hot.pages()):
+        if page.group == "state":
+            store.drop([page], 1.0)
+    told, _ = ask(cache, model, BODY + random_tokens(60, 5))
+    assert (told.reason, told.how, told.detail) == ("evicted", "removed", "snapshot_missing")
+
+
+def test_a_window_that_had_moved_on_is_told(open_store: Opener) -> None:
+    model = zoo.build(WINDOWED)
+    cache = PrefixCache(model, open_store(), policy=StridePolicy(10_000))
+    ask(cache, model, BODY)
+    told, _ = ask(cache, model, BODY[:200] + random_tokens(60, 5))
+    assert (told.reason, told.position) == ("window_not_held", 200)
+
+
+def test_a_prompt_of_one_token_is_too_short(cache: PrefixCache) -> None:
+    with cache.session([5]) as session:
+        assert session.explanation is not None
+        assert session.explanation.reason == "too_short"
+
+
+def test_a_damaged_page_is_told_and_later_why_it_is_gone(open_store: Opener, model: Any) -> None:
+    store = open_store()
+    ask(PrefixCache(model, store), model, BODY)
+    assert store.close()
+    for path in store.settings.cold_dir.rglob("*.safetensors"):
+        raw = bytearray(path.read_bytes())
+        raw[-1] ^= 1
+        path.write_bytes(raw)
+    cache = PrefixCache(model, open_store())
+    told = request_without_commit(cache)
+    assert told.reason == "corrupt"
+    told = request_without_commit(cache)
+    assert (told.reason, told.how) == ("evicted", "damaged")
+
+
+def request_without_commit(cache: PrefixCache) -> Explanation:
+    with cache.session(BODY) as session:
+        assert session.explanation is not None
+        return session.explanation
+
+
+def test_a_disk_that_refuses_is_told(tmp_path: Path) -> None:
+    talk, disk = Conversation("llama", tmp_path), PagedDisk()
+    with talk.open(disk) as store:
+        disk.refuse = lambda position, group: position == 96
+        with PrefixCache(talk.model, store).session([*talk.tokens, 1, 2]) as session:
+            assert session.explanation is not None
+            assert (session.explanation.reason, session.cached_tokens) == ("unreadable", 64)
+
+
+def test_a_deadline_is_told(tmp_path: Path) -> None:
+    talk, disk = Conversation("llama", tmp_path), PagedDisk()
+    with talk.open(disk) as store:
+        disk.hold = lambda position, group: True
+        cache = PrefixCache(talk.model, store)
+        with cache.session([*talk.tokens, 1, 2], deadline=0.05) as session:
+            assert session.explanation is not None
+            assert session.explanation.reason == "deadline"
+        disk.gate.set()
+
+
+def test_without_a_history_nothing_is_kept_and_that_is_said(open_store: Opener, model: Any) -> None:
+    store = open_store(prompt_history_bytes=0)
+    cache = PrefixCache(model, store)
+    ask(cache, model, [*HEAD, 50, *BODY])
+    told, _ = ask(cache, model, [*HEAD, 51, *BODY])
+    assert (told.reason, told.other, told.here) == ("absent", None, ())
+    assert "cannot be told" in str(told)
+    assert store.requests.explainer.history.nbytes == 0
+
+
+def test_a_lookup_explains_without_being_remembered(cache: PrefixCache, model: Any) -> None:
+    ask(cache, model, [*HEAD, 50, *BODY])
+    for _ in range(2):
+        found = cache.lookup([*HEAD, 51, *BODY])
+        assert found.explanation is not None
+        assert (found.explanation.reason, found.explanation.other) == ("diverged", 1)
+    assert len(cache.store.requests.records()) == 1
+
+
+def test_a_store_may_be_given_what_turns_tokens_into_text(cache: PrefixCache, model: Any) -> None:
+    ask(cache, model, [*HEAD, 50, *BODY])
+    ask(cache, model, [*HEAD, 51, *BODY])
+    store = cache.store
+    (plain,) = store.why()["requests"]
+    assert "tokens" in plain["words"].partition("there")[0]
+    store.decoder = lambda tokens, model: "".join(f"<{token}>" for token in tokens)
+    (plain,) = store.why()["requests"]
+    assert "<51>" in plain["explanation"]["here_text"]
+    assert "<50>" in plain["explanation"]["there_text"]
+    store.decoder = lambda tokens, model: 1 / 0
+    (plain,) = store.why()["requests"]
+    assert "here_text" not in plain["explanation"]
