@@ -15,6 +15,9 @@ from kit.tinylm import Server
 from kit.wire import Answer, completion, connected, exchange
 
 BLOCK = 64
+LONG = 150.0
+"""Seconds that are enough for any step of a test, on a machine that has other work too."""
+
 STEP = ("--prefill-step-size", "2")
 WAITS = "waits for another that computes its prefix"
 PROGRESS = re.compile(r"Prompt processing progress: (\d+)/(\d+)")
@@ -70,7 +73,7 @@ class Asking:
 
     def ask(self, prompt: Sequence[int] | str, **fields: Any) -> "Future[Said]":
         sent = completion(prompt=prompt, **{**QUIET, **fields})
-        return self._pool.submit(lambda: said_in(exchange(self.server.url, sent, 120)))
+        return self._pool.submit(lambda: said_in(exchange(self.server.url, sent, LONG)))
 
     def map(self, function: Callable[[int], T], numbers: Iterable[int]) -> Iterator[T]:
         """Call a function for each number at once."""
@@ -90,7 +93,7 @@ class Asking:
 
     def until(self, seen: Any) -> None:
         """Poll what the server has logged: it offers nothing to wait on."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LONG
         while not seen():
             assert time.monotonic() < deadline, self.server.text()[-3000:]
             time.sleep(0.01)
@@ -110,7 +113,7 @@ def asking(server: Server) -> Iterator[Asking]:
 @contextmanager
 def stream_begun(server: Server, prompt: Sequence[int]) -> Iterator[socket.socket]:
     """A stream that has come to its first sign of life; its client leaves at the block's end."""
-    with connected(server.url, 60) as connection:
+    with connected(server.url, LONG) as connection:
         connection.sendall(completion(prompt=prompt, stream=True, **QUIET))
         seen = b""
         while b"keepalive" not in seen:
