@@ -24,6 +24,8 @@ def show_logs(
     word = (asked or "").strip().lower()
     level = (flag or (word if word in LEVELS else default)).lower()
     number = logging.getLevelNamesMapping()[level.upper()]
+    # transformers would say that it did not find PyTorch, which nobody here looks for.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     logging.basicConfig(level=number if flag else max(number, logging.INFO), format=_FORMAT)
     set_level(level)
     return {} if flag is None and asked is not None else {"log_level": level}
