@@ -5,6 +5,7 @@ between the hot tier, a file and a socket.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -40,8 +41,7 @@ class Tail(NamedTuple):
     group: str
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorSpec(NamedTuple):
     """One tensor of a page: its name, safetensors dtype and shape."""
 
     name: str
@@ -51,6 +51,23 @@ class TensorSpec:
     @property
     def nbytes(self) -> int:
         return prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+class Tensors(tuple[TensorSpec, ...]):
+    """A page's tensors in payload order. Pages of one geometry may share them, and what was
+    computed of them."""
+
+    @cached_property
+    def nbytes(self) -> int:
+        """The bytes of a payload."""
+        return sum(spec.nbytes for spec in self)
+
+    @cached_property
+    def _hash(self) -> int:
+        return super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +89,10 @@ class PageMeta:
     tensors: tuple[TensorSpec, ...]
     extra: str = ""
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.tensors, Tensors):
+            object.__setattr__(self, "tensors", Tensors(self.tensors))
+
     @property
     def id(self) -> PageId:
         return PageId(self.key, self.group)
@@ -79,7 +100,8 @@ class PageMeta:
     @property
     def nbytes(self) -> int:
         """Payload bytes."""
-        return sum(t.nbytes for t in self.tensors)
+        tensors = self.tensors
+        return tensors.nbytes if isinstance(tensors, Tensors) else Tensors(tensors).nbytes
 
 
 @dataclass(frozen=True, slots=True)
