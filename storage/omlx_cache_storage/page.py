@@ -5,7 +5,7 @@ between the hot tier, a file and a socket.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -41,7 +41,8 @@ class Tail(NamedTuple):
     group: str
 
 
-class TensorSpec(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
     """One tensor of a page: its name, safetensors dtype and shape."""
 
     name: str
@@ -54,8 +55,8 @@ class TensorSpec(NamedTuple):
 
 
 class Tensors(tuple[TensorSpec, ...]):
-    """A page's tensors in payload order. Pages of one geometry may share them, and what was
-    computed of them."""
+    """A page's tensors in payload order. Pages of one geometry share one object, and so what was
+    computed of it: to compare two of them costs next to nothing."""
 
     @cached_property
     def nbytes(self) -> int:
@@ -68,6 +69,15 @@ class Tensors(tuple[TensorSpec, ...]):
 
     def __hash__(self) -> int:
         return self._hash
+
+
+GEOMETRIES = 64
+
+
+@lru_cache(GEOMETRIES)
+def shared_tensors(specs: tuple[TensorSpec, ...]) -> Tensors:
+    """Return the tensors as the one object that stands for them; `GEOMETRIES` are remembered."""
+    return specs if isinstance(specs, Tensors) else Tensors(specs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +100,7 @@ class PageMeta:
     extra: str = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.tensors, Tensors):
-            object.__setattr__(self, "tensors", Tensors(self.tensors))
+        object.__setattr__(self, "tensors", shared_tensors(self.tensors))
 
     @property
     def id(self) -> PageId:
@@ -100,8 +109,7 @@ class PageMeta:
     @property
     def nbytes(self) -> int:
         """Payload bytes."""
-        tensors = self.tensors
-        return tensors.nbytes if isinstance(tensors, Tensors) else Tensors(tensors).nbytes
+        return shared_tensors(self.tensors).nbytes
 
 
 @dataclass(frozen=True, slots=True)

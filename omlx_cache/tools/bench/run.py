@@ -8,7 +8,7 @@ from omlx_cache.tools.bench.codec_restore import measure_codecs
 from omlx_cache.tools.bench.durability import measure_durability
 from omlx_cache.tools.bench.machine import describe
 from omlx_cache.tools.bench.others import measure_recompute, measure_scan
-from omlx_cache.tools.bench.overhead import measure_lookup, measure_overhead
+from omlx_cache.tools.bench.restore_overhead import measure_lookup, measure_overhead
 from omlx_cache.tools.bench.rows import Results
 from omlx_cache.tools.bench.sizes import Size
 from omlx_cache.tools.bench.transfer import measure_cold, measure_hot

@@ -20,7 +20,14 @@ import xxhash
 from omlx_cache_storage.errors import CorruptPage, PageError, UndecodablePage
 from omlx_cache_storage.format.version import FORMAT_VERSION as FORMAT_VERSION
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import ITEM_BYTES, Buffer, PageMeta, Tensors, TensorSpec
+from omlx_cache_storage.page import (
+    ITEM_BYTES,
+    Buffer,
+    PageMeta,
+    Tensors,
+    TensorSpec,
+    shared_tensors,
+)
 
 ALIGNMENT = 16 * 1024
 MAX_HEADER_BYTES = 1024 * 1024
@@ -73,7 +80,7 @@ def encode_header(meta: PageMeta, checksum: str) -> bytes:
     Raises ValueError for tensor names that a file cannot have, and for too many tensors.
     """
     shared = len(meta.tensors) <= SHARED_TENSORS
-    entries = (_entries if shared else _entries.__wrapped__)(Tensors(meta.tensors))
+    entries = (_entries if shared else _entries.__wrapped__)(shared_tensors(meta.tensors))
     fields = _fields(meta, checksum)
     fields["header_checksum"] = _header_checksum(fields, entries)
     rest = f",{entries[1:]}" if meta.tensors else "}"
@@ -107,7 +114,7 @@ def decode_header(raw: bytes) -> Header:
     if len(raw) < total:
         raise CorruptPage(f"the header should have {total} bytes, the file has {len(raw)}")
     try:
-        text = raw[LENGTH_BYTES:total].decode().rstrip(" ")
+        text = raw[LENGTH_BYTES : raw.rfind(b"}", LENGTH_BYTES, total) + 1].decode()
         if not text.startswith(_BEGIN):
             raise CorruptPage("the header does not begin with its metadata")
         fields, end = _DECODER.raw_decode(text, len(_BEGIN))
@@ -191,7 +198,7 @@ def _tensors(entries: str) -> Tensors:
             raise CorruptPage(f"tensor {name!r:.80} lies at {span!r:.80}, not at {offset}")
         offset += spec.nbytes
         specs.append(spec)
-    return Tensors(specs)
+    return shared_tensors(tuple(specs))
 
 
 def _is_dimension(value: object) -> bool:
