@@ -7,7 +7,7 @@ between the hot tier, a file and a socket.
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from omlx_cache_storage.keys import BlockKey
 
@@ -127,3 +127,19 @@ class PageInfo(NamedTuple):
     held: int
     nbytes: int
     tier: str
+
+    @property
+    def info(self) -> "PageInfo":
+        """Itself: it serves where an index entry does."""
+        return self
+
+
+class Known(Protocol):
+    """A page in an index. Its owner may change it: what is to last is `info`."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def held(self) -> int: ...
+    @property
+    def info(self) -> PageInfo: ...

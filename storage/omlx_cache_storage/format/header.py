@@ -43,6 +43,7 @@ _SHARED_GEOMETRIES = 32
 _SHARED_CHARACTERS = 128 * SHARED_TENSORS
 _BEGIN = f'{{"{METADATA}":'
 _DECODER = json.JSONDecoder()
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Header(NamedTuple):
@@ -81,10 +82,10 @@ def encode_header(meta: PageMeta, checksum: str) -> bytes:
     """
     shared = len(meta.tensors) <= SHARED_TENSORS
     entries = (_entries if shared else _entries.__wrapped__)(shared_tensors(meta.tensors))
-    fields = _fields(meta, checksum)
-    fields["header_checksum"] = _header_checksum(fields, entries)
+    fields = _compact(_fields(meta, checksum))
+    signed = f'{fields[:-1]},"header_checksum":"{_header_checksum(fields, entries)}"}}'
     rest = f",{entries[1:]}" if meta.tensors else "}"
-    text = f"{_BEGIN}{_compact(fields)}{rest}".encode()
+    text = f"{_BEGIN}{signed}{rest}".encode()
     total = -(-(LENGTH_BYTES + len(text)) // ALIGNMENT) * ALIGNMENT
     if total > MAX_HEADER_BYTES:
         raise ValueError(f"a header of {total} bytes is over the limit of {MAX_HEADER_BYTES}")
@@ -119,7 +120,7 @@ def decode_header(raw: bytes) -> Header:
             raise CorruptPage("the header does not begin with its metadata")
         fields, end = _DECODER.raw_decode(text, len(_BEGIN))
         entries = "{" + text[end:].removeprefix(",")
-        if not all(isinstance(value, str) for value in fields.values()):
+        if not set(map(type, fields.values())) <= {str}:
             raise CorruptPage("an entry of the header's metadata is not a text")
         if fields["format"] != str(FORMAT_VERSION):
             raise _other_format(fields, json.loads(entries))
@@ -162,7 +163,7 @@ def _other_format(fields: dict[str, str], tensors: Mapping[str, object]) -> Page
     stated, given = fields["format"], fields.pop("header_checksum", "")
     message = f"format {stated!r} is not {FORMAT_VERSION}"
     later = stated.isascii() and stated.isdecimal() and int(stated) > FORMAT_VERSION
-    if later and given == _header_checksum(fields, _compact(tensors)):
+    if later and given == _header_checksum(_compact(fields), _compact(tensors)):
         return UndecodablePage(message)
     return CorruptPage(message)
 
@@ -221,9 +222,5 @@ def _fields(meta: PageMeta, checksum: str) -> dict[str, str]:
     }
 
 
-def _header_checksum(fields: Mapping[str, str], entries: str) -> str:
-    return xxhash.xxh3_64_hexdigest(f"[{_compact(fields)},{entries}]".encode())
-
-
-def _compact(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
+def _header_checksum(fields: str, entries: str) -> str:
+    return xxhash.xxh3_64_hexdigest(f"[{fields},{entries}]".encode())
