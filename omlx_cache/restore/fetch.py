@@ -153,8 +153,9 @@ def fetch_all(
                 take_all(came.reads, came.pages)
                 came, nbytes = _Came([], {}, came.error), 0
         except Exception as raised:
+            # Of a page that comes before all that were not taken.
             failing.note(0)
-            came = _Came([], {}, came.error or raised)
+            came = _Came([], {}, raised)
         except BaseException:
             # An interrupt: nobody waits for the others, whose memory the views keep alive.
             failing.note(-1)

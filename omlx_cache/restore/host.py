@@ -105,7 +105,7 @@ class HostTargets:
         return list(view.reshape(outer, -1)[:, start * width : stop * width])
 
     def note(self, read: PageRead) -> None:
-        """Record that a page's bytes came through `segments`."""
+        """Record that a page's bytes are in their places."""
         with self._guard:
             self.filled[read.use.page] = read.use.info
 
@@ -130,10 +130,11 @@ class HostTargets:
             for batch in batches(direct):
                 payloads = [payload_view(pages[read.use.page].payload) for read in batch]
                 spread(batch, payloads, self._views)
+                for read in batch:
+                    self.note(read)
             for read in encoded:
                 _decode(read, pages[read.use.page], self.plan, self._views)
-            with self._guard:
-                self.filled.update((read.use.page, read.use.info) for read in reads)
+                self.note(read)
         finally:
             with self._guard:
                 self._copying -= 1
