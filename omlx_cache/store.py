@@ -39,7 +39,7 @@ from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.interrupts import deferred, result_of, uninterrupted
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.listed import ListedPage, list_pages
-from omlx_cache_storage.page import Buffer, Page, PageId, PageInfo, PageMeta
+from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageMeta
 from omlx_cache_storage.policy import WRITE_POLICIES
 from omlx_cache_storage.prefetch import Prefetch, Prefetcher
 from omlx_cache_storage.pruning import Chosen, Pruning, choose
@@ -196,6 +196,10 @@ class BlockStore(Tiers):
     def find(self, page: PageId) -> PageInfo | None:
         """Return where a page lies, None in a closed store too; reads nothing."""
         return None if self._closed else super().find(page)
+
+    def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]:
+        """`Tiers.find_all`; a closed store knows of no page."""
+        return [None] * len(pages) if self._closed else super().find_all(pages)
 
     def admit(
         self,

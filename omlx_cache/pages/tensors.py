@@ -7,6 +7,7 @@ shapes. What does not fit raises ForeignPage: a miss.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -36,16 +37,20 @@ class Tag(NamedTuple):
 Tags = Mapping[str, Tag]
 
 
-def tags_of(meta: PageMeta) -> dict[str, Tag]:
+def tags_of(meta: PageMeta) -> Tags:
     """Return a page's tags by dense tensor name; raises ForeignPage for a text it cannot read."""
-    if meta.codec == DENSE:
-        return {}
+    return {} if meta.codec == DENSE else _read_tags(meta.codec)
+
+
+@lru_cache(8)
+def _read_tags(codec: str) -> Tags:
+    """Return what the pages of a group say that were encoded alike."""
     try:
-        tags = {name: Tag(*fields) for name, fields in json.loads(meta.codec).items()}
+        tags = {name: Tag(*fields) for name, fields in json.loads(codec).items()}
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ForeignPage(f"the codec {meta.codec[:80]!r} cannot be read") from error
+        raise ForeignPage(f"the codec {codec[:80]!r} cannot be read") from error
     if not all(map(_is_sound, tags.values())) or len({t.codec for t in tags.values()}) > _CODECS:
-        raise ForeignPage(f"the codec {meta.codec[:80]!r} is none of a page")
+        raise ForeignPage(f"the codec {codec[:80]!r} is none of a page")
     return tags
 
 

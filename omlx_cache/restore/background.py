@@ -10,16 +10,16 @@ pages do: joining them there is one operation for many, and host views would mov
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from functools import partial
 
 from omlx_cache.adapters.base import PAGED
 from omlx_cache.arrays.mlxio import on_host
-from omlx_cache.restore.fetch import fetch
+from omlx_cache.restore.fetch import READ_TOGETHER, fetch
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import PageUse, RestorePoint
-from omlx_cache.restore.plan import PageFailed, PageRead, Plan, is_direct
+from omlx_cache.restore.plan import PageFailed, PageRead, Plan, batches, is_direct
 from omlx_cache.restore.walk import DISK_PASSES, Walk, plan_for
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.page import Page, PageId
@@ -64,7 +64,7 @@ class Reading:
         self._passes = 1
         self._state = _State.NEW
         self._closed = False
-        self._left: deque[PageRead] = deque()
+        self._left: deque[list[PageRead]] = deque()
         self._under_way = 0
         self._failed: PageFailed | None = None
         self._failed_at = 0
@@ -193,41 +193,52 @@ class Reading:
             ]
         self.walk.source.withdraw([read.use.page for read in missing])
         with self._lock:
-            self._left.extend(() if self._closed else missing)
-        for read in here:
-            page = self.arrived.get(read.use.page)
+            self._left.extend(() if self._closed else batches(missing, READ_TOGETHER))
+            pages = dict(self.arrived)
+        self._deliver([read for read in here if read.use.page in pages], pages)
+        self._one_ended()
+
+    def _read(self, batch: Sequence[PageRead]) -> None:
+        pages: dict[PageId, Page] = {}
+        for read in batch:
+            if self._closed:
+                break
             try:
+                page = fetch(self.walk.source, read)
+                self.read.add(read.use.page)
                 if page is not None:
-                    self._deliver(read, page)
+                    pages[read.use.page] = page
             except PageFailed as failed:
                 self._fail(read, failed)
+                break
+            except Exception as error:
+                _log.exception("a page cannot be read")
+                self._fail(read, PageFailed(read.use.page, PageUnreadable(str(error))))
+                break
+        self._deliver([read for read in batch if read.use.page in pages], pages)
         self._one_ended()
 
-    def _read(self, read: PageRead) -> None:
-        try:
-            page = fetch(self.walk.source, read)
-            self.read.add(read.use.page)
-            if page is not None:
-                self._deliver(read, page)
-        except PageFailed as failed:
-            self._fail(read, failed)
-        except Exception as error:
-            _log.exception("a page cannot be read")
-            self._fail(read, PageFailed(read.use.page, PageUnreadable(str(error))))
-        self._one_ended()
-
-    def _deliver(self, read: PageRead, page: Page) -> None:
-        """Put a page where it belongs: its bytes into the targets, or the page aside."""
-        direct = is_direct(read, page.meta)
+    def _deliver(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> None:
+        """Put pages where they belong: their bytes into the targets, or the pages aside."""
         targets = self.targets
-        if targets is not None and direct and not _is_aside(read.use.page):
-            if targets.take(read, page):
-                with self._lock:
+        direct: list[PageRead] = []
+        for read in reads:
+            page = pages[read.use.page]
+            try:
+                fits = is_direct(read, page.meta)
+            except PageFailed as failed:
+                self._fail(read, failed)
+                continue
+            if targets is not None and fits and not _is_aside(read.use.page):
+                direct.append(read)
+                continue
+            with self._lock:
+                if not self._closed:
+                    self.arrived[read.use.page] = page
+        if targets is not None and targets.take_all(direct, pages):
+            with self._lock:
+                for read in direct:
                     self.arrived.pop(read.use.page, None)
-            return
-        with self._lock:
-            if not self._closed:
-                self.arrived[read.use.page] = page
 
     def _fail(self, read: PageRead, failed: PageFailed) -> None:
         """Note the failure that is nearest to the root, and begin no more reads."""

@@ -4,7 +4,7 @@ On a GPU the parts of all pages are joined first, then decoded once a tensor. Wh
 exactly raises ForeignPage: a miss.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -94,7 +94,8 @@ def decode_joined(
     pages: Mapping[PageId, Page],
     codecs: Mapping[str, Codec],
 ) -> dict[str, Array]:
-    """Return the targets that have pieces, evaluated one by one; what no page fills is zeros.
+    """Return the targets that have pieces, which are `in_order`, evaluated one by one; what no page
+    fills is zeros.
 
     `codecs` are those of packed targets, by dense tensor name. Raises ForeignPage.
     """
@@ -104,12 +105,12 @@ def decode_joined(
     )
     made: dict[str, Array] = {}
     for name, found in pieces.items():
-        made[name] = _target(targets[name], _in_order(found), sources, codecs)
+        made[name] = _target(targets[name], found, sources, codecs)
         evaluate([made[name]])
     return made
 
 
-def _in_order(pieces: Sequence[Piece]) -> list[Piece]:
+def in_order(pieces: Iterable[Piece]) -> list[Piece]:
     """Order pieces by target index and cut away what an earlier one fills already."""
     ordered: list[Piece] = []
     filled = 0

@@ -6,27 +6,17 @@ A host view of an array that the device has written moves it through the host: n
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 
 from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_of, evaluate, zeros
-from omlx_cache.restore.decode import Piece, convert, decode_joined
+from omlx_cache.restore.decode import Piece, convert, decode_joined, in_order
 from omlx_cache.restore.plan import PageFailed, PageRead, Plan, is_direct
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import Page, PageId, TensorSpec
 
 BATCH = 8
-
-
-class _Job(NamedTuple):
-    """One target, where its tokens come from, and its byte offset in each page."""
-
-    target: TensorSpec
-    pieces: tuple[Piece, ...]
-    offsets: tuple[int, ...]
-    widths: tuple[int, ...]
 
 
 def join_on_device(plan: Plan, pages: Mapping[PageId, Page]) -> dict[str, Array]:
@@ -47,104 +37,80 @@ def join_on_device(plan: Plan, pages: Mapping[PageId, Page]) -> dict[str, Array]
     return made
 
 
+def _pieces(plan: Plan) -> dict[int, list[Piece]]:
+    """Return by track where the tokens of its tensors come from, none twice."""
+    pieces: dict[int, list[Piece]] = {}
+    for read in plan.reads:
+        for span in read.spans:
+            if span.hi >= 0:
+                piece = Piece(span.to, span.lo, span.hi, read.use.page)
+                pieces.setdefault(span.track, []).append(piece)
+    return {track: in_order(found) for track, found in pieces.items()}
+
+
 def _decoded(plan: Plan, items: Sequence[tuple[PageRead, Page]]) -> dict[str, Array]:
     """Return the token targets when some page is encoded; raises ForeignPage."""
-    pieces: dict[str, list[Piece]] = {}
-    for read, _page in items:
-        for copy in read.copies:
-            if copy.hi >= 0 and plan.targets[copy.tensor].nbytes:
-                piece = Piece(copy.to, copy.lo, copy.hi, read.use.page)
-                pieces.setdefault(copy.tensor, []).append(piece)
+    pieces = _pieces(plan)
+    wanted = {
+        name: pieces[track]
+        for name, track in plan.tracks.items()
+        if track in pieces and plan.targets[name].nbytes
+    }
     pages = {read.use.page: page for read, page in items}
-    return decode_joined(plan.targets, pieces, pages, plan.codecs)
+    return decode_joined(plan.targets, wanted, pages, plan.codecs)
 
 
 def _snapshots(plan: Plan, items: Sequence[tuple[PageRead, Page]]) -> dict[str, Array]:
     """Return owned copies of the tensors that are restored whole."""
     made: dict[str, Array] = {}
     for read, page in items:
-        if any(copy.hi < 0 for copy in read.copies):
+        if any(span.hi < 0 for span in read.spans):
             try:
-                arrays = convert(page, read.expected, plan.codecs)
+                arrays = convert(page, read.geometry.tensors, plan.codecs)
             except ForeignPage as error:
                 raise PageFailed(read.use.page, error, joins=True) from error
-            for copy in read.copies:
-                spec = plan.targets[copy.tensor]
-                flat = arrays[copy.tensor].reshape(-1)
+            for spec in read.geometry.tensors:
+                flat = arrays[spec.name].reshape(-1)
                 # Joining with nothing copies, so that the page is not pinned.
-                made[copy.tensor] = mx.concatenate([flat, flat[:0]]).reshape(spec.shape)
+                made[spec.name] = mx.concatenate([flat, flat[:0]]).reshape(spec.shape)
     return made
 
 
 def _joined(plan: Plan, items: Sequence[tuple[PageRead, Page]]) -> dict[str, Array]:
     """Return the token targets of plain pages, evaluated batch by batch."""
-    payloads = {page.meta.id: page.payload for _read, page in items}
-    jobs = _jobs(plan, [read for read, _page in items])
+    found = {read.use.page: (read.geometry, page.payload) for read, page in items}
     made: dict[str, Array] = {}
-    for _same, run in groupby(
-        jobs, key=lambda job: (job.target.dtype, job.target.shape, job.pieces)
-    ):
-        listed = list(run)
-        while listed:
-            batch = _side_by_side(listed[:BATCH])
-            listed = listed[len(batch) :]
-            arrays = _join(batch, payloads)
-            evaluate(arrays)
-            made.update(zip((job.target.name for job in batch), arrays, strict=True))
+    for track, pieces in _pieces(plan).items():
+        payloads = [found[piece.page][1] for piece in pieces]
+        # The same stretch in every page: pages of a group differ in their token counts only.
+        columns = zip(*(found[piece.page][0].of(track) for piece in pieces), strict=True)
+        for column in columns:
+            names = column[0].names
+            for first in range(0, len(names), BATCH):
+                batch = names[first : first + BATCH]
+                stop = first + len(batch)
+                raw = [
+                    payload[s.offset + first * s.nbytes : s.offset + stop * s.nbytes]
+                    for payload, s in zip(payloads, column, strict=True)
+                ]
+                arrays = _join([plan.targets[name] for name in batch], pieces, raw)
+                evaluate(arrays)
+                made.update(zip(batch, arrays, strict=True))
     return made
 
 
-def _jobs(plan: Plan, reads: Sequence[PageRead]) -> list[_Job]:
-    pieces: dict[str, list[tuple[Piece, int, int]]] = {}
-    for read in reads:
-        offset = 0
-        places = {}
-        for spec in read.expected:
-            places[spec.name] = (offset, spec.nbytes)
-            offset += spec.nbytes
-        for copy in read.copies:
-            if copy.hi >= 0:
-                piece = Piece(copy.to, copy.lo, copy.hi, read.use.page)
-                pieces.setdefault(copy.tensor, []).append((piece, *places[copy.tensor]))
-    jobs = []
-    for name, found in pieces.items():
-        target = plan.targets[name]
-        if target.nbytes == 0:
-            continue
-        found.sort(key=lambda f: f[0].to)
-        places_of = tuple(f[1] for f in found)
-        widths = tuple(f[2] for f in found)
-        jobs.append(_Job(target, tuple(f[0] for f in found), places_of, widths))
-    return jobs
-
-
-def _side_by_side(jobs: Sequence[_Job]) -> list[_Job]:
-    """Return the leading jobs whose tensors touch in every page."""
-    batch = [jobs[0]]
-    for job in jobs[1:]:
-        last = batch[-1]
-        if job.offsets != tuple(o + w for o, w in zip(last.offsets, last.widths, strict=True)):
-            break
-        batch.append(job)
-    return batch
-
-
-def _join(batch: Sequence[_Job], payloads: dict[PageId, Array]) -> list[Array]:
-    first = batch[0]
-    shape = first.target.shape
-    dtype = dtype_of(first.target.dtype)
+def _join(
+    batch: Sequence[TensorSpec], pieces: Sequence[Piece], raw: Sequence[Array]
+) -> list[Array]:
+    shape = batch[0].shape
+    dtype = dtype_of(batch[0].dtype)
     rows = len(batch) * shape[0]
     parts: list[Array] = []
     filled = 0
-    for piece, offset, width in zip(first.pieces, first.offsets, first.widths, strict=True):
-        if piece.to < filled:
-            piece = piece._replace(lo=piece.lo + filled - piece.to, to=filled)
-        if piece.hi <= piece.lo:
-            continue
+    for piece, data in zip(pieces, raw, strict=True):
         if piece.to > filled:
             parts.append(_gap(shape, rows, piece.to - filled, dtype))
-        raw = payloads[piece.page][offset : offset + width * len(batch)]
-        block = raw.view(dtype).reshape(rows, *shape[1:TOKEN_AXIS], -1, *shape[TOKEN_AXIS + 1 :])
+        block = data.view(dtype).reshape(rows, *shape[1:TOKEN_AXIS], -1, *shape[TOKEN_AXIS + 1 :])
         parts.append(block[:, :, piece.lo : piece.hi])
         filled = piece.to + piece.hi - piece.lo
     if filled < shape[TOKEN_AXIS]:

@@ -2,21 +2,25 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from omlx_cache.arrays.blank import blank_bytes
 from omlx_cache.arrays.mlxio import HostView, allocate_payload, on_host, writable_view
-from omlx_cache.restore.plan import PageFailed, PageRead, is_direct
+from omlx_cache.restore.plan import BATCH_BYTES, PageFailed, PageRead, batches, is_direct
 from omlx_cache.restore.source import PageSource
 from omlx_cache_storage.errors import PageError, PageUnreadable
 from omlx_cache_storage.interrupts import result_of
-from omlx_cache_storage.page import Page, PageId
+from omlx_cache_storage.page import Buffer, Page, PageId
 
 READ_AHEAD = 12
 """Cold pages asked for at a time: enough to keep a disk busy, few enough that encoded ones stay
 small."""
+READ_TOGETHER = 3
+"""Small pages that one task reads: a thread is awoken less often, and no fewer are at work."""
 
 
 class Targets(Protocol):
@@ -25,7 +29,7 @@ class Targets(Protocol):
 
     def segments(self, read: PageRead) -> list[HostView] | None: ...
     def note(self, read: PageRead) -> None: ...
-    def take(self, read: PageRead, page: Page) -> bool: ...
+    def take_all(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> bool: ...
 
 
 def fetch(source: PageSource, read: PageRead, targets: Targets | None = None) -> Page | None:
@@ -67,8 +71,8 @@ def _read(source: PageSource, read: PageRead, targets: Targets | None) -> Page |
                     reader.read_into(segments)
                     targets.note(read)
                     return None
-            payload = blank_bytes(meta.nbytes) if on_host() else allocate_payload(meta.nbytes)
-            reader.read_into([writable_view(payload)])
+            payload, view = _memory(meta.nbytes, lasting=bool(reserved) or targets is None)
+            reader.read_into([view])
         page = Page(meta, payload)
         if reserved:
             reserved = 0
@@ -79,56 +83,85 @@ def _read(source: PageSource, read: PageRead, targets: Targets | None) -> Page |
             source.release(reserved)
 
 
+def _memory(nbytes: int, *, lasting: bool) -> tuple[Buffer, HostView]:
+    """Return memory for a payload and a view to fill it by: MLX's own if it is to stay."""
+    if not lasting:
+        payload = np.empty(nbytes, dtype=np.uint8)
+        return payload, payload
+    array = blank_bytes(nbytes) if on_host() else allocate_payload(nbytes)
+    return array, writable_view(array)
+
+
+class _Came(NamedTuple):
+    """What a task has read and did not put into its place, up to the first page that failed."""
+
+    reads: list[PageRead]
+    pages: dict[PageId, Page]
+    error: BaseException | None
+
+
 def fetch_all(
     source: PageSource,
     reads: Sequence[PageRead],
-    take: Callable[[PageRead, Page], object],
+    take_all: Callable[[Sequence[PageRead], Mapping[PageId, Page]], object],
     targets: Targets | None = None,
 ) -> None:
-    """Read pages on the store's threads, and give each to `take` here, in order.
+    """Read pages on the store's threads, and give them to `take_all` here, in order, small ones
+    together.
 
-    With `targets`, pages that need no decoding go there instead. After a page has failed no deeper
-    one is begun. Returns or raises (PageFailed, for the first page that failed) after every read
-    has ended: nothing writes into `targets` later.
+    With `targets`, large pages that need no decoding go there instead. After a page has failed no
+    deeper one is begun. Returns or raises (PageFailed, for the first page that failed) after every
+    read has ended: nothing writes into `targets` later.
     """
     source.withdraw([read.use.page for read in reads])
     failing = _FirstFailure(len(reads))
 
-    def one(index: int) -> Page | None:
-        if index > failing.index:
-            return None
-        try:
-            page = fetch(source, reads[index], targets)
-            if page is None or targets is None or not is_direct(reads[index], page.meta):
-                return page
-            targets.take(reads[index], page)
-            return None
-        except BaseException:
-            failing.note(index)
-            raise
+    def bring(first: int, batch: Sequence[PageRead]) -> _Came:
+        came = _Came([], {}, None)
+        for index, read in enumerate(batch, first):
+            if index > failing.index:
+                break
+            try:
+                page = fetch(source, read, targets)
+                if page is None:
+                    continue
+                direct = targets is not None and is_direct(read, page.meta)
+                if targets is not None and direct and len(batch) == 1:
+                    targets.take_all(batch, {read.use.page: page})
+                    continue
+            except BaseException as error:
+                failing.note(index)
+                return came._replace(error=error)
+            came.reads.append(read)
+            came.pages[read.use.page] = page
+        return came
 
-    under_way: deque[Future[Page | None]] = deque()
-    error: BaseException | None = None
-    begun = 0
-    for read in reads:
-        while begun < len(reads) and len(under_way) < READ_AHEAD and error is None:
-            under_way.append(source.read_pool.submit(one, begun))
-            begun += 1
-        if not under_way:
-            break
+    left = deque(batches(reads, READ_TOGETHER))
+    under_way: deque[Future[_Came]] = deque()
+    begun = nbytes = 0
+    came = _Came([], {}, None)
+    while under_way or (left and came.error is None):
+        while left and len(under_way) * len(left[0]) < READ_AHEAD and came.error is None:
+            under_way.append(source.read_pool.submit(bring, begun, left[0]))
+            begun += len(left.popleft())
         try:
-            page = result_of(under_way.popleft())
-            if page is not None and error is None:
-                take(read, page)
+            more = result_of(under_way.popleft())
+            if came.error is None:
+                came = _Came(came.reads + more.reads, came.pages | more.pages, more.error)
+                nbytes += sum(page.meta.nbytes for page in more.pages.values())
+            if nbytes > BATCH_BYTES or not under_way:
+                take_all(came.reads, came.pages)
+                came, nbytes = _Came([], {}, came.error), 0
         except Exception as raised:
+            # Of a page that comes before all that were not taken.
             failing.note(0)
-            error = error or raised
+            came = _Came([], {}, raised)
         except BaseException:
             # An interrupt: nobody waits for the others, whose memory the views keep alive.
             failing.note(-1)
             raise
-    if error is not None:
-        raise error
+    if came.error is not None:
+        raise came.error
 
 
 class _FirstFailure:

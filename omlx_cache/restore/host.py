@@ -5,11 +5,14 @@ not encoded: MLX lets the host write into arrays that the device has not used ye
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from omlx_cache.adapters.base import PAGED
 from omlx_cache.arrays.blank import blank_arrays
 from omlx_cache.arrays.mlxio import (
+    TOKEN_AXIS,
     Array,
     HostView,
     carrier,
@@ -19,9 +22,12 @@ from omlx_cache.arrays.mlxio import (
     zeros,
 )
 from omlx_cache.restore.decode import convert
-from omlx_cache.restore.plan import Copy, PageFailed, PageRead, Plan, is_direct
+from omlx_cache.restore.plan import PageFailed, PageRead, Plan, Span, Stretch, batches, is_direct
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import Page, PageId, PageInfo, TensorSpec
+
+SEGMENT_BYTES = 4096
+"""Pages of shorter pieces than this are read as a whole, and copied to their places after."""
 
 
 class HostTargets:
@@ -49,9 +55,10 @@ class HostTargets:
         self._uneven = bool(kept) or not on_device
         self._views = {n: host_view(array) for n, array in self._arrays.items() if array.size}
         if before is not None:
+            new = {plan.tracks[name] for name in fresh}
             for read in plan.reads:
                 info = before.filled.get(read.use.page)
-                if info is not None and all(copy.tensor in kept for copy in read.copies):
+                if info is not None and not any(span.track in new for span in read.spans):
                     self.filled[read.use.page] = info
             # While a view lives, MLX copies the array that it would otherwise update in place.
             before._views = {}
@@ -61,45 +68,73 @@ class HostTargets:
 
         A window's buffers have another order at another position, and a state is valid at one.
         """
-        paged = {
-            copy.tensor
-            for read in plan.reads
-            if read.use.page.group == PAGED.name
-            for copy in read.copies
-        }
+        growing = {read.geometry for read in plan.reads if read.use.page.group == PAGED.name}
+        names = {spec.name for geometry in growing for spec in geometry.tensors}
         return {
             name: array
             for name, array in self._arrays.items()
-            if name in paged and plan.targets[name] == self.plan.targets[name]
+            if name in names and plan.targets[name] == self.plan.targets[name]
         }
 
     def segments(self, read: PageRead) -> list[HostView] | None:
         """Return the memory that a page fills, in payload order, or None unless it fills it
-        exactly. Only for who ends all its reads before the arrays are handed over."""
-        return _segments(read, self._views)
+        exactly, and in pieces that are worth it. Only for who ends all its reads before the arrays
+        are handed over."""
+        if SEGMENT_BYTES * read.geometry.pieces > read.geometry.tensors.nbytes:
+            return None
+        starts: dict[int, int] = {}
+        for span in read.spans:
+            if span.track in starts or not _is_whole(span, read):
+                return None
+            starts[span.track] = span.to
+        segments: list[HostView] = []
+        for stretch in read.geometry.stretches:
+            if stretch.track not in starts:
+                return None
+            for name in stretch.names:
+                segments += self._rows(name, stretch, starts[stretch.track])
+        return segments
+
+    def _rows(self, name: str, stretch: Stretch, start: int) -> list[HostView]:
+        view = self._views[name]
+        if view.shape == stretch.shape:
+            return [view.reshape(-1)]
+        outer = view.shape[0] * view.shape[1]
+        width = view.size // (outer * view.shape[TOKEN_AXIS])
+        stop = start + stretch.shape[TOKEN_AXIS]
+        return list(view.reshape(outer, -1)[:, start * width : stop * width])
 
     def note(self, read: PageRead) -> None:
-        """Record that a page's bytes came through `segments`."""
+        """Record that a page's bytes are in their places."""
         with self._guard:
             self.filled[read.use.page] = read.use.info
 
     def take(self, read: PageRead, page: Page) -> bool:
-        """Copy or decode a page into its places; False, and nothing written, once closed.
+        """`take_all` for one page."""
+        return self.take_all([read], {read.use.page: page})
+
+    def take_all(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> bool:
+        """Copy or decode pages into their places; False, and nothing more written, once closed.
 
         Raises PageFailed. An encoded page peaks at its dense size, and evaluates MLX.
         """
-        direct = is_direct(read, page.meta)
+        direct: list[PageRead] = []
+        encoded: list[PageRead] = []
+        for read in reads:
+            (direct if is_direct(read, pages[read.use.page].meta) else encoded).append(read)
         with self._guard:
             if self._closed:
                 return False
             self._copying += 1
         try:
-            if direct:
-                scatter(read, payload_view(page.payload), self._views)
-            else:
-                _decode(read, page, self.plan, self._views)
-            with self._guard:
-                self.filled[read.use.page] = read.use.info
+            for batch in batches(direct):
+                payloads = [payload_view(pages[read.use.page].payload) for read in batch]
+                spread(batch, payloads, self._views)
+                for read in batch:
+                    self.note(read)
+            for read in encoded:
+                _decode(read, pages[read.use.page], self.plan, self._views)
+                self.note(read)
         finally:
             with self._guard:
                 self._copying -= 1
@@ -133,79 +168,74 @@ def _fresh(specs: Mapping[str, TensorSpec], *, on_device: bool) -> dict[str, Arr
 
 def _clear_gaps(plan: Plan, views: Mapping[str, HostView]) -> None:
     """Zero what no page fills: room to grow must not show what lay in the memory before."""
-    filled: dict[str, list[tuple[int, int]]] = {}
+    filled: dict[int, list[Span]] = {}
     for read in plan.reads:
-        for copy in read.copies:
-            stop = -1 if copy.hi < 0 else copy.to + copy.hi - copy.lo
-            filled.setdefault(copy.tensor, []).append((copy.to, stop))
+        for span in read.spans:
+            filled.setdefault(span.track, []).append(span)
+    gaps = {track: _gaps(spans) for track, spans in filled.items()}
     for name, view in views.items():
-        at = 0
-        for start, stop in sorted(filled.get(name, ())):
-            if stop < 0:
-                break
-            view[:, :, at:start] = 0
-            at = max(at, stop)
-        else:
-            view[:, :, at:] = 0
+        for gap in gaps.get(plan.tracks[name], [slice(None)]):
+            view[:, :, gap] = 0
+
+
+def _gaps(spans: Sequence[Span]) -> list[slice]:
+    """Return where the tensors of a track have no token, the room behind them included."""
+    gaps = []
+    at = 0
+    for span in sorted(spans, key=lambda span: span.to):
+        if span.hi < 0:
+            return []
+        if at < span.to:
+            gaps.append(slice(at, span.to))
+        at = max(at, span.to + span.hi - span.lo)
+    return [*gaps, slice(at, None)]
 
 
 def _decode(read: PageRead, page: Page, plan: Plan, views: Mapping[str, HostView]) -> None:
     """Bring one encoded page into the targets: it peaks at that page's dense size."""
+    tensors = read.geometry.tensors
     try:
-        arrays = convert(page, read.expected, plan.codecs)
+        arrays = convert(page, tensors, plan.codecs)
     except ForeignPage as error:
         raise PageFailed(read.use.page, error, joins=True) from error
-    sources = {name: host_view(array) for name, array in arrays.items() if array.size}
-    for copy in read.copies:
-        target, source = views.get(copy.tensor), sources.get(copy.tensor)
-        if target is None or source is None:
-            continue
-        _copy(copy, source, target)
+    for span in read.spans:
+        for stretch in read.geometry.of(span.track):
+            for name in stretch.names:
+                _copy(span, host_view(arrays[name]), views[name])
 
 
-def _segments(read: PageRead, views: Mapping[str, HostView]) -> list[HostView] | None:
-    by_tensor: dict[str, list[Copy]] = {}
-    for copy in read.copies:
-        by_tensor.setdefault(copy.tensor, []).append(copy)
-    segments: list[HostView] = []
-    for spec in read.expected:
-        if spec.nbytes == 0:
-            continue
-        copies = by_tensor.get(spec.name, [])
-        if len(copies) != 1:
-            return None
-        copy = copies[0]
-        view = views[spec.name]
-        if copy.hi < 0:
-            segments.append(view.reshape(-1))
-            continue
-        tokens = spec.shape[2]
-        if (copy.lo, copy.hi) != (0, tokens):
-            return None
-        outer = spec.shape[0] * spec.shape[1]
-        rows = view.reshape(outer, view.shape[2], -1)
-        segments += [rows[o, copy.to : copy.to + tokens].reshape(-1) for o in range(outer)]
-    return segments
-
-
-def scatter(read: PageRead, payload: HostView, views: Mapping[str, HostView]) -> None:
-    """Copy a payload's tensors to their targets; targets without a view are passed over."""
-    offset = 0
-    tensors: dict[str, tuple[TensorSpec, int]] = {}
-    for spec in read.expected:
-        tensors[spec.name] = (spec, offset)
-        offset += spec.nbytes
-    for copy in read.copies:
-        spec, start = tensors[copy.tensor]
-        target = views.get(copy.tensor)
-        if target is None or spec.nbytes == 0:
-            continue
-        source = payload[start : start + spec.nbytes].view(carrier(spec.dtype)).reshape(spec.shape)
-        _copy(copy, source, target)
-
-
-def _copy(copy: Copy, source: HostView, target: HostView) -> None:
-    if copy.hi < 0:
+def _copy(span: Span, source: HostView, target: HostView) -> None:
+    if span.hi < 0:
         target[...] = source
     else:
-        target[:, :, copy.to : copy.to + copy.hi - copy.lo] = source[:, :, copy.lo : copy.hi]
+        target[:, :, span.to : span.to + span.hi - span.lo] = source[:, :, span.lo : span.hi]
+
+
+def _is_whole(span: Span, read: PageRead) -> bool:
+    """True when all of a page's tokens go to one place."""
+    return span.hi < 0 or (span.lo, span.hi) == (0, read.use.info.held)
+
+
+def spread(
+    batch: Sequence[PageRead], payloads: Sequence[HostView], views: Mapping[str, HostView]
+) -> None:
+    """Copy the payloads of a batch to their targets: one strided copy a tensor, whatever the number
+    of pages. Takes the size of the batch beside them if there are several."""
+    first = batch[0]
+    joined = np.concatenate(payloads) if len(batch) > 1 else payloads[0]
+    table = joined.reshape(len(batch), -1)
+    for span in first.spans:
+        for stretch in first.geometry.of(span.track):
+            size = stretch.nbytes * len(stretch.names)
+            items = table[:, stretch.offset : stretch.offset + size].view(carrier(stretch.dtype))
+            # Pages, tensors, then the axes of a tensor.
+            block = items.reshape(len(batch), len(stretch.names), *stretch.shape)
+            if span.hi < 0:
+                for name, source in zip(stretch.names, block[0], strict=True):
+                    views[name][...] = source
+                continue
+            # The pages come before the tokens: split so, a target's token axis is both.
+            block = np.moveaxis(block[:, :, :, :, span.lo : span.hi], 0, 1 + TOKEN_AXIS)
+            stop = span.to + len(batch) * (span.hi - span.lo)
+            for name, source in zip(stretch.names, block, strict=True):
+                views[name][:, :, span.to : stop].reshape(source.shape)[...] = source

@@ -4,25 +4,30 @@ A restore point is a token count at which every layer group can be rebuilt. The 
 the pages on the token sequence's own chain, then tries positions from the longest down.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import NamedTuple, Protocol
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, TokenRange, paged_of
 from omlx_cache_storage.keys import BlockKey, KeyChain
-from omlx_cache_storage.page import PageId, PageInfo, Tail
+from omlx_cache_storage.page import Known, PageId, PageInfo, Tail
+
+STRIDE = 16
+"""Blocks that are looked for at a time, at first; then twice as many each time."""
 
 
 class PageView(Protocol):
-    """What the walk for a restore point asks: which pages there are. Reads nothing.
+    """What the walk for a restore point asks, many pages at a time. Reads nothing.
 
-    `why_hidden` is the reason why a page is not found although it is stored.
+    `tails_of` names the pages that may end inside the blocks after boundaries, `hidden` those of
+    the pages that are stored and not found, with the reason.
     """
 
-    def find(self, page: PageId) -> PageInfo | None: ...
-    def tails(self, parent: BlockKey) -> set[Tail]: ...
-    def why_hidden(self, page: PageId) -> str | None: ...
+    def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]: ...
+    def tails_of(self, parents: Sequence[BlockKey]) -> Collection[Tail]: ...
+    def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]: ...
 
 
 class PageUse(NamedTuple):
@@ -65,48 +70,45 @@ class GroupPages:
 
     def __init__(self, group: GroupSpec, block_size: int) -> None:
         self.group = group
-        self.uses: dict[int, PageUse] = {}
+        self.pages: dict[int, tuple[PageId, Known]] = {}
         self._size = block_size
         self._inside: dict[int, list[int]] = {}
         self._gap: list[int] = []
 
-    def add(self, use: PageUse) -> None:
-        """Take a page; only before the first question."""
-        end = use.info.position
-        if end not in self.uses and end % self._size:
-            self._inside.setdefault(end // self._size, []).append(end)
-        self.uses[end] = use
-
     def index(self, length: int) -> None:
-        """Prepare the answers for positions up to `length`; linear in it."""
-        blocks = length // self._size
-        self._gap = [blocks] * (blocks + 1)
-        for block in range(blocks - 1, -1, -1):
-            start = block * self._size
-            whole = self._from(start + self._size) <= start
-            self._gap[block] = self._gap[block + 1] if whole else block
-        for ends in self._inside.values():
-            ends.sort()
+        """Prepare the answers for positions up to `length`; linear in it. No page comes after."""
+        size, pages = self._size, self.pages
+        gap = length // size
+        self._gap = [gap] * (gap + 1)
+        for block in range(gap - 1, -1, -1):
+            found = pages.get(block * size + size)
+            if found is None or found[1].held < size:
+                gap = block
+            self._gap[block] = gap
+        for end in sorted(end for end in pages if end % size):
+            self._inside.setdefault(end // size, []).append(end)
 
     def rebuilds(self, position: int) -> bool:
         """True when the group can be rebuilt at a position."""
         if self.group.kind == "state":
-            return position in self.uses
+            return position in self.pages
         return all(self._covers(span) for span in self.group.needs(position))
 
     def needed(self, position: int) -> tuple[PageUse, ...]:
         """Return the pages that rebuild the group at a position where `rebuilds` holds."""
         if self.group.kind == "state":
-            return (self.uses[position],)
-        found: dict[PageUse, None] = {}
-        for span in self.group.needs(position):
-            found.update(dict.fromkeys(self._cover(span)))
-        return tuple(found)
+            return (self._use(position),)
+        ends = (end for span in self.group.needs(position) for end in self._cover(span))
+        return tuple(self._use(end) for end in dict.fromkeys(ends))
+
+    def _use(self, end: int) -> PageUse:
+        page, known = self.pages[end]
+        return PageUse(page, known.info)
 
     def _from(self, end: int) -> int:
         """Return where the page that ends at `end` begins; `end` itself without one."""
-        use = self.uses.get(end)
-        return end if use is None else end - use.info.held
+        found = self.pages.get(end)
+        return end if found is None else end - found[1].held
 
     def _covers(self, span: TokenRange) -> bool:
         start, size = span.start, self._size
@@ -124,23 +126,30 @@ class GroupPages:
             start = stop
         return True
 
-    def _cover(self, span: TokenRange) -> Iterator[PageUse]:
-        start = span.start
+    def _cover(self, span: TokenRange) -> Iterator[int]:
+        """Yield the ends of the pages that cover a span."""
+        start, size = span.start, self._size
         while start < span.stop:
-            stop = min(span.stop, start // self._size * self._size + self._size)
-            yield self._covering(start, stop) or self.uses[span.stop]
+            gap = min(self._gap[start // size], span.stop // size) * size
+            if start % size == 0 and gap > start:
+                yield from range(start + size, gap + 1, size)
+                start = gap
+                continue
+            stop = min(span.stop, start // size * size + size)
+            end = self._covering(start, stop)
+            yield span.stop if end is None else end
             start = stop
 
-    def _covering(self, start: int, stop: int) -> PageUse | None:
-        """Return a page that covers [start, stop), which lies in one block."""
+    def _covering(self, start: int, stop: int) -> int | None:
+        """Return where a page ends that covers [start, stop), which lies in one block."""
         block = start // self._size
         boundary = (block + 1) * self._size
         for end in (stop, boundary):
             if self._from(end) <= start:
-                return self.uses[end]
+                return end
         for end in self._inside.get(block, ()):
             if end > stop and self._from(end) <= start:
-                return self.uses[end]
+                return end
         return None
 
 
@@ -190,7 +199,7 @@ def _lacking(found: Mapping[GroupSpec, GroupPages], position: int, top: int) -> 
     aging = [group for group in found if group.kind != "paged"]
     if position >= top or not aging:
         return ""
-    states = [found[group].uses for group in aging if group.kind == "state"]
+    states = [found[group].pages for group in aging if group.kind == "state"]
     kept = any(position < end <= top for end in states[0]) if states else True
     return "window" if kept else "state"
 
@@ -217,37 +226,54 @@ def collect(
     found = {group: GroupPages(group, chain.block_size) for group in groups}
     paged = paged_of(groups)
     names = {group.name: group for group in groups}
+    size, blocks = chain.block_size, len(chain) // chain.block_size
 
-    def note(group: GroupSpec, end: int) -> bool:
+    def note(group: GroupSpec, ends: Sequence[int], keys: Sequence[BlockKey]) -> int:
+        """Take what there is of pages, paged ones up to the first gap; return how many to that."""
         nonlocal hidden
-        page = PageId(chain.key(end), group.name)
-        if page in bad:
-            return False
-        info = view.find(page)
-        if info is None:
-            why = view.why_hidden(page)
-            hidden = hidden if why is None else Hidden(end, why)
-            return False
-        if info.position != end:
-            return False
-        found[group].add(PageUse(page, info))
-        return True
+        pages = list(map(PageId, keys, repeat(group.name)))
+        known = view.find_all(pages)
+        taken = {
+            end: (page, one)
+            for end, page, one in zip(ends, pages, known, strict=True)
+            if one is not None and one.position == end and page not in bad
+        }
+        gap = len(pages)
+        if len(taken) < gap:
+            if group is paged:
+                gap = next(n for n, end in enumerate(ends) if end not in taken)
+                taken = {end: taken[end] for end in ends[:gap]}
+            absent = {
+                page: end
+                for end, page, one in zip(ends[: gap + 1], pages, known, strict=False)
+                if one is None and page not in bad
+            }
+            why = view.hidden(list(absent))
+            hidden = max([hidden, *(Hidden(absent[page], why[page]) for page in why)])
+        found[group].pages |= taken
+        return gap
 
-    for start in range(0, len(chain), chain.block_size):
-        parent = chain.namespace if start == 0 else chain.key(start)
-        stop = min(start + chain.block_size, len(chain) + 1)
-        for tail in view.tails(parent):
-            if start < tail.position < stop and tail.group in names:
-                note(names[tail.group], tail.position)
-        end = start + chain.block_size
-        if end > len(chain):
-            break
-        present = [note(group, end) for group in groups]
-        if paged is not None and not present[0]:
-            break
+    first, stride, whole = 0, STRIDE, True
+    while whole:
+        last = min(first + stride, blocks)
+        keys = chain.boundaries(first, last)
+        ends = range(first * size + size, last * size + 1, size)
+        for group in groups:
+            there = note(group, ends, keys[1:])
+            if there < len(ends):
+                # What lies behind the block of the gap is of no use, to no group.
+                ends, keys = ends[: there + 1], keys[: there + 2]
+                whole = False
+        parents = keys if whole else keys[: len(ends)]
+        stop = min((first + len(parents)) * size, len(chain) + 1)
+        for tail in view.tails_of(parents):
+            if tail.group in names and first * size < tail.position < stop:
+                note(names[tail.group], [tail.position], [chain.key(tail.position)])
+        whole = whole and last < blocks
+        first, stride = last, 2 * stride
     for group in groups:
-        if group.keep > chain.block_size and group.keep <= len(chain):
-            note(group, group.keep)
+        if size < group.keep <= len(chain) and group.keep % size:
+            note(group, [group.keep], [chain.key(group.keep)])
     for pages in found.values():
         pages.index(len(chain))
     return found, hidden
@@ -262,9 +288,9 @@ def reach(
     """Return how many leading tokens are known."""
     paged = paged_of(groups)
     if paged is None:
-        ends = {end for pages in found.values() for end in pages.uses}
+        ends = {end for pages in found.values() for end in pages.pages}
         return max(ends | known, default=0)
-    paged_ends = found[paged].uses
+    paged_ends = found[paged].pages
     whole = 0
     while whole + chain.block_size in paged_ends:
         whole += chain.block_size
@@ -273,9 +299,9 @@ def reach(
 
 def _candidates(found: Mapping[GroupSpec, GroupPages], top: int) -> list[int]:
     """Return positions worth trying, the longest first, all > 0 and <= top."""
-    states = [pages.uses for group, pages in found.items() if group.kind == "state"]
+    states = [pages.pages for group, pages in found.items() if group.kind == "state"]
     if states:
         ends = {end for end in states[0] if 0 < end <= top}
     else:
-        ends = {min(end, top) for pages in found.values() for end in pages.uses} - {0}
+        ends = {min(end, top) for pages in found.values() for end in pages.pages} - {0}
     return sorted(ends, reverse=True)

@@ -1,11 +1,13 @@
 """What goes where in a restore: decided first, executed after by whichever executor suits."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import takewhile
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count, groupby, takewhile
+from math import prod
 from typing import NamedTuple
 
-from omlx_cache.adapters.base import GroupSpec, Phase, Ranges, TokenRange
+from omlx_cache.adapters.base import GroupSpec, Phase, Ranges
 from omlx_cache.arrays.mlxio import TOKEN_AXIS
 from omlx_cache.codecs import Codec
 from omlx_cache.pages.layout import Leaf
@@ -18,7 +20,10 @@ from omlx_cache.pages.tensors import (
 )
 from omlx_cache.restore.lookup import PageUse, RestorePoint
 from omlx_cache_storage.errors import ForeignPage, PageError
-from omlx_cache_storage.page import PageId, PageMeta, TensorSpec
+from omlx_cache_storage.page import PageId, PageMeta, Tensors, TensorSpec, shared_tensors
+
+BATCH_BYTES = 1 << 20
+"""Pages are copied together up to so much: what stays in a core's cache on its way."""
 
 
 class PageFailed(Exception):
@@ -34,22 +39,48 @@ class PageFailed(Exception):
         self.joins = joins
 
 
-class Copy(NamedTuple):
-    """Tokens [lo, hi) of a page's tensor go to index `to` of a target; hi is -1 for a snapshot."""
+class Span(NamedTuple):
+    """Tokens [lo, hi) of a page go to index `to` of every tensor of a track; hi is -1 for a
+    snapshot, of which all goes."""
 
-    tensor: str
+    track: int
     lo: int
     hi: int
     to: int
 
 
-@dataclass(slots=True)
-class PageRead:
-    """One page, what is expected in it, and the copies out of it."""
+class Stretch(NamedTuple):
+    """Tensors of a track, all of one dtype and shape, that lie side by side in a payload from
+    `offset` on, `nbytes` each."""
+
+    track: int
+    names: tuple[str, ...]
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Geometry:
+    """What is expected in the pages of a group that hold as many tokens, and where; they share it.
+    Tensors without bytes are in no stretch. `pieces` are the stretches of memory that a page's
+    bytes go to."""
+
+    tensors: Tensors
+    stretches: tuple[Stretch, ...]
+    pieces: int
+
+    def of(self, track: int) -> list[Stretch]:
+        return [stretch for stretch in self.stretches if stretch.track == track]
+
+
+class PageRead(NamedTuple):
+    """One page, what is expected in it, and what goes where."""
 
     use: PageUse
-    expected: tuple[TensorSpec, ...]
-    copies: list[Copy] = field(default_factory=list)
+    geometry: Geometry
+    spans: tuple[Span, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +94,14 @@ class LeafPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole restore. `targets` are the tensors to fill, capacity included; `codecs` are those
-    of leaves that want their tensors packed, by dense tensor name; `encoded` says that some page
-    known so far went through a codec."""
+    """A whole restore. `targets` are the tensors to fill, capacity included; those of a group that
+    want the same tokens are on one of the `tracks`. `codecs` are those of leaves that want their
+    tensors packed, by dense tensor name; `encoded` says that some page known so far went through a
+    codec."""
 
     position: int
     targets: Mapping[str, TensorSpec]
+    tracks: Mapping[str, int]
     reads: Sequence[PageRead]
     leaves: Sequence[LeafPlan]
     codecs: Mapping[str, Codec]
@@ -93,13 +126,15 @@ def make_plan(
     no leaf.
     """
     targets: dict[str, TensorSpec] = {}
+    tracks: dict[str, int] = {}
     reads: list[PageRead] = []
     plans: list[LeafPlan] = []
     codecs: dict[str, Codec] = {}
+    numbers = count()
     for group, uses in point.uses.items():
         model = models[group]
-        wanted: dict[str, Ranges] = {}
-        specs: dict[str, TensorSpec] = {}
+        wanted: dict[Ranges, int] = {}
+        specs: list[TensorSpec] = []
         members = [leaf for leaf in leaves if leaf.group == group]
         try:
             refuse_tensors_of_no_leaf(model, members)
@@ -109,19 +144,48 @@ def make_plan(
                 phase = phases.get(leaf.path, {})
                 ranges = leaf.adapter.wanted(leaf.cache, point.position, phase)
                 fields = wanted_specs(leaf, model)
+                track = wanted.setdefault(ranges, next(numbers))
                 for spec in fields.values():
-                    wanted[spec.name] = ranges
-                    specs[spec.name] = spec
+                    tracks[spec.name] = track
                     targets[spec.name] = _target(spec, leaf, ranges, capacity)
+                specs += fields.values()
                 codecs |= packing_codecs(leaf, model)
                 plans.append(LeafPlan(leaf, {f: s.name for f, s in fields.items()}, phase))
         except PageError as error:
             raise PageFailed(model.id, error, joins=True) from error
-        ordered = file_order(specs.values())
-        reads += [_read(use, ordered, wanted) for use in uses]
+        reads += _reads(uses, file_order(specs), tracks, wanted)
     reads.sort(key=lambda read: read.use.info.position)
     encoded = any(meta.codec != DENSE for meta in models.values())
-    return Plan(point.position, targets, reads, plans, codecs, encoded)
+    return Plan(point.position, targets, tracks, reads, plans, codecs, encoded)
+
+
+def batches(reads: Iterable[PageRead], most: int = sys.maxsize) -> Iterator[list[PageRead]]:
+    """Yield the reads in order, in batches: `most` small pages of one geometry, or `BATCH_BYTES`,
+    that lie behind each other in all targets; a larger page is a batch of its own."""
+    batch: list[PageRead] = []
+    nbytes = 0
+    for read in reads:
+        nbytes += read.geometry.tensors.nbytes
+        full = nbytes > BATCH_BYTES or len(batch) == most
+        if batch and (full or not _continues(batch[-1], read)):
+            yield batch
+            batch, nbytes = [], read.geometry.tensors.nbytes
+        batch.append(read)
+    if batch:
+        yield batch
+
+
+def _continues(before: PageRead, read: PageRead) -> bool:
+    """True when a page goes, as a whole, to where another one ends that has the same geometry."""
+    held = read.use.info.held
+    return (
+        read.geometry is before.geometry
+        and [span[:3] for span in before.spans] == [(span.track, 0, held) for span in read.spans]
+        and all(
+            span == (last.track, 0, held, last.to + held)
+            for last, span in zip(before.spans, read.spans, strict=True)
+        )
+    )
 
 
 def is_direct(read: PageRead, meta: PageMeta) -> bool:
@@ -129,12 +193,13 @@ def is_direct(read: PageRead, meta: PageMeta) -> bool:
 
     Raises PageFailed for a page of other leaves, or one without codec that has other tensors.
     """
-    if meta.tensors == read.expected:
+    expected = read.geometry.tensors
+    if meta.tensors == expected:
         return True
-    names = {spec.name for spec in read.expected}
+    names = {spec.name for spec in expected}
     ours = {spec for spec in meta.tensors if spec.name in names}
-    differs = meta.codec == DENSE and bool(ours - set(read.expected))
-    if differs or _paths(meta.tensors) != _paths(read.expected):
+    differs = meta.codec == DENSE and bool(ours - set(expected))
+    if differs or _paths(meta.tensors) != _paths(expected):
         error = ForeignPage("the page's tensors differ from those it should join")
         raise PageFailed(read.use.page, error, joins=True)
     return False
@@ -157,30 +222,53 @@ def _target(spec: TensorSpec, leaf: Leaf, ranges: Ranges, capacity: int) -> Tens
 
 
 def _with_tokens(spec: TensorSpec, tokens: int) -> TensorSpec:
-    shape = list(spec.shape)
-    shape[TOKEN_AXIS] = tokens
-    return TensorSpec(spec.name, spec.dtype, tuple(shape))
+    shape = spec.shape
+    if shape[TOKEN_AXIS] == tokens:
+        return spec
+    return replace(spec, shape=(*shape[:TOKEN_AXIS], tokens, *shape[TOKEN_AXIS + 1 :]))
 
 
-def _read(use: PageUse, specs: Sequence[TensorSpec], wanted: Mapping[str, Ranges]) -> PageRead:
-    held = use.info.held
-    if held == 0:
-        read = PageRead(use, tuple(specs))
-        read.copies += [Copy(spec.name, 0, -1, 0) for spec in specs]
-        return read
-    read = PageRead(use, tuple(_with_tokens(spec, held) for spec in specs))
-    first = use.info.position - held
-    for spec in specs:
+def _reads(
+    uses: Iterable[PageUse],
+    specs: Sequence[TensorSpec],
+    tracks: Mapping[str, int],
+    wanted: Mapping[Ranges, int],
+) -> Iterator[PageRead]:
+    """Yield the reads of a group's pages; what depends on the tensors is made once for all pages
+    that hold as many tokens."""
+    geometries: dict[int, Geometry] = {}
+    for use in uses:
+        held = use.info.held
+        if held not in geometries:
+            geometries[held] = _geometry(specs, held, tracks)
+        yield PageRead(use, geometries[held], tuple(_spans(use, wanted)))
+
+
+def _geometry(specs: Sequence[TensorSpec], held: int, tracks: Mapping[str, int]) -> Geometry:
+    tensors = shared_tensors(tuple(_with_tokens(s, held) if held else s for s in specs))
+    stretches: list[Stretch] = []
+    offset = pieces = 0
+    for (track, dtype, shape), same in groupby(
+        tensors, lambda spec: (tracks[spec.name], spec.dtype, spec.shape)
+    ):
+        alike = list(same)
+        if alike[0].nbytes:
+            names = tuple(spec.name for spec in alike)
+            stretches.append(Stretch(track, names, dtype, shape, offset, alike[0].nbytes))
+            pieces += len(names) * (prod(shape[:TOKEN_AXIS]) if held else 1)
+        offset += alike[0].nbytes * len(alike)
+    return Geometry(tensors, tuple(stretches), pieces)
+
+
+def _spans(use: PageUse, wanted: Mapping[Ranges, int]) -> Iterator[Span]:
+    stop, held = use.info.position, use.info.held
+    first = stop - held
+    for ranges, track in wanted.items():
+        if not held:
+            yield Span(track, 0, -1, 0)
         base = 0
-        for tokens in wanted[spec.name]:
-            part = _overlap(tokens, first, use.info.position)
-            if len(part):
-                to = base + part.start - tokens.start
-                read.copies.append(Copy(spec.name, part.start - first, part.stop - first, to))
+        for tokens in ranges:
+            lo, hi = max(tokens.start, first), min(tokens.stop, stop)
+            if lo < hi:
+                yield Span(track, lo - first, hi - first, base + lo - tokens.start)
             base += len(tokens)
-    return read
-
-
-def _overlap(tokens: TokenRange, start: int, stop: int) -> TokenRange:
-    lo = max(tokens.start, start)
-    return TokenRange(lo, max(lo, min(tokens.stop, stop)))

@@ -11,7 +11,7 @@ from omlx_cache.restore.fallbacks import fallbacks
 from omlx_cache.restore.fetch import fetch_all
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import PageUse, RestorePoint
-from omlx_cache.restore.plan import PageFailed, PageRead, Plan, is_direct
+from omlx_cache.restore.plan import PageFailed, PageRead, Plan, batches, is_direct
 from omlx_cache.restore.source import InMemory, PageSource
 from omlx_cache.restore.walk import DISK_PASSES, Walk, plan_for
 from omlx_cache_storage.interrupts import result_of
@@ -102,8 +102,8 @@ class Work:
         missing = [read for read in plan.reads if read.use.page not in held]
         self.read |= {read.use.page for read in missing}
 
-        def arrive(read: PageRead, page: Page) -> None:
-            self.arrived[read.use.page] = page
+        def arrive(_reads: object, pages: Mapping[PageId, Page]) -> None:
+            self.arrived |= pages
 
         fetch_all(source, missing, arrive)
         return join_on_device(plan, {**held, **self.arrived})
@@ -116,7 +116,7 @@ class Work:
         fill_from(source, targets, [r for r in left if r.use.page in held], held)
         missing = [read for read in left if read.use.page not in held]
         self.read |= {read.use.page for read in missing}
-        fetch_all(source, missing, targets.take, targets)
+        fetch_all(source, missing, targets.take_all, targets)
         return targets.arrays()
 
 
@@ -132,7 +132,7 @@ def fill_from(
     encoded: list[PageRead] = []
     for read in reads:
         (direct if is_direct(read, held[read.use.page].meta) else encoded).append(read)
-    copies = [source.copy_pool.submit(targets.take, r, held[r.use.page]) for r in direct]
+    copies = [source.copy_pool.submit(targets.take_all, b, held) for b in batches(direct)]
     taken = [result_of(copy) for copy in copies]
     taken += [targets.take(read, held[read.use.page]) for read in encoded]
     if not all(taken):

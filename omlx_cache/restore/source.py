@@ -59,7 +59,10 @@ class InMemory:
         self._filled = filled
         self.pages: dict[PageId, Page] = {}
 
-    def find(self, page: PageId) -> PageInfo | None:
+    def find_all(self, pages: Sequence[PageId]) -> Sequence[PageInfo | None]:
+        return [self._find(page) for page in pages]
+
+    def _find(self, page: PageId) -> PageInfo | None:
         filled = self._filled.get(page)
         if filled is not None:
             return filled
@@ -69,8 +72,8 @@ class InMemory:
         self.pages[page] = held
         return PageInfo(held.meta.position, held.meta.held, held.meta.nbytes, "hot")
 
-    def tails(self, parent: BlockKey) -> set[Tail]:
-        return self._source.tails(parent)
+    def tails_of(self, parents: Sequence[BlockKey]) -> Collection[Tail]:
+        return self._source.tails_of(parents)
 
-    def why_hidden(self, page: PageId) -> str | None:
-        return self._source.why_hidden(page)
+    def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
+        return self._source.hidden(pages)

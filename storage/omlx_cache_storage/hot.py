@@ -147,9 +147,11 @@ class HotTier:
     def info(self, page: PageId) -> PageInfo | None:
         with self._lock:
             held = self._index.get(page)
-            if held is None:
-                return None
-            return PageInfo(held.position, held.held, held.page.meta.nbytes, held.tier)
+            return None if held is None else held.info
+
+    def find_all(self, pages: Iterable[PageId]) -> list[Held | None]:
+        with self._lock:
+            return self._index.get_all(pages)
 
     def used_ns(self, page: PageId) -> int | None:
         """Return a page's recency stamp, None for one that is not here."""
@@ -261,8 +263,11 @@ class HotTier:
                 self._drop(page)
 
     def tails(self, parent: BlockKey) -> set[Tail]:
+        return self.tails_of([parent])
+
+    def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
         with self._lock:
-            return self._index.tails(parent)
+            return self._index.tails_of(parents)
 
     def pages(self) -> set[PageId]:
         """Return what is held, in no order."""

@@ -39,6 +39,10 @@ class Held:
         return "pending" if self.pins else "hot"
 
     @property
+    def info(self) -> PageInfo:
+        return PageInfo(self.position, self.held, self.page.meta.nbytes, self.tier)
+
+    @property
     def unwritten(self) -> bool:
         """True when the disk lacks it and would take it."""
         return self.dirty and not self.refused

@@ -1,6 +1,6 @@
 """What a tier knows of its pages: by id, and which tails follow a block boundary."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from omlx_cache_storage.format.names import parent_hint
@@ -47,6 +47,9 @@ class PageIndex(Generic[Entry]):
     def get(self, page: PageId) -> Entry | None:
         return self._entries.get(page)
 
+    def get_all(self, pages: Iterable[PageId]) -> list[Entry | None]:
+        return list(map(self._entries.get, pages))
+
     def items(self) -> list[tuple[PageId, Entry]]:
         return list(self._entries.items())
 
@@ -74,7 +77,13 @@ class PageIndex(Generic[Entry]):
             self._tails[hint] = {siblings, page}
 
     def tails(self, parent: BlockKey) -> set[Tail]:
-        """Return the tails that may follow a boundary: a hint, to be checked by key."""
-        siblings = self._tails.get(parent_hint(parent), set())
-        pages = siblings if isinstance(siblings, set) else {siblings}
-        return {Tail(self._entries[page].position, page.group) for page in pages}
+        return self.tails_of([parent])
+
+    def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
+        """Return the tails that may follow boundaries: hints, to be checked by key."""
+        tails: set[Tail] = set()
+        for hint in self._tails.keys() & map(parent_hint, parents) if self._tails else ():
+            siblings = self._tails[hint]
+            pages = siblings if isinstance(siblings, set) else {siblings}
+            tails.update(Tail(self._entries[page].position, page.group) for page in pages)
+        return tails

@@ -148,6 +148,13 @@ class KeyChain:
         chunk = self._buffer[position - rest : position].tobytes()
         return BlockKey(self._digest(self._boundaries[blocks], chunk))
 
+    def boundaries(self, first: int, last: int) -> list[BlockKey]:
+        """Return the keys of the prefixes of `first` to `last` blocks, both included; of no block
+        it is the namespace."""
+        if last:
+            self.key(last * self.block_size)
+        return self._boundaries[first : last + 1]
+
     def parent(self, position: int) -> BlockKey:
         """Return the key that `key(position)` was chained to: that of the boundary before it."""
         boundary = self.block_start(position)

@@ -5,8 +5,9 @@ between the hot tier, a file and a socket.
 """
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from omlx_cache_storage.keys import BlockKey
 
@@ -53,6 +54,32 @@ class TensorSpec:
         return prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
+class Tensors(tuple[TensorSpec, ...]):
+    """A page's tensors in payload order. Pages of one geometry share one object, and so what was
+    computed of it: to compare two of them costs next to nothing."""
+
+    @cached_property
+    def nbytes(self) -> int:
+        """The bytes of a payload."""
+        return sum(spec.nbytes for spec in self)
+
+    @cached_property
+    def _hash(self) -> int:
+        return super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+GEOMETRIES = 64
+
+
+@lru_cache(GEOMETRIES)
+def shared_tensors(specs: tuple[TensorSpec, ...]) -> Tensors:
+    """Return the tensors as the one object that stands for them; `GEOMETRIES` are remembered."""
+    return specs if isinstance(specs, Tensors) else Tensors(specs)
+
+
 @dataclass(frozen=True, slots=True)
 class PageMeta:
     """What a page holds. A page covers the tokens [position - held, position).
@@ -72,6 +99,9 @@ class PageMeta:
     tensors: tuple[TensorSpec, ...]
     extra: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tensors", shared_tensors(self.tensors))
+
     @property
     def id(self) -> PageId:
         return PageId(self.key, self.group)
@@ -79,7 +109,7 @@ class PageMeta:
     @property
     def nbytes(self) -> int:
         """Payload bytes."""
-        return sum(t.nbytes for t in self.tensors)
+        return shared_tensors(self.tensors).nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +127,19 @@ class PageInfo(NamedTuple):
     held: int
     nbytes: int
     tier: str
+
+    @property
+    def info(self) -> "PageInfo":
+        """Itself: it serves where an index entry does."""
+        return self
+
+
+class Known(Protocol):
+    """A page in an index. Its owner may change it: what is to last is `info`."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def held(self) -> int: ...
+    @property
+    def info(self) -> PageInfo: ...

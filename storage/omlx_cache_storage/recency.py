@@ -81,7 +81,7 @@ class ChainRecency:
         """Mark pages as used at `stamp_ns`; return those that are held."""
         held = [page for page in pages if page in self._places]
         for page in held:
-            self._move(self._places[page]._replace(stamp_ns=stamp_ns))
+            self._move(Place(stamp_ns, self._places[page].depth, page))
         return held
 
     def discard(self, page: PageId) -> None:

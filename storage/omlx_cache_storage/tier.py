@@ -3,13 +3,13 @@
 `tests/storage/test_tiers.py` is the suite that every tier passes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal, Protocol
 
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Buffer, Page, PageId, PageInfo, PageMeta, Tail
+from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.stats import ColdUsage
 
 WriteResult = Literal["written", "present", "refused", "full"]
@@ -58,8 +58,16 @@ class Tier(Protocol):
     def info(self, page: PageId) -> PageInfo | None:
         """Return what is known of a page; reads nothing."""
 
+    def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]:
+        """Return what is known of each of many pages at this moment; reads nothing."""
+        ...
+
     def tails(self, parent: BlockKey) -> set[Tail]:
         """Return the pages that may end inside the block after a boundary."""
+        ...
+
+    def tails_of(self, parents: Sequence[BlockKey]) -> Collection[Tail]:
+        """Return the pages that may end inside the blocks after boundaries."""
         ...
 
     def touch(self, chain: Iterable[PageId], stamp_ns: int | None = None) -> None:
@@ -87,8 +95,8 @@ class TierView:
     """What the first of some tiers has, to be looked through as the store is. Reads nothing."""
 
     def __init__(self, tiers: Sequence[Tier]) -> None:
-        self.find = tiers[0].info
-        self.tails = tiers[0].tails
+        self.find_all = tiers[0].find_all
+        self.tails_of = tiers[0].tails_of
         self._tiers = tiers
 
     @property
@@ -96,8 +104,9 @@ class TierView:
         """The bytes that a sequence can have there and behind it."""
         return min(tier.usage().limit_bytes for tier in self._tiers)
 
-    def why_hidden(self, page: PageId) -> None:
-        """None: what cannot be had now is not there."""
+    def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
+        """Nothing: what cannot be had now is not there."""
+        return {}
 
 
 class OpenPage(Protocol):
@@ -114,8 +123,9 @@ class BackingTier(Tier, Protocol):
     """A tier behind memory, which outlives the process. `write`, `settle` and the two
     `take_` methods belong to the writer's thread."""
 
-    def why_hidden(self, page: PageId) -> str | None:
-        """Return the word for why `info` is silent about a page that is here, None for others."""
+    def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
+        """Return those of the pages that are here and that `info` is silent about, with the word
+        for why."""
         ...
 
     def reading(self, page: PageId) -> AbstractContextManager[OpenPage]:

@@ -14,7 +14,7 @@ from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
+from omlx_cache_storage.page import Known, Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.policy import WritePolicy
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import Counters, HotUsage
@@ -84,14 +84,26 @@ class Tiers:
                 found = info
         return found
 
+    def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]:
+        """`find` for many pages: what is known of each at this moment."""
+        found = self._levels[0].find_all(pages)
+        for tier in self._levels[1:]:
+            more = zip(found, tier.find_all(pages), strict=True)
+            found = [b if a is None or (b and b.held > a.held) else a for a, b in more]
+        return found
+
     def tails(self, parent: BlockKey) -> set[Tail]:
         """Return the pages that may end inside the block after a boundary."""
-        return set().union(*(tier.tails(parent) for tier in self._levels))
+        return self.tails_of([parent])
 
-    def why_hidden(self, page: PageId) -> str | None:
-        """Return the word for why `find` is silent about a page that is on the disk, None for one
-        that is not; reads nothing."""
-        return None if self.cold is None else self.cold.why_hidden(page)
+    def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:
+        """`tails` for many boundaries."""
+        return set().union(*(tier.tails_of(parents) for tier in self._levels))
+
+    def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
+        """Return those of the pages that are on the disk and that `find` is silent about, with the
+        word for why; reads nothing."""
+        return {} if self.cold is None else self.cold.hidden(pages)
 
     def held(self, page: PageId) -> Page | None:
         """Return a page that memory has; it stays valid for as long as the caller holds it."""

@@ -1,16 +1,17 @@
 """The executor for GPUs, on the CPU back end: it fills every target, whatever its batch."""
 
+from dataclasses import replace
+
 import mlx.core as mx
 import numpy as np
 import pytest
 
 from kit.plain import DIM, PlainChain, expected
-from omlx_cache.adapters.base import TokenRange
 from omlx_cache.restore.device import join_on_device
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import PageUse
-from omlx_cache.restore.plan import Copy, PageRead, Plan
-from omlx_cache_storage.page import Page, PageId, PageInfo, TensorSpec
+from omlx_cache.restore.plan import Geometry, PageRead, Plan, Span, Stretch
+from omlx_cache_storage.page import Page, PageId, PageInfo, Tensors
 
 BLOCKS, ROOM = 5, 8
 
@@ -18,18 +19,18 @@ BLOCKS, ROOM = 5, 8
 def plan_of(chain: PlainChain, pages: list[Page]) -> Plan:
     """The plan that puts whole pages behind each other, with room to grow."""
     tokens = BLOCKS * chain.size + ROOM
-    reads, targets = [], {}
+    specs = pages[0].meta.tensors
+    tracks = {spec.name: 0 for spec in specs}
+    stretch = Stretch(0, tuple(tracks), specs[0].dtype, specs[0].shape, 0, specs[0].nbytes)
+    geometry = Geometry(Tensors(specs), (stretch,), 1)
+    targets = {s.name: replace(s, shape=(*s.shape[:2], tokens, DIM)) for s in specs}
+    reads = []
     for page in pages:
         meta = page.meta
         info = PageInfo(meta.position, meta.held, meta.nbytes, "hot")
-        read = PageRead(PageUse(meta.id, info), meta.tensors)
-        span = TokenRange(meta.position - meta.held, meta.position)
-        for spec in meta.tensors:
-            read.copies.append(Copy(spec.name, 0, len(span), span.start))
-            shape = (*spec.shape[:2], tokens, DIM)
-            targets[spec.name] = TensorSpec(spec.name, spec.dtype, shape)
-        reads.append(read)
-    return Plan(BLOCKS * chain.size, targets, reads, (), {}, False)
+        span = Span(0, 0, meta.held, meta.position - meta.held)
+        reads.append(PageRead(PageUse(meta.id, info), geometry, (span,)))
+    return Plan(BLOCKS * chain.size, targets, tracks, reads, (), {}, False)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3])

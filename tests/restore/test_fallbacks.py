@@ -1,6 +1,6 @@
 """Restore points that a chain keeps beside the one in use: which, and at what price."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -29,13 +29,13 @@ class View(TierView):
             PageId(CHAIN.key(at), "state"): PageInfo(at, 0, nbytes, "cold")
             for at, nbytes in states.items()
         }
-        self.find = self._pages.get
+        self.find_all = lambda pages: [self._pages.get(page) for page in pages]
 
     @property
     def limit_bytes(self) -> int:
         return self._limit_bytes
 
-    def tails(self, parent: BlockKey) -> set[Tail]:  # type: ignore[override]
+    def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:  # type: ignore[override]
         return set()
 
     def states_kept(self) -> list[int]:

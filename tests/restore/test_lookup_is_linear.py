@@ -1,7 +1,7 @@
 """A look-up costs as much as the chain is long, whatever was evicted. Counted, not timed."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -45,16 +45,16 @@ class CountingView:
             if keeps(group, n)
         }
 
-    def find(self, page: PageId) -> PageInfo | None:
-        self.asked += 1
-        return self._pages.get(page)
+    def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
+        self.asked += len(pages)
+        return [self._pages.get(page) for page in pages]
 
-    def why_hidden(self, page: PageId) -> str | None:
-        """Answer what is asked at most once for each page that `find` does not know."""
-        return None
+    def hidden(self, pages: Sequence[PageId]) -> dict[PageId, str]:
+        """Answer what is asked at most once for each page that `find_all` does not know."""
+        return {}
 
-    def tails(self, parent: BlockKey) -> set[Tail]:
-        self.asked += 1
+    def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:
+        self.asked += len(parents)
         return set()
 
 

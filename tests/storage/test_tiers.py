@@ -162,6 +162,21 @@ def test_a_page_that_ends_inside_a_block_is_found_by_its_parent(make: Make, stor
     assert tested.tier.tails(tail.meta.parent) == set()
 
 
+def test_many_pages_are_asked_for_at_once_and_told_in_order(make: Make, story: Story) -> None:
+    tested = make(4)
+    _fill(tested, story, 1, 3)
+    tail = story.page(4, tail=5)
+    assert tested.put(tail)
+    asked = [*story.ids(3, 2, 1), tail.meta.id]
+    told = [None if one is None else one.info for one in tested.tier.find_all(asked)]
+    assert told == [tested.tier.info(page) for page in asked]
+    assert told[1] is None
+    parents = [*story.ids(1, 2, 3), PageId(tail.meta.parent, "paged")]
+    assert set(tested.tier.tails_of([page.key for page in parents])) == {
+        Tail(tail.meta.position, "paged")
+    }
+
+
 def test_a_listing_says_where_pages_are_and_how_much_they_hold(make: Make, story: Story) -> None:
     tested = make(4)
     _fill(tested, story, 1, 2)

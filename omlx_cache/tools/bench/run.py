@@ -7,7 +7,8 @@ from omlx_cache.tools.bench.along import measure_along
 from omlx_cache.tools.bench.codec_restore import measure_codecs
 from omlx_cache.tools.bench.durability import measure_durability
 from omlx_cache.tools.bench.machine import describe
-from omlx_cache.tools.bench.others import measure_lookup, measure_recompute, measure_scan
+from omlx_cache.tools.bench.others import measure_recompute, measure_scan
+from omlx_cache.tools.bench.restore_overhead import measure_lookup, measure_overhead
 from omlx_cache.tools.bench.rows import Results
 from omlx_cache.tools.bench.sizes import Size
 from omlx_cache.tools.bench.transfer import measure_cold, measure_hot
@@ -28,9 +29,11 @@ def run(size: Size, workspace: Path, say: Callable[[str], None]) -> Results:
     durability_rows = measure_durability(size, workspace / "durability")
     say("recomputing")
     recompute_rows = measure_recompute(size, workspace / "model")
+    say("overhead of the host")
+    overhead_rows = measure_overhead(size, workspace / "overhead")
     say("look-up and start-up")
     lookup_rows = measure_lookup(size, workspace / "chain")
     scan_rows = measure_scan(size, workspace / "scan")
     rows += [*cold_rows, *along_rows, *codec_rows, *durability_rows]
-    rows += [*recompute_rows, *lookup_rows, *scan_rows]
+    rows += [*recompute_rows, *overhead_rows, *lookup_rows, *scan_rows]
     return Results(size.name, size.kv_bytes, describe(), tuple(rows), (*peaks, *cold_peaks))

@@ -100,8 +100,12 @@ class Contents:
         if page in self._index:
             self._undecodable.add(page)
 
-    def tails(self, parent: BlockKey) -> set[Tail]:
-        return self._index.tails(parent)
+    def get_all(self, pages: Iterable[PageId]) -> list[StoredPage | None]:
+        """`get` for many pages."""
+        return list(map(self.get, pages)) if self._undecodable else self._index.get_all(pages)
+
+    def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
+        return self._index.tails_of(parents)
 
     def touch(self, chain: Iterable[PageId], stamp_ns: int) -> list[PageId]:
         """Mark pages as used at a stamp; return those that are here."""

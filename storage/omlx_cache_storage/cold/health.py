@@ -45,6 +45,11 @@ class Health:
         """True from a failed write until the next one that succeeds."""
         return bool(self._write_error)
 
+    @property
+    def hides_pages(self) -> bool:
+        """True when some page may be hidden now."""
+        return bool(self._unreadable) or self._reads.is_open
+
     def is_hidden(self, page: PageId) -> bool:
         """True when a page must not be opened now."""
         if self._reads.is_open:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from omlx_cache_storage.cold.contents import Contents
@@ -57,6 +57,20 @@ class HeldPages:
         with self._lock:
             stored = None if self._health.is_hidden(page) else self._contents.get(page)
         return None if stored is None else stored.info
+
+    def find_all(self, pages: Sequence[PageId]) -> list[StoredPage | None]:
+        with self._lock:
+            found = self._contents.get_all(pages)
+            if self._health.hides_pages:
+                hidden = map(self._health.is_hidden, pages)
+                found = [None if h else one for one, h in zip(found, hidden, strict=True)]
+            return found
+
+    def hidden(self, pages: Iterable[PageId]) -> dict[PageId, str]:
+        with self._lock:
+            if not self._contents.undecodable and not self._health.hides_pages:
+                return {}
+        return {page: why for page in pages if (why := self.why_hidden(page)) is not None}
 
     def why_hidden(self, page: PageId) -> str | None:
         """Return the word for why `info` is silent about a page that is here, None for others."""
@@ -150,8 +164,11 @@ class HeldPages:
         return len(removed)
 
     def tails(self, parent: BlockKey) -> set[Tail]:
+        return self.tails_of([parent])
+
+    def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
         with self._lock:
-            return self._contents.tails(parent)
+            return self._contents.tails_of(parents)
 
     def entries(self) -> list[ColdEntry]:
         """Return every page, the first to be evicted first."""

@@ -43,7 +43,7 @@ class StoredPage(NamedTuple):
 
     @property
     def info(self) -> PageInfo:
-        return PageInfo(self.position, self.held, self.nbytes, "cold")
+        return PageInfo(self.name.position, self.name.held, self.nbytes, "cold")
 
 
 class PendingDeletion(NamedTuple):

@@ -12,6 +12,7 @@ this order, and a reader accepts no other: a flipped bit anywhere is noticed.
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 import xxhash
@@ -19,7 +20,14 @@ import xxhash
 from omlx_cache_storage.errors import CorruptPage, PageError, UndecodablePage
 from omlx_cache_storage.format.version import FORMAT_VERSION as FORMAT_VERSION
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import ITEM_BYTES, Buffer, PageMeta, TensorSpec
+from omlx_cache_storage.page import (
+    ITEM_BYTES,
+    Buffer,
+    PageMeta,
+    Tensors,
+    TensorSpec,
+    shared_tensors,
+)
 
 ALIGNMENT = 16 * 1024
 MAX_HEADER_BYTES = 1024 * 1024
@@ -28,6 +36,14 @@ MAX_RANK = 8
 MAX_DIMENSION = 2**40
 METADATA = "__metadata__"
 LENGTH_BYTES = 8
+SHARED_TENSORS = 1024
+"""Pages of one group differ in their metadata only: what was read or written of no more tensors
+than these is used again for the next page."""
+_SHARED_GEOMETRIES = 32
+_SHARED_CHARACTERS = 128 * SHARED_TENSORS
+_BEGIN = f'{{"{METADATA}":'
+_DECODER = json.JSONDecoder()
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Header(NamedTuple):
@@ -64,23 +80,12 @@ def encode_header(meta: PageMeta, checksum: str) -> bytes:
 
     Raises ValueError for tensor names that a file cannot have, and for too many tensors.
     """
-    tensors: dict[str, object] = {}
-    offset = 0
-    for spec in meta.tensors:
-        end = offset + spec.nbytes
-        tensors[spec.name] = {
-            "dtype": spec.dtype,
-            "shape": list(spec.shape),
-            "data_offsets": [offset, end],
-        }
-        offset = end
-    if len(tensors) != len(meta.tensors) or METADATA in tensors:
-        raise ValueError(f"tensor names must differ from each other and from {METADATA}")
-    fields = _fields(meta, checksum)
-    entries = _compact(tensors)
-    fields["header_checksum"] = _header_checksum(fields, entries)
-    rest = f",{entries[1:]}" if tensors else "}"
-    text = f'{{"{METADATA}":{_compact(fields)}{rest}'.encode()
+    shared = len(meta.tensors) <= SHARED_TENSORS
+    entries = (_entries if shared else _entries.__wrapped__)(shared_tensors(meta.tensors))
+    fields = _compact(_fields(meta, checksum))
+    signed = f'{fields[:-1]},"header_checksum":"{_header_checksum(fields, entries)}"}}'
+    rest = f",{entries[1:]}" if meta.tensors else "}"
+    text = f"{_BEGIN}{signed}{rest}".encode()
     total = -(-(LENGTH_BYTES + len(text)) // ALIGNMENT) * ALIGNMENT
     if total > MAX_HEADER_BYTES:
         raise ValueError(f"a header of {total} bytes is over the limit of {MAX_HEADER_BYTES}")
@@ -110,12 +115,16 @@ def decode_header(raw: bytes) -> Header:
     if len(raw) < total:
         raise CorruptPage(f"the header should have {total} bytes, the file has {len(raw)}")
     try:
-        document = json.loads(raw[LENGTH_BYTES:total])
-        fields = document.pop(METADATA)
-        if not all(isinstance(value, str) for value in fields.values()):
+        text = raw[LENGTH_BYTES : raw.rfind(b"}", LENGTH_BYTES, total) + 1].decode()
+        if not text.startswith(_BEGIN):
+            raise CorruptPage("the header does not begin with its metadata")
+        fields, end = _DECODER.raw_decode(text, len(_BEGIN))
+        entries = "{" + text[end:].removeprefix(",")
+        if not set(map(type, fields.values())) <= {str}:
             raise CorruptPage("an entry of the header's metadata is not a text")
         if fields["format"] != str(FORMAT_VERSION):
-            raise _other_format(fields, document)
+            raise _other_format(fields, json.loads(entries))
+        shared = len(entries) <= _SHARED_CHARACTERS
         meta = PageMeta(
             namespace=BlockKey(bytes.fromhex(fields["namespace"])),
             key=BlockKey(bytes.fromhex(fields["key"])),
@@ -125,7 +134,7 @@ def decode_header(raw: bytes) -> Header:
             held=int(fields["tokens"]),
             tail=fields["tail"] == "1",
             codec=fields["codec"],
-            tensors=_tensors(document),
+            tensors=(_tensors if shared else _tensors.__wrapped__)(entries),
             extra=fields["extra"],
         )
         header = Header(meta, fields["checksum"], total)
@@ -154,22 +163,43 @@ def _other_format(fields: dict[str, str], tensors: Mapping[str, object]) -> Page
     stated, given = fields["format"], fields.pop("header_checksum", "")
     message = f"format {stated!r} is not {FORMAT_VERSION}"
     later = stated.isascii() and stated.isdecimal() and int(stated) > FORMAT_VERSION
-    if later and given == _header_checksum(fields, _compact(tensors)):
+    if later and given == _header_checksum(_compact(fields), _compact(tensors)):
         return UndecodablePage(message)
     return CorruptPage(message)
 
 
-def _tensors(document: dict[str, dict[str, object]]) -> tuple[TensorSpec, ...]:
+@lru_cache(_SHARED_GEOMETRIES)
+def _entries(tensors: Tensors) -> str:
+    """Return the text that describes a page's tensors; raises ValueError for names that no file
+    can have."""
+    described: dict[str, object] = {}
+    offset = 0
+    for spec in tensors:
+        end = offset + spec.nbytes
+        described[spec.name] = {
+            "dtype": spec.dtype,
+            "shape": list(spec.shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    if len(described) != len(tensors) or METADATA in described:
+        raise ValueError(f"tensor names must differ from each other and from {METADATA}")
+    return _compact(described)
+
+
+@lru_cache(_SHARED_GEOMETRIES)
+def _tensors(entries: str) -> Tensors:
+    """Return the tensors that a text describes; raises CorruptPage, or what JSON does."""
     specs = []
     offset = 0
-    for name, entry in document.items():
+    for name, entry in json.loads(entries).items():
         span = entry["data_offsets"]
         spec = tensor_spec(name, entry["dtype"], entry["shape"])
         if span != [offset, offset + spec.nbytes]:
             raise CorruptPage(f"tensor {name!r:.80} lies at {span!r:.80}, not at {offset}")
         offset += spec.nbytes
         specs.append(spec)
-    return tuple(specs)
+    return shared_tensors(tuple(specs))
 
 
 def _is_dimension(value: object) -> bool:
@@ -192,9 +222,5 @@ def _fields(meta: PageMeta, checksum: str) -> dict[str, str]:
     }
 
 
-def _header_checksum(fields: Mapping[str, str], entries: str) -> str:
-    return xxhash.xxh3_64_hexdigest(f"[{_compact(fields)},{entries}]".encode())
-
-
-def _compact(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
+def _header_checksum(fields: str, entries: str) -> str:
+    return xxhash.xxh3_64_hexdigest(f"[{fields},{entries}]".encode())

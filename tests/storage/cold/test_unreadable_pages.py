@@ -94,6 +94,9 @@ def test_a_page_that_cannot_be_read_is_absent_and_not_opened_for_a_growing_while
         _fail(tier, story, 2)
         assert tier.info(story.id(2)) is None
         assert tier.why_hidden(story.id(2)) == "unreadable"
+        readable, hidden = tier.find_all(story.ids(1, 2))
+        assert (readable is not None, hidden) == (True, None)
+        assert tier.hidden(story.ids(1, 2)) == {story.id(2): "unreadable"}
         assert _is_right(tier, story, 1)
         disk.opened.clear()
         _fail(tier, story, 2)
@@ -109,6 +112,7 @@ def test_a_page_that_cannot_be_read_is_absent_and_not_opened_for_a_growing_while
     assert _is_right(tier, story, 2)
     assert tier.usage().state == "ok"
     assert tier.why_hidden(story.id(2)) is None
+    assert tier.hidden(story.ids(1, 2)) == {}
 
 
 def test_a_page_that_cannot_be_read_is_named_as_lost_and_written_anew(
