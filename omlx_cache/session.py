@@ -14,7 +14,7 @@ from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.progress import Extent, Progress, extent_of
 from omlx_cache.commit.staging import Staging
 from omlx_cache.commit.under_way import UnderWay
-from omlx_cache.pages.cut import Source
+from omlx_cache.pages.geometry import Source
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.requests.explanation import Explanation
 from omlx_cache.requests.log import AskedRequest

@@ -5,6 +5,7 @@ between the hot tier, a file and a socket.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -53,6 +54,14 @@ class TensorSpec:
         return prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
+class Tensors(tuple[TensorSpec, ...]):
+    """The tensors of pages of one geometry, which share it: their size is added up once."""
+
+    @cached_property
+    def nbytes(self) -> int:
+        return sum(spec.nbytes for spec in self)
+
+
 @dataclass(frozen=True, slots=True)
 class PageMeta:
     """What a page holds. A page covers the tokens [position - held, position).
@@ -79,7 +88,8 @@ class PageMeta:
     @property
     def nbytes(self) -> int:
         """Payload bytes."""
-        return sum(t.nbytes for t in self.tensors)
+        tensors = self.tensors
+        return (tensors if isinstance(tensors, Tensors) else Tensors(tensors)).nbytes
 
 
 @dataclass(frozen=True, slots=True)

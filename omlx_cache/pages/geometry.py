@@ -1,0 +1,178 @@
+"""What pages cut from the same arrays have in common, planned once; and which pieces make each.
+
+Layers of one group hold the same tokens and differ in little else, so their tensors fall into a
+few runs: what is planned for a page grows with the runs, not with the layers.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from omlx_cache.adapters.base import Ranges, TokenRange
+from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_name
+from omlx_cache.pages.layout import Leaf
+from omlx_cache_storage.page import ITEM_BYTES, Tensors, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Arrays of some leaves, and which tokens each leaf's buffers hold, index 0 first.
+
+    Tensor names are `<leaf path>.<field>`. A snapshot's arrays have no token axis (`ranges` ()).
+    """
+
+    arrays: Mapping[str, Array]
+    ranges: Mapping[str, Ranges]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays.values())
+
+
+def read_source(leaves: Iterable[Leaf]) -> Source:
+    """Return the live arrays of leaves; evaluates nothing; empty leaves are left out.
+
+    Raises UnsupportedCache. The arrays are the cache's own: use and drop them before it goes on.
+    """
+    arrays: dict[str, Array] = {}
+    ranges: dict[str, Ranges] = {}
+    for leaf in leaves:
+        held = leaf.adapter.held(leaf.cache)
+        for field, array in leaf.arrays().items():
+            name = f"{leaf.path}.{field}"
+            arrays[name] = array
+            ranges[name] = held
+    return Source(arrays, ranges)
+
+
+class Piece(NamedTuple):
+    """Indices [lo, hi) along the token axis of one source's arrays."""
+
+    source: int
+    lo: int
+    hi: int
+
+
+Pieces = tuple[Piece, ...]
+
+
+class Run(NamedTuple):
+    """Tensors that lie side by side in a page and are cut alike.
+
+    `shape` is that of each array, whatever its length; `held` the tokens of each source.
+    """
+
+    names: tuple[str, ...]
+    dtype: str
+    shape: tuple[int, ...]
+    held: tuple[Ranges, ...]
+
+
+class PageCut(NamedTuple):
+    """A page's tensors, and by run the pieces that they are joined from.
+
+    None: the arrays as they are, whole.
+    """
+
+    tensors: Tensors
+    pieces: tuple[Pieces, ...] | None
+
+    @property
+    def nbytes(self) -> int:
+        return self.tensors.nbytes
+
+
+class Geometry:
+    """Plans pages of arrays that together hold a group's tokens, the last source's names and
+    shapes deciding. Pure but for what it remembers; evaluates nothing.
+
+    Mutable by the model's thread: `_tensors`, those of pages of each length.
+    """
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.runs = tuple(_runs(sources))
+        self._held = {run.held for run in self.runs}
+        self._tensors: dict[int, Tensors] = {}
+
+    def tokens(self, span: TokenRange) -> PageCut | None:
+        """Return the cut for the tokens of `span`, None when a tensor does not hold them all."""
+        pieces: dict[tuple[Ranges, ...], Pieces] = {}
+        for held in self._held:
+            found = _pieces(held, span)
+            if found is None:
+                return None
+            pieces[held] = found
+        if not pieces:
+            return None
+        tensors = self._tensors.get(len(span))
+        if tensors is None:
+            tensors = self._tensors[len(span)] = Tensors(
+                TensorSpec(name, run.dtype, with_tokens(run.shape, len(span)))
+                for run in self.runs
+                for name in run.names
+            )
+        return PageCut(tensors, tuple(pieces[run.held] for run in self.runs))
+
+    def whole(self) -> PageCut:
+        """Return the cut for a snapshot: every array as it is."""
+        tensors = Tensors(
+            TensorSpec(name, run.dtype, run.shape) for run in self.runs for name in run.names
+        )
+        return PageCut(tensors, None)
+
+    def earliest(self, span: TokenRange) -> int:
+        """Return the first token from which on all tensors hold `span`'s; span.stop if none."""
+        together = [[tokens for ranges in held for tokens in ranges] for held in self._held]
+        return max((_reach_back(ranges, span) for ranges in together), default=span.stop)
+
+
+def with_tokens(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Return an array's shape for another number of tokens."""
+    return (*shape[:TOKEN_AXIS], count, *shape[TOKEN_AXIS + 1 :])
+
+
+def _runs(sources: Sequence[Source]) -> Iterator[Run]:
+    """Yield runs in file order: wide items first (for alignment), then as the arrays come."""
+    found: dict[tuple[str, tuple[int, ...], tuple[Ranges, ...]], tuple[list[str], Array]] = {}
+    for name, array in (sources[-1].arrays if sources else {}).items():
+        held = tuple(source.ranges.get(name, ()) for source in sources)
+        shape = tuple(array.shape)
+        key = dtype_name(array), with_tokens(shape, 0) if any(held) else shape, held
+        found.setdefault(key, ([], array))[0].append(name)
+    for key in sorted(found, key=lambda key: -ITEM_BYTES[key[0]]):
+        names, array = found[key]
+        yield Run(tuple(names), key[0], tuple(array.shape), key[2])
+
+
+def _reach_back(ranges: Sequence[TokenRange], span: TokenRange) -> int:
+    start = span.stop
+    moved = True
+    while moved and start > span.start:
+        moved = False
+        for candidate in ranges:
+            if candidate.start < start <= candidate.stop:
+                start = max(candidate.start, span.start)
+                moved = True
+    return start
+
+
+def _pieces(held: Sequence[Ranges], span: TokenRange) -> Pieces | None:
+    pieces: list[Piece] = []
+    start = span.start
+    while start < span.stop:
+        piece = next(_pieces_at(held, start, span.stop), None)
+        if piece is None:
+            return None
+        pieces.append(piece)
+        start += piece.hi - piece.lo
+    return tuple(pieces)
+
+
+def _pieces_at(held: Sequence[Ranges], start: int, stop: int) -> Iterator[Piece]:
+    for source, ranges in enumerate(held):
+        base = 0
+        for tokens in ranges:
+            if tokens.start <= start < tokens.stop:
+                lo = base + start - tokens.start
+                yield Piece(source, lo, lo + min(stop, tokens.stop) - start)
+            base += len(tokens)
