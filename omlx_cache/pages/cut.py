@@ -13,7 +13,7 @@ from omlx_cache.arrays.mlxio import (
     HostView,
     carrier,
     evaluate,
-    host_view,
+    host_views,
     on_host,
     writable_view,
 )
@@ -54,18 +54,23 @@ class Cutter:
         """Return the tokens of `span`, which `cut` was planned for, as evaluated arrays that own
         their buffers."""
         self._evaluate()
-        arrays = {}
         if on_host():
             arrays = blank_arrays({spec.name: spec for spec in cut.tensors})
-        for run, pieces in self._parts(cut):
-            for name in run.names:
-                if not on_host():
-                    tensor = self._tensor(name, pieces)
-                    # One that is whole would be the cache's own: joining it with nothing copies it.
-                    arrays[name] = mx.concatenate([tensor, tensor[:, :, :0]], axis=TOKEN_AXIS)
-                elif arrays[name].size:
-                    self._join((name,), pieces, host_view(arrays[name])[np.newaxis])
-        evaluate(list(arrays.values()))
+            for run, pieces in self._parts(cut):
+                for name, view in zip(
+                    run.names, host_views([arrays[n] for n in run.names]), strict=True
+                ):
+                    self._join((name,), pieces, view[np.newaxis])
+        else:
+            tensors = {
+                n: self._tensor(n, pieces) for run, pieces in self._parts(cut) for n in run.names
+            }
+            # One that is whole would be the cache's own: joining it with nothing copies it.
+            arrays = {
+                name: mx.concatenate([tensor, tensor[:, :, :0]], axis=TOKEN_AXIS)
+                for name, tensor in tensors.items()
+            }
+            evaluate(list(arrays.values()))
         return Source(arrays, dict.fromkeys(arrays, (span,)))
 
     def _evaluate(self) -> None:
@@ -105,7 +110,7 @@ class Cutter:
         key = (source, names)
         if key not in self._views:
             arrays = self._sources[source].arrays
-            self._views[key] = [host_view(arrays[name]) for name in names]
+            self._views[key] = host_views([arrays[name] for name in names])
         return self._views[key]
 
     def _joined(self, cut: PageCut) -> Array:
