@@ -48,6 +48,11 @@ def dtype_name(array: Array) -> str:
     return _NAMES[array.dtype]
 
 
+def name_of(dtype: Any) -> str:
+    """Return the safetensors name of an MLX dtype."""
+    return _NAMES[dtype]
+
+
 def dtype_of(name: str) -> Any:
     """Return the MLX dtype of a safetensors name; raises KeyError for one that MLX lacks."""
     return _DTYPES[name]

@@ -132,10 +132,11 @@ class Committer:
         if extent.exact and 0 < self._prompt_length <= end + 1:
             self._trail.follow(layout, end)
 
-    def due(self, before: int, after: int) -> bool:
-        """True when `advance` has something to do between two lengths of a growing sequence."""
+    def due_at(self, position: int) -> int:
+        """Return the length at which `advance` has something to do for a sequence that grows from
+        `position` on."""
         size = self._chain.block_size
-        return before // size != after // size or self._trail.due(after, size)
+        return min((position // size + 1) * size, self._trail.due_at(size))
 
     def advance_row(self, row: Source, end: int) -> None:
         """Store the complete blocks of one row of a batch; `row` has its tokens from `done` on."""

@@ -4,6 +4,7 @@ After a single-token step a ring holds exactly its window. A restore to one toke
 of the sequence, which is what an exact repeat asks for, needs one token more.
 """
 
+import sys
 from collections.abc import Sequence
 
 from omlx_cache.adapters.base import GroupSpec, TokenRange
@@ -27,10 +28,10 @@ class WindowTrail:
         self._reached = start
         self._phases: dict[GroupSpec, dict[int, str]] = {group: {} for group in groups}
 
-    def due(self, position: int, block_size: int) -> bool:
-        """True when a window is about to lose tokens that were not copied."""
+    def due_at(self, block_size: int) -> int:
+        """Return the position at which a window is about to lose tokens that were not copied."""
         strides = [max(1, min(block_size, group.window - group.keep)) for group in self._groups]
-        return bool(strides) and position - self._reached >= min(strides)
+        return self._reached + min(strides, default=sys.maxsize)
 
     def follow(self, layout: Layout, position: int) -> None:
         """Copy what windows that are at `position` gained since the last call; evaluates that."""

@@ -57,10 +57,15 @@ class Cutter:
         if on_host():
             arrays = blank_arrays({spec.name: spec for spec in cut.tensors})
             for run, pieces in self._parts(cut):
-                for name, view in zip(
-                    run.names, host_views([arrays[n] for n in run.names]), strict=True
-                ):
-                    self._join((name,), pieces, view[np.newaxis])
+                targets = host_views([arrays[name] for name in run.names])
+                start = 0
+                for source, lo, hi in pieces or ():
+                    stop = start + hi - lo
+                    for target, view in zip(
+                        targets, self._views_of(source, run.names), strict=True
+                    ):
+                        target[:, :, start:stop] = view[:, :, lo:hi]
+                    start = stop
         else:
             tensors = {
                 n: self._tensor(n, pieces) for run, pieces in self._parts(cut) for n in run.names

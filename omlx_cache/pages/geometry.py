@@ -6,10 +6,11 @@ few runs: what is planned for a page grows with the runs, not with the layers.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from omlx_cache.adapters.base import Ranges, TokenRange
-from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_name
+from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, name_of
 from omlx_cache.pages.layout import Leaf
 from omlx_cache_storage.page import ITEM_BYTES, Tensors, TensorSpec
 
@@ -59,7 +60,7 @@ Pieces = tuple[Piece, ...]
 class Run(NamedTuple):
     """Tensors that lie side by side in a page and are cut alike.
 
-    `shape` is that of each array, whatever its length; `held` the tokens of each source.
+    `shape` is that of each array, without its tokens; `held` the tokens of each source.
     """
 
     names: tuple[str, ...]
@@ -90,7 +91,7 @@ class Geometry:
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
-        self.runs = tuple(_runs(sources))
+        self.runs = _runs(sources)
         self._held = {run.held for run in self.runs}
         self._tensors: dict[int, Tensors] = {}
 
@@ -104,20 +105,17 @@ class Geometry:
             pieces[held] = found
         if not pieces:
             return None
-        tensors = self._tensors.get(len(span))
+        count = len(span)
+        tensors = self._tensors.get(count)
         if tensors is None:
-            tensors = self._tensors[len(span)] = Tensors(
-                TensorSpec(name, run.dtype, with_tokens(run.shape, len(span)))
-                for run in self.runs
-                for name in run.names
+            tensors = self._tensors[count] = _tensors(
+                tuple([(r.names, r.dtype, with_tokens(r.shape, count)) for r in self.runs])
             )
         return PageCut(tensors, tuple(pieces[run.held] for run in self.runs))
 
     def whole(self) -> PageCut:
         """Return the cut for a snapshot: every array as it is."""
-        tensors = Tensors(
-            TensorSpec(name, run.dtype, run.shape) for run in self.runs for name in run.names
-        )
+        tensors = _tensors(tuple([(r.names, r.dtype, r.shape) for r in self.runs]))
         return PageCut(tensors, None)
 
     def earliest(self, span: TokenRange) -> int:
@@ -131,17 +129,27 @@ def with_tokens(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
     return (*shape[:TOKEN_AXIS], count, *shape[TOKEN_AXIS + 1 :])
 
 
-def _runs(sources: Sequence[Source]) -> Iterator[Run]:
-    """Yield runs in file order: wide items first (for alignment), then as the arrays come."""
-    found: dict[tuple[str, tuple[int, ...], tuple[Ranges, ...]], tuple[list[str], Array]] = {}
+def _runs(sources: Sequence[Source]) -> list[Run]:
+    """Return the runs in file order: wide items first (for alignment), then as the arrays come."""
+    alike: dict[tuple[Any, tuple[int, ...], tuple[Ranges, ...]], list[str]] = {}
     for name, array in (sources[-1].arrays if sources else {}).items():
-        held = tuple(source.ranges.get(name, ()) for source in sources)
-        shape = tuple(array.shape)
-        key = dtype_name(array), with_tokens(shape, 0) if any(held) else shape, held
-        found.setdefault(key, ([], array))[0].append(name)
-    for key in sorted(found, key=lambda key: -ITEM_BYTES[key[0]]):
-        names, array = found[key]
-        yield Run(tuple(names), key[0], tuple(array.shape), key[2])
+        held = tuple([source.ranges.get(name, ()) for source in sources])
+        alike.setdefault((array.dtype, array.shape, held), []).append(name)
+    # Buffers may differ in nothing but their slack.
+    found: dict[tuple[Any, tuple[int, ...], tuple[Ranges, ...]], list[str]] = {}
+    for (dtype, shape, held), names in alike.items():
+        page_shape = with_tokens(shape, 0) if any(held) else shape
+        found.setdefault((dtype, page_shape, held), []).extend(names)
+    runs = [
+        Run(tuple(names), name_of(dtype), shape, held)
+        for (dtype, shape, held), names in found.items()
+    ]
+    return sorted(runs, key=lambda run: -ITEM_BYTES[run.dtype])
+
+
+@lru_cache(maxsize=256)
+def _tensors(runs: tuple[tuple[tuple[str, ...], str, tuple[int, ...]], ...]) -> Tensors:
+    return Tensors(TensorSpec(name, dtype, shape) for names, dtype, shape in runs for name in names)
 
 
 def _reach_back(ranges: Sequence[TokenRange], span: TokenRange) -> int:

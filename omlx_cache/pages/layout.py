@@ -53,6 +53,11 @@ class Layout:
             raise UnsupportedCache(f"layers disagree about the position: {sorted(map(str, seen))}")
         return next(iter(seen), None)
 
+    def lead(self) -> Leaf | None:
+        """Return the first leaf that is used and says how many tokens it has seen."""
+        used = (leaf for leaf in self.leaves if leaf.position() is not None and leaf.arrays())
+        return next(used, None)
+
     def is_empty(self) -> bool:
         return not any(leaf.arrays() for leaf in self.leaves)
 

@@ -1,8 +1,6 @@
 """The host's work for a commit grows with pages + layers, not with their product."""
 
-import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import mlx.core as mx
@@ -11,28 +9,13 @@ from mlx_lm.models.cache import KVCache
 
 from kit import zoo
 from kit.drive import random_tokens
+from kit.work import calls_of
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.session import Session
 
 BLOCK = 32
 PAGES, LAYERS = 24, 8
 Opener = Callable[..., BlockStore]
-
-
-def calls_of(work: Callable[[], object]) -> int:
-    """Count the Python functions, and steps of generators, that some work takes."""
-    count = 0
-
-    def note(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 def filled(store: BlockStore, pages: int, layers: int, salt: str) -> Session:
