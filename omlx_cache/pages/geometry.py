@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from omlx_cache.adapters.base import Ranges, TokenRange
 from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, name_of
 from omlx_cache.pages.layout import Leaf
-from omlx_cache_storage.page import ITEM_BYTES, Tensors, TensorSpec
+from omlx_cache_storage.page import ITEM_BYTES, Tensors, TensorSpec, shared_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,9 @@ def _runs(sources: Sequence[Source]) -> list[Run]:
 
 @lru_cache(maxsize=256)
 def _tensors(runs: tuple[tuple[tuple[str, ...], str, tuple[int, ...]], ...]) -> Tensors:
-    return Tensors(TensorSpec(name, dtype, shape) for names, dtype, shape in runs for name in names)
+    return shared_tensors(
+        tuple(TensorSpec(name, dtype, shape) for names, dtype, shape in runs for name in names)
+    )
 
 
 def _reach_back(ranges: Sequence[TokenRange], span: TokenRange) -> int:

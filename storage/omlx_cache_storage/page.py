@@ -5,7 +5,7 @@ between the hot tier, a file and a socket.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -55,11 +55,29 @@ class TensorSpec:
 
 
 class Tensors(tuple[TensorSpec, ...]):
-    """The tensors of pages of one geometry, which share it: their size is added up once."""
+    """A page's tensors in payload order. Pages of one geometry share one object, and so what was
+    computed of it: to compare two of them costs next to nothing."""
 
     @cached_property
     def nbytes(self) -> int:
+        """The bytes of a payload."""
         return sum(spec.nbytes for spec in self)
+
+    @cached_property
+    def _hash(self) -> int:
+        return super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+GEOMETRIES = 64
+
+
+@lru_cache(GEOMETRIES)
+def shared_tensors(specs: tuple[TensorSpec, ...]) -> Tensors:
+    """Return the tensors as the one object that stands for them; `GEOMETRIES` are remembered."""
+    return specs if isinstance(specs, Tensors) else Tensors(specs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +99,9 @@ class PageMeta:
     tensors: tuple[TensorSpec, ...]
     extra: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tensors", shared_tensors(self.tensors))
+
     @property
     def id(self) -> PageId:
         return PageId(self.key, self.group)
@@ -88,8 +109,7 @@ class PageMeta:
     @property
     def nbytes(self) -> int:
         """Payload bytes."""
-        tensors = self.tensors
-        return (tensors if isinstance(tensors, Tensors) else Tensors(tensors)).nbytes
+        return shared_tensors(self.tensors).nbytes
 
 
 @dataclass(frozen=True, slots=True)

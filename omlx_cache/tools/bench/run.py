@@ -5,10 +5,10 @@ from pathlib import Path
 
 from omlx_cache.tools.bench.along import measure_along
 from omlx_cache.tools.bench.codec_restore import measure_codecs
+from omlx_cache.tools.bench.commit_overhead import measure_commit_overhead
 from omlx_cache.tools.bench.durability import measure_durability
 from omlx_cache.tools.bench.machine import describe
 from omlx_cache.tools.bench.others import measure_lookup, measure_recompute, measure_scan
-from omlx_cache.tools.bench.overhead import measure_overhead
 from omlx_cache.tools.bench.rows import Results
 from omlx_cache.tools.bench.sizes import OVERHEAD_SIZES, Size
 from omlx_cache.tools.bench.transfer import measure_cold, measure_hot
@@ -32,8 +32,8 @@ def run(size: Size, workspace: Path, say: Callable[[str], None]) -> Results:
     say("look-up and start-up")
     lookup_rows = measure_lookup(size, workspace / "chain")
     scan_rows = measure_scan(size, workspace / "scan")
-    say("the host's own work")
-    overhead_rows = measure_overhead(OVERHEAD_SIZES[size.name], workspace / "overhead")
+    say("overhead of commits")
+    commit_rows = measure_commit_overhead(OVERHEAD_SIZES[size.name], workspace / "commits")
     rows += [*cold_rows, *along_rows, *codec_rows, *durability_rows]
-    rows += [*recompute_rows, *lookup_rows, *scan_rows, *overhead_rows]
+    rows += [*recompute_rows, *lookup_rows, *scan_rows, *commit_rows]
     return Results(size.name, size.kv_bytes, describe(), tuple(rows), (*peaks, *cold_peaks))

@@ -49,7 +49,7 @@ class _Layers:
         return [KVCache() if i % 2 else KINDS[self.kind]() for i in range(self.layers)]
 
 
-def measure_overhead(size: OverheadSize, directory: Path) -> list[Row]:
+def measure_commit_overhead(size: OverheadSize, directory: Path) -> list[Row]:
     """Time commits of whole sequences in memory and beside a busy writer, and appended tokens."""
     rows = []
     for tokens in size.tokens:
