@@ -262,8 +262,7 @@ class Session:
     def _checkpoint(
         self, position: int | None, prompt_cache: Sequence[Any] | None, row: Source | None
     ) -> None:
-        # It moves what is due.
-        self._due_at = 0
+        self._due_at = 0  # What follows moves it.
         layout = self._live_layout(prompt_cache)
         if layout is None or self._committer is None or self._finished or self._staging.closed:
             self._fed = position if position is not None else self._fed
@@ -328,8 +327,7 @@ class Session:
         if recorded >= self._due_at or type(token) is not int or token not in INT64:
             self.extend([token])
             return
-        # Nothing is half-done between these steps, so that no handler has to wait: that would take
-        # most of the time.
+        # Each step leaves a good state: handlers need not wait, which would take most of the time.
         self._prompt_tokens.append(token)
         if self._progress is not None and not self._progress.follow(recorded):
             self._recorded(recorded - 1)
@@ -370,7 +368,7 @@ class Session:
         if after > before + 1 or not self._progress.follow(after):
             self._progress.recorded(before, after)
         due = after >= self._committer.due_at(before)
-        if due and self._layout is not None and _is_used(self._layout):
+        if due and self._layout is not None and self._layout.is_used():
             self.checkpoint()
         self._due_at = self._committer.due_at(after)
 
@@ -468,11 +466,3 @@ def _abandon(staging: Staging, counters: Counters, asked: AskedRequest) -> None:
     """Clean up after a session that was lost. A finalizer: it may run anywhere, under any lock."""
     counters.defer(lambda: _finish(staging, counters))
     counters.defer(lambda: asked.ended(0))
-
-
-def _is_used(layout: Layout) -> bool:
-    """False for a cache that nobody feeds (a batch has its tokens), or that no adapter reads."""
-    try:
-        return not layout.is_empty()
-    except UnsupportedCache:
-        return False

@@ -61,6 +61,13 @@ class Layout:
     def is_empty(self) -> bool:
         return not any(leaf.arrays() for leaf in self.leaves)
 
+    def is_used(self) -> bool:
+        """True for a cache that was fed, and that an adapter reads."""
+        try:
+            return not self.is_empty()
+        except UnsupportedCache:
+            return False
+
 
 def layout_of(prompt_cache: Sequence[Any]) -> Layout:
     """Return the layout of a prompt cache; raises UnsupportedCache for a class without adapter."""
