@@ -1,6 +1,7 @@
 """Session: one request's hold on the cache, from look-up to commit."""
 
 import logging
+import sys
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +15,7 @@ from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.progress import Extent, Progress, extent_of
 from omlx_cache.commit.staging import Staging
 from omlx_cache.commit.under_way import UnderWay
-from omlx_cache.pages.cut import Source
+from omlx_cache.pages.geometry import Source
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.requests.explanation import Explanation
 from omlx_cache.requests.log import AskedRequest
@@ -26,6 +27,8 @@ from omlx_cache_storage.keys import KeyChain, as_tokens
 from omlx_cache_storage.stats import Counters
 
 _log = logging.getLogger(__name__)
+
+INT64 = range(-(2**63), 2**63)
 
 
 class Session:
@@ -59,6 +62,7 @@ class Session:
         self._progress: Progress | None = None
         self._committer: Committer | None = None
         self._under_way = UnderWay(scope.store.flights)
+        self._due_at = 0
         self._asked = scope.ask(self._prompt_length)
         self._timer = PromptTimer(self._asked, self._prompt_length)
         self._counters.add(live_sessions=1)
@@ -258,6 +262,7 @@ class Session:
     def _checkpoint(
         self, position: int | None, prompt_cache: Sequence[Any] | None, row: Source | None
     ) -> None:
+        self._due_at = 0  # What follows moves it.
         layout = self._live_layout(prompt_cache)
         if layout is None or self._committer is None or self._finished or self._staging.closed:
             self._fed = position if position is not None else self._fed
@@ -281,6 +286,7 @@ class Session:
         """Store the complete blocks of a batch's row; `row` has its tokens from `stored` on."""
         if self._committer is None or self._finished or self._staging.closed:
             return
+        self._catch_up()
         try:
             self._committer.advance_row(row, position)
         except Exception:
@@ -293,6 +299,7 @@ class Session:
         """Store what a live cache at a position has, if that is beyond doubt."""
         if self._committer is None or self._chain is None:
             return
+        self._catch_up()
         own = self._progress if layout is self._layout else None
         recorded = len(self._chain)
         known = Extent(min(position, recorded), position <= recorded)
@@ -315,8 +322,15 @@ class Session:
         return actual
 
     def append(self, token: int) -> None:
-        """Record one token that was generated and fed to the model."""
-        self.extend([token])
+        """Record one token that was generated and fed to the model; as `extend`."""
+        recorded = len(self._prompt_tokens) + 1
+        if recorded >= self._due_at or type(token) is not int or token not in INT64:
+            self.extend([token])
+            return
+        # Each step leaves a good state: handlers need not wait, which would take most of the time.
+        self._prompt_tokens.append(token)
+        if self._progress is not None and not self._progress.follow(recorded):
+            self._recorded(recorded - 1)
 
     @uninterrupted
     def extend(self, tokens: Sequence[int]) -> None:
@@ -329,22 +343,40 @@ class Session:
         new = listed(tokens)
         before = len(self._prompt_tokens)
         try:
+            self._catch_up()
             self._chain.extend(as_tokens(new))
         except (ValueError, TypeError, OverflowError) as error:
             self._counters.skip(reasons.BAD_TOKENS)
             self.miss_reason = f"{reasons.BAD_TOKENS}:{error}"
             self._chain = self._committer = None
+            self._due_at = 0
             return
         self._prompt_tokens += new
-        after = len(self._prompt_tokens)
-        if self._progress is not None:
-            self._progress.recorded(before, after)
-            due = self._committer is not None and self._committer.due(before, after)
-            if due and self._layout is not None and _is_used(self._layout):
-                self.checkpoint()
+        self._recorded(before)
         if new:
             # An answer follows a prompt that was computed, whether its loop said so or not.
             self._under_way.end()
+
+    @uninterrupted
+    def _recorded(self, before: int) -> None:
+        """Look where the live cache is now that more than `before` tokens are recorded, and store
+        what is due."""
+        after = len(self._prompt_tokens)
+        if self._progress is None or self._committer is None:
+            self._due_at = sys.maxsize
+            return
+        if after > before + 1 or not self._progress.follow(after):
+            self._progress.recorded(before, after)
+        due = after >= self._committer.due_at(before)
+        if due and self._layout is not None and self._layout.is_used():
+            self.checkpoint()
+        self._due_at = self._committer.due_at(after)
+
+    def _catch_up(self) -> None:
+        """Have the keys know what `append` recorded."""
+        chain = self._chain
+        if chain is not None and len(chain) < len(self._prompt_tokens):
+            chain.extend(as_tokens(self._prompt_tokens[len(chain) :]))
 
     @uninterrupted
     def commit(
@@ -380,6 +412,7 @@ class Session:
         if self._scope.store.closed:
             return CommitResult.none(reasons.STORE_CLOSED)
         try:
+            self._catch_up()
             recorded = len(self._chain)
             own = self._progress if layout is self._layout else None
             extent = extent_of(layout, recorded) if own is None else own.extent(recorded)
@@ -414,6 +447,7 @@ class Session:
     def _close(self) -> None:
         self._finished = True
         self._under_way.end()
+        self._due_at = 0
         self._asked.ended(len(self._prompt_tokens) - self._prompt_length)
         if self._finalizer.detach() is not None:
             _finish(self._staging, self._counters)
@@ -432,11 +466,3 @@ def _abandon(staging: Staging, counters: Counters, asked: AskedRequest) -> None:
     """Clean up after a session that was lost. A finalizer: it may run anywhere, under any lock."""
     counters.defer(lambda: _finish(staging, counters))
     counters.defer(lambda: asked.ended(0))
-
-
-def _is_used(layout: Layout) -> bool:
-    """False for a cache that nobody feeds (a batch has its tokens), or that no adapter reads."""
-    try:
-        return not layout.is_empty()
-    except UnsupportedCache:
-        return False

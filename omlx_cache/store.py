@@ -215,6 +215,17 @@ class BlockStore(Tiers):
             nbytes, own, evict=evict, queue=queue, position=position
         )
 
+    def admit_run(
+        self,
+        nbytes: int,
+        count: int,
+        own: Collection[PageId] = (),
+        *,
+        position: int | None = None,
+    ) -> int:
+        """`Tiers.admit_run`; a closed store admits nothing."""
+        return 0 if self._closed else super().admit_run(nbytes, count, own, position=position)
+
     def readable_document(self, digest: BlockKey) -> dict[str, object]:
         """Return a namespace's document, from its directory for one of another process; for people.
 

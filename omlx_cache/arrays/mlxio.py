@@ -48,6 +48,11 @@ def dtype_name(array: Array) -> str:
     return _NAMES[array.dtype]
 
 
+def name_of(dtype: Any) -> str:
+    """Return the safetensors name of an MLX dtype."""
+    return _NAMES[dtype]
+
+
 def dtype_of(name: str) -> Any:
     """Return the MLX dtype of a safetensors name; raises KeyError for one that MLX lacks."""
     return _DTYPES[name]
@@ -95,15 +100,22 @@ def host_view(array: Array) -> HostView:
 
     Writing through it changes the array. Drop it before MLX updates the array in place.
     """
-    width = _CARRIERS[_NAMES[array.dtype]]
-    if array.dtype == mx.bool_:
-        return np.array(array, copy=False).view(np.uint8)
-    carried = array.view(_DTYPES[_unsigned_name(width)])
-    return np.array(carried, copy=False)
+    return host_views([array])[0]
 
 
-def _unsigned_name(width: Any) -> str:
-    return f"U{np.dtype(width).itemsize * 8}"
+def host_views(arrays: Sequence[Array]) -> list[HostView]:
+    """Return a `host_view` of each array; MLX is asked once for all, which costs it as much as for
+    one."""
+    carried = [
+        array if array.dtype == mx.bool_ else array.view(_unsigned(array)) for array in arrays
+    ]
+    mx.eval(carried)
+    views = [np.array(array, copy=False) for array in carried]
+    return [view.view(np.uint8) if view.dtype == np.bool_ else view for view in views]
+
+
+def _unsigned(array: Array) -> Any:
+    return _DTYPES[f"U{array.itemsize * 8}"]
 
 
 def zeros(shape: Sequence[int], dtype: str) -> Array:

@@ -3,20 +3,20 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from omlx_cache import reasons
 from omlx_cache.commit.staging import Staging
 from omlx_cache.results import CommitResult
 from omlx_cache_storage.interrupts import deferred
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
+from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.tier import TierView
 
 STALL_SECONDS = 60.0
 """How long a commit that waits for the disk sees no page written before it gives up."""
 
-
+Made = TypeVar("Made")
 Fallbacks = Callable[[TierView], Iterable[PageId]]
 """Names the pages that a tier shall keep for a chain whose deep end it may lack."""
 
@@ -29,6 +29,9 @@ class PageSink(Protocol):
     def admit(
         self, nbytes: int, own: set[PageId], *, queue: bool = True, position: int | None = None
     ) -> bool: ...
+    def admit_run(
+        self, nbytes: int, count: int, own: set[PageId], *, position: int | None = None
+    ) -> int: ...
     def release(self, nbytes: int) -> None: ...
     def put(self, page: Page, stamp_ns: int | None = None) -> bool: ...
     def stamp(self) -> int: ...
@@ -120,6 +123,22 @@ class Admission:
             self.skipped[reasons.NO_ROOM if self.finishing else reasons.SNAPSHOT_BUDGET] += 1
         return False
 
+    def add_run(self, metas: Sequence[PageMeta], make: Callable[[int], Sequence[Page]]) -> int:
+        """Make and store the first of some pages of one size, in one step; return how many.
+
+        Never waits. After 0 each must be added by itself, which can do more for it.
+        """
+        if not metas:
+            return 0
+        deferred.point()
+        nbytes = metas[0].nbytes
+        position = metas[-1].position
+        count = self._store.admit_run(nbytes, len(metas), self._own, position=position)
+        if count:
+            for page in _made(lambda: make(count), count * nbytes, self._store.release):
+                self._put(page)
+        return count
+
     def add_staged(self) -> None:
         """Store the pages that waited in staging, as far as there is room by now."""
         for page in self.take_staged():
@@ -183,7 +202,7 @@ class Admission:
             self._nbytes += page.meta.nbytes
 
 
-def _made(make: Callable[[], Page], nbytes: int, give_back: Callable[[int], None]) -> Page:
+def _made(make: Callable[[], Made], nbytes: int, give_back: Callable[[int], None]) -> Made:
     try:
         return make()
     except BaseException:

@@ -4,10 +4,9 @@ import json
 
 from omlx_cache.adapters.base import GroupSpec
 from omlx_cache.identity.namespace import Namespace
-from omlx_cache.pages.cut import TensorCut
 from omlx_cache.pages.layout import Layout
 from omlx_cache_storage.keys import KeyChain
-from omlx_cache_storage.page import PageMeta
+from omlx_cache_storage.page import PageMeta, Tensors
 
 
 def page_meta(
@@ -16,7 +15,7 @@ def page_meta(
     group: GroupSpec,
     position: int,
     held: int,
-    cuts: list[TensorCut],
+    tensors: Tensors,
     *,
     codec: str,
     extra: str = "",
@@ -31,7 +30,7 @@ def page_meta(
         held=held,
         tail=position % chain.block_size != 0,
         codec=codec,
-        tensors=tuple(cut.spec for cut in cuts),
+        tensors=tensors,
         extra=extra,
     )
 

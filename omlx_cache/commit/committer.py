@@ -6,7 +6,8 @@ are cut at the policy's stops and wait in staging. `finish` stores the rest, and
 writer; what still has no room is the deep end, dropped and counted.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, TokenRange, paged_of
@@ -19,22 +20,25 @@ from omlx_cache.commit.progress import Extent
 from omlx_cache.commit.staging import Staging
 from omlx_cache.commit.trail import WindowTrail
 from omlx_cache.identity.namespace import Namespace
-from omlx_cache.pages.cut import (
-    Cutter,
-    Source,
-    TensorCut,
-    cut_tokens,
-    cut_whole,
-    earliest_held,
-    read_source,
-)
+from omlx_cache.pages.cut import Cutter
 from omlx_cache.pages.encoding import codecs_for, encode_page, encoded_nbytes
+from omlx_cache.pages.geometry import PageCut, Source, read_source
 from omlx_cache.pages.layout import Layout
 from omlx_cache.pages.tensors import DENSE, codec_text, live_tags
 from omlx_cache.restore.fallbacks import fallbacks
 from omlx_cache.results import CommitResult
 from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.page import Page, PageId, PageMeta
+
+RUN_PAGES = 64
+"""How many pages are planned before the first of them is stored."""
+
+
+class _Planned(NamedTuple):
+    """A page to be made: what it says of itself, and where its bytes come from."""
+
+    meta: PageMeta
+    cut: PageCut
 
 
 class Committer:
@@ -128,10 +132,11 @@ class Committer:
         if extent.exact and 0 < self._prompt_length <= end + 1:
             self._trail.follow(layout, end)
 
-    def due(self, before: int, after: int) -> bool:
-        """True when `advance` has something to do between two lengths of a growing sequence."""
+    def due_at(self, position: int) -> int:
+        """Return the length at which `advance` has something to do for a sequence that grows from
+        `position` on."""
         size = self._chain.block_size
-        return before // size != after // size or self._trail.due(after, size)
+        return min((position // size + 1) * size, self._trail.due_at(size))
 
     def advance_row(self, row: Source, end: int) -> None:
         """Store the complete blocks of one row of a batch; `row` has its tokens from `done` on."""
@@ -140,7 +145,7 @@ class Committer:
             self._admission.add_staged()
             size = self._chain.block_size
             ends = range(self._done + size, end + 1, size)
-            self._done = self._store_paged([row], group, ends, "", DENSE)
+            self._done = self._store_paged(Cutter([row]), group, ends, "", DENSE)
 
     @property
     def done(self) -> int:
@@ -209,10 +214,11 @@ class Committer:
 
     def _store_paged_of(self, layout: Layout, group: GroupSpec, ends: Sequence[int]) -> int:
         if self._row is not None:
-            return self._store_paged([self._row], group, ends, "", DENSE)
+            return self._store_paged(Cutter([self._row]), group, ends, "", DENSE)
         leaves = layout.of(group)
         tags = codec_text(live_tags(leaves))
-        return self._store_paged([read_source(leaves)], group, ends, phases_of(layout, group), tags)
+        cutter = Cutter([read_source(leaves)])
+        return self._store_paged(cutter, group, ends, phases_of(layout, group), tags)
 
     def _missing(self, group: GroupSpec | None, end: int) -> bool:
         return group is not None and (
@@ -220,28 +226,56 @@ class Committer:
         )
 
     def _store_paged(
-        self,
-        sources: Sequence[Source],
-        group: GroupSpec,
-        ends: Sequence[int],
-        extra: str,
-        tags: str,
+        self, cutter: Cutter, group: GroupSpec, ends: Sequence[int], extra: str, tags: str
     ) -> int:
         """Store paged pages in order, and return the boundary before the first without room."""
-        cutter: Cutter | None = None
+        for run in self._planned(cutter, group, ends, extra, tags):
+            stored = self._add_run(cutter, run)
+            if stored < len(run):
+                return self._chain.block_start(run[stored].meta.position)
+        return ends[-1] if ends else self._done
+
+    def _planned(
+        self, cutter: Cutter, group: GroupSpec, ends: Iterable[int], extra: str, tags: str
+    ) -> Iterator[list[_Planned]]:
+        """Yield the pages that no tier has, as many in a row as are stored together."""
+        run: list[_Planned] = []
         for end in ends:
             if self._admission.owns(PageId(self._chain.key(end), group.name)):
-                continue
-            span = TokenRange(self._chain.block_start(end), end)
-            cuts = cut_tokens(sources, span)
-            if not cuts:
-                self._admission.skipped[reasons.NOT_HELD] += 1
-                continue
-            meta = self._meta(group, end, len(span), cuts, extra, tags)
-            cutter = cutter or Cutter(sources)
-            if not self._add(meta, cutter, cuts):
-                return self._chain.block_start(end)
-        return ends[-1] if ends else self._done
+                cut = None
+            else:
+                span = TokenRange(self._chain.block_start(end), end)
+                cut = cutter.geometry.tokens(span)
+                if cut is None:
+                    self._admission.skipped[reasons.NOT_HELD] += 1
+                else:
+                    meta = self._meta(group, end, len(span), cut, extra, tags)
+                    run.append(_Planned(meta, cut))
+            if run and (cut is None or len(run) == RUN_PAGES):
+                yield run
+                run = []
+        if run:
+            yield run
+
+    def _add_run(self, cutter: Cutter, run: Sequence[_Planned]) -> int:
+        """Store pages in order, several at once where nothing hinders that; return how many until
+        one had no room."""
+        stored = 0
+        if not self._encodes(run[0].meta):
+            self._note(run[0].meta, run[0].cut.nbytes)
+
+            def make(count: int) -> list[Page]:
+                part = run[stored : stored + count]
+                payloads = cutter.payloads([planned.cut for planned in part])
+                return [Page(p.meta, payload) for p, payload in zip(part, payloads, strict=True)]
+
+            while added := self._admission.add_run([p.meta for p in run[stored:]], make):
+                stored += added
+        for meta, cut in run[stored:]:
+            if not self._add(meta, cutter, cut):
+                return stored
+            stored += 1
+        return stored
 
     def _store_stops(self, layout: Layout, extent: Extent, due: Sequence[int]) -> None:
         """Store windows, state and the tails that belong to them, at each stop in turn."""
@@ -277,14 +311,13 @@ class Committer:
     def _store_window(self, layout: Layout, group: GroupSpec, stop: int, exact: bool) -> bool:
         leaves = layout.of(group)
         tags = codec_text(live_tags(leaves))
-        sources = [*self._trail.sources(group), read_source(leaves)]
+        cutter = Cutter([*self._trail.sources(group), read_source(leaves)])
         phase = phases_of(layout, group) if exact else ""
-        cutter: Cutter | None = None
         first = group.needs(stop)[-1].start
         for end in window_ends(self._chain, group, stop):
             page = PageId(self._chain.key(end), group.name)
             block = TokenRange(window_start(self._chain, group, end), end)
-            start = earliest_held(sources, block)
+            start = cutter.geometry.earliest(block)
             if self._admission.owns(page, end - start):
                 continue
             wanted = TokenRange(0 if end == group.keep else max(block.start, first), end)
@@ -293,51 +326,53 @@ class Committer:
             if start == end:
                 continue
             span = TokenRange(start, end)
-            cuts = cut_tokens(sources, span)
-            if not cuts:
+            cut = cutter.geometry.tokens(span)
+            if cut is None:
                 return False
             extra = phase if end == stop else self._trail.phase(group, end)
-            meta = self._meta(group, end, len(span), cuts, extra, tags)
-            cutter = cutter or Cutter(sources)
-            self._add(meta, cutter, cuts, stage=True)
+            meta = self._meta(group, end, len(span), cut, extra, tags)
+            self._add(meta, cutter, cut, stage=True)
         return True
 
     def _store_state(self, layout: Layout, group: GroupSpec, stop: int) -> bool:
         page = PageId(self._chain.key(stop), group.name)
         if self._admission.owns(page):
             return True
-        source = read_source(layout.of(group))
-        cuts = cut_whole(source)
-        if cuts:
-            meta = self._meta(group, stop, 0, cuts, "", DENSE)
-            self._add(meta, Cutter([source]), cuts, stage=True)
+        cutter = Cutter([read_source(layout.of(group))])
+        cut = cutter.geometry.whole()
+        if cut.tensors:
+            meta = self._meta(group, stop, 0, cut, "", DENSE)
+            self._add(meta, cutter, cut, stage=True)
         return True
 
     def _meta(
-        self, group: GroupSpec, end: int, held: int, cuts: list[TensorCut], extra: str, tags: str
+        self, group: GroupSpec, end: int, held: int, cut: PageCut, extra: str, tags: str
     ) -> PageMeta:
         return page_meta(
-            self._namespace, self._chain, group, end, held, cuts, codec=tags, extra=extra
+            self._namespace, self._chain, group, end, held, cut.tensors, codec=tags, extra=extra
         )
 
-    def _add(
-        self, meta: PageMeta, cutter: Cutter, cuts: Sequence[TensorCut], *, stage: bool = False
-    ) -> bool:
+    def _add(self, meta: PageMeta, cutter: Cutter, cut: PageCut, *, stage: bool = False) -> bool:
         """Cut, encode and store one page; False without room.
 
         The dense page lives no longer than its encoding. What is stored encoded already is not
         encoded again, as that could give other bits.
         """
-        encodes = meta.held > 0 and self._policy.encodes(len(self._chain))
-        codecs = codecs_for(meta, self._policy) if encodes else {}
+        codecs = codecs_for(meta, self._policy) if self._encodes(meta) else {}
         if codecs and self._admission.has(meta.id):
             return True
 
         def make() -> Page:
-            return encode_page(Page(meta, cutter.payload(cuts)), codecs)
+            return encode_page(Page(meta, cutter.payloads([cut])[0]), codecs)
 
         nbytes = encoded_nbytes(meta, codecs)
+        self._note(meta, nbytes)
+        return self._admission.add(nbytes, meta.position, make, stage=stage)
+
+    def _encodes(self, meta: PageMeta) -> bool:
+        return meta.held > 0 and self._policy.encodes(len(self._chain))
+
+    def _note(self, meta: PageMeta, nbytes: int) -> None:
         if self._budgets is not None:
             kind = next(group.kind for group in self._groups if group.name == meta.group)
             self._budgets.page(kind, meta.held, nbytes)
-        return self._admission.add(nbytes, meta.position, make, stage=stage)

@@ -9,7 +9,7 @@ from collections import deque
 from typing import NamedTuple
 
 from omlx_cache.adapters.base import UnsupportedCache
-from omlx_cache.pages.layout import Layout
+from omlx_cache.pages.layout import Layout, Leaf
 
 
 class Extent(NamedTuple):
@@ -43,12 +43,14 @@ class Progress:
 
     Mutable; used on the model's thread. Evaluates nothing, raises nothing. A cache that does not
     say where it is is watched instead: whether its first array was replaced tells whether anything
-    was fed.
+    was fed. From token to token one layer stands for all, as a step of the model moves all of
+    them; `_sure` is where the others were seen to be as well.
     """
 
     def __init__(self, layout: Layout, restored: int) -> None:
         self._layout = layout
-        self._agreed = restored
+        self._agreed = self._sure = restored
+        self._lead: Leaf | None = None
         self._doubtful: int | None = None
         self._highest = restored
         self._rewound = 0
@@ -64,17 +66,35 @@ class Progress:
         if live == position:
             self._agree(position)
         else:
-            self._doubt(self._agreed)
-        return self._agreed if live is None else live
+            self._doubt(self._trusted(live))
+        return self._sure if live is None else live
+
+    def follow(self, recorded: int) -> bool:
+        """Note that one more token was recorded, with a look at one layer only; False, and nothing
+        noted, where `recorded` has to look closer.
+
+        Whatever raises in its middle, what it leaves is right.
+        """
+        if self._lead is None:
+            return False
+        live = self._lead.position()
+        if live is None or live < self._highest:
+            return False
+        if live == recorded:
+            self._highest = self._agreed = live
+            self._doubtful = None
+            return True
+        return live == recorded - 1 and self._doubtful is not None and self._doubtful <= live
 
     def recorded(self, before: int, after: int) -> None:
         """Note that tokens [before, after) were recorded, which may be fed already or soon."""
-        self._unseen.append(after - before)
+        if self._lead is None:
+            self._unseen.append(after - before)
         live = self._look(after)
         if live == after:
             self._agree(after)
         else:
-            self._doubt(live if live is not None and live < after else self._agreed)
+            self._doubt(live if live is not None and live < after else self._trusted(live))
 
     def agreed(self) -> Extent | None:
         """Return what is beyond doubt now, None when what was recorded and the live cache did not
@@ -89,15 +109,19 @@ class Progress:
         if live == recorded:
             end = recorded
         elif live is None or live > recorded:
-            end = self._agreed
+            end = self._trusted(live)
         else:
             end = live
         if live != recorded and self._doubtful is not None:
             end = min(end, self._doubtful)
         return Extent(end, live == end, self._rewound)
 
+    def _trusted(self, live: int | None) -> int:
+        """Return what was agreed upon; where layers disagree now, before one stood for all."""
+        return self._sure if live is None else self._agreed
+
     def _agree(self, position: int) -> None:
-        self._agreed = position
+        self._agreed = self._sure = position
         self._doubtful = None
 
     def _doubt(self, position: int) -> None:
@@ -112,6 +136,8 @@ class Progress:
             return None
         if live is None:
             return self._guess(count, expected)
+        if self._lead is None:
+            self._lead = self._layout.lead()
         if live < self._highest:
             self._rewound = max(self._rewound, self._highest)
         self._highest = max(self._highest, live)

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from typing import NamedTuple
 
-from omlx_cache.pages.cut import Source
+from omlx_cache.pages.geometry import Source
 from omlx_cache_storage.page import Page
 from omlx_cache_storage.stats import Counters
 

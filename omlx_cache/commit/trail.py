@@ -4,12 +4,14 @@ After a single-token step a ring holds exactly its window. A restore to one toke
 of the sequence, which is what an exact repeat asks for, needs one token more.
 """
 
+import sys
 from collections.abc import Sequence
 
 from omlx_cache.adapters.base import GroupSpec, TokenRange
 from omlx_cache.commit.capture import phases_of
 from omlx_cache.commit.staging import Segment, Staging
-from omlx_cache.pages.cut import Cutter, Source, cut_tokens, earliest_held, read_source
+from omlx_cache.pages.cut import Cutter
+from omlx_cache.pages.geometry import Source, read_source
 from omlx_cache.pages.layout import Layout
 
 
@@ -26,10 +28,10 @@ class WindowTrail:
         self._reached = start
         self._phases: dict[GroupSpec, dict[int, str]] = {group: {} for group in groups}
 
-    def due(self, position: int, block_size: int) -> bool:
-        """True when a window is about to lose tokens that were not copied."""
+    def due_at(self, block_size: int) -> int:
+        """Return the position at which a window is about to lose tokens that were not copied."""
         strides = [max(1, min(block_size, group.window - group.keep)) for group in self._groups]
-        return bool(strides) and position - self._reached >= min(strides)
+        return self._reached + min(strides, default=sys.maxsize)
 
     def follow(self, layout: Layout, position: int) -> None:
         """Copy what windows that are at `position` gained since the last call; evaluates that."""
@@ -53,15 +55,10 @@ class WindowTrail:
         return [segment.source for segment in self._staging.segments(group.name)]
 
     def _copy(self, layout: Layout, group: GroupSpec, span: TokenRange) -> None:
-        source = read_source(layout.of(group))
-        held = TokenRange(earliest_held([source], span), span.stop)
-        cuts = cut_tokens([source], held) if len(held) else None
-        if not cuts:
+        cutter = Cutter([read_source(layout.of(group))])
+        held = TokenRange(cutter.geometry.earliest(span), span.stop)
+        cut = cutter.geometry.tokens(held) if len(held) else None
+        if cut is None or not self._staging.reserve(cut.nbytes):
             return
-        nbytes = sum(cut.spec.nbytes for cut in cuts)
-        if not self._staging.reserve(nbytes):
-            return
-        cutter = Cutter([source])
-        copies = {cut.spec.name: cutter.array(cut) for cut in cuts}
-        owned = Source(copies, dict.fromkeys(copies, (held,)))
-        self._staging.add_segment(group.name, Segment(held.start, held.stop, owned))
+        segment = Segment(held.start, held.stop, cutter.copies(held, cut))
+        self._staging.add_segment(group.name, segment)

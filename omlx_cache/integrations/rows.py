@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mlx_lm.models.cache import BatchKVCache, CacheList
 
 from omlx_cache.adapters.base import TokenRange
-from omlx_cache.pages.cut import Source
+from omlx_cache.pages.geometry import Source
 
 
 class Row(NamedTuple):

@@ -1,6 +1,7 @@
 """Codecs on pages: which tensors a policy encodes, and the page that comes of it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -10,7 +11,8 @@ from omlx_cache.adapters.base import PAGED
 from omlx_cache.arrays.mlxio import Array, dtype_name, dtype_of, evaluate, on_host
 from omlx_cache.codecs import Codec, CodecPolicy, LayerShape
 from omlx_cache.codecs.policy import LayerKind
-from omlx_cache.pages.cut import Cutter, Source, cut_whole
+from omlx_cache.pages.cut import Cutter
+from omlx_cache.pages.geometry import Source
 from omlx_cache.pages.tensors import (
     DENSE,
     FLOATS,
@@ -76,6 +78,8 @@ def _leaf_order(path: str) -> list[int]:
 
 def encoded_nbytes(meta: PageMeta, codecs: Mapping[str, Codec]) -> int:
     """Return the payload bytes that `encode_page` would give; computes nothing."""
+    if not codecs:
+        return meta.nbytes
     total = 0
     for spec in meta.tensors:
         codec = codecs.get(spec.name)
@@ -89,6 +93,8 @@ def encode_page(page: Page, codecs: Mapping[str, Codec]) -> Page:
 
     The same page comes back when there is nothing to encode or a value is out of a codec's range.
     """
+    if not codecs:
+        return page
     dense = page_arrays(page)
     chosen = {name: codecs[name] for name in dense if name in codecs}
     if not chosen:
@@ -114,11 +120,7 @@ def encode_page(page: Page, codecs: Mapping[str, Codec]) -> Page:
     evaluate([*arrays.values(), sound])
     if not sound.item():
         return page
-    source = Source(arrays, {})
-    cuts = cut_whole(source)
-    m = page.meta
-    meta = PageMeta(
-        m.namespace, m.key, m.parent, m.group, m.position, m.held, m.tail,
-        codec_text(tags), tuple(cut.spec for cut in cuts), m.extra,
-    )  # fmt: skip
-    return Page(meta, Cutter([source]).payload(cuts))
+    cutter = Cutter([Source(arrays, {})])
+    cut = cutter.geometry.whole()
+    meta = replace(page.meta, codec=codec_text(tags), tensors=cut.tensors)
+    return Page(meta, cutter.payloads([cut])[0])

@@ -53,8 +53,20 @@ class Layout:
             raise UnsupportedCache(f"layers disagree about the position: {sorted(map(str, seen))}")
         return next(iter(seen), None)
 
+    def lead(self) -> Leaf | None:
+        """Return the first leaf that is used and says how many tokens it has seen."""
+        used = (leaf for leaf in self.leaves if leaf.position() is not None and leaf.arrays())
+        return next(used, None)
+
     def is_empty(self) -> bool:
         return not any(leaf.arrays() for leaf in self.leaves)
+
+    def is_used(self) -> bool:
+        """True for a cache that was fed, and that an adapter reads."""
+        try:
+            return not self.is_empty()
+        except UnsupportedCache:
+            return False
 
 
 def layout_of(prompt_cache: Sequence[Any]) -> Layout:

@@ -4,13 +4,13 @@ One way in (`admit`, then `put`) and one way out (`find`, then `held` or `readin
 page holds. No MLX.
 """
 
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.errors import PageUnreadable
+from omlx_cache_storage.flushing import flush, unwritten
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
@@ -19,13 +19,13 @@ from omlx_cache_storage.policy import WritePolicy
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import Counters, HotUsage
 from omlx_cache_storage.tier import BackingTier, OpenPage, Tier, TierView
-from omlx_cache_storage.writer import Documents, Writer, unwritten
+from omlx_cache_storage.writer import Documents, Writer
 
 FLUSH_SECONDS = 30.0
 _PARTS = ("counters", "departures", "_policy", "_clock", "hot", "cold", "_levels", "writer")
-STARVED_ROUNDS = 32
-"""How often a flush finds the queue full of what others offer, and none of its own pages taken,
-before it gives up: without a deadline it would go on for as long as they do."""
+RUN_BYTES = 8 << 20
+RUN_SHARE = 32
+"""Pages are admitted together up to so many bytes, and up to this share of the hot tier."""
 
 
 def _nothing(_view: TierView) -> Iterable[PageId]:
@@ -154,6 +154,28 @@ class Tiers:
             return self.hot.reserve(nbytes, own, give_up_dirty=True, position=position).granted
         self._offer_each(dirty)
         return False
+
+    def admit_run(
+        self,
+        nbytes: int,
+        count: int,
+        own: Collection[PageId] = (),
+        *,
+        position: int | None = None,
+    ) -> int:
+        """Reserve memory for pages of one sequence and `nbytes` each, in one step; return for how
+        many, `count` at most. The deepest ends at `position`. Never waits, queues nothing.
+
+        0 says only that they must be admitted one by one: large pages are, and all where room is
+        scarce.
+        """
+        writer = self.writer
+        count = min(count, min(RUN_BYTES, self.hot.limit_bytes // RUN_SHARE) // max(1, nbytes))
+        if count < 2:
+            return 0
+        if self._policy.on_put and writer is not None and not writer.has_room(count * nbytes):
+            return 0
+        return count if self.hot.reserve(count * nbytes, own, position=position).granted else 0
 
     def release(self, nbytes: int) -> None:
         """Give back what `admit` or `reserve` granted."""
@@ -350,41 +372,9 @@ class Tiers:
         writer = self.writer
         if writer is None:
             return True
-        deadline = None if timeout is None else time.monotonic() + timeout
         # What others store meanwhile would keep a flush waiting for as long as they do.
         known = self.hot.pages() if self._policy.on_flush else set()
-        retried = False
-        starved, fewest = 0, len(known) + 1
-        while True:
-            # Queued before the barrier: a page that the idle writer takes up behind it would
-            # look durable, and be pending.
-            queued = self._offer_each(self._unwritten(known))
-            setbacks = writer.setbacks
-            remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not writer.flush(remaining):
-                return False
-            failing = writer.setbacks > setbacks
-            left = self._unwritten(known)
-            if failing and (retried or not left):
-                return False
-            pending = self._pending(known)
-            if writer.stopped or (queued and not left and not pending):
-                return not left
-            retried = retried or failing
-            starved = starved + 1 if len(left) + pending >= fewest else 0
-            if starved >= STARVED_ROUNDS:
-                return False
-            fewest = min(fewest, len(left) + pending)
-
-    def _pending(self, known: Collection[PageId]) -> int:
-        """Count the pages of `known` ones that are queued: the disk lost them while the flush
-        waited."""
-        infos = (self.hot.info(page) for page in known)
-        return sum(info is not None and info.tier == "pending" for info in infos)
-
-    def _unwritten(self, known: Collection[PageId]) -> list[PageId]:
-        limit = 0 if self.writer is None else self.writer.limit_bytes
-        return unwritten(self.hot, limit, known)
+        return flush(self.hot, writer, known, self._offer_each, timeout)
 
     def _offer_each(self, pages: Iterable[PageId]) -> bool:
         """Queue pages in order until one does not fit; False, and nothing counted, then."""

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 
 from omlx_cache_storage.breaker import CircuitBreaker
@@ -308,13 +308,3 @@ class Writer:
         self._put_off += outcome == "put off"
         self._dropped += outcome in ("put off", "gone")
         self._written_bytes += job.nbytes if outcome == "written" else 0
-
-
-def unwritten(
-    hot: HotTier, limit_bytes: int, known: Collection[PageId] | None = None
-) -> list[PageId]:
-    """Return pages, of `known` ones, that the disk lacks, root first, and that fit into the
-    queue."""
-    dirty = (p for p in reversed(hot.dirty()) if known is None or p in known)
-    infos = [(page, hot.info(page)) for page in dirty]
-    return [page for page, info in infos if info is not None and info.nbytes <= limit_bytes]

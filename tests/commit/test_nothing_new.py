@@ -28,9 +28,9 @@ def test_after_a_cold_restore_a_commit_cuts_no_page_that_is_on_the_disk(
     cut: list[int] = []
 
     class Counting(committer.Cutter):
-        def payload(self, cuts: Any) -> mx.array:
-            cut.append(sum(c.spec.nbytes for c in cuts))
-            return super().payload(cuts)
+        def payloads(self, cuts: Any) -> list[mx.array]:
+            cut.append(sum(c.nbytes for c in cuts))
+            return super().payloads(cuts)
 
     monkeypatch.setattr(committer, "Cutter", Counting)
     with PrefixCache(model, store).session(PROMPT) as session:

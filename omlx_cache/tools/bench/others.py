@@ -11,7 +11,7 @@ from omlx_cache.prefix import PrefixCache
 from omlx_cache.session import Session
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
-from omlx_cache.tools.bench.restore_overhead import NAMESPACE, touch_page
+from omlx_cache.tools.bench.chains import NAMESPACE, touch_page
 from omlx_cache.tools.bench.rows import Row
 from omlx_cache.tools.bench.sizes import BLOCK_SIZE, Size
 from omlx_cache.tools.bench.timing import in_turn

@@ -63,10 +63,16 @@ def _machine(results: Results) -> str:
 def _cells(row: Row) -> tuple[str, ...]:
     rate = f"{row.rate():.2f} GB/s" if row.nbytes else ""
     name = f"{row.compared_with} (limit)" if row.limit else row.compared_with
-    return row.what, _time(row.ours), rate, name, _time(row.other), f"{row.ratio:.2f}"
+    return row.what, _time(row.ours), rate, name, _time(row.other), _ratio(row.ratio)
+
+
+def _ratio(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
 
 
 def _time(seconds: float) -> str:
+    if seconds < 1e-4:
+        return f"{seconds * 1e6:.2f} us"
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.2f} ms"
 
 

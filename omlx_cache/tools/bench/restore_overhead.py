@@ -7,18 +7,15 @@ from pathlib import Path
 from omlx_cache.adapters.base import PAGED, STATE, GroupSpec
 from omlx_cache.restore.lookup import find_restore_point
 from omlx_cache.tools.bench.bed import Bed
+from omlx_cache.tools.bench.chains import CHAIN, NAMESPACE, hash_chain, touch_page
 from omlx_cache.tools.bench.rows import Row
 from omlx_cache.tools.bench.sizes import BLOCK_SIZE, Size
 from omlx_cache.tools.bench.timing import in_turn
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.format.names import PageName, format_name, shard_of
-from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, as_tokens
-from omlx_cache_storage.page import PageId
+from omlx_cache_storage.keys import KeyChain, as_tokens
 from omlx_cache_storage.tier import TierView
 
 LAYERS = 32
-CHAIN = "the bare SHA-256 chain"
-NAMESPACE = BlockKey(bytes(32))
 FLUSH_SECONDS = 600.0
 WINDOW = GroupSpec("window", 4 * BLOCK_SIZE)
 SNAPSHOT_BLOCKS = 16
@@ -31,11 +28,6 @@ LAYOUTS: dict[str, tuple[tuple[GroupSpec, ...], Keeps]] = {
         lambda group, block: group is PAGED or block % SNAPSHOT_BLOCKS == 0,
     ),
 }
-
-
-def hash_chain(tokens: Tokens) -> None:
-    """Compute every key of a sequence, and ask no index."""
-    KeyChain(NAMESPACE, tokens, BLOCK_SIZE).key(len(tokens) // BLOCK_SIZE * BLOCK_SIZE)
 
 
 def measure_overhead(size: Size, directory: Path) -> list[Row]:
@@ -95,13 +87,3 @@ def _directory_of(
     cold = ColdTier(directory, 1 << 40)
     cold.open()
     return cold
-
-
-def touch_page(directory: Path, chain: KeyChain, end: int, group: GroupSpec = PAGED) -> None:
-    """Make an empty file that has the name of a block's page."""
-    held = 0 if group.kind == "state" else chain.block_size
-    page = PageId(chain.key(end), group.name)
-    name = PageName(page, chain.parent(end)[:8], end, held, False)
-    shard = directory / NAMESPACE.hex() / shard_of(page.key)
-    shard.mkdir(parents=True, exist_ok=True)
-    (shard / format_name(name)).touch()

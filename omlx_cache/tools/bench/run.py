@@ -5,12 +5,13 @@ from pathlib import Path
 
 from omlx_cache.tools.bench.along import measure_along
 from omlx_cache.tools.bench.codec_restore import measure_codecs
+from omlx_cache.tools.bench.commit_overhead import measure_commit_overhead
 from omlx_cache.tools.bench.durability import measure_durability
 from omlx_cache.tools.bench.machine import describe
 from omlx_cache.tools.bench.others import measure_recompute, measure_scan
 from omlx_cache.tools.bench.restore_overhead import measure_lookup, measure_overhead
 from omlx_cache.tools.bench.rows import Results
-from omlx_cache.tools.bench.sizes import Size
+from omlx_cache.tools.bench.sizes import OVERHEAD_SIZES, Size
 from omlx_cache.tools.bench.transfer import measure_cold, measure_hot
 
 
@@ -34,6 +35,8 @@ def run(size: Size, workspace: Path, say: Callable[[str], None]) -> Results:
     say("look-up and start-up")
     lookup_rows = measure_lookup(size, workspace / "chain")
     scan_rows = measure_scan(size, workspace / "scan")
+    say("overhead of commits")
+    commit_rows = measure_commit_overhead(OVERHEAD_SIZES[size.name], workspace / "commits")
     rows += [*cold_rows, *along_rows, *codec_rows, *durability_rows]
-    rows += [*recompute_rows, *overhead_rows, *lookup_rows, *scan_rows]
+    rows += [*recompute_rows, *overhead_rows, *lookup_rows, *scan_rows, *commit_rows]
     return Results(size.name, size.kv_bytes, describe(), tuple(rows), (*peaks, *cold_peaks))

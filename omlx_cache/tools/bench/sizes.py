@@ -41,3 +41,21 @@ SIZES = {
         Size("large", 32, 8, 128, 32_768, 3, 4096, 131_072, 100_000),
     )
 }
+
+
+@dataclass(frozen=True, slots=True)
+class OverheadSize:
+    """What the host's own work is timed on: lengths in whole blocks, and tokens appended."""
+
+    layers: int
+    tokens: tuple[int, ...]
+    appended: int
+    runs: int
+
+
+OVERHEAD_SIZES = {
+    "tiny": OverheadSize(2, (2 * BLOCK_SIZE,), BLOCK_SIZE, 1),
+    "small": OverheadSize(32, (32_768,), 4 * BLOCK_SIZE, 3),
+    "normal": OverheadSize(32, (32_768, 131_072), 8 * BLOCK_SIZE, 5),
+    "large": OverheadSize(32, (32_768, 131_072), 8 * BLOCK_SIZE, 5),
+}

@@ -32,6 +32,8 @@ def test_one_run_compares_with_every_limit_and_writes_its_section(
         ("commit of nothing new after a cold restore", "a commit of everything"),
         ("restore", "a restore on the spot"),
         ("commit and flush", "the same with none"),
+        ("commit of 512 tokens x 2 layers with next to no bytes", "the bare SHA-256 chain"),
+        ("append of a token x 2 layers", "the bare SHA-256 chain"),
     }
     assert all(row["ours"] > 0 and row["other"] > 0 for row in told["rows"])
     assert {peak["what"] for peak in told["peaks"]} == {"restore, hot", "restore, cold"}

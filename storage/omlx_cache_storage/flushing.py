@@ -1,0 +1,78 @@
+"""Flushing: until the disk has what memory held, however much others store meanwhile."""
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import Protocol
+
+from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.page import PageId
+
+STARVED_ROUNDS = 32
+"""How often a flush finds the queue full of what others offer, and none of its own pages taken,
+before it gives up: without a deadline it would go on for as long as they do."""
+
+
+class WriteQueue(Protocol):
+    """What a flush asks of the writer."""
+
+    limit_bytes: int
+
+    @property
+    def setbacks(self) -> int: ...
+    @property
+    def stopped(self) -> bool: ...
+    def flush(self, timeout: float | None) -> bool: ...
+
+
+def flush(
+    hot: HotTier,
+    writer: WriteQueue,
+    known: Collection[PageId],
+    offer_each: Callable[[Iterable[PageId]], bool],
+    timeout: float | None,
+) -> bool:
+    """Block until the disk has what was queued and what it lacks of `known` pages; False after
+    `timeout` seconds, when the disk refused a page, or when others keep the queue full.
+
+    `offer_each` queues pages in order, and says whether all of them had room.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    retried = False
+    starved, fewest = 0, len(known) + 1
+    while True:
+        # Queued before the barrier: a page that the idle writer takes up behind it would
+        # look durable, and be pending.
+        queued = offer_each(unwritten(hot, writer.limit_bytes, known))
+        setbacks = writer.setbacks
+        remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not writer.flush(remaining):
+            return False
+        failing = writer.setbacks > setbacks
+        left = unwritten(hot, writer.limit_bytes, known)
+        if failing and (retried or not left):
+            return False
+        pending = _pending(hot, known)
+        if writer.stopped or (queued and not left and not pending):
+            return not left
+        retried = retried or failing
+        starved = starved + 1 if len(left) + pending >= fewest else 0
+        if starved >= STARVED_ROUNDS:
+            return False
+        fewest = min(fewest, len(left) + pending)
+
+
+def unwritten(
+    hot: HotTier, limit_bytes: int, known: Collection[PageId] | None = None
+) -> list[PageId]:
+    """Return pages, of `known` ones, that the disk lacks, root first, and that fit into the
+    queue."""
+    dirty = (p for p in reversed(hot.dirty()) if known is None or p in known)
+    infos = [(page, hot.info(page)) for page in dirty]
+    return [page for page, info in infos if info is not None and info.nbytes <= limit_bytes]
+
+
+def _pending(hot: HotTier, known: Collection[PageId]) -> int:
+    """Count the pages of `known` ones that are queued: the disk lost them while the flush
+    waited."""
+    infos = (hot.info(page) for page in known)
+    return sum(info is not None and info.tier == "pending" for info in infos)
