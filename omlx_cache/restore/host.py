@@ -18,6 +18,7 @@ from omlx_cache.arrays.mlxio import (
     carrier,
     evaluate,
     host_view,
+    host_views,
     payload_view,
     zeros,
 )
@@ -53,7 +54,9 @@ class HostTargets:
         fresh = {name: spec for name, spec in plan.targets.items() if name not in kept}
         self._arrays = kept | _fresh(fresh, on_device=on_device)
         self._uneven = bool(kept) or not on_device
-        self._views = {n: host_view(array) for n, array in self._arrays.items() if array.size}
+        filled = [name for name, array in self._arrays.items() if array.size]
+        views = host_views([self._arrays[name] for name in filled])
+        self._views = dict(zip(filled, views, strict=True))
         if before is not None:
             new = {plan.tracks[name] for name in fresh}
             for read in plan.reads:
