@@ -97,7 +97,7 @@ class Asking:
 
     def lengths_in_order(self) -> list[int]:
         """The lengths of the prompts that were answered, as they ended."""
-        return [int(n) for n in re.findall(r"request: (\d+) tokens in", self.server.text())]
+        return [int(n) for n in re.findall(r"request \d+: (\d+) tokens in", self.server.text())]
 
 
 @contextmanager
