@@ -175,6 +175,7 @@ class PromptHistory:
             known.sequence = Sequence(tokens)
             known.sequence.stored = stored
             self._nbytes += tokens.nbytes
+            self._release(sequence)
         known.length = len(tokens)
         self._trim()
 
@@ -184,9 +185,12 @@ class PromptHistory:
 
     def _trim(self) -> None:
         while self._prompts and (self._nbytes > self.limit_bytes or len(self._prompts) > PROMPTS):
-            gone = self._prompts.popleft().sequence
-            if all(known.sequence is not gone for known in self._prompts):
-                self._nbytes -= gone.tokens.nbytes
+            self._release(self._prompts.popleft().sequence)
+
+    def _release(self, sequence: Sequence) -> None:
+        """Count a sequence no more, unless a prompt still has it."""
+        if all(known.sequence is not sequence for known in self._prompts):
+            self._nbytes -= sequence.tokens.nbytes
 
     def _longest(self, namespace: BlockKey, tokens: Tokens) -> tuple[KnownPrompt | None, int]:
         best: KnownPrompt | None = None

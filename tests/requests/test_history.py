@@ -93,6 +93,17 @@ def test_it_stays_within_its_bytes_and_forgets_the_oldest() -> None:
     assert found.number == 20
 
 
+def test_an_answer_that_nobody_knows_any_more_takes_no_room(history: PromptHistory) -> None:
+    """One prompt that is asked now and then, and answered otherwise each time."""
+    for turn in range(1, 4):
+        for number in range(1, PROMPTS):
+            history.ask(number, ONE, tokens(range(10 * number, 10 * number + 5)))
+        history.ask(PROMPTS, ONE, tokens(range(10)))
+        answered = tokens(range(10), range(10_000 * turn, 10_000 * turn + 1000))
+        history.store(ONE, answered, 0, {})
+    assert history.nbytes == 4 * (1010 + 5 * (PROMPTS - 1))
+
+
 def test_short_prompts_are_bounded_in_number(history: PromptHistory) -> None:
     for number in range(PROMPTS + 10):
         history.ask(number, ONE, tokens(range(10 * number, 10 * number + 5)))
