@@ -154,6 +154,14 @@ class PromptHistory:
             sequence.skipped = max(skipped, key=skipped.__getitem__, default="")
             return known.prompt_length
 
+    @uninterrupted
+    def forget(self, namespace: BlockKey) -> None:
+        """Remember no prompt of a namespace any more."""
+        with self._lock:
+            self._prompts = deque(p for p in self._prompts if p.namespace != namespace)
+            kept = {id(p.sequence): p.sequence.tokens.nbytes for p in self._prompts}
+            self._nbytes = sum(kept.values())
+
     def _asked(self, namespace: BlockKey, tokens: Tokens) -> KnownPrompt | None:
         """Return the prompt that a sequence, or its part, belongs to."""
         best: KnownPrompt | None = None

@@ -39,6 +39,12 @@ class AskedRequest:
     def record(self) -> RequestRecord:
         return self._record
 
+    def forget_tokens(self) -> None:
+        """Drop the tokens that its explanation shows; the log's lock is held."""
+        self._walked = None
+        if self._explanation is not None:
+            self._explanation = replace(self._explanation, before=0, here=(), there=())
+
     @property
     def explanation(self) -> Explanation | None:
         """Why no more was restored; None before `restored`."""
@@ -172,6 +178,16 @@ class RequestLog:
         prompt = self.explainer.history.store(chain.namespace, chain.tokens, end, skipped)
         opening = self.opening(chain.namespace)
         return None if prompt is None or opening is None else max(0, prompt - opening)
+
+    @uninterrupted
+    def forget(self, namespace: BlockKey) -> None:
+        """Remember no tokens of a namespace any more; counts, times and reasons stay."""
+        self.explainer.history.forget(namespace)
+        name = namespace.hex()
+        with self.lock:
+            for asked in self._latest:
+                if asked.record.namespace == name:
+                    asked.forget_tokens()
 
     def opening(self, namespace: BlockKey) -> int | None:
         """Return how many tokens before its end a prompt is left by the next one, when answers

@@ -135,3 +135,17 @@ def test_the_same_text_behind_a_difference_is_seen(history: PromptHistory, shift
     found = history.nearest(ONE, tokens(range(20), range(2000, 2300)))
     assert found is not None
     assert not found.alike
+
+
+def test_a_forgotten_namespace_leaves_no_tokens_and_the_others_theirs(
+    history: PromptHistory,
+) -> None:
+    history.ask(1, ONE, tokens(range(100)))
+    history.ask(2, ONE, tokens(range(120)))
+    history.ask(3, OTHER, tokens(range(50)))
+    history.forget(ONE)
+    assert history.nearest(ONE, tokens(range(100))) is None
+    assert history.nearest(OTHER, tokens(range(50))) is not None
+    assert history.nbytes == 4 * 50
+    history.forget(OTHER)
+    assert history.nbytes == 0

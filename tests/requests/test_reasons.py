@@ -133,6 +133,19 @@ def test_what_was_deleted_is_told(cache: PrefixCache, model: Any) -> None:
     assert (told.reason, told.how) == ("evicted", "removed")
 
 
+def test_what_was_deleted_leaves_no_tokens_of_its_prompts(cache: PrefixCache, model: Any) -> None:
+    ask(cache, model, [*HEAD, 50, *BODY], salt="one")
+    ask(cache, model, [*HEAD, 51, *BODY], salt="one")
+    ask(cache, model, BODY, salt="two")
+    log = cache.store.requests
+    assert log.latest()[1].explanation.there  # type: ignore[union-attr]
+    cache.clear(salt="one")
+    for asked in log.latest():
+        assert asked.explanation is not None
+        assert (asked.explanation.here, asked.explanation.there) == ((), ())
+    assert log.explainer.history.nbytes == 4 * len(BODY)
+
+
 def test_what_left_before_this_start_is_told_by_what_lies_behind_it(
     open_store: Opener, model: Any
 ) -> None:
