@@ -97,8 +97,8 @@ def test_an_answer_that_comes_back_changed_is_a_rewritten_history(
 
 def test_an_opening_that_is_dropped_is_a_rewritten_history(cache: PrefixCache, model: Any) -> None:
     """A template that writes the reasoning tag only before the answer in the making."""
-    ask(cache, model, BODY + OPENING, new=60)
-    told, _ = ask(cache, model, BODY + OPENING[:2] + random_tokens(60, 6) + OPENING)
+    _, answer = ask(cache, model, BODY + OPENING, new=60)
+    told, _ = ask(cache, model, BODY + OPENING[:2] + answer[-20:] + random_tokens(60, 6) + OPENING)
     assert (told.reason, told.position, told.opening) == ("rewritten", 402, 1)
 
 
