@@ -21,7 +21,7 @@ def advice(explanation: Plain) -> str:
     """Return what helps, "" where nothing has to."""
     reason = str(explanation.get("reason"))
     if reason == "new_text" and parts(explanation):
-        return "nothing has to: another question after the same beginning"
+        return "nothing to do: another question after the same beginning"
     if reason == "not_stored":
         return _to_store(explanation)
     return _ADVICE.get(reason, "")

@@ -129,7 +129,7 @@ def test_the_log_and_why_say_the_same_of_a_question_after_a_shared_beginning() -
     assert "nothing behind it was ever stored" in said
     # A step of decoding took them along: nobody measured how long.
     assert said.endswith("; 28 computed, 11 of them shared, behind the last whole block")
-    assert advice(told) == "nothing has to: another question after the same beginning"
+    assert advice(told) == "nothing to do: another question after the same beginning"
 
 
 @pytest.mark.parametrize("shared", [1, 7])
