@@ -9,16 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from omlx_cache.requests.parting import goes_on_alike, opening
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey, Tokens, shared_length
 
 PROMPTS = 512
 COMPARED_TOKENS = 2**19
 """What one search compares at most: a few tenths of a millisecond."""
-OPENING_TOKENS = 32
-"""The longest opening of an answer that is recognised: role, reasoning tag, line ends."""
-ALIKE_TOKENS = 32
-"""So many equal tokens after a difference tell a changed line from another text."""
 
 
 class Sequence:
@@ -55,10 +52,10 @@ class KnownPrompt:
 class Nearest(NamedTuple):
     """The known prompt that shares most of another, `shared` tokens, and what it was then.
 
-    `alike` tells that both go on with the same text after the difference. `opening` is how many
-    tokens before the end of the known prompt they part, when the other one has the same opening of
-    an answer at its own end: negative for a difference within the answer, by as much of that as is
-    equal, None when it is none of these.
+    `alike` tells that both go on with the same text after the difference, for a good part of the
+    prompt. `opening` is how many tokens before the end of the known prompt they part, when its
+    answer comes back otherwise: negative for a difference within the answer, by as much of that as
+    is equal, None when it does not.
     """
 
     number: int
@@ -242,32 +239,7 @@ def _related(known: KnownPrompt, shared: int, tokens: Tokens) -> Nearest:
         known.length,
         known.sequence.stored,
         known.sequence.skipped,
-        _goes_on_alike(theirs, tokens, shared),
-        _opening(theirs, known.prompt_length, tokens, shared),
+        goes_on_alike(theirs, tokens, shared),
+        opening(theirs, known.prompt_length, tokens, shared),
         theirs,
     )
-
-
-def _goes_on_alike(one: Tokens, other: Tokens, at: int) -> bool:
-    """True when a piece of one text comes again a little after the place where they part."""
-    start = at + ALIKE_TOKENS
-    piece = one[start : start + ALIKE_TOKENS]
-    if len(piece) < ALIKE_TOKENS:
-        return False
-    around = other[at : start + 3 * ALIKE_TOKENS].astype(one.dtype, copy=False).tobytes()
-    found = around.find(piece.tobytes())
-    while found >= 0 and found % one.itemsize:
-        found = around.find(piece.tobytes(), found + 1)
-    return found >= 0
-
-
-def _opening(theirs: Tokens, prompt: int, ours: Tokens, shared: int) -> int | None:
-    """Return how far before the end of `theirs` prompt the texts part, in what opens an answer or
-    in the answer."""
-    if shared == len(theirs) or len(ours) <= prompt:
-        return None
-    if shared >= prompt:
-        return prompt - shared
-    most = min(OPENING_TOKENS, prompt, len(ours))
-    ends = theirs[prompt - most : prompt][::-1], ours[len(ours) - most :][::-1]
-    return prompt - shared if prompt - shared <= shared_length(*ends) else None

@@ -64,6 +64,7 @@ class AskedRequest:
         )
         if walked is not None:
             self._log.habits.note(walked.chain.namespace, record.number, told)
+        told = replace(told, other_state=self._log.state(told.other))
         with self._log.lock:
             self._explanation = told
         self._note(
@@ -170,6 +171,20 @@ class RequestLog:
         """Return the requests that are remembered, oldest first."""
         with self.lock:
             return list(self._latest)
+
+    @uninterrupted
+    def state(self, number: int | None) -> str:
+        """Return whether a request is `computing`, has `ended` or was `cut_off` before it answered
+        anything; empty for one that is not remembered."""
+        if number is None:
+            return ""
+        for asked in reversed(self.latest()):
+            record = asked.record
+            if record.number == number:
+                if record.total_seconds is None:
+                    return "computing"
+                return "ended" if record.generated_tokens else "cut_off"
+        return ""
 
     @uninterrupted
     def stored(self, chain: KeyChain, end: int, skipped: Mapping[str, int]) -> int | None:
