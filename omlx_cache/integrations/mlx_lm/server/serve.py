@@ -206,11 +206,15 @@ def _service(
         "port": None if bound is None else bound.getsockname()[1],
         "url": None,
         "model": args.model,
-        "folder": str(Path(args.model).resolve()) if Path(args.model or "").is_dir() else None,
+        "folder": _folder(args.model),
         "adapter": args.adapter_path,
         "draft_model": args.draft_model,
         "flags": sorted(settings.keys() - defaults),
     }
+
+
+def _folder(model: str | None) -> str | None:
+    return str(Path(model).resolve()) if model and Path(model).is_dir() else None
 
 
 def _announce(url: str) -> None:
