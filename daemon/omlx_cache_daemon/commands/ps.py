@@ -58,6 +58,8 @@ def _row(info: Map) -> tuple[object, ...]:
 def _tier(value: object) -> str:
     if not isinstance(value, dict):
         return "-"
+    if str(value.get("state")).startswith("unavailable"):
+        return "off"
     used, limit = value.get("bytes"), value.get("limit_bytes")
     if not isinstance(used, int):
         return "-"

@@ -13,7 +13,9 @@ from mlx_lm.utils import _download
 
 from omlx_cache.integrations.mlx_lm.server.names import labels, no_such_model
 from omlx_cache.settings import CacheSettings
+from omlx_cache.store import BlockStore
 from omlx_cache.tools.places import is_missing_folder
+from omlx_cache_storage.cold.health import UNAVAILABLE
 from omlx_cache_storage.errors import CacheError
 
 _log = logging.getLogger(__name__)
@@ -28,16 +30,28 @@ class CannotKeep(CacheError):
 
 
 def check_cold_dir(settings: CacheSettings) -> None:
-    """Raise CannotKeep, in one line, unless files can be made in the cold directory.
+    """Raise CannotKeep, in one line, for a cold directory that no store could open, as far as that
+    can be told without making it.
 
     A full disk is no reason: it may have room later. Writes nothing.
     """
     trouble = settings.cold_dir_trouble()
     if trouble:
-        raise CannotKeep(
-            f"nothing can be kept in {settings.cold_dir}: {trouble}; "
-            "name another place with --cold-dir, or keep all in memory with --hot-cache-only"
-        )
+        raise _cannot_keep(settings, trouble)
+
+
+def check_opened(store: BlockStore) -> None:
+    """Raise CannotKeep when a store that was opened just now could not have its directory."""
+    cold = store.stats().cold
+    if cold is not None and cold.state.startswith(UNAVAILABLE):
+        raise _cannot_keep(store.settings, cold.state.removeprefix(UNAVAILABLE))
+
+
+def _cannot_keep(settings: CacheSettings, trouble: str) -> CannotKeep:
+    return CannotKeep(
+        f"nothing can be kept in {settings.cold_dir}: {trouble}; "
+        "name another place with --cold-dir, or keep all in memory with --hot-cache-only"
+    )
 
 
 @contextmanager

@@ -23,9 +23,11 @@ from omlx_cache.integrations.mlx_lm.server.inventory import inventory
 from omlx_cache.integrations.mlx_lm.server.leaving import last_words, unwritten
 from omlx_cache.integrations.mlx_lm.server.limits import Limits
 from omlx_cache.integrations.mlx_lm.server.loading import (
+    CannotKeep,
     CannotLoad,
     WatchedProvider,
     check_cold_dir,
+    check_opened,
 )
 from omlx_cache.integrations.mlx_lm.server.responses import (
     MeasuredResponseGenerator,
@@ -79,8 +81,9 @@ def serve(
         store = BlockStore(cache_settings, name="serve")
         store.service = _service(args, settings, bound)
         try:
+            check_opened(store)
             return _Serving(args, store, limits, drain_seconds, signals).run(bound)
-        except (CannotLoad, OSError) as error:
+        except (CannotLoad, CannotKeep, OSError) as error:
             # Told here, because the caller may only end the process now, not unwind.
             sys.stderr.write(f"omlx-cache: {error}\n")
             store.close(CLOSE_SECONDS)
