@@ -101,6 +101,9 @@ def test_a_port_that_somebody_listens_on_is_named(models: dict[str, Path]) -> No
         port = taken.getsockname()[1]
         done = start("--port", str(port), "--model", str(models["dense"]))
     assert_one_line(done, f"omlx-cache: cannot listen on 127.0.0.1, port {port}: Address already")
+    assert done.stderr.endswith(
+        "; `omlx-cache ps` shows running servers, and --port takes another\n"
+    )
 
 
 def test_a_host_that_nobody_knows_is_named(models: dict[str, Path]) -> None:
