@@ -16,7 +16,12 @@ _HEADERS = ("PID", "STORE", "UP", "MODELS", "HOT", "COLD", "PENDING", "SESSIONS"
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser("ps", help="list the running stores")
+    parser = subparsers.add_parser(
+        "ps",
+        help="list the running stores",
+        description="Lists this user's running stores with their models and what memory and disk "
+        "hold, each of its budget; off is a disk that cannot be used.",
+    )
     add_store_options(parser)
     add_format_option(parser)
 
