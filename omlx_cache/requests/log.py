@@ -23,8 +23,8 @@ REMEMBERED = 512
 class AskedRequest:
     """One request, noted while it goes on; any thread may call, and no method raises.
 
-    Mutable: `_record` and `_explanation` are replaced, guarded by the log's lock; `_walked` belongs
-    to the thread that looks up.
+    Mutable: `_record` and `_explanation` are replaced, guarded by the log's lock; `_walked` and
+    `_began` belong to the thread that looks up.
     """
 
     def __init__(self, log: "RequestLog", record: RequestRecord, work: RequestWork) -> None:
@@ -49,6 +49,14 @@ class AskedRequest:
     def explanation(self) -> Explanation | None:
         """Why no more was restored; None before `restored`."""
         return self._explanation
+
+    @uninterrupted
+    def arrived(self, began: float) -> None:
+        """Say that it was there before it was noted: at `began`, by `time.perf_counter`. Its start
+        and its total count from then."""
+        earlier = max(0.0, self._began - began)
+        self._began -= earlier
+        self._note(asked_at=self._record.asked_at - earlier)
 
     def walked(self, walked: Walked) -> None:
         """Say along which keys the prompt was looked up, before `restored`: what explains it."""

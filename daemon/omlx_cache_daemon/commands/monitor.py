@@ -35,7 +35,13 @@ _COLUMNS = (
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser("monitor", help="show each request of a store as it ends")
+    parser = subparsers.add_parser(
+        "monitor",
+        help="show each request of a store as it ends",
+        description="Prints a line for each request: tokens from memory and disk, tokens computed, "
+        "where its time went (TOTAL counts from its arrival), and why no more was "
+        "restored. Ctrl-C ends it.",
+    )
     parser.add_argument("--begin", action="store_true", help="show each as it begins, too")
     add_store_options(parser)
     add_format_option(parser)

@@ -16,7 +16,12 @@ from omlx_cache_daemon.watching import Lines, ask, until_interrupted
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser("stats", help="show what a store counts and holds")
+    parser = subparsers.add_parser(
+        "stats",
+        help="show what a store counts and holds",
+        description="Shows the counters of one running store since its start, and what its tiers "
+        "hold; with --watch, what happens each second.",
+    )
     parser.add_argument(
         "--watch",
         type=positive_seconds,

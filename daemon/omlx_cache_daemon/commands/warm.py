@@ -23,9 +23,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="prefill prompts ahead, for a server to restore",
         description="Prefills prompts and writes their cache to the cold tier. FILE is JSON "
         "Lines, a chat or a text per line, or with any other suffix one raw text. A second run "
-        "computes nothing. A running server with this model and directory does it, and its own "
-        "template and flags count; give the model and cache flags that it was started with, or "
-        "none for the only one.",
+        "computes at most one token of each prompt. A running server with this model and "
+        "directory does it, and its own template and flags count; give the model and cache flags "
+        "that it was started with, or none for the only one.",
     )
     parser.add_argument("file", type=Path, metavar="FILE")
     add_model(parser)

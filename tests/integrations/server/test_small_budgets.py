@@ -7,26 +7,6 @@ from kit.tinylm import serve_ours
 from .conftest import SYSTEM, ask
 
 
-def test_a_refused_directory_is_named_once_at_the_start_and_once_at_the_end(
-    models: dict[str, Path], tmp_path: Path, forks: None
-) -> None:
-    cold = tmp_path / "cold"
-    cold.mkdir()
-    (cold / "letter").write_text("mine")
-    cold.chmod(0o777)
-    server = serve_ours(tmp_path, "--model", str(models["dense"]), forked=True)
-    try:
-        start = server.text()
-        ask(server, models["dense"], [{"role": "user", "content": SYSTEM * 3}], max_tokens=4)
-    finally:
-        code = server.stop()
-    assert start.count("chmod 700") == 1, start
-    last = [line for line in server.text().splitlines() if "on the disk" in line][-1]
-    assert code == 1
-    assert "Not everything is on the disk (cold tier: unavailable" in last
-    assert "chmod 700" in last
-
-
 def test_the_request_s_line_names_the_setting_that_is_too_small(
     models: dict[str, Path], tmp_path: Path, forks: None
 ) -> None:
