@@ -90,6 +90,7 @@ class AskedRequest:
     def held(self, seconds: float) -> None:
         """Note that it waited for another request's blocks."""
         self._note(held_seconds=self._record.held_seconds + seconds)
+        self._work.held(seconds)
 
     @uninterrupted
     def ended(self, generated: int) -> None:
