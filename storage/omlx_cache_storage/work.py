@@ -57,8 +57,8 @@ class WorkTotals(NamedTuple):
 @dataclass(slots=True)
 class _Model:
     """One model's work. `known` was measured before; `saved_at` of `tokens` had been measured when
-    its rate was kept last. `unpriced_tokens` were restored at a cost of `unpriced_seconds` before any
-    rate was known; whatever else was restored is in `saved`, priced once."""
+    its rate was kept last. `unpriced_tokens` were restored at a cost of `unpriced_seconds` before
+    any rate was known; whatever else was restored is in `saved`, priced once."""
 
     label: str
     namespace: str
