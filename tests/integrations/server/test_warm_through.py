@@ -1,8 +1,8 @@
 """`omlx-cache warm` while a server runs: the server does it, or is said to see it later."""
 
 import json
-import re
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
