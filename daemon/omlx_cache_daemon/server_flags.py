@@ -30,7 +30,6 @@ SETTINGS = {
     "snapshot_bytes": "budget of live recurrent snapshots",
     "snapshot_stride": "tokens between regular snapshots of recurrent state",
     "min_free_memory_bytes": "memory that stays free: the hot tier gives back first",
-    "prompt_history_bytes": "memory of what prompts were, for why",
     "socket": "control socket: auto, off or a path",
 }
 

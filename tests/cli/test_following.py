@@ -13,15 +13,6 @@ from omlx_cache_storage.stats import Counters
 
 REMEMBERED = 8
 LIMIT = 3
-NewLog = Callable[..., RequestLog]
-
-
-@pytest.fixture(scope="module")
-def new_log() -> Iterator[NewLog]:
-    """Makes logs of their own, with a store's explainer."""
-    with BlockStore(CacheSettings(hot_cache_only=True, socket="off")) as store:
-        explainer = store.requests.explainer
-        yield lambda *most: RequestLog(Counters(), explainer, *most)
 
 
 @pytest.fixture
