@@ -334,6 +334,7 @@ class BlockStore(Tiers):
             if self._parts.ended:
                 return True
             self._closed = True
+        self.requests.wait_until_told(timeout)
         clean = self._parts.close(max(0.0, deadline - time.monotonic()))
         # Only now: one that was interrupted is closed again at the end of the process.
         self._finalizer.detach()

@@ -61,7 +61,7 @@ def chosen_place(args: argparse.Namespace) -> Place:
     directory = offline_directory(args)
     if directory is not None:
         return Place(directory, _users(directory, args.timeout))
-    client = the_one(args)
+    client = the_one(args, on_disk=True)
     used = _directory(as_map(client.call("ps")))
     if used is None:
         return Place(None, (client,))

@@ -1,5 +1,6 @@
 """The latest requests of a store, bounded: what `monitor`, `why` and a server's log line read."""
 
+import math
 import threading
 import time
 from collections import deque
@@ -12,12 +13,14 @@ from omlx_cache.requests.explainer import Explainer, Walked
 from omlx_cache.requests.explanation import Explanation
 from omlx_cache.requests.habits import Habits
 from omlx_cache.requests.record import RequestRecord
-from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.stats import Counters
 from omlx_cache_storage.work import RequestWork
 
 REMEMBERED = 512
+FOLLOWED_SECONDS = 1.0
+"""Who asked for records so lately is believed to ask again, and is waited for so long."""
 
 
 class AskedRequest:
@@ -98,6 +101,7 @@ class AskedRequest:
     def held(self, seconds: float) -> None:
         """Note that it waited for another request's blocks."""
         self._note(held_seconds=self._record.held_seconds + seconds)
+        self._work.held(seconds)
 
     @uninterrupted
     def ended(self, generated: int) -> None:
@@ -105,6 +109,7 @@ class AskedRequest:
         if self._record.total_seconds is None:
             seconds = time.perf_counter() - self._began
             self._note(generated_tokens=generated, total_seconds=seconds)
+            self._log.untold()
             self._log.habits.ended(self._record)
 
     def _note(self, **values: float | str | None) -> None:
@@ -121,8 +126,10 @@ class RecordPage(NamedTuple):
 
 
 class RequestLog:
-    """Remembers the latest 512 requests. Any thread may call. `lock` guards `_latest`, `_count` and
-    the records, and is held over no I/O; the explainer's history and the habits guard themselves.
+    """Remembers the latest 512 requests. Any thread may call. `lock` guards `_latest`, `_count`,
+    the records, `_followed` (when somebody asked for a page last) and `_untold` (a request has
+    ended since a page without news was given), and is held over no I/O; the explainer's history and
+    the habits guard themselves.
     """
 
     def __init__(self, counters: Counters, explainer: Explainer, most: int = REMEMBERED) -> None:
@@ -130,6 +137,9 @@ class RequestLog:
         self.explainer = explainer
         self.habits = Habits()
         self.lock = threading.Lock()
+        self._asked = threading.Condition(self.lock)
+        self._followed = -math.inf
+        self._untold = False
         self._latest: deque[AskedRequest] = deque(maxlen=most)
         self._count = 0
 
@@ -159,15 +169,40 @@ class RequestLog:
         with these numbers: a reader that asks so again and again sees each request end, or that it
         was forgotten. A negative `after` is behind the latest: those that are under way."""
         with self.lock:
-            known = [asked.record for asked in self._latest]
-            count = self._count
+            page = self._page(after, open_numbers, limit)
+            self._followed = time.monotonic()
+            # Who asks in vain has received what was told before.
+            if all(record.total_seconds is None for record in page.records):
+                self._untold = False
+                self._asked.notify_all()
+        return page
+
+    def _page(self, after: int, open_numbers: Collection[int], limit: int) -> RecordPage:
+        known = [asked.record for asked in self._latest]
         if after < 0:
             under_way = [record for record in known if record.total_seconds is None]
-            return RecordPage(count, tuple(under_way))
+            return RecordPage(self._count, tuple(under_way))
         older = [r for r in known if r.number <= after and r.number in open_numbers]
         newer = [r for r in known if r.number > after][:limit]
-        upto = newer[-1].number if newer else count
+        upto = newer[-1].number if newer else self._count
         return RecordPage(upto, (*older, *newer))
+
+    @uninterrupted
+    def untold(self) -> None:
+        """Note that a request has ended."""
+        with self.lock:
+            self._untold = True
+
+    def wait_until_told(self, timeout: float) -> None:
+        """Block until somebody who follows the requests knows how the last ones ended, for a second
+        or `timeout` at most; returns at once when nobody does."""
+
+        def turn(seconds: float | None) -> bool:
+            with self.lock:
+                return self._asked.wait_for(lambda: not self._untold, seconds)
+
+        if time.monotonic() - self._followed < FOLLOWED_SECONDS:
+            wait_in_turns(turn, min(timeout, FOLLOWED_SECONDS))
 
     @uninterrupted
     def records(self, after: int = 0) -> list[RequestRecord]:

@@ -41,6 +41,7 @@ def test_an_embedded_store_answers_every_command(
 ) -> None:
     ping = json.loads(cli("ping", "--format", "json").out)
     assert (ping["pid"], ping["name"]) == (embedded.pid, "embedded")
+    assert "saved_seconds (estimate)" in cli("stats").out
     assert json.loads(cli("stats", "--format", "json").out)["hot"]["limit_bytes"] == 2**26
     assert json.loads(cli("ps", "--format", "json").out)[0]["hot"]["limit_bytes"] == 2**26
     assert "64 MiB" in cli("ps").out

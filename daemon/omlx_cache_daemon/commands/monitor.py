@@ -55,6 +55,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _monitor(client: Client, *, begin: bool, as_json: bool) -> None:
     follower, lines = Follower(), Lines(_COLUMNS)
+    if not as_json:
+        # So that it is seen to wait.
+        lines.begin()
 
     def look() -> None:
         while True:

@@ -53,9 +53,13 @@ def render(stats: Mapping[str, object]) -> str:
     parts = [facts((name, quantity(name, value)) for name, value in plain)] if plain else []
     for name, value in stats.items():
         if isinstance(value, dict):
-            pairs = ((path, quantity(path, leaf)) for path, leaf in _leaves(value))
+            pairs = ((_titled(path), quantity(path, leaf)) for path, leaf in _leaves(value))
             parts.append(f"{name}\n{facts(pairs, indent='  ')}")
     return "\n".join(parts)
+
+
+def _titled(name: str) -> str:
+    return f"{name} (estimate)" if name == "saved_seconds" else name
 
 
 def _leaves(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:

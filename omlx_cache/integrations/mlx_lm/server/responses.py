@@ -107,7 +107,10 @@ class ServerPromptCache(TieredPromptCache):
         block = self._store.settings.block_size
         if fit is None or count // block * block <= fit.tokens:
             return ""
-        return f", {count - fit.tokens} not kept (no_room: {fit.setting})"
+        if fit.held > fit.tokens and count // block * block <= fit.held:
+            return f", {count - fit.tokens} not on the disk (no_room: {fit.setting})"
+        kept = max(fit.tokens, fit.held)
+        return f", {count - kept} not kept (no_room: {fit.setting})"
 
 
 class _Lent(NamedTuple):
