@@ -57,11 +57,14 @@ def test_no_padding_is_believed_of_a_row_whose_window_has_moved_on() -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[BlockStore]:
-    with BlockStore(settings(tmp_path, hot_cache_only=True, share_wait_seconds=0)) as store:
+    budgets = {"hot_bytes": "1MiB", "queue_bytes": "512KiB", "cold_bytes": "4MiB"}
+    with BlockStore(settings(tmp_path, share_wait_seconds=0, **budgets)) as store:
         yield store
 
 
-def test_every_window_that_a_busy_batch_stores_is_the_uninterrupted_one(store: BlockStore) -> None:
+def test_every_window_that_a_busy_batch_stores_in_little_room_is_the_uninterrupted_one(
+    store: BlockStore,
+) -> None:
     model = zoo.build("gemma3_text")
     model.set_dtype(mx.float32)
     cache = PrefixCache(model, store)
