@@ -11,10 +11,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
 from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
-from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens
+from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, shared_length
 
 STALLED_SECONDS = 120.0
 """A flight without progress for so long is not waited for any more: nobody may be computing it."""
@@ -102,7 +100,7 @@ class Flight:
 
     def goal(self, tokens: Tokens) -> int:
         """Return how far a prompt could be restored when this one has passed; the lock is held."""
-        shared = _shared(self._tokens, tokens)
+        shared = shared_length(self._tokens, tokens)
         if self._stops is None:
             return shared // self._size * self._size
         if self._bends and shared > self._reached:
@@ -111,7 +109,7 @@ class Flight:
 
     def computed(self, tokens: Tokens) -> int:
         """Return how far a prompt could be restored by now; the lock is held."""
-        shared = min(_shared(self._tokens, tokens), self._reached)
+        shared = min(shared_length(self._tokens, tokens), self._reached)
         if self._stops is None:
             return shared // self._size * self._size
         return max((stop for stop in self._stops if stop <= shared), default=0)
@@ -263,10 +261,3 @@ class Flights:
 def _restorable(chain: KeyChain) -> Tokens:
     """Return the tokens that a restore may bring: the last one is always computed."""
     return chain.tokens[: max(0, len(chain) - 1)]
-
-
-def _shared(one: Tokens, other: Tokens) -> int:
-    """Return how many leading tokens are equal."""
-    length = min(len(one), len(other))
-    differs = np.flatnonzero(one[:length] != other[:length])
-    return int(differs[0]) if len(differs) else length

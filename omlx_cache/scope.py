@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, UnsupportedCache
+from omlx_cache.adapters.extracted import extracted
 from omlx_cache.codecs import CodecPolicy
 from omlx_cache.commit.admission import PageSink
 from omlx_cache.commit.budgets import Budgets
@@ -279,7 +280,7 @@ class Scope:
             return CommitResult.none(reasons.LAYOUT_CHANGED)
         staging = Staging(self.store.counters, self.store.settings.snapshot_bytes)
         try:
-            layout = layout_of(prompt_cache)
+            layout = layout_of(extracted(prompt_cache))
             stops = self._stops(0, len(chain) + 1)
             committer = self.committer(
                 chain, staging, prompt_length=prompt_length, stops=stops, along=along

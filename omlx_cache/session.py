@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
+from omlx_cache.adapters.extracted import extracted
 from omlx_cache.arrays.mlxio import evaluate
 from omlx_cache.begun import Begun, listed
 from omlx_cache.commit.committer import Committer
@@ -430,7 +431,7 @@ class Session:
         if self._layout is None or prompt_cache is None or prompt_cache is self.prompt_cache:
             return self._layout
         try:
-            layout = layout_of(prompt_cache)
+            layout = layout_of(extracted(prompt_cache))
         except UnsupportedCache as error:
             self._counters.skip(reasons.word(unsupported(error)))
             return None

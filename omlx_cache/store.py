@@ -255,10 +255,10 @@ class BlockStore(Tiers):
         return result_of(self.read_pool.submit(super().meta, page))
 
     def clear(self, namespace: BlockKey, timeout: float = FLUSH_SECONDS) -> int:
-        """`Tiers.clear`; Ctrl-C ends the wait for a disk that hangs, and the deletion goes on."""
+        """`Tiers.clear`; also forgets prompts. Ctrl-C ends the wait, and the deletion goes on."""
+        self.requests.forget(namespace)
         with deferred:
-            clear = partial(super().clear, namespace, timeout)
-            return on_another_thread(clear, "omlx-cache-clear")
+            return on_another_thread(partial(super().clear, namespace, timeout), "omlx-cache-clear")
 
     def choose(self, asked: Pruning) -> Chosen:
         """Return the pages that `prune` would delete; reads the documents of namespaces."""
@@ -349,6 +349,7 @@ class BlockStore(Tiers):
             if self._parts.ended:
                 return True
             self._closed = True
+        self.requests.wait_until_told(timeout)
         clean = self._parts.close(max(0.0, deadline - time.monotonic()))
         # Only now: one that was interrupted is closed again at the end of the process.
         self._finalizer.detach()

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Protocol, TypeAlias, cast
+from typing import NoReturn, Protocol, TypeAlias, cast
 
 from omlx_cache import __version__
 from omlx_cache.settings.environment import refusal, refuse_unknown
@@ -39,8 +39,16 @@ class Command(Protocol):
     def run(self, args: argparse.Namespace) -> int: ...
 
 
+class _Parser(argparse.ArgumentParser):
+    """Complains in one line: the usage of a command with fifty flags would hide it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UsageError, with where to read more."""
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; a wrong command line raises SystemExit(2)."""
+    """Run a command and return its exit code; --help and --version raise SystemExit."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     return _guarded(lambda: _run(arguments))
 
@@ -50,7 +58,7 @@ def _run(arguments: Sequence[str]) -> int:
     if arguments and not arguments[0].startswith("-") and arguments[0] not in names:
         raise UsageError(refusal("command", arguments[0], names))
     loaded = {name: _load(name) for name in _wanted(arguments)}
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = _Parser(
         prog="omlx-cache",
         description="Keeps the prefixes of prompts, and shows what it keeps.",
         epilog="Exit codes: 0 done, 1 failure, 2 usage, 69 no store answers, 78 bad configuration.",
@@ -59,16 +67,28 @@ def _run(arguments: Sequence[str]) -> int:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in loaded.values():
         command.add_parser(subparsers)
+    if len(loaded) == 1:
+        # First, since the value behind an unknown flag would be taken for a positional argument.
+        _refuse_unknown_flags(subparsers.choices[next(iter(loaded))], arguments)
     args, rest = parser.parse_known_args(arguments)
     if rest:
-        flag = next((word.partition("=")[0] for word in rest if word.startswith("-")), None)
-        if flag is None:
-            parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        usage = subparsers.choices[args.command].format_usage()
-        raise UsageError(refusal("flag", flag, re.findall(r"--[a-z-]+", usage)))
+        subparsers.choices[args.command].error(f"unrecognized arguments: {' '.join(rest)}")
     # Here for every command: one that needs no setting would not notice a misspelt name.
     refuse_unknown(SETTING_NAMES, (), os.environ)
     return loaded[args.command].run(args)
+
+
+def _refuse_unknown_flags(command: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Raise UsageError for the first flag that a command does not have, nor one that begins so."""
+    known = re.findall(r"--[a-z][a-z-]*", command.format_help())
+    for word in arguments:
+        flag = word.partition("=")[0]
+        if word == "--":
+            return
+        # A text with a space in it is a value, whatever it begins with.
+        is_flag = flag.startswith("--") and " " not in flag
+        if is_flag and flag != "--version" and not any(name.startswith(flag) for name in known):
+            raise UsageError(refusal("flag", flag, known))
 
 
 def command_names() -> list[str]:

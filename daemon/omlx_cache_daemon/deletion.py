@@ -49,7 +49,7 @@ def add_deletion_options(parser: argparse.ArgumentParser) -> None:
     """Add --yes, --dry-run and what chooses the place."""
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--dry-run", action="store_true", help="say what would be deleted")
-    add_source_options(parser)
+    add_source_options(parser, "delete in this directory and ask no store")
     parser.set_defaults(timeout=_TIMEOUT_SECONDS)
 
 
@@ -61,7 +61,7 @@ def chosen_place(args: argparse.Namespace) -> Place:
     directory = offline_directory(args)
     if directory is not None:
         return Place(directory, _users(directory, args.timeout))
-    client = the_one(args)
+    client = the_one(args, on_disk=True)
     used = _directory(as_map(client.call("ps")))
     if used is None:
         return Place(None, (client,))

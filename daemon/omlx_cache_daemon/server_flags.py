@@ -21,6 +21,7 @@ SETTINGS = {
     "restore_wait_seconds": "how long a begun restore is waited for",
     "restore_wait_seconds_per_token": "the same for each token of the prompt",
     "share_wait_seconds": "how long a request waits for another that computes its prefix; 0: not",
+    "prompt_history_bytes": "memory for tokens of recent prompts, which `why` compares; 0: none",
     "durability": "none, fsync or full",
     "codec": "how pages are encoded in both tiers",
     "cold_codec": "how pages are encoded on disk only",
@@ -73,15 +74,30 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         metavar="JSON",
         help="arguments of the template, such as enable_thinking",
     )
-    group.add_argument("--prefill-step-size", type=int, default=2048, metavar="N")
+    group.add_argument(
+        "--prefill-step-size",
+        type=int,
+        default=2048,
+        metavar="N",
+        help="tokens of a prompt that are computed at once (default: %(default)s)",
+    )
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
     """Add the rest of `mlx_lm.server`'s flags, with its defaults."""
     group = parser.add_argument_group("server", "As mlx_lm.server has them.")
-    group.add_argument("--host", default="127.0.0.1")
-    group.add_argument("--port", type=_port, default=8080, help="0 for any free port")
-    group.add_argument("--allowed-origins", type=lambda text: text.split(","), default="*")
+    group.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
+    )
+    group.add_argument(
+        "--port", type=_port, default=8080, help="0 for any free port (default: %(default)s)"
+    )
+    group.add_argument(
+        "--allowed-origins",
+        type=lambda text: text.split(","),
+        default="*",
+        help="of browsers, with commas between (default: %(default)s)",
+    )
     group.add_argument(
         "--log-level",
         action=_Given,
@@ -90,14 +106,58 @@ def add_server(parser: argparse.ArgumentParser) -> None:
         help="of everything that is logged; by default OMLX_CACHE_LOG_LEVEL, else %(default)s",
     )
     group.add_argument("--draft-model", help="a model for speculative decoding")
-    group.add_argument("--num-draft-tokens", type=int, default=3, metavar="N")
-    group.add_argument("--temp", type=float, default=0.0)
-    group.add_argument("--top-p", type=float, default=1.0)
-    group.add_argument("--top-k", type=int, default=0)
-    group.add_argument("--min-p", type=float, default=0.0)
-    group.add_argument("--max-tokens", type=int, default=512, metavar="N")
-    group.add_argument("--decode-concurrency", type=int, default=32, metavar="N")
-    group.add_argument("--prompt-concurrency", type=int, default=8, metavar="N")
+    group.add_argument(
+        "--num-draft-tokens",
+        type=int,
+        default=3,
+        metavar="N",
+        help="tokens that it drafts at once (default: %(default)s)",
+    )
+    group.add_argument(
+        "--temp",
+        type=float,
+        default=0.0,
+        help="temperature of requests that name none (default: %(default)s)",
+    )
+    group.add_argument(
+        "--top-p",
+        type=float,
+        default=1.0,
+        help="top-p of requests that name none (default: %(default)s)",
+    )
+    group.add_argument(
+        "--top-k",
+        type=int,
+        default=0,
+        help="top-k of requests that name none; 0: all (default: %(default)s)",
+    )
+    group.add_argument(
+        "--min-p",
+        type=float,
+        default=0.0,
+        help="min-p of requests that name none (default: %(default)s)",
+    )
+    group.add_argument(
+        "--max-tokens",
+        type=int,
+        default=512,
+        metavar="N",
+        help="tokens of an answer to a request that names no limit (default: %(default)s)",
+    )
+    group.add_argument(
+        "--decode-concurrency",
+        type=int,
+        default=32,
+        metavar="N",
+        help="answers that are computed at once (default: %(default)s)",
+    )
+    group.add_argument(
+        "--prompt-concurrency",
+        type=int,
+        default=8,
+        metavar="N",
+        help="prompts that are computed at once (default: %(default)s)",
+    )
     group.add_argument(
         "--prompt-cache-size",
         type=int,
@@ -112,8 +172,20 @@ def add_server(parser: argparse.ArgumentParser) -> None:
         help="memory for the prompt cache and the requests under way together",
     )
     group.add_argument("--kv-bits", type=int, metavar="BITS", help="pack KV; disables batching")
-    group.add_argument("--kv-group-size", type=int, default=64, metavar="N")
-    group.add_argument("--quantized-kv-start", type=int, default=5000, metavar="N")
+    group.add_argument(
+        "--kv-group-size",
+        type=int,
+        default=64,
+        metavar="N",
+        help="values that share a scale (default: %(default)s)",
+    )
+    group.add_argument(
+        "--quantized-kv-start",
+        type=int,
+        default=5000,
+        metavar="N",
+        help="tokens from which on KV is packed (default: %(default)s)",
+    )
     group.add_argument("--pipeline", action="store_true", help="instead of tensor parallelism")
 
 

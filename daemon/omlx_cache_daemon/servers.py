@@ -33,6 +33,7 @@ class Server:
     """A server that answers requests at `url`; `client` is its control socket."""
 
     client: Client
+    pid: int | None
     title: str
     url: str
     cold_dir: str | None
@@ -64,7 +65,7 @@ def find_servers(wanted: Wanted) -> Found:
             continue
         url, trouble = _url(info), _mismatch(info, theirs, wanted)
         if url is not None and not trouble:
-            found.servers.append(Server(client, title(info), url, cold_dir))
+            found.servers.append(Server(client, store.pid, title(info), url, cold_dir))
         elif shares:
             found.others.append(f"{title(info)} uses this directory, {trouble}")
     return found

@@ -8,12 +8,12 @@ from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.stores import add_store_options, passed_over, running
 
 
-def add_source_options(parser: argparse.ArgumentParser) -> None:
+def add_source_options(
+    parser: argparse.ArgumentParser, cold_dir_help: str = "read this directory and ask no store"
+) -> None:
     """Add the options that choose a store, and --cold-dir."""
     add_store_options(parser)
-    parser.add_argument(
-        "--cold-dir", type=Path, metavar="DIR", help="read this directory and ask no store"
-    )
+    parser.add_argument("--cold-dir", type=Path, metavar="DIR", help=cold_dir_help)
 
 
 def offline_directory(args: argparse.Namespace) -> Path | None:

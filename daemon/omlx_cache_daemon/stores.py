@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,9 +68,18 @@ def passed_over() -> list[str]:
     return [_place(directory) for directory in search_places() if why_unseen(directory)]
 
 
-def the_one(args: argparse.Namespace) -> Client:
-    """Return a client of the store that the command line means; raises UsageError for several."""
+def the_one(args: argparse.Namespace, *, on_disk: bool = False) -> Client:
+    """Return a client of the store that the command line means; raises UsageError for several.
+
+    With `on_disk` the only one with a directory is meant, which is said on standard error.
+    """
     stores = chosen(args)
+    if on_disk and len(stores) > 1:
+        keeping = [store for store in stores if _may_have_directory(store)]
+        if len(keeping) == 1:
+            others = ", ".join(f"--pid {store.pid}" for store in stores if store not in keeping)
+            sys.stderr.write(f"omlx-cache: passed over, without a directory: {others}\n")
+            stores = keeping
     if len(stores) > 1:
         lines = "\n".join(f"  {_introduce(store)}" for store in stores)
         raise UsageError(f"{len(stores)} stores are running; choose one:\n{lines}")
@@ -95,6 +105,15 @@ def _known(environ: Mapping[str, str]) -> Iterator[RunningStore]:
 def _place(directory: Path) -> str:
     why = why_unseen(directory)
     return f"{directory}, which {why}" if why else str(directory)
+
+
+def _may_have_directory(store: RunningStore) -> bool:
+    """False for a store that says that it keeps nothing on a disk."""
+    try:
+        reply = store.client(_INTRODUCTION_SECONDS).call("ps")
+    except (NobodyThere, ControlError):
+        return True
+    return not isinstance(reply, dict) or bool(reply.get("cold"))
 
 
 def _introduce(store: RunningStore) -> str:

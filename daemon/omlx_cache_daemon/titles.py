@@ -12,7 +12,7 @@ def place(reply: Mapping[str, object]) -> str:
     name = text(reply.get("name") or "store")
     if not isinstance(port, int):
         return name
-    return f"{name} :{port}" + ("" if service.get("url") else " (starting)")
+    return f"{name} :{port}" + ("" if service.get("url") else " (loading)")
 
 
 def models(reply: Mapping[str, object]) -> str:

@@ -46,11 +46,18 @@ class Lines:
     def __init__(self, columns: Sequence[tuple[str, int]]) -> None:
         self._columns = columns
         self._printed = 0
+        self._begun = False
+
+    def begin(self) -> None:
+        """Print the headers at once, before there is a row."""
+        line = self._line([header for header, _ in self._columns])
+        sys.stdout.write(f"\x1b[1m{line}\x1b[0m\n" if uses_styles(sys.stdout) else f"{line}\n")
+        sys.stdout.flush()
+        self._begun = True
 
     def print(self, cells: Sequence[object]) -> None:
-        if self._printed % HEADER_EVERY == 0:
-            line = self._line([header for header, _ in self._columns])
-            sys.stdout.write(f"\x1b[1m{line}\x1b[0m\n" if uses_styles(sys.stdout) else f"{line}\n")
+        if self._printed % HEADER_EVERY == 0 and (self._printed or not self._begun):
+            self.begin()
         self._printed += 1
         sys.stdout.write(self._line(cells) + "\n")
 

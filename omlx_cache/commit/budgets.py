@@ -4,7 +4,7 @@ import logging
 from typing import NamedTuple
 
 from omlx_cache.settings import CacheSettings
-from omlx_cache.settings.sizes import format_size
+from omlx_cache.settings.sizes import format_size, parse_size
 
 _log = logging.getLogger(__name__)
 
@@ -16,10 +16,12 @@ _UNITS = ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"))
 
 
 class Fit(NamedTuple):
-    """How many tokens of a sequence can be kept at most, and the setting that says so."""
+    """How many tokens of a sequence can be kept for good, and the setting that says so; `held` of
+    them stay in memory, for as long as nothing else wants it."""
 
     tokens: int
     setting: str
+    held: int
 
 
 class Budgets:
@@ -39,6 +41,7 @@ class Budgets:
         self._stride = settings.snapshot_stride
         self._block = settings.block_size
         self._memory = settings.hot_bytes or settings.queue_bytes
+        self._retained = settings.hot_bytes
         self._memory_name = "hot_bytes" if settings.hot_bytes else "queue_bytes"
         self._cold = None if settings.hot_cache_only else settings.cold_bytes
         self._queue = self._memory if self._cold is None else settings.queue_bytes
@@ -58,21 +61,33 @@ class Budgets:
                 self._tell(
                     name,
                     f"{name} ({format_size(size)}) is smaller than one page of {self._label} "
-                    f"({format_size(nbytes)} for {what}): none is kept; "
-                    f"{name}={enough(16 * nbytes)} would hold some",
+                    f"({format_size(nbytes)} for {what}): none is {self._where(name)}; "
+                    f"{name}={self._some(name, nbytes)} would hold some",
                 )
+
+    def _where(self, setting: str) -> str:
+        return "kept" if setting == self._memory_name else "written to the disk"
+
+    def _some(self, setting: str, nbytes: int) -> str:
+        """Return a size for a few pages; of a queue no more than the memory that it is part of."""
+        wanted = enough(16 * nbytes)
+        if setting == self._memory_name or not nbytes <= self._memory < parse_size(wanted):
+            return wanted
+        all_of_it = format_size(self._memory).replace(" ", "")
+        return all_of_it if parse_size(all_of_it) == self._memory else str(self._memory)
 
     def fit(self) -> Fit | None:
         """Return how much of the longest sequence can be kept; None before a block was seen."""
         if not self._block_bytes:
             return None
+        held = self._retained // self._block_bytes * self._block
         if self._block_bytes > min(self._memory, self._queue):
             name = self._memory_name if self._block_bytes > self._memory else "queue_bytes"
-            return Fit(0, name)
+            return Fit(0, name, held)
         if self._cold is None:
-            return Fit(self._memory // self._block_bytes * self._block, self._memory_name)
+            return Fit(self._memory // self._block_bytes * self._block, self._memory_name, held)
         blocks = max(0, self._cold - DIRECTORY_BYTES) // (self._block_bytes + FILE_BYTES)
-        return Fit(blocks * self._block, "cold_bytes")
+        return Fit(blocks * self._block, "cold_bytes", held)
 
     def sequence(self, tokens: int, *, lost: bool = False) -> None:
         """Note a sequence that was handed over in full; `lost`: some of it found no room."""

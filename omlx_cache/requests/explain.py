@@ -12,6 +12,8 @@ from omlx_cache_storage.keys import Tokens
 BEFORE, AFTER = 24, 16
 """Tokens of an excerpt before the place where two prompts part, and behind it."""
 
+LEAST_SHARED = 8
+"""Prompts that share fewer tokens have only the beginning of their template in common."""
 
 _ABOUT_PROMPTS = (
     reasons.NEW_TEXT,
@@ -55,7 +57,7 @@ def explain(met: Met, known: Known, tokens: Tokens) -> Explanation:
     """Return the reason why no more was restored; reads nothing."""
     reason, detail = _reason(met, known)
     near, gone, other = known.nearest, known.departure, known.elsewhere
-    if reason not in _ABOUT_PROMPTS:
+    if reason not in _ABOUT_PROMPTS or (reason == reasons.NEW_TEXT and not _is_telling(near)):
         near = None
     said = reason in (reasons.MODEL_CHANGED, reasons.SETTINGS_CHANGED)
     left = reason == reasons.EVICTED
@@ -101,9 +103,10 @@ def _reason(met: Met, known: Known) -> tuple[str | None, str]:
             changed = known.elsewhere.is_model
             return reasons.MODEL_CHANGED if changed else reasons.SETTINGS_CHANGED, ""
         return (reasons.NEW_TEXT if known.remembers else reasons.ABSENT), ""
-    if near.continued:
-        return reasons.NEW_TEXT, ""
-    return (reasons.DIVERGED if near.opening is None else reasons.REWRITTEN), ""
+    if near.opening is not None:
+        return reasons.REWRITTEN, ""
+    # What lies behind the place was never asked for, unless it is the other prompt's, moved.
+    return (reasons.DIVERGED if near.alike and not near.continued else reasons.NEW_TEXT), ""
 
 
 def _without_point(met: Met, known: Known) -> tuple[str, str]:
@@ -121,6 +124,11 @@ def _lost(met: Met, near: Nearest, known: Known) -> tuple[str, str]:
     if near.stored >= met.restored + met.block_size and known.forgetful:
         return reasons.EVICTED, ""
     return reasons.NOT_STORED, near.skipped
+
+
+def _is_telling(near: Nearest | None) -> bool:
+    """True for a prompt that shares more than the first tokens of a template."""
+    return near is not None and near.shared >= LEAST_SHARED
 
 
 def _related(near: Nearest) -> bool:

@@ -23,7 +23,8 @@ class Explanation:
 
     Of `tokens` the first `restored` were restored. `position` tokens are shared with the prompt of
     request `other` (at `other_at`, seconds since the epoch), which has `other_tokens` with its
-    answer. `here` and `there` are the tokens around the place where they part, the first `before`
+    answer and was `computing`, `ended` or `cut_off` then (`other_state`; empty when that is not
+    known). `here` and `there` are the tokens around the place where they part, the first `before`
     of them equal; `alike` tells that the same text follows, `opening` how far before the end of
     that prompt they part when its answer came back rewritten, negative for within the answer.
     `how` (memory, disk, removed, damaged) and `gone_at` are about what was evicted: both empty for
@@ -39,6 +40,7 @@ class Explanation:
     other: int | None = None
     other_at: float | None = None
     other_tokens: int = 0
+    other_state: str = ""
     alike: bool = False
     opening: int | None = None
     how: str = ""

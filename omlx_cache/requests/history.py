@@ -9,16 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from omlx_cache.requests.parting import goes_on_alike, opening
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey, Tokens, shared_length
 
 PROMPTS = 512
 COMPARED_TOKENS = 2**19
 """What one search compares at most: a few tenths of a millisecond."""
-OPENING_TOKENS = 32
-"""The longest opening of an answer that is recognised: role, reasoning tag, line ends."""
-ALIKE_TOKENS = 32
-"""So many equal tokens after a difference tell a changed line from another text."""
 
 
 class Sequence:
@@ -55,10 +52,10 @@ class KnownPrompt:
 class Nearest(NamedTuple):
     """The known prompt that shares most of another, `shared` tokens, and what it was then.
 
-    `alike` tells that both go on with the same text after the difference. `opening` is how many
-    tokens before the end of the known prompt they part, when the other one has the same opening of
-    an answer at its own end: negative for a difference within the answer, by as much of that as is
-    equal, None when it is none of these.
+    `alike` tells that both go on with the same text after the difference, for a good part of the
+    prompt. `opening` is how many tokens before the end of the known prompt they part, when its
+    answer comes back otherwise: negative for a difference within the answer, by as much of that as
+    is equal, None when it does not.
     """
 
     number: int
@@ -154,6 +151,14 @@ class PromptHistory:
             sequence.skipped = max(skipped, key=skipped.__getitem__, default="")
             return known.prompt_length
 
+    @uninterrupted
+    def forget(self, namespace: BlockKey) -> None:
+        """Remember no prompt of a namespace any more."""
+        with self._lock:
+            self._prompts = deque(p for p in self._prompts if p.namespace != namespace)
+            kept = {id(p.sequence): p.sequence.tokens.nbytes for p in self._prompts}
+            self._nbytes = sum(kept.values())
+
     def _asked(self, namespace: BlockKey, tokens: Tokens) -> KnownPrompt | None:
         """Return the prompt that a sequence, or its part, belongs to."""
         best: KnownPrompt | None = None
@@ -175,6 +180,7 @@ class PromptHistory:
             known.sequence = Sequence(tokens)
             known.sequence.stored = stored
             self._nbytes += tokens.nbytes
+            self._release(sequence)
         known.length = len(tokens)
         self._trim()
 
@@ -184,9 +190,12 @@ class PromptHistory:
 
     def _trim(self) -> None:
         while self._prompts and (self._nbytes > self.limit_bytes or len(self._prompts) > PROMPTS):
-            gone = self._prompts.popleft().sequence
-            if all(known.sequence is not gone for known in self._prompts):
-                self._nbytes -= gone.tokens.nbytes
+            self._release(self._prompts.popleft().sequence)
+
+    def _release(self, sequence: Sequence) -> None:
+        """Count a sequence no more, unless a prompt still has it."""
+        if all(known.sequence is not sequence for known in self._prompts):
+            self._nbytes -= sequence.tokens.nbytes
 
     def _longest(self, namespace: BlockKey, tokens: Tokens) -> tuple[KnownPrompt | None, int]:
         best: KnownPrompt | None = None
@@ -230,32 +239,7 @@ def _related(known: KnownPrompt, shared: int, tokens: Tokens) -> Nearest:
         known.length,
         known.sequence.stored,
         known.sequence.skipped,
-        _goes_on_alike(theirs, tokens, shared),
-        _opening(theirs, known.prompt_length, tokens, shared),
+        goes_on_alike(theirs, tokens, shared),
+        opening(theirs, known.prompt_length, tokens, shared),
         theirs,
     )
-
-
-def _goes_on_alike(one: Tokens, other: Tokens, at: int) -> bool:
-    """True when a piece of one text comes again a little after the place where they part."""
-    start = at + ALIKE_TOKENS
-    piece = one[start : start + ALIKE_TOKENS]
-    if len(piece) < ALIKE_TOKENS:
-        return False
-    around = other[at : start + 3 * ALIKE_TOKENS].astype(one.dtype, copy=False).tobytes()
-    found = around.find(piece.tobytes())
-    while found >= 0 and found % one.itemsize:
-        found = around.find(piece.tobytes(), found + 1)
-    return found >= 0
-
-
-def _opening(theirs: Tokens, prompt: int, ours: Tokens, shared: int) -> int | None:
-    """Return how far before the end of `theirs` prompt the texts part, in what opens an answer or
-    in the answer."""
-    if shared == len(theirs) or len(ours) <= prompt:
-        return None
-    if shared >= prompt:
-        return prompt - shared
-    most = min(OPENING_TOKENS, prompt, len(ours))
-    ends = theirs[prompt - most : prompt][::-1], ours[len(ours) - most :][::-1]
-    return prompt - shared if prompt - shared <= shared_length(*ends) else None

@@ -1,5 +1,6 @@
 """The latest requests of a store, bounded: what `monitor`, `why` and a server's log line read."""
 
+import math
 import threading
 import time
 from collections import deque
@@ -12,19 +13,21 @@ from omlx_cache.requests.explainer import Explainer, Walked
 from omlx_cache.requests.explanation import Explanation
 from omlx_cache.requests.habits import Habits
 from omlx_cache.requests.record import RequestRecord
-from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.stats import Counters
 from omlx_cache_storage.work import RequestWork
 
 REMEMBERED = 512
+FOLLOWED_SECONDS = 1.0
+"""Who asked for records so lately is believed to ask again, and is waited for so long."""
 
 
 class AskedRequest:
     """One request, noted while it goes on; any thread may call, and no method raises.
 
-    Mutable: `_record` and `_explanation` are replaced, guarded by the log's lock; `_walked` belongs
-    to the thread that looks up.
+    Mutable: `_record` and `_explanation` are replaced, guarded by the log's lock; `_walked` and
+    `_began` belong to the thread that looks up.
     """
 
     def __init__(self, log: "RequestLog", record: RequestRecord, work: RequestWork) -> None:
@@ -39,10 +42,24 @@ class AskedRequest:
     def record(self) -> RequestRecord:
         return self._record
 
+    def forget_tokens(self) -> None:
+        """Drop the tokens that its explanation shows; the log's lock is held."""
+        self._walked = None
+        if self._explanation is not None:
+            self._explanation = replace(self._explanation, before=0, here=(), there=())
+
     @property
     def explanation(self) -> Explanation | None:
         """Why no more was restored; None before `restored`."""
         return self._explanation
+
+    @uninterrupted
+    def arrived(self, began: float) -> None:
+        """Say that it was there before it was noted: at `began`, by `time.perf_counter`. Its start
+        and its total count from then."""
+        earlier = max(0.0, self._began - began)
+        self._began -= earlier
+        self._note(asked_at=self._record.asked_at - earlier)
 
     def walked(self, walked: Walked) -> None:
         """Say along which keys the prompt was looked up, before `restored`: what explains it."""
@@ -58,6 +75,7 @@ class AskedRequest:
         )
         if walked is not None:
             self._log.habits.note(walked.chain.namespace, record.number, told)
+        told = replace(told, other_state=self._log.state(told.other))
         with self._log.lock:
             self._explanation = told
         self._note(
@@ -83,6 +101,7 @@ class AskedRequest:
     def held(self, seconds: float) -> None:
         """Note that it waited for another request's blocks."""
         self._note(held_seconds=self._record.held_seconds + seconds)
+        self._work.held(seconds)
 
     @uninterrupted
     def ended(self, generated: int) -> None:
@@ -90,6 +109,7 @@ class AskedRequest:
         if self._record.total_seconds is None:
             seconds = time.perf_counter() - self._began
             self._note(generated_tokens=generated, total_seconds=seconds)
+            self._log.untold()
             self._log.habits.ended(self._record)
 
     def _note(self, **values: float | str | None) -> None:
@@ -106,8 +126,10 @@ class RecordPage(NamedTuple):
 
 
 class RequestLog:
-    """Remembers the latest 512 requests. Any thread may call. `lock` guards `_latest`, `_count` and
-    the records, and is held over no I/O; the explainer's history and the habits guard themselves.
+    """Remembers the latest 512 requests. Any thread may call. `lock` guards `_latest`, `_count`,
+    the records, `_followed` (when somebody asked for a page last) and `_untold` (a request has
+    ended since a page without news was given), and is held over no I/O; the explainer's history and
+    the habits guard themselves.
     """
 
     def __init__(self, counters: Counters, explainer: Explainer, most: int = REMEMBERED) -> None:
@@ -115,6 +137,9 @@ class RequestLog:
         self.explainer = explainer
         self.habits = Habits()
         self.lock = threading.Lock()
+        self._asked = threading.Condition(self.lock)
+        self._followed = -math.inf
+        self._untold = False
         self._latest: deque[AskedRequest] = deque(maxlen=most)
         self._count = 0
 
@@ -144,15 +169,40 @@ class RequestLog:
         with these numbers: a reader that asks so again and again sees each request end, or that it
         was forgotten. A negative `after` is behind the latest: those that are under way."""
         with self.lock:
-            known = [asked.record for asked in self._latest]
-            count = self._count
+            page = self._page(after, open_numbers, limit)
+            self._followed = time.monotonic()
+            # Who asks in vain has received what was told before.
+            if all(record.total_seconds is None for record in page.records):
+                self._untold = False
+                self._asked.notify_all()
+        return page
+
+    def _page(self, after: int, open_numbers: Collection[int], limit: int) -> RecordPage:
+        known = [asked.record for asked in self._latest]
         if after < 0:
             under_way = [record for record in known if record.total_seconds is None]
-            return RecordPage(count, tuple(under_way))
+            return RecordPage(self._count, tuple(under_way))
         older = [r for r in known if r.number <= after and r.number in open_numbers]
         newer = [r for r in known if r.number > after][:limit]
-        upto = newer[-1].number if newer else count
+        upto = newer[-1].number if newer else self._count
         return RecordPage(upto, (*older, *newer))
+
+    @uninterrupted
+    def untold(self) -> None:
+        """Note that a request has ended."""
+        with self.lock:
+            self._untold = True
+
+    def wait_until_told(self, timeout: float) -> None:
+        """Block until somebody who follows the requests knows how the last ones ended, for a second
+        or `timeout` at most; returns at once when nobody does."""
+
+        def turn(seconds: float | None) -> bool:
+            with self.lock:
+                return self._asked.wait_for(lambda: not self._untold, seconds)
+
+        if time.monotonic() - self._followed < FOLLOWED_SECONDS:
+            wait_in_turns(turn, min(timeout, FOLLOWED_SECONDS))
 
     @uninterrupted
     def records(self, after: int = 0) -> list[RequestRecord]:
@@ -166,12 +216,36 @@ class RequestLog:
             return list(self._latest)
 
     @uninterrupted
+    def state(self, number: int | None) -> str:
+        """Return whether a request is `computing`, has `ended` or was `cut_off` before it answered
+        anything; empty for one that is not remembered."""
+        if number is None:
+            return ""
+        for asked in reversed(self.latest()):
+            record = asked.record
+            if record.number == number:
+                if record.total_seconds is None:
+                    return "computing"
+                return "ended" if record.generated_tokens else "cut_off"
+        return ""
+
+    @uninterrupted
     def stored(self, chain: KeyChain, end: int, skipped: Mapping[str, int]) -> int | None:
         """Note that a sequence was handed to the tiers up to `end`. Return from where on it is not
         expected to be asked for again, because answers come back rewritten; None otherwise."""
         prompt = self.explainer.history.store(chain.namespace, chain.tokens, end, skipped)
         opening = self.opening(chain.namespace)
         return None if prompt is None or opening is None else max(0, prompt - opening)
+
+    @uninterrupted
+    def forget(self, namespace: BlockKey) -> None:
+        """Remember no tokens of a namespace any more; counts, times and reasons stay."""
+        self.explainer.history.forget(namespace)
+        name = namespace.hex()
+        with self.lock:
+            for asked in self._latest:
+                if asked.record.namespace == name:
+                    asked.forget_tokens()
 
     def opening(self, namespace: BlockKey) -> int | None:
         """Return how many tokens before its end a prompt is left by the next one, when answers

@@ -5,8 +5,9 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """A request at one moment. `asked_at` is in seconds since the epoch; `total_seconds` is None
-    while it is under way.
+    """A request at one moment. `asked_at` is in seconds since the epoch; `total_seconds`, from then
+    to its end, is None while it is under way. In a server both count from the request's arrival,
+    and so do the `held_seconds` of one that is held.
 
     `restored_tokens` include the `cold_tokens` that the disk gave; `reason` says why no more was
     restored, None when nothing was left. `held_seconds` it waited for another request that

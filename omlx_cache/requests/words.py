@@ -5,22 +5,6 @@ from collections.abc import Mapping
 
 Plain = Mapping[str, object]
 
-ADVICE = {
-    "diverged": "keep what changes (a date, an id) at the end of the prompt, not at its head",
-    "rewritten": "only what comes before the last answer can match; see docs/why.md",
-    "evicted": "a larger hot_bytes or cold_bytes keeps more; `omlx-cache stats` shows both",
-    "not_stored": "ask again when the first request is done, or see `skips` in `omlx-cache stats`",
-    "model_changed": "nothing: the cache of one model is of no use to another",
-    "settings_changed": "put the setting back, or delete the old pages: `omlx-cache prune`",
-    "window_not_held": "a smaller snapshot_stride keeps more restore points",
-    "snapshot_missing": "a smaller snapshot_stride keeps more restore points",
-    "corrupt": "the page was forgotten; check the disk if it happens again",
-    "unreadable": "check the disk: `omlx-cache stats` shows the cold tier's state",
-    "deadline": "allow more: restore_wait_seconds, or deadline= of the session",
-    "absent": "set prompt_history_bytes to have prompts compared",
-}
-"""What a person can do about a reason, where that is anything."""
-
 _PLAIN_REASONS = {
     "too_short": "a prompt of one token has nothing to restore",
     "corrupt": "a page on the disk was damaged, and is forgotten",
@@ -36,10 +20,14 @@ _PLAIN_REASONS = {
     "are remembered",
 }
 _LEFT = {
-    "memory": "was evicted from memory, which the disk had no copy of",
-    "disk": "was evicted from the disk",
-    "removed": "was deleted",
-    "damaged": "was damaged, and dropped",
+    "memory": "was evicted from memory at {at}, and the disk had no copy",
+    "disk": "was evicted from the disk at {at}",
+    "removed": "was deleted at {at}",
+    "damaged": "was damaged, and dropped at {at}",
+}
+_STATES = {
+    "computing": "still being computed",
+    "cut_off": "which was cut off",
 }
 
 
@@ -51,7 +39,7 @@ def sentence(explanation: Plain, request: Plain | None = None) -> str:
     """
     parts = [_restored(explanation, request), why(explanation)]
     if request is not None:
-        parts.append(_computed(request))
+        parts.append(_computed(explanation, request))
     return "; ".join(part for part in parts if part)
 
 
@@ -62,10 +50,10 @@ def brief(explanation: Plain) -> str:
         return ""
     if other is None:
         return f" ({reason})"
-    position = explanation.get("position")
-    if _continues(explanation):
-        return f" ({reason}: continues request {other})"
-    return f" ({reason}: parts from request {other} at token {_at(position)})"
+    said = _relation(explanation, f"request {other}", f"at token {_at(explanation)}")
+    if said.startswith(_SAME) and explanation.get("detail"):
+        said += f", {explanation['detail']}"
+    return f" ({reason}: {said})"
 
 
 def why(explanation: Plain) -> str:
@@ -93,7 +81,7 @@ def why(explanation: Plain) -> str:
 
 def changing(line: Plain) -> str:
     """Return in words what a line costs that spoils one prompt after the other."""
-    at, excerpt = number(_at(line.get("position"))), line.get("text")
+    at, excerpt = number(_at(line)), line.get("text")
     place = f": {_shown(excerpt)}" if isinstance(excerpt, str) else ""
     return (
         f"a line that keeps changing: {number(line.get('requests'))} of the last "
@@ -123,28 +111,44 @@ def _restored(explanation: Plain, request: Plain | None) -> str:
     if request is not None and restored and isinstance(restored, int) and isinstance(cold, int):
         hot = restored - cold
         where = "SSD" if not hot else "memory" if not cold else f"{number(cold)} of them from SSD"
-        text += f" ({where}, {_seconds(request.get('restore_seconds'))})"
+        text += f" ({where}{_took(request.get('restore_seconds'))})"
     if explanation.get("restore_points") and restored:
         text += f", to the restore point at token {number(restored)}"
     return text
 
 
-def _computed(request: Plain) -> str:
+def _computed(explanation: Plain, request: Plain) -> str:
     computed, held = request.get("computed_tokens"), request.get("held_seconds")
     under_way = request.get("total_seconds") is None
     tokens, restored = request.get("prompt_tokens"), request.get("restored_tokens")
     if computed:
-        text = f"{number(computed)} computed, {_seconds(request.get('compute_seconds'))}"
+        text = f"{number(computed)} computed{_took(request.get('compute_seconds'))}"
     elif isinstance(tokens, int) and isinstance(restored, int) and not under_way:
         # Of so few that nobody took their time.
         text = f"{number(tokens - restored)} computed"
     else:
         text = "0 computed"
-    if under_way:
-        text += " so far"
+    text += " so far" if under_way else _again(explanation)
     if isinstance(held, int | float) and held > 0:
         text += f", after {_seconds(held)} of waiting for another request's"
     return text
+
+
+def _again(explanation: Plain) -> str:
+    """Return what was computed again of a part that is too short for a block."""
+    shared, restored = explanation.get("position"), explanation.get("restored")
+    whole = explanation.get("reason") in ("new_text", "diverged", "rewritten")
+    if not whole or explanation.get("detail"):
+        return ""
+    if not isinstance(shared, int) or not isinstance(restored, int) or shared <= restored:
+        return ""
+    where = "behind the last whole block" if restored else "less than a whole block"
+    return f", {number(shared - restored)} of them shared, {where}"
+
+
+def _took(seconds: object) -> str:
+    """Return a time behind a count, nothing for what nobody measured."""
+    return f", {_seconds(seconds)}" if seconds else ""
 
 
 def _seconds(seconds: object) -> str:
@@ -158,20 +162,52 @@ def _other(explanation: Plain) -> str:
     return f"the prompt of {clock(at)} (request {other})"
 
 
-def _parting(explanation: Plain) -> str:
-    at = number(_at(explanation.get("position")))
-    there, here = _excerpt(explanation, "there"), _excerpt(explanation, "here")
-    return f"at token {at}: {there} there, {here} here"
+_SAME = "the same prompt as"
 
 
-def _at(position: object) -> int | None:
-    """Return a token's number as people count."""
-    return position + 1 if isinstance(position, int) else None
+def _relation(explanation: Plain, other: str, place: str) -> str:
+    """Return how a prompt is related to the other one, for the log's line and for `why`."""
+    if _is_same(explanation):
+        state = _STATES.get(str(explanation.get("other_state")))
+        return f"{_SAME} {other}" + (f", {state}" if state else "")
+    if _continues(explanation):
+        return f"continues {other}"
+    return f"parts from {other} {place}"
+
+
+def _related(explanation: Plain) -> str:
+    same = _is_same(explanation)
+    at, other = clock(explanation.get("other_at")), explanation.get("other")
+    that = f"that of {at} (request {other})" if same else _other(explanation)
+    return _relation(explanation, that, _parting(explanation))
+
+
+def parts(explanation: Plain) -> bool:
+    """True for a prompt that shares its beginning with another one, and then parts from it."""
+    known = explanation.get("other") is not None
+    return known and not _is_same(explanation) and not _continues(explanation)
+
+
+def _is_same(explanation: Plain) -> bool:
+    """True for a prompt that the other one has whole."""
+    position = explanation.get("position")
+    return isinstance(position, int) and position == explanation.get("tokens")
 
 
 def _continues(explanation: Plain) -> bool:
     """True for a prompt that has all of the other one and its answer."""
     return explanation.get("position") == explanation.get("other_tokens")
+
+
+def _parting(explanation: Plain) -> str:
+    there, here = _excerpt(explanation, "there"), _excerpt(explanation, "here")
+    return f"at token {number(_at(explanation))}: {there} there, {here} here"
+
+
+def _at(parted: Plain) -> int | None:
+    """Return the first token that differs, as people count."""
+    position = parted.get("position")
+    return position + 1 if isinstance(position, int) else None
 
 
 def _excerpt(explanation: Plain, side: str) -> str:
@@ -191,16 +227,23 @@ def _shown(text: str) -> str:
 
 
 def _new_text(explanation: Plain) -> str:
-    if explanation.get("other") is not None and explanation.get("restored"):
-        return f"the rest is new, it continues {_other(explanation)}"
+    if explanation.get("other") is None:
+        new = "the rest" if explanation.get("restored") else "all of it"
+        return f"{new} is new: no prompt that is remembered had it"
+    related = _related(explanation)
+    if parts(explanation):
+        return f"{related}; nothing behind it was ever stored"
+    if _is_same(explanation):
+        return related
     if explanation.get("restored"):
-        return "the rest is new: no prompt that is remembered had it"
-    return "all of it is new: no prompt that is remembered had it"
+        return f"the rest is new, it {related}"
+    state = _STATES.get(str(explanation.get("other_state")))
+    return f"it {related}" + (f", {state}" if state else "")
 
 
 def _diverged(explanation: Plain) -> str:
     alike = "; the text behind is the same" if explanation.get("alike") else ""
-    return f"parts from {_other(explanation)} {_parting(explanation)}{alike}"
+    return f"{_related(explanation)}{alike}"
 
 
 def _rewritten(explanation: Plain) -> str:
@@ -218,14 +261,25 @@ def _evicted(explanation: Plain) -> str:
     how = _LEFT.get(str(explanation.get("how")))
     if how is None:
         return f"{what} left before this start, or before the record of what was evicted begins"
-    return f"{what} {how} at {clock(explanation.get('gone_at'))}"
+    return f"{what} {how.format(at=clock(explanation.get('gone_at')))}"
 
 
 def _not_stored(explanation: Plain) -> str:
-    detail = explanation.get("detail")
-    why_not = f" ({detail})" if detail else ": it is under way, or was cut off"
-    position = explanation.get("position")
-    return f"{_other(explanation)} has the first {number(position)} tokens too, not stored{why_not}"
+    detail, state = explanation.get("detail"), str(explanation.get("other_state"))
+    if detail:
+        why_not = f", not stored ({detail})"
+    elif _is_same(explanation) and state in _STATES:
+        return _related(explanation)
+    else:
+        why_not = ", not stored: " + {
+            "computing": "it is still being computed",
+            "cut_off": "it was cut off",
+            "ended": "it ended before it was",
+        }.get(state, "it is under way, or was cut off")
+    if _is_same(explanation):
+        return f"{_related(explanation)}{why_not}"
+    shared = number(explanation.get("position"))
+    return f"{_other(explanation)} has the first {shared} tokens too{why_not}"
 
 
 def _changed(explanation: Plain) -> str:
@@ -242,8 +296,9 @@ def _no_point(explanation: Plain) -> str:
     window = explanation.get("reason") == "window_not_held"
     what = "its last window of tokens is not" if window else "no snapshot of the state was kept"
     text = f"more of it is known, but {what} held there" if window else f"more is known, but {what}"
-    if explanation.get("other") is None:
-        return text
-    if _continues(explanation):
-        return f"{text}; it continues {_other(explanation)}"
-    return f"{text}; parts from {_other(explanation)} {_parting(explanation)}"
+    return text if explanation.get("other") is None else f"{text}; {_no_point_of(explanation)}"
+
+
+def _no_point_of(explanation: Plain) -> str:
+    continues = _continues(explanation) and not _is_same(explanation)
+    return f"{'it ' if continues else ''}{_related(explanation)}"

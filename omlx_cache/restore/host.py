@@ -161,7 +161,7 @@ class HostTargets:
 
 
 def _fresh(specs: Mapping[str, TensorSpec], *, on_device: bool) -> dict[str, Array]:
-    """Return evaluated targets: zeros on a GPU, and undefined on the host, where they are cheap."""
+    """Return evaluated targets, zeros."""
     if not on_device:
         return blank_arrays(specs)
     arrays = {name: zeros(spec.shape, spec.dtype) for name, spec in specs.items()}

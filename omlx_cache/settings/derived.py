@@ -13,6 +13,9 @@ MEMORY_SHARE = 8
 FREE_DISK_SHARE = 4
 COLD_CAP = 128 * GIB
 QUEUE_CAP = GIB
+QUEUE_FLOOR = GIB // 4
+"""A hot tier up to this size may wait for the writer as a whole: a share of it might be less than
+one page, and then nothing would reach the disk."""
 MIN_FREE_CAP = 10 * GIB
 FREE_MEMORY_SHARE = 16
 FREE_MEMORY_CAP = 2 * GIB
@@ -73,6 +76,9 @@ def _queue_bytes(values: Mapping[str, Any]) -> Derived:
     if values["hot_cache_only"]:
         return Derived(0, _NO_COLD_TIER)
     hot = _hot_or_default(values)
+    if hot.size // 4 < QUEUE_FLOOR:
+        how = f"{hot.how}, at most {format_size(QUEUE_FLOOR)}"
+        return Derived(min(hot.size, QUEUE_FLOOR), how)
     how = f"1/4 of {hot.how}, at most {format_size(QUEUE_CAP)}"
     return Derived(min(hot.size // 4, QUEUE_CAP), how)
 
@@ -143,7 +149,9 @@ RULES = {
     ),
     "min_free_bytes": Rule("5 % of the cold directory's disk, at most 10 GiB", _min_free_bytes),
     "queue_bytes": Rule(
-        "a quarter of `hot_bytes`, or of its default where that is 0; at most 1 GiB", _queue_bytes
+        "a quarter of `hot_bytes`, or of its default where that is 0; at least 256 MiB or all of "
+        "it, at most 1 GiB",
+        _queue_bytes,
     ),
     "restore_bytes": Rule("an eighth of physical memory", _restore_bytes),
     "min_free_memory_bytes": Rule(

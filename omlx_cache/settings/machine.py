@@ -99,11 +99,10 @@ def disk_space(path: Path) -> DiskSpace:
     return DiskSpace(0, 0)
 
 
-def directory_trouble(path: Path, *, shared: bool = False) -> str:
+def directory_trouble(path: Path) -> str:
     """Return in words why files cannot be kept in `path`, empty when they can. Creates nothing.
 
-    A directory that is missing is fine where it can be made, and with `shared` one that is not
-    private.
+    A directory that is missing is fine where it can be made.
     """
     for place in (path, *path.parents):
         try:
@@ -121,9 +120,10 @@ def directory_trouble(path: Path, *, shared: bool = False) -> str:
             return f"{place} is not a directory"
         if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
             return f"{place} may not be read and written"
-        # An empty one is made private when a store opens it, and one above it is not looked into.
-        found = "" if shared or place != path else trouble(place, info)
-        return found if found and os.listdir(place) else ""
+        # An empty one of this user's is made private when a store opens it, and one above it is not
+        # looked into.
+        found = "" if place != path else trouble(place, info)
+        return found if found and (info.st_uid != os.geteuid() or os.listdir(place)) else ""
     return f"{path} has no place"
 
 

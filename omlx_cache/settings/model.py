@@ -233,13 +233,12 @@ class CacheSettings(BaseSettings):
     def unusable_directory(self) -> list[str]:
         """Return why the cold directory, as it is now, will be refused; nothing when it will not.
         Reads the disk."""
-        trouble = "" if self.hot_cache_only else directory_trouble(self.cold_dir)
+        trouble = self.cold_dir_trouble()
         return [f"cold_dir: {trouble}, so nothing will be kept on disk"] if trouble else []
 
     def cold_dir_trouble(self) -> str:
-        """Return why no file can be made in the cold directory, "" when one can, or need not. One
-        that is open to others is another matter: it is left alone, and memory goes on."""
-        return "" if self.hot_cache_only else directory_trouble(self.cold_dir, shared=True)
+        """Return why nothing can be kept in the cold directory, "" when it can, or need not."""
+        return "" if self.hot_cache_only else directory_trouble(self.cold_dir)
 
     def empty_budgets(self) -> list[str]:
         """Return which budgets are so small that no page of any model is kept."""

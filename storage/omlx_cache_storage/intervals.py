@@ -17,11 +17,12 @@ class Intervals:
         self._spans: list[tuple[float, float]] = []
         self._floor = float("-inf")
 
-    def add(self, begin: float, end: float) -> None:
-        """Cover the time from `begin` to `end`; an empty interval covers nothing."""
+    def add(self, begin: float, end: float) -> float:
+        """Cover the time from `begin` to `end`, and return how much of it was not covered before;
+        an empty interval covers nothing."""
         begin = max(begin, self._floor)
         if not begin < end:
-            return
+            return 0.0
         first = last = bisect_left(self._spans, begin, key=lambda span: span[1])
         known = 0.0
         while last < len(self._spans) and self._spans[last][0] <= end:
@@ -30,6 +31,8 @@ class Intervals:
             begin, end = min(begin, span[0]), max(end, span[1])
             last += 1
         self._spans[first:last] = [(begin, end)]
-        self.seconds += end - begin - known
+        new = end - begin - known
+        self.seconds += new
         if len(self._spans) > MOST_SPANS:
             self._floor = self._spans.pop(0)[1]
+        return new

@@ -70,9 +70,10 @@ class WriterUsage:
 class RequestStats:
     """Sessions and what they restored. `hit_ratio` is restored over asked tokens.
 
-    Seconds are wall time: what several requests did at once counts once. `saved_seconds` is what
-    the restored tokens would have taken at their model's `prefill_tokens_per_second`, less the time
-    that restoring took, and negative when that took longer; 0 while no rate is known.
+    Seconds are wall time: what several requests did at once counts once. `saved_seconds` is an
+    estimate: what the restored tokens would have taken at their model's `prefill_tokens_per_second`
+    as it was then, less the time that restoring took, or waiting for another request's blocks, and
+    negative when that took longer; 0 while no rate is known.
     """
 
     sessions: int

@@ -44,8 +44,9 @@ class UnsavedRate(NamedTuple):
 
 
 class WorkTotals(NamedTuple):
-    """`saved_seconds` is what the restored tokens would have taken to compute, less what restoring
-    took; 0 for models of which no rate is known. Rates are by the models' labels."""
+    """`saved_seconds` is an estimate: what the restored tokens would have taken to compute at the
+    rate that was known then, less what restoring took, and waiting for another request's blocks; 0
+    for models of which no rate is known. Rates are by the models' labels."""
 
     prefill_seconds: float
     restore_seconds: float
@@ -56,15 +57,19 @@ class WorkTotals(NamedTuple):
 @dataclass(slots=True)
 class _Model:
     """One model's work. `known` was measured before; `saved_at` of `tokens` had been measured when
-    its rate was kept last."""
+    its rate was kept last. `unpriced_tokens` were restored at a cost of `unpriced_seconds` before
+    any rate was known; whatever else was restored is in `saved`, priced once."""
 
     label: str
     namespace: str
     known: PrefillRate | None = None
     tokens: int = 0
     computing: Intervals = field(default_factory=Intervals)
-    restored_tokens: int = 0
     restoring: Intervals = field(default_factory=Intervals)
+    waiting: Intervals = field(default_factory=Intervals)
+    saved: float = 0.0
+    unpriced_tokens: int = 0
+    unpriced_seconds: float = 0.0
     saved_at: int = 0
 
     def rate(self) -> PrefillRate | None:
@@ -74,11 +79,15 @@ class _Model:
             tokens, seconds = tokens + self.known.tokens, seconds + self.known.seconds
         return PrefillRate(tokens, seconds) if tokens and seconds > 0 else None
 
-    def saved(self) -> float:
+    def price(self, tokens: int = 0, seconds: float = 0.0) -> None:
+        """Count what restoring `tokens` has saved, at a cost of `seconds`, and with it what waits
+        for the first rate. A rate that moves later changes nothing of it."""
+        self.unpriced_tokens += tokens
+        self.unpriced_seconds += seconds
         rate = self.rate()
-        if rate is None:
-            return 0.0
-        return self.restored_tokens / rate.per_second - self.restoring.seconds
+        if rate is not None:
+            self.saved += self.unpriced_tokens / rate.per_second - self.unpriced_seconds
+            self.unpriced_tokens, self.unpriced_seconds = 0, 0.0
 
 
 class WorkMeter:
@@ -107,7 +116,7 @@ class WorkMeter:
             if known is None:
                 known = self._models[model] = _Model(label, namespace, self._known.get(model))
                 if len(self._models) > MODELS:
-                    self._saved_by_others += self._models.popitem(last=False)[1].saved()
+                    self._saved_by_others += self._models.popitem(last=False)[1].saved
             self._models.move_to_end(model)
         return RequestWork(self, known, namespace)
 
@@ -121,6 +130,7 @@ class WorkMeter:
                 self._known[model] = rate
                 if model in self._models:
                     self._models[model].known = rate
+                    self._models[model].price()
 
     @uninterrupted
     def unsaved(self, *, all_of_them: bool) -> list[UnsavedRate]:
@@ -154,7 +164,7 @@ class WorkMeter:
                 if rate is not None:
                     label = work.label or model[:8]
                     rates[f"{label} {model[:8]}" if label in rates else label] = rate.per_second
-            saved = sum(work.saved() for work in self._models.values())
+            saved = sum(work.saved for work in self._models.values())
             return WorkTotals(
                 self._computing.seconds,
                 self._restoring.seconds,
@@ -183,14 +193,20 @@ class WorkMeter:
             work.tokens += tokens
             for interval in intervals:
                 work.computing.add(*interval)
+            work.price()
 
     @uninterrupted
     def _restored(self, work: _Model, tokens: int, seconds: float) -> None:
         interval = self._ended(seconds)
         with self._lock:
-            work.restored_tokens += tokens
-            work.restoring.add(*interval)
             self._restoring.add(*interval)
+            work.price(tokens, work.restoring.add(*interval))
+
+    @uninterrupted
+    def _held(self, work: _Model, seconds: float) -> None:
+        interval = self._ended(seconds)
+        with self._lock:
+            work.price(seconds=work.waiting.add(*interval))
 
 
 class RequestWork:
@@ -220,3 +236,7 @@ class RequestWork:
     def restored(self, tokens: int, seconds: float) -> None:
         """Tell that tokens were restored, or looked for in vain, in the last `seconds`."""
         self._meter._restored(self._model, tokens, seconds)
+
+    def held(self, seconds: float) -> None:
+        """Tell that the request waited for another one's blocks, in the last `seconds`."""
+        self._meter._held(self._model, seconds)

@@ -1,14 +1,17 @@
 import gc
+import subprocess
+import sys
 import threading
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
-from omlx_cache.arrays.blank import SMALL_BYTES, blank_arrays, blank_bytes
+from omlx_cache.arrays.blank import blank_arrays, blank_bytes
 from omlx_cache.arrays.mlxio import dtype_name, host_view
 from omlx_cache_storage.page import ITEM_BYTES, TensorSpec
 
+SMALL_BYTES = 64 * 1024
 DTYPES = sorted(set(ITEM_BYTES) - {"F8_E4M3", "F64"})
 
 
@@ -70,3 +73,27 @@ def test_threads_can_make_them_at_once() -> None:
         thread.join(30)
     assert len(made) == 80
     assert all((np.array(payload) == 5).all() for payload in made)
+
+
+def test_a_thread_that_empties_mlx_cache_meanwhile_waits_for_nobody() -> None:
+    """`mx.clear_cache` waits for all streams, and holds the interpreter's lock meanwhile: what a
+    stream does for these arrays must not need that lock."""
+    script = """
+import threading
+import mlx.core as mx
+from omlx_cache.arrays.blank import blank_bytes
+
+def make():
+    for _ in range(1000):
+        blank_bytes(1 << 16)
+
+thread = threading.Thread(target=make)
+thread.start()
+while thread.is_alive():
+    freed = mx.ones((1 << 16,))
+    mx.eval(freed)
+    del freed
+    mx.clear_cache()
+"""
+    # A process of its own: one that hangs so cannot be helped.
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=30)

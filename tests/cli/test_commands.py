@@ -152,12 +152,15 @@ def test_a_store_at_a_configured_path_is_found(
         ("inspect",),
         ("inspect", "xyz"),
         ("ls", "--limit", "0"),
+        ("serve", "--port", "99999"),
+        ("warm",),
     ],
 )
 def test_a_wrong_command_line_is_2(cli: Cli, arguments: tuple[str, ...]) -> None:
     result = cli(*arguments)
     assert (result.code, result.out) == (2, "")
-    assert "usage: omlx-cache" in result.err
+    (line,) = result.err.splitlines()
+    assert line.endswith(f"; see {' '.join(['omlx-cache', *arguments[:1]])} --help")
 
 
 @pytest.mark.parametrize(
@@ -167,6 +170,7 @@ def test_a_wrong_command_line_is_2(cli: Cli, arguments: tuple[str, ...]) -> None
         ("Serve --model x", "Serve: unknown command; the nearest is serve"),
         ("serve --hot-bites 3 --model x", "--hot-bites: unknown flag; the nearest is --hot-bytes"),
         ("serve --cold-dri=/x", "--cold-dri: unknown flag; the nearest is --cold-dir"),
+        ("ls --fromat json", "--fromat: unknown flag; the nearest is --format"),
         ("stats --wacth 1", "--wacth: unknown flag; the nearest is --watch"),
     ],
 )

@@ -41,6 +41,7 @@ def test_an_embedded_store_answers_every_command(
 ) -> None:
     ping = json.loads(cli("ping", "--format", "json").out)
     assert (ping["pid"], ping["name"]) == (embedded.pid, "embedded")
+    assert "saved_seconds (estimate)" in cli("stats").out
     assert json.loads(cli("stats", "--format", "json").out)["hot"]["limit_bytes"] == 2**26
     assert json.loads(cli("ps", "--format", "json").out)[0]["hot"]["limit_bytes"] == 2**26
     assert "64 MiB" in cli("ps").out
@@ -55,3 +56,21 @@ def test_an_embedded_store_takes_its_socket_with_it(
     embedded.communicate(timeout=60)
     assert list(runtime_dir.iterdir()) == []
     assert cli("ping").code == 69
+
+
+@pytest.fixture
+def others_may_write(tmp_path: Path) -> None:
+    """The cold directory, before a store is opened, as none would have it."""
+    cold = tmp_path / "cold"
+    cold.mkdir()
+    (cold / "letter").write_text("mine")
+    cold.chmod(0o777)
+
+
+def test_a_tier_that_could_not_be_opened_is_shown_as_off(
+    cli: Cli, others_may_write: None, embedded: "subprocess.Popen[str]"
+) -> None:
+    header, row = cli("ps").out.splitlines()
+    assert row[header.index("COLD") :].split()[0] == "off", row
+    state = json.loads(cli("ps", "--format", "json").out)[0]["cold"]["state"]
+    assert state.startswith("unavailable: ")

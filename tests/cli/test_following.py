@@ -1,14 +1,28 @@
 """Whoever follows the requests of a store sees each of them end once, or learns how many not."""
 
-from hypothesis import given
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.requests.log import AskedRequest, RequestLog
 from omlx_cache_daemon.following import Followed, Follower
 from omlx_cache_storage.stats import Counters
 
 REMEMBERED = 8
 LIMIT = 3
+
+
+@pytest.fixture
+def store() -> Iterator[BlockStore]:
+    with BlockStore(CacheSettings(hot_cache_only=True, hot_bytes=0, socket="off")) as store:
+        yield store
+
+
+def _log(store: BlockStore, most: int = 512) -> RequestLog:
+    return RequestLog(Counters(), store.requests.explainer, most)
 
 
 def _look(follower: Follower, log: RequestLog) -> list[Followed]:
@@ -30,8 +44,10 @@ def _numbers(seen: list[Followed]) -> list[object]:
     return [record["number"] for followed in seen for record in followed.ended]
 
 
-def test_requests_are_seen_as_they_end_and_not_in_the_order_in_which_they_began() -> None:
-    log, follower = RequestLog(Counters()), Follower()
+def test_requests_are_seen_as_they_end_and_not_in_the_order_in_which_they_began(
+    store: BlockStore,
+) -> None:
+    log, follower = _log(store), Follower()
     before = log.ask("", {}, 10)
     log.ask("", {}, 10).ended(1)
     assert _numbers(_look(follower, log)) == []
@@ -47,8 +63,8 @@ def test_requests_are_seen_as_they_end_and_not_in_the_order_in_which_they_began(
     assert _numbers(_look(follower, log)) == []
 
 
-def test_what_was_forgotten_meanwhile_is_counted() -> None:
-    log, follower = RequestLog(Counters(), REMEMBERED), Follower()
+def test_what_was_forgotten_meanwhile_is_counted(store: BlockStore) -> None:
+    log, follower = _log(store, REMEMBERED), Follower()
     log.ask("", {}, 10)
     _look(follower, log)
     for _ in range(20):
@@ -58,9 +74,11 @@ def test_what_was_forgotten_meanwhile_is_counted() -> None:
     assert _numbers(seen) == list(range(14, 22))
 
 
-def test_a_new_store_in_the_old_ones_place_is_followed_from_its_first_request() -> None:
+def test_a_new_store_in_the_old_ones_place_is_followed_from_its_first_request(
+    store: BlockStore,
+) -> None:
     follower = Follower()
-    old, new = RequestLog(Counters()), RequestLog(Counters())
+    old, new = _log(store), _log(store)
     for _ in range(5):
         old.ask("", {}, 10).ended(0)
     _look(follower, old)
@@ -68,9 +86,10 @@ def test_a_new_store_in_the_old_ones_place_is_followed_from_its_first_request() 
     assert _numbers(_look(follower, new)) == [1]
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_each_request_is_seen_once_or_counted(data: st.DataObject) -> None:
-    log, follower = RequestLog(Counters(), REMEMBERED), Follower()
+def test_each_request_is_seen_once_or_counted(store: BlockStore, data: st.DataObject) -> None:
+    log, follower = _log(store, REMEMBERED), Follower()
     under_way: list[AskedRequest] = []
     seen: list[Followed] = []
     total = 0

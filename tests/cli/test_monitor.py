@@ -4,11 +4,15 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO
 
 import pytest
+
+from omlx_cache import BlockStore, CacheSettings
+from omlx_cache.requests.log import FOLLOWED_SECONDS
 
 _STORE = """
 import sys
@@ -67,7 +71,7 @@ class Monitor:
     """A monitor that has looked once: what begins from now on it does not miss."""
 
     process: "subprocess.Popen[str]"
-    errors: list[str] = field(default_factory=list)
+    header: str = ""
 
     @property
     def out(self) -> IO[str]:
@@ -112,6 +116,8 @@ def watch(environment: dict[str, str]) -> Iterator[Watch]:
         )
         started.append(process)
         monitor = Monitor(process)
+        if "json" not in arguments:
+            monitor.header = monitor.out.readline()
         assert monitor.out.readline() == "looking\n"
         return monitor
 
@@ -123,10 +129,10 @@ def watch(environment: dict[str, str]) -> Iterator[Watch]:
 
 def test_a_request_is_a_line_when_it_ends(driven: Driven, watch: Watch) -> None:
     monitor = watch()
+    assert monitor.header.split()[:4] == ["TIME", "NUMBER", "MODEL", "SALT"], "at once"
     driven.tell("ask one 5000")
     driven.tell("restore one 4900 1200 evicted")
     driven.tell("end one")
-    assert monitor.out.readline().split()[:4] == ["TIME", "NUMBER", "MODEL", "SALT"]
     words = monitor.out.readline().split()
     assert words[1:9] == ["1", "tiny-model", "01234567", "5,000", "3,700", "1,200", "100", "20"]
     assert words[9:15] == ["0.250", "s", "0.000", "s", "0.500", "s"]
@@ -182,6 +188,25 @@ def test_a_monitor_ends_with_69_when_the_store_goes(driven: Driven, watch: Watch
     assert "Traceback" not in err
 
 
+def test_the_last_request_of_a_store_that_ends_is_shown(driven: Driven, watch: Watch) -> None:
+    monitor = watch("--format", "json")
+    driven.tell("ask one 5000")
+    assert driven.process.stdin is not None
+    driven.process.stdin.write("ask two 6000\nend two\nend one\n")
+    driven.process.communicate(timeout=30)
+    out, err = monitor.process.communicate(timeout=30)
+    shown = [json.loads(line)["prompt_tokens"] for line in out.splitlines()]
+    assert sorted(shown) == [5000, 6000]
+    assert (monitor.process.returncode, "the store has gone" in err) == (69, True)
+
+
+def test_a_store_that_nobody_follows_closes_at_once() -> None:
+    with BlockStore(CacheSettings(hot_cache_only=True, socket="off")) as store:
+        store.requests.ask("", {}, 1).ended(0)
+        began = time.monotonic()
+    assert time.monotonic() - began < FOLLOWED_SECONDS
+
+
 def test_a_monitor_imports_nothing_heavy(driven: Driven, environment: dict[str, str]) -> None:
     code = (
         "import sys, omlx_cache_daemon.watching as w\n"
@@ -190,7 +215,7 @@ def test_a_monitor_imports_nothing_heavy(driven: Driven, environment: dict[str, 
         "    step()\n"
         "import omlx_cache_daemon.commands.monitor as m\n"
         "m.until_interrupted = once\n"
-        "code = main(['monitor'])\n"
+        "code = main(['monitor', '--format', 'json'])\n"
         "print(code, sorted({'mlx', 'mlx_lm', 'numpy', 'pydantic'} & set(sys.modules)))\n"
     )
     ended = subprocess.run(

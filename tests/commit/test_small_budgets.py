@@ -54,6 +54,40 @@ def test_a_queue_smaller_than_a_page_is_named_alone(
     assert [text.partition(" (")[0] for text in _said(caplog)] == ["queue_bytes"]
 
 
+def test_a_queue_in_a_small_memory_is_advised_to_be_no_larger_than_that(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (result,) = _run(tmp_path / "small", hot_bytes=5 * PAGE, queue_bytes=1000)
+    (text,) = _said(caplog)
+    advice = re.search(r"; queue_bytes=(\S+) would hold some$", text)
+    assert advice, text
+    assert parse_size(advice[1]) <= 5 * PAGE
+    caplog.clear()
+    (result,) = _run(tmp_path / "named", hot_bytes=5 * PAGE, queue_bytes=advice[1])
+    assert _said(caplog) == []
+    assert reasons.NO_ROOM not in result.skipped
+
+
+@pytest.mark.parametrize("pages", [1, 2, 3])
+def test_a_memory_of_a_few_pages_writes_all_of_a_sequence_by_default(
+    pages: int, tmp_path: Path
+) -> None:
+    sizes = _run(tmp_path / "ample", hot_cache_only=True)
+    page = sizes[0].nbytes // (TOKENS // 32)
+    hot = pages * page + 100
+    fields = {"hot_bytes": hot, "queue_bytes": "auto", "commit_wait_seconds": 30}
+    with BlockStore(settings(tmp_path / "small", **fields)) as store:
+        model = zoo.build("llama")
+        cache = PrefixCache(model, store, model_id="tiny-llama")
+        result = request(model, cache, random_tokens(TOKENS, 0), new=0).result
+        assert store.flush(timeout=30)
+        stats = store.stats()
+        assert stats.cold.pages >= TOKENS // 32
+        assert max(stats.hot.peak_bytes, stats.writer.peak_bytes) <= hot
+    assert result is not None
+    assert reasons.NO_ROOM not in result.skipped
+
+
 def test_a_memory_smaller_than_a_sequence_says_how_many_tokens_it_holds(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

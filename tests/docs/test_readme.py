@@ -18,7 +18,9 @@ from kit.tinylm import serve_ours
 from omlx_cache_daemon.cli import command_names
 
 CodeBlock = Callable[[str, str, str], str]
-PROMPT_TOKENS = 600
+SENTENCE, TIMES = "You are a helpful assistant. ", 100
+"""The example's prompt, of which the tokenizer here makes six tokens each time."""
+PROMPT_TOKENS = 6 * TIMES
 DEFAULT_BLOCK_SIZE = "256"
 """The example's, as it sets none."""
 WORDS = 60
@@ -40,7 +42,7 @@ CONFIG = {
 
 @pytest.fixture
 def workplace(tmp_path: Path) -> Path:
-    """A directory with prompt.txt, and a model that mlx-lm loads from `model`."""
+    """A directory with a model that mlx-lm loads from `model`."""
     model_dir = tmp_path / "model"
     model_dir.mkdir()
     # Other weights may lie so close to a tie that a prefill in other chunks decides it otherwise.
@@ -49,14 +51,13 @@ def workplace(tmp_path: Path) -> Path:
     weights = dict(tree_flatten(model.parameters()))
     mx.save_safetensors(str(model_dir / "model.safetensors"), weights, {"format": "mlx"})
     (model_dir / "config.json").write_text(json.dumps(CONFIG))
-    words = {f"w{i}": i for i in range(WORDS)} | {"[UNK]": WORDS, "[EOS]": WORDS + 1}
+    known = [*SENTENCE.replace(".", " .").split(), *(f"w{i}" for i in range(WORDS))][:WORDS]
+    words = {word: i for i, word in enumerate(known)} | {"[UNK]": WORDS, "[EOS]": WORDS + 1}
     tokenizer = Tokenizer(WordLevel(words, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.save(str(model_dir / "tokenizer.json"))
     described = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "[EOS]"}
     (model_dir / "tokenizer_config.json").write_text(json.dumps(described))
-    text = " ".join(f"w{i * i % WORDS}" for i in range(PROMPT_TOKENS))
-    (tmp_path / "prompt.txt").write_text(text)
     return tmp_path
 
 
@@ -66,6 +67,7 @@ def test_the_embedding_example_runs_and_a_second_process_restores_the_prompt(
     program = code_block("README.md", "## Embed it", "python")
     assert len(program.splitlines()) <= 26
     assert program.count('"mlx-community/') == 1
+    assert f'"{SENTENCE}" * {TIMES})' in program
     program = re.sub(r'"mlx-community/[^"]*"', '"model"', program)
     first = _run(program, workplace)
     second = _run(program, workplace)
@@ -87,7 +89,7 @@ def test_the_server_finds_what_the_embedding_example_stored(
         with server.client() as client:
             reply = client.completions.create(
                 model=str(workplace / "model"),
-                prompt=(workplace / "prompt.txt").read_text(),
+                prompt=SENTENCE * TIMES,
                 max_tokens=4,
                 temperature=0,
             )

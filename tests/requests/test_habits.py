@@ -162,3 +162,21 @@ def test_prompts_of_several_people_are_no_changing_line(
                 session.commit()
     assert not caplog.records
     assert cache.store.why()["changing_lines"] == []
+
+
+def test_questions_that_differ_by_a_word_do_not_make_answers_leave_first(
+    open_store: Opener,
+) -> None:
+    model, head = zoo.build("qwen3"), random_tokens(200, 3)
+    store = open_store(hot_cache_only=True)
+    cache = PrefixCache(model, store)
+    for number in range(5):
+        question = [20, 21, *range(50, 50 + number), 22]
+        with cache.session(head + question + OPENING) as session:
+            answered = prefill(model, session, 64)
+            decode(model, session, answered, ANSWER)
+            session.commit()
+    told = store.requests.latest()[-1]
+    assert told.explanation is not None
+    assert told.explanation.reason != "rewritten"
+    assert store.requests.opening(bytes.fromhex(told.record.namespace)) is None

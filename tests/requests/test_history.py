@@ -93,6 +93,17 @@ def test_it_stays_within_its_bytes_and_forgets_the_oldest() -> None:
     assert found.number == 20
 
 
+def test_an_answer_that_nobody_knows_any_more_takes_no_room(history: PromptHistory) -> None:
+    """One prompt that is asked now and then, and answered otherwise each time."""
+    for turn in range(1, 4):
+        for number in range(1, PROMPTS):
+            history.ask(number, ONE, tokens(range(10 * number, 10 * number + 5)))
+        history.ask(PROMPTS, ONE, tokens(range(10)))
+        answered = tokens(range(10), range(10_000 * turn, 10_000 * turn + 1000))
+        history.store(ONE, answered, 0, {})
+    assert history.nbytes == 4 * (1010 + 5 * (PROMPTS - 1))
+
+
 def test_short_prompts_are_bounded_in_number(history: PromptHistory) -> None:
     for number in range(PROMPTS + 10):
         history.ask(number, ONE, tokens(range(10 * number, 10 * number + 5)))
@@ -124,3 +135,17 @@ def test_the_same_text_behind_a_difference_is_seen(history: PromptHistory, shift
     found = history.nearest(ONE, tokens(range(20), range(2000, 2300)))
     assert found is not None
     assert not found.alike
+
+
+def test_a_forgotten_namespace_leaves_no_tokens_and_the_others_theirs(
+    history: PromptHistory,
+) -> None:
+    history.ask(1, ONE, tokens(range(100)))
+    history.ask(2, ONE, tokens(range(120)))
+    history.ask(3, OTHER, tokens(range(50)))
+    history.forget(ONE)
+    assert history.nearest(ONE, tokens(range(100))) is None
+    assert history.nearest(OTHER, tokens(range(50))) is not None
+    assert history.nbytes == 4 * 50
+    history.forget(OTHER)
+    assert history.nbytes == 0

@@ -73,8 +73,13 @@ def test_two_prompts_that_share_their_beginning_part_where_it_ends(
 ) -> None:
     ask(cache, model, BODY + random_tokens(60, 3))
     told, _ = ask(cache, model, BODY + random_tokens(60, 4))
-    assert (told.reason, told.position, told.restored) == ("diverged", 400, 384)
+    assert (told.reason, told.position, told.restored) == ("new_text", 400, 384)
     assert not told.alike
+    assert (
+        "16 of them shared, behind the last whole block"
+        in cache.store.why()["requests"][0]["words"]
+    )
+    assert cache.store.stats().requests.misses == {}
 
 
 def test_prompts_are_never_compared_across_salts(cache: PrefixCache, model: Any) -> None:
@@ -97,8 +102,8 @@ def test_an_answer_that_comes_back_changed_is_a_rewritten_history(
 
 def test_an_opening_that_is_dropped_is_a_rewritten_history(cache: PrefixCache, model: Any) -> None:
     """A template that writes the reasoning tag only before the answer in the making."""
-    ask(cache, model, BODY + OPENING, new=60)
-    told, _ = ask(cache, model, BODY + OPENING[:2] + random_tokens(60, 6) + OPENING)
+    _, answer = ask(cache, model, BODY + OPENING, new=60)
+    told, _ = ask(cache, model, BODY + OPENING[:2] + answer[-20:] + random_tokens(60, 6) + OPENING)
     assert (told.reason, told.position, told.opening) == ("rewritten", 402, 1)
 
 
@@ -109,6 +114,7 @@ def test_what_memory_evicted_is_told_with_the_time(open_store: Opener, model: An
     ask(cache, model, random_tokens(2000, 9))
     told, _ = ask(cache, model, BODY)
     assert (told.reason, told.how) == ("evicted", "memory")
+    assert "was evicted from memory at " in str(told)
     assert told.gone_at is not None
     assert store.requests.latest()[1].record.asked_at <= told.gone_at
 
@@ -133,6 +139,19 @@ def test_what_was_deleted_is_told(cache: PrefixCache, model: Any) -> None:
     assert (told.reason, told.how) == ("evicted", "removed")
 
 
+def test_what_was_deleted_leaves_no_tokens_of_its_prompts(cache: PrefixCache, model: Any) -> None:
+    ask(cache, model, [*HEAD, 50, *BODY], salt="one")
+    ask(cache, model, [*HEAD, 51, *BODY], salt="one")
+    ask(cache, model, BODY, salt="two")
+    log = cache.store.requests
+    assert log.latest()[1].explanation.there  # type: ignore[union-attr]
+    cache.clear(salt="one")
+    for asked in log.latest():
+        assert asked.explanation is not None
+        assert (asked.explanation.here, asked.explanation.there) == ((), ())
+    assert log.explainer.history.nbytes == 4 * len(BODY)
+
+
 def test_what_left_before_this_start_is_told_by_what_lies_behind_it(
     open_store: Opener, model: Any
 ) -> None:
@@ -155,6 +174,10 @@ def test_a_prompt_that_is_under_way_elsewhere_is_not_stored_yet(
         assert first.explanation is not None
         assert second.explanation is not None
         assert (second.explanation.reason, second.explanation.other) == ("not_stored", 1)
+        assert str(second.explanation).endswith("(request 1), still being computed")
+    with cache.session(BODY) as third:
+        assert third.explanation is not None
+        assert str(third.explanation).endswith("(request 2), which was cut off")
 
 
 def test_what_had_no_room_is_told_as_such(open_store: Opener, model: Any) -> None:

@@ -111,3 +111,10 @@ def test_queue_and_snapshots_have_room_even_without_a_hot_tier(machine: Machine)
         assert "1/4 of the default hot_bytes" in settings.sources()[name].origin
         given = CacheSettings(machine=machine, hot_bytes="1GiB").sources()[name].origin
         assert "1/4 of hot_bytes" in given
+
+
+def test_a_small_hot_tier_may_wait_for_the_writer_as_a_whole(machine: Machine) -> None:
+    for hot, queue in (("1MiB", 2**20), ("256MiB", GIB // 4), ("600MiB", GIB // 4)):
+        settings = CacheSettings(machine=machine, hot_bytes=hot)
+        assert settings.queue_bytes == queue
+    assert "hot_bytes, at most 256 MiB" in settings.sources()["queue_bytes"].origin

@@ -163,3 +163,45 @@ def test_models_that_are_forgotten_keep_what_they_saved(meter: WorkMeter, time: 
     for number in range(2 * MODELS):
         _request(meter, f"model {number}")
     assert meter.totals().saved_seconds == pytest.approx(10)
+
+
+def test_a_restore_is_priced_once_and_not_again_when_the_rate_moves(
+    meter: WorkMeter, time: _Time
+) -> None:
+    time.now += 10
+    _request(meter).computed(1000, 10.0)
+    _request(meter).restored(1000, 0.0)
+    assert meter.totals().saved_seconds == pytest.approx(10)
+    time.now += 1
+    _request(meter).computed(9000, 1.0)
+    meter.know("m", PrefillRate(50_000, 1.0))
+    assert meter.totals().saved_seconds == pytest.approx(10)
+    _request(meter).restored(6000, 0.0)
+    assert meter.totals().saved_seconds == pytest.approx(10 + 6000 * 12 / 60_000)
+
+
+def test_what_was_restored_before_the_first_rate_is_priced_when_that_is_known(
+    meter: WorkMeter, time: _Time
+) -> None:
+    time.now += 3
+    _request(meter).restored(1000, 3.0)
+    assert meter.totals().saved_seconds == 0
+    time.now += 10
+    _request(meter).computed(1000, 10.0)
+    assert meter.totals().saved_seconds == pytest.approx(10 - 3)
+    time.now += 90
+    _request(meter).computed(1000, 90.0)
+    assert meter.totals().saved_seconds == pytest.approx(10 - 3)
+
+
+def test_waiting_for_another_request_is_no_saving_and_counts_once_for_all_who_wait(
+    meter: WorkMeter, time: _Time
+) -> None:
+    time.now += 10
+    _request(meter).computed(1000, 10.0)
+    requests = [_request(meter) for _ in range(4)]
+    time.now += 6
+    for request in requests:
+        request.held(6.0)
+        request.restored(1000, 0.0)
+    assert meter.totals().saved_seconds == pytest.approx(40 - 6)

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 def _rows(args: argparse.Namespace) -> list[Map]:
     directory = offline_directory(args)
     if directory is None:
-        client = the_one(args)
+        client = the_one(args, on_disk=True)
         if args.namespace is not None:
             return as_maps(client.call("ls", limit=args.limit, namespace=args.namespace))
         theirs = as_versions(as_map(client.call("ps")).get("versions"))

@@ -35,7 +35,13 @@ _COLUMNS = (
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser("monitor", help="show each request of a store as it ends")
+    parser = subparsers.add_parser(
+        "monitor",
+        help="show each request of a store as it ends",
+        description="Prints a line for each request: tokens from memory and disk, tokens computed, "
+        "where its time went (TOTAL counts from its arrival), and why no more was "
+        "restored. Ctrl-C ends it.",
+    )
     parser.add_argument("--begin", action="store_true", help="show each as it begins, too")
     add_store_options(parser)
     add_format_option(parser)
@@ -49,6 +55,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _monitor(client: Client, *, begin: bool, as_json: bool) -> None:
     follower, lines = Follower(), Lines(_COLUMNS)
+    if not as_json:
+        # So that it is seen to wait.
+        lines.begin()
 
     def look() -> None:
         while True:

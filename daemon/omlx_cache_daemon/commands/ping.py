@@ -12,7 +12,12 @@ from omlx_cache_daemon.titles import title
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser("ping", help="ask whether a store is there")
+    parser = subparsers.add_parser(
+        "ping",
+        help="ask whether a store is there",
+        description="Asks one running store for an answer, and says which it is and how long that "
+        "took. Exit code 69: nobody answers.",
+    )
     add_store_options(parser)
     add_format_option(parser)
 

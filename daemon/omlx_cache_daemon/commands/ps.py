@@ -16,7 +16,12 @@ _HEADERS = ("PID", "STORE", "UP", "MODELS", "HOT", "COLD", "PENDING", "SESSIONS"
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser("ps", help="list the running stores")
+    parser = subparsers.add_parser(
+        "ps",
+        help="list the running stores",
+        description="Lists this user's running stores with their models and what memory and disk "
+        "hold, each of its budget; off is a disk that cannot be used.",
+    )
     add_store_options(parser)
     add_format_option(parser)
 
@@ -58,6 +63,8 @@ def _row(info: Map) -> tuple[object, ...]:
 def _tier(value: object) -> str:
     if not isinstance(value, dict):
         return "-"
+    if str(value.get("state")).startswith("unavailable"):
+        return "off"
     used, limit = value.get("bytes"), value.get("limit_bytes")
     if not isinstance(used, int):
         return "-"

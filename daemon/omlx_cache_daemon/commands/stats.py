@@ -16,7 +16,12 @@ from omlx_cache_daemon.watching import Lines, ask, until_interrupted
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser("stats", help="show what a store counts and holds")
+    parser = subparsers.add_parser(
+        "stats",
+        help="show what a store counts and holds",
+        description="Shows the counters of one running store since its start, and what its tiers "
+        "hold; with --watch, what happens each second.",
+    )
     parser.add_argument(
         "--watch",
         type=positive_seconds,
@@ -48,9 +53,13 @@ def render(stats: Mapping[str, object]) -> str:
     parts = [facts((name, quantity(name, value)) for name, value in plain)] if plain else []
     for name, value in stats.items():
         if isinstance(value, dict):
-            pairs = ((path, quantity(path, leaf)) for path, leaf in _leaves(value))
+            pairs = ((_titled(path), quantity(path, leaf)) for path, leaf in _leaves(value))
             parts.append(f"{name}\n{facts(pairs, indent='  ')}")
     return "\n".join(parts)
+
+
+def _titled(name: str) -> str:
+    return f"{name} (estimate)" if name == "saved_seconds" else name
 
 
 def _leaves(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from omlx_cache.settings.errors import ConfigError
 from omlx_cache.settings.names import SETTING_NAMES
 from omlx_cache.tools.warm_report import WarmReport
-from omlx_cache_daemon.errors import FAILURE, OK, CommandError, UsageError
+from omlx_cache_daemon.errors import FAILURE, OK, CommandError, NobodyThere, UsageError
 from omlx_cache_daemon.logs import show_logs
 from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.render import is_interactive, print_json, quantity
@@ -23,12 +23,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="prefill prompts ahead, for a server to restore",
         description="Prefills prompts and writes their cache to the cold tier. FILE is JSON "
         "Lines, a chat or a text per line, or with any other suffix one raw text. A second run "
-        "computes nothing. A running server with this model and directory does it, and its own "
-        "template and flags count; give the model and cache flags that it was started with, or "
-        "none for the only one.",
+        "computes at most one token of each prompt. A running server with this model and "
+        "directory does it, and its own template and flags count; give the model and cache flags "
+        "that it was started with, or none for the only one.",
     )
     parser.add_argument("file", type=Path, metavar="FILE")
     add_model(parser)
+    parser.add_argument("--pid", type=int, help="the server in this process")
     parser.add_argument("--draft-model", help="warm this model's cache as well")
     parser.add_argument(
         "--beside", action="store_true", help="load the model here, whatever server is running"
@@ -89,9 +90,17 @@ def _server(args: argparse.Namespace, settings: dict[str, object]) -> Server | N
         {name: getattr(known, name) for name in SETTING_NAMES},
     )
     servers, others = find_servers(wanted)
+    if args.pid is not None:
+        servers = [server for server in servers if server.pid == args.pid]
+        if not servers:
+            told = "".join(f"; {other}" for other in others)
+            raise NobodyThere(f"process {args.pid} has no server with this model{told}")
     if len(servers) > 1 and not (args.model or args.beside):
-        named = "; ".join(server.title for server in servers)
-        raise UsageError(f"{len(servers)} servers are running ({named}): --model says which")
+        named = "; ".join(f"{server.title}, pid {server.pid}" for server in servers)
+        raise UsageError(
+            f"{len(servers)} servers are running ({named}): --model or --pid says which, and "
+            "--beside loads the model here"
+        )
     chosen = [] if args.beside else servers[:1]
     later = [f"{server.title} uses this directory" for server in servers[len(chosen) :]]
     # Through a server, those of other models are no concern.
@@ -103,8 +112,9 @@ def _server(args: argparse.Namespace, settings: dict[str, object]) -> Server | N
 
 def _told(report: WarmReport) -> str:
     through = f" by {report.server}" if report.server else ""
+    several = "" if report.prompts == 1 else "s"
     return (
-        f"{report.prompts} prompts, {report.warm_prompts} of them warm already: "
+        f"{report.prompts} prompt{several}, {report.warm_prompts} of them warm already: "
         f"{report.computed_tokens:,} tokens computed{through}, "
         f"{quantity('bytes', report.stored_bytes)} written to {report.cold_dir or 'memory'}\n"
     )

@@ -3,7 +3,8 @@
 import argparse
 import sys
 
-from omlx_cache.requests.words import ADVICE, changing, clock
+from omlx_cache.requests.advice import advice
+from omlx_cache.requests.words import changing, clock
 from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.options import add_format_option, positive_count
 from omlx_cache_daemon.render import print_json, text
@@ -57,5 +58,5 @@ def _request(request: Map) -> str:
     facts += [f"salt {text(salt)[:16]}"] if salt else []
     shown = f"request {count_of(request, 'number')} ({', '.join(facts)})\n"
     shown += f"  {text(request.get('words') or 'its look-up is under way')}\n"
-    advice = ADVICE.get(str(request.get("reason")))
-    return shown + (f"  what helps: {advice}\n" if advice else "")
+    helps = advice(as_map(request.get("explanation") or {}))
+    return shown + (f"  what helps: {helps}\n" if helps else "")

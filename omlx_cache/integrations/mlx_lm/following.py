@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from omlx_cache.adapters.extracted import extracted
 from omlx_cache.commit.progress import Extent, extent_of
 from omlx_cache.commit.staging import Staging
 from omlx_cache.integrations.rows import Row, paged_source
@@ -80,7 +81,7 @@ class Following:
             source = paged_source(row, self._committer.done)
             if not self._trims and (keep or position - self._kept >= self._stride):
                 self._keep(position)
-                layout = layout_of(extract())
+                layout = layout_of(extracted(extract()))
                 self._committer.advance(layout, Extent(position, True), source)
             elif source is not None and source.arrays:
                 self._committer.advance_row(source, position)

@@ -16,7 +16,8 @@ REMEMBERED_PAGES = 4096
 
 SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 """What a process or the system lacks: no fault of the page that was asked for."""
-_UNAVAILABLE = "unavailable: "
+UNAVAILABLE = "unavailable: "
+"""How the state of a tier begins whose directory cannot be had."""
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
 """What deleting files may cure: bytes, inodes, a quota of either."""
 
@@ -118,11 +119,11 @@ class Health:
 
     def fail_open(self, error: OSError) -> None:
         """Note that the directory cannot be had."""
-        self._write_error = f"{_UNAVAILABLE}{error.strerror or error}"
+        self._write_error = f"{UNAVAILABLE}{error.strerror or error}"
 
     def end_open(self) -> None:
         """Note that the directory is there."""
-        if self._write_error.startswith(_UNAVAILABLE):
+        if self._write_error.startswith(UNAVAILABLE):
             self._write_error = ""
 
 

@@ -1,5 +1,6 @@
 """Who waits before the generator: first come, first served, and nobody for ever."""
 
+import time
 from queue import Queue
 from typing import Any
 
@@ -91,6 +92,15 @@ def test_a_request_that_waited_long_enough_is_free() -> None:
     arrival, waits = bench.hold()
     assert bench.held.take() is arrival
     assert waits.asked == 0
+
+
+def test_it_was_held_from_its_arrival_on(bench: Bench) -> None:
+    """Nobody looks at the queue while a step computes what it shares."""
+    arrival = Arrival(Reply(Queue(), FailedInputs(), time.perf_counter() - 5.0), object(), object())
+    waits = Waits()
+    bench.held.add(arrival, 100, waits)
+    bench.free(waits)
+    assert bench.next().reply.held_seconds >= 5.0
 
 
 def test_a_doubt_frees_it(bench: Bench) -> None:

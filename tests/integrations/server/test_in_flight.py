@@ -1,6 +1,7 @@
 """Requests with one prefix at the same time: one computes it, the others restore it."""
 
 import json
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from .in_flight import (
     tokens,
 )
 from .test_lifetime import stats, wait_until_durable
+from .test_why import why_of
 
 Start = Callable[..., Server]
 
@@ -329,4 +331,8 @@ def test_the_record_of_a_request_says_how_long_it_was_held(start: Start, home: P
         assert first.result().status == 200
         line = next(line for line in server.server.text().splitlines() if "held" in line)
         assert stats(home)["requests"]["restored_hot_tokens"] > len(PREFIX) - BLOCK
+        record = why_of(home, re.findall(r"request (\d+):", line)[0])[0]
     assert "s for another request" in line
+    assert f", total {record['total_seconds']:.3f} s" in line
+    assert f", held {record['held_seconds']:.1f} s" in line
+    assert record["total_seconds"] >= record["held_seconds"] > 0

@@ -59,11 +59,51 @@ def test_a_cold_directory_that_cannot_be_written_to_ends_the_start(
     assert "is not a directory" in done.stderr
 
 
+def test_a_cold_directory_that_others_may_change_ends_the_start(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    directory = tmp_path / "cold"
+    directory.mkdir()
+    (directory / "letter").write_text("mine")
+    directory.chmod(0o777)
+    flags = ("--port", "0", "--model", str(models["dense"]), "--cold-dir", str(directory))
+    done = start(*flags, memory_only=False)
+    assert_one_line(done, f"omlx-cache: nothing can be kept in {directory}: ")
+    assert "chmod 700" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+def test_a_cold_directory_of_another_user_ends_the_start(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    directory = tmp_path / "cold"
+    directory.mkdir(0o700)
+    os.chown(directory, 12345, -1)
+    flags = ("--port", "0", "--model", str(models["dense"]), "--cold-dir", str(directory))
+    done = start(*flags, memory_only=False)
+    assert_one_line(done, f"omlx-cache: nothing can be kept in {directory}: ")
+    assert "belongs to user 12345" in done.stderr
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self").exists(), reason="needs a file system like Linux's /proc"
+)
+def test_a_cold_directory_that_only_opening_it_shows_to_be_unusable_ends_the_start(
+    models: dict[str, Path],
+) -> None:
+    flags = ("--port", "0", "--model", str(models["dense"]), "--cold-dir", "/proc/x")
+    done = start(*flags, memory_only=False)
+    assert_one_line(done, "omlx-cache: nothing can be kept in /proc/x: ")
+
+
 def test_a_port_that_somebody_listens_on_is_named(models: dict[str, Path]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = start("--port", str(port), "--model", str(models["dense"]))
     assert_one_line(done, f"omlx-cache: cannot listen on 127.0.0.1, port {port}: Address already")
+    assert done.stderr.endswith(
+        "; `omlx-cache ps` shows running servers, and --port takes another\n"
+    )
 
 
 def test_a_host_that_nobody_knows_is_named(models: dict[str, Path]) -> None:

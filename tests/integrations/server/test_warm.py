@@ -100,7 +100,7 @@ def test_a_person_sees_a_progress_bar(
     os.close(theirs)
     shown = _read_all(ours)
     assert "639 of 639 tokens" in shown
-    assert done.stdout.startswith("1 prompts, 0 of them warm already: 639 tokens computed")
+    assert done.stdout.startswith("1 prompt, 0 of them warm already: 639 tokens computed")
 
 
 def _read_all(terminal: int) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -91,16 +92,23 @@ def test_without_a_model_the_only_server_is_meant(start: Start, home: Path) -> N
     text = home / "book.txt"
     text.write_text("It was a dark and stormy night. " * 20)
     said = warm(home, text).stdout
-    assert said.startswith("1 prompts, 0 of them warm already: 640 tokens computed by serve :")
+    assert said.startswith("1 prompt, 0 of them warm already: 640 tokens computed by serve :")
     assert f" by serve :{port_of(server)}, dense, " in said
 
 
-def test_several_servers_are_a_question(start: Start, home: Path) -> None:
-    start("dense")
-    start("wide")
+def test_several_servers_are_a_question_that_a_process_id_answers(start: Start, home: Path) -> None:
+    servers = [start("dense"), start("dense")]
     done = warm(home, chats_file(home), check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "2 servers are running (serve :" in done.stderr
+    pids = sorted(re.findall(r":(\d+), dense, pid (\d+)", done.stderr))
+    assert sorted(port for port, _ in pids) == sorted(str(port_of(server)) for server in servers)
+    for port, pid in pids:
+        report = report_of(warm(home, chats_file(home), "--pid", pid, "--format", "json"))
+        assert report["server"] == f"serve :{port}, dense"
+    missing = warm(home, chats_file(home), "--pid", "1", check=False)
+    assert (missing.returncode, missing.stdout) == (69, "")
+    assert "process 1 has no server with this model" in missing.stderr
 
 
 @pytest.mark.parametrize(

@@ -80,18 +80,38 @@ def test_a_template_that_strips_reasoning_is_named(
 ) -> None:
     server = serve_ours(home, "--model", str(models["thinking-hybrid"]), forked=True)
     try:
-        messages = [{"role": "system", "content": SYSTEM}]
+        messages, said = [{"role": "system", "content": SYSTEM}], []
         for number in range(3):
             messages.append({"role": "user", "content": f"Puzzle {number}?"})
-            ask(server, models["thinking-hybrid"], messages)
-            messages.append({"role": "assistant", "content": f"hm, hm</think>It is {number}."})
+            turn = ask(server, models["thinking-hybrid"], messages)
+            messages.append({"role": "assistant", "content": f"hm, hm</think>{turn.text}"})
+            said.append(turn.text)
         told = why_of(home, "--last", "3")
         assert [one["reason"] for one in told] == ["new_text", "rewritten", "rewritten"]
         assert "rewrote the history" in why(home)
         assert "<think>" in told[2]["explanation"]["there_text"]
-        assert "It is 1" in told[2]["explanation"]["here_text"]
+        assert said[1] in told[2]["explanation"]["here_text"]
     finally:
         assert server.stop() == 0
+
+
+def test_questions_after_one_beginning_are_new_text_in_why_and_in_the_log(
+    home: Path, models: dict[str, Path], forks: None
+) -> None:
+    server = serve_ours(home, "--model", str(models["dense"]), forked=True)
+    try:
+        for question in ("Tell me a fable", "Tell me a fast fable", "What is 1?", "What is 2?"):
+            ask(server, models["dense"], [{"role": "user", "content": question}])
+        told = why_of(home, "--last", "4")
+        assert [one["reason"] for one in told] == ["new_text"] * 4
+        last = told[3]["explanation"]
+        assert (last["other"], last["here_text"] != last["there_text"]) == (3, True)
+        place = f"at token {last['position'] + 1}"
+        assert f"(request 3) {place}: " in told[3]["words"]
+        assert "nothing to do: another question" in why(home)
+    finally:
+        assert server.stop() == 0
+    assert f"(new_text: parts from request 3 {place})" in server.text()
 
 
 def test_a_changed_codec_is_named_after_a_restart(

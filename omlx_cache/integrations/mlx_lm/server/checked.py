@@ -56,6 +56,7 @@ class CheckedResponseGenerator(ResponseGenerator):  # type: ignore[misc]
     ) -> Any:
         if self.cutting or not self.generation_available():
             raise Unavailable("the server is ending")
+        request.arrived = time.perf_counter()
         return super().generate(request, generation_args, progress_callback)
 
     def stop(self, seconds: float, hurry: threading.Event | None = None) -> bool:
@@ -103,7 +104,7 @@ class CheckedResponseGenerator(ResponseGenerator):  # type: ignore[misc]
         if found is None:
             return None
         queue, request, args = found
-        request.reply = reply = Reply(queue, self._failures)
+        request.reply = reply = Reply(queue, self._failures, request.arrived)
         self._replies.add(reply)
         return reply, request, args
 

@@ -85,7 +85,9 @@ class HeldRequests:
             assert self._free is not None
             held, self._free = self._free, None
             self._held.remove(held)
-            held.arrival.reply.held_seconds = time.monotonic() - held.since
+            reply = held.arrival.reply
+            # From its arrival: nobody looks at the queue while a step computes what it shares.
+            reply.held_seconds = time.perf_counter() - reply.arrived
             return _released(held.arrival)
         if self._last is not None and not self._held:
             last, self._last = self._last, None

@@ -1,5 +1,6 @@
 """The HTTP side: takes any number of connections, and ends within a deadline, whatever they do."""
 
+import errno
 import logging
 import socket
 import sys
@@ -19,6 +20,7 @@ _log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
 _HANDLERS_SECONDS = 5.0
+_QUEUE_SECONDS = 1.0
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -37,8 +39,15 @@ def bind(host: str, port: int) -> socket.socket:
             raise
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or error
-        raise OSError(f"cannot listen on {host}, port {port}: {why}") from error
+        raise OSError(f"cannot listen on {host}, port {port}: {why}{_hint(error)}") from error
     return bound
+
+
+def _hint(error: Exception) -> str:
+    """Return what a person may do about it, where that is known."""
+    if getattr(error, "errno", None) != errno.EADDRINUSE:
+        return ""
+    return "; `omlx-cache ps` shows running servers, and --port takes another"
 
 
 class HttpServer(ThreadingHTTPServer):
@@ -119,14 +128,27 @@ class HttpServer(ThreadingHTTPServer):
             _log.exception("a connection ended by an error")
 
     def stop_listening(self) -> None:
-        """Take no more connections, and end those whose request is not there yet."""
+        """Take no more connections, and end those whose request is not there yet. Who is in the
+        system's queue is refused; who comes later finds nobody."""
         self._ending.set()
         self.gate.close()
         self.shutdown()
+        self._take_queue()
+        self.socket.close()
         under_way = self.gate.under_way()
         with self._lock:
             rest = self._open - under_way
         _shut(rest, socket.SHUT_RD)
+
+    def _take_queue(self) -> None:
+        """Have handlers refuse those who were not accepted yet: closing would reset them."""
+        deadline = time.monotonic() + _QUEUE_SECONDS
+        self.socket.setblocking(False)
+        with suppress(OSError):
+            while time.monotonic() < deadline:
+                connection, address = self.socket.accept()
+                connection.setblocking(True)
+                self.process_request(connection, address)
 
     def hang_up(self) -> None:
         """Cut every connection that is left, and join its thread, for some seconds at most.

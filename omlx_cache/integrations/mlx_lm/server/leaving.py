@@ -6,6 +6,7 @@ from typing import NamedTuple
 from omlx_cache.reasons import NO_ROOM
 from omlx_cache.settings.sizes import format_size
 from omlx_cache.store import BlockStore
+from omlx_cache_storage.cold.health import UNAVAILABLE
 from omlx_cache_storage.stats import WriterUsage
 
 
@@ -46,24 +47,33 @@ def last_words(store: BlockStore, left: Unwritten, clean: bool) -> LastWords:
     if cold is None:
         kept = f" {_amount(left)} end with this process." if left.pages else ""
         return LastWords(True, f"Nothing is on the disk: hot_cache_only.{kept}")
-    complete = clean and not left.pages
+    setbacks = _setbacks(store, left, clean)
+    gone = cold.state.startswith(UNAVAILABLE)
+    complete = clean and not (left.pages or setbacks or gone)
     trouble = "" if cold.state == "ok" else f" (cold tier: {cold.state})"
     lost = [f"{_amount(left)} were in memory only"] * bool(left.pages)
-    setbacks = _setbacks(store, left)
     counts = [f"since the start {', '.join(setbacks)}"] * bool(setbacks)
     stock = f"{store.cold_dir} has {_pages(cold.pages)}, {format_size(cold.nbytes)}"
-    said = "Everything is on the disk" if complete else "Not everything is on the disk"
+    if complete:
+        said = "Everything is on the disk"
+    elif gone and not cold.pages:
+        said, stock = "Nothing is on the disk", f"{store.cold_dir} cannot be used"
+    elif left.pages or gone or not clean:
+        said = "Not everything is on the disk"
+    else:
+        # What was refused or dropped may have been written later, or be gone from memory too.
+        said = "Perhaps not everything is on the disk"
     return LastWords(complete, f"{said}{trouble}: {'; '.join([*lost, *counts, stock])}.")
 
 
-def _setbacks(store: BlockStore, left: Unwritten) -> list[str]:
+def _setbacks(store: BlockStore, left: Unwritten, clean: bool) -> list[str]:
     """Return what kept pages from the disk, and how often: a page may be counted several times, and
     have been written later."""
     writer, settings = left.writer, store.settings
     if writer is None:
         return []
     causes = {
-        "still pending when the time was over": writer.pending_pages,
+        "still pending when the time was over": 0 if clean else writer.pending_pages,
         f"refused for want of cold_bytes ({format_size(settings.cold_bytes)})": (
             writer.refused_pages
         ),

@@ -1,15 +1,24 @@
 """Models that are loaded, or else the one line that says which could not be."""
 
 import argparse
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from mlx_lm.server import ModelProvider
+from mlx_lm.utils import _download
 
+from omlx_cache.integrations.mlx_lm.server.names import labels, no_such_model
 from omlx_cache.settings import CacheSettings
+from omlx_cache.store import BlockStore
 from omlx_cache.tools.places import is_missing_folder
+from omlx_cache_storage.cold.health import UNAVAILABLE
 from omlx_cache_storage.errors import CacheError
+
+_log = logging.getLogger(__name__)
 
 
 class CannotLoad(CacheError):
@@ -21,16 +30,28 @@ class CannotKeep(CacheError):
 
 
 def check_cold_dir(settings: CacheSettings) -> None:
-    """Raise CannotKeep, in one line, unless files can be made in the cold directory.
+    """Raise CannotKeep, in one line, for a cold directory that no store could open, as far as that
+    can be told without making it.
 
     A full disk is no reason: it may have room later. Writes nothing.
     """
     trouble = settings.cold_dir_trouble()
     if trouble:
-        raise CannotKeep(
-            f"nothing can be kept in {settings.cold_dir}: {trouble}; "
-            "name another place with --cold-dir, or keep all in memory with --hot-cache-only"
-        )
+        raise _cannot_keep(settings, trouble)
+
+
+def check_opened(store: BlockStore) -> None:
+    """Raise CannotKeep when a store that was opened just now could not have its directory."""
+    cold = store.stats().cold
+    if cold is not None and cold.state.startswith(UNAVAILABLE):
+        raise _cannot_keep(store.settings, cold.state.removeprefix(UNAVAILABLE))
+
+
+def _cannot_keep(settings: CacheSettings, trouble: str) -> CannotKeep:
+    return CannotKeep(
+        f"nothing can be kept in {settings.cold_dir}: {trouble}; "
+        "name another place with --cold-dir, or keep all in memory with --hot-cache-only"
+    )
 
 
 @contextmanager
@@ -54,12 +75,42 @@ def _wanted(args: argparse.Namespace) -> str:
 
 
 class WatchedProvider(ModelProvider):  # type: ignore[misc]
-    """Tells whether the default model was loaded. `_failure` is written before `_ended` is set."""
+    """Tells whether the default model was loaded, takes what people call it for its name, and keeps
+    it when a client names one that is not there. `_failure` is written before `_ended` is set."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._ended = threading.Event()
         self._failure: CannotLoad | None = None
         super().__init__(args)
+        for label in labels(args.model):
+            self._model_map[label] = args.model
+            self._adapter_map[label] = args.adapter_path
+
+    def load(
+        self,
+        model_path: str | None,
+        adapter_path: str | None = None,
+        draft_model_path: str | None = None,
+    ) -> Any:
+        """Return the model that a request names, and its tokeniser; raises NoSuchModel before the
+        one that is loaded is dropped."""
+        if self._ended.is_set():
+            # What the command line names is reported by `loading`.
+            self._look_up(self._model_map.get(model_path, model_path))
+        return super().load(model_path, adapter_path, draft_model_path)
+
+    def _look_up(self, name: str | None) -> None:
+        if self.is_distributed or (self.model_key is not None and self.model_key[0] == name):
+            return
+        try:
+            if not name or is_missing_folder(name) or Path(name).is_file():
+                raise FileNotFoundError("there is no such folder")
+            if not Path(name).is_dir():
+                _download(name)
+        except Exception as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            _log.warning("a request named %.200r, which is no model here: %s", name, lines[0])
+            raise no_such_model(name, self.cli_args.model) from error
 
     def load_default(self) -> None:
         """Load on the calling thread, which ends when that fails."""

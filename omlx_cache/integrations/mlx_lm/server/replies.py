@@ -1,6 +1,7 @@
 """The way back to one request's client, as the generation thread has it."""
 
 import logging
+import time
 from typing import Any, NamedTuple
 
 from mlx_lm.server import GenerationContext
@@ -49,10 +50,12 @@ class Reply:
     The context that its client gets has it as `reply`: mlx-lm's own, or an early one.
     Mutable, by the generation thread: `tokenised` and `digest`, once the prompt is, `held`, true
     while it waits before the generator, `held_seconds`, `fetched`, once it is known what is
-    restored, `_context`, `_ended`.
+    restored, `_context`, `_ended`. `arrived` is the moment, by `time.perf_counter`, when its
+    client's request was there: what it waits for counts from then.
     """
 
-    def __init__(self, queue: Any, failures: FailedInputs) -> None:
+    def __init__(self, queue: Any, failures: FailedInputs, arrived: float | None = None) -> None:
+        self.arrived = time.perf_counter() if arrived is None else arrived
         self._queue = queue
         self._failures = failures
         self._context: Any = None

@@ -16,9 +16,16 @@ from omlx_cache.integrations.mlx_lm.server.batches import storing_batches
 from omlx_cache.integrations.mlx_lm.server.decoding import TokenDecoder
 from omlx_cache.integrations.mlx_lm.server.limits import Limits
 from omlx_cache.integrations.mlx_lm.server.refusals import Unavailable
+from omlx_cache.integrations.mlx_lm.server.request_line import (
+    CLIENT_LEFT,
+    CUT_OFF,
+    FAILED,
+    Ended,
+    request_line,
+    waiting_line,
+)
 from omlx_cache.integrations.mlx_lm.server.sharing import SharingResponseGenerator
 from omlx_cache.requests.timer import PromptTimer
-from omlx_cache.requests.words import brief
 from omlx_cache.store import BlockStore
 
 _log = logging.getLogger(__name__)
@@ -100,7 +107,10 @@ class ServerPromptCache(TieredPromptCache):
         block = self._store.settings.block_size
         if fit is None or count // block * block <= fit.tokens:
             return ""
-        return f", {count - fit.tokens} not kept (no_room: {fit.setting})"
+        if fit.held > fit.tokens and count // block * block <= fit.held:
+            return f", {count - fit.tokens} not on the disk (no_room: {fit.setting})"
+        kept = max(fit.tokens, fit.held)
+        return f", {count - kept} not kept (no_room: {fit.setting})"
 
 
 class _Lent(NamedTuple):
@@ -160,6 +170,7 @@ class MeasuredResponseGenerator(SharingResponseGenerator):
     def _note_fetched(self, found: Fetched) -> None:
         if self.asked is not None:
             self.asked.fetched = found
+            found.asked.arrived(self.asked.arrived)
             if self.asked.held_seconds:
                 found.asked.held(self.asked.held_seconds)
         self._timer = PromptTimer(found.asked, found.prompt_tokens)
@@ -196,49 +207,45 @@ class MeasuredResponseGenerator(SharingResponseGenerator):
         generation_args: Any,
         progress_callback: Callable[[int, int], None] | None = None,
     ) -> tuple[Any, Iterator[Any]]:
-        began = time.perf_counter()
         context, responses = super().generate(request, generation_args, progress_callback)
-        return context, self._measure(context, responses, began)
+        return context, self._measure(context, responses)
 
-    def _measure(self, context: Any, responses: Iterator[Any], began: float) -> Iterator[Any]:
+    def _measure(self, context: Any, responses: Iterator[Any]) -> Iterator[Any]:
         first: float | None = None
         count = 0
+        early = FAILED
         try:
             for response in responses:
                 if first is None:
-                    first = time.perf_counter()
+                    first = time.perf_counter() - context.reply.arrived
                 count += 1
+                if response.finish_reason is not None:
+                    early = ""
                 yield response
+            early = ""
+        except Unavailable:
+            early = CUT_OFF
+            raise
+        except (GeneratorExit, ConnectionError, TimeoutError):
+            early = CLIENT_LEFT if early else ""
+            raise
         finally:
-            if context.reply.fetched is None:
-                _log.info("request: %d tokens in, ended before its turn", len(context.prompt))
-            else:
-                self._report(context, count, began, first)
+            seconds = time.perf_counter() - context.reply.arrived
+            self._report(context, Ended(count, first, seconds, early))
 
-    def _report(self, context: Any, count: int, began: float, first: float | None) -> None:
-        now = time.perf_counter()
-        prompt = len(context.prompt)
-        restored = max(0, context.prompt_cache_count)
+    def _report(self, context: Any, ended: Ended) -> None:
         found = context.reply.fetched
-        if found is not None:
-            found.asked.ended(count)
-        cold = 0 if found is None else found.cold_tokens
-        told = None if found is None else found.asked.explanation
-        _log.info(
-            "request %d: %d tokens in, %d restored (%d hot, %d cold), %d recomputed%s, %d out, "
-            "first token %.3f s, total %.3f s%s",
-            0 if found is None else found.asked.record.number,
-            prompt,
-            restored,
-            restored - cold,
-            cold,
-            prompt - restored,
-            "" if told is None else brief(told.to_dict()),
-            count,
-            (first or now) - began,
-            now - began,
-            self._measured.room_for(prompt + count) + _waited(context.reply.held_seconds),
-        )
+        if found is None:
+            _log.info("%s", waiting_line(len(context.prompt), ended))
+            return
+        found.asked.ended(ended.out)
+        record, told = found.asked.record, found.asked.explanation
+        if record.total_seconds is not None:
+            ended = ended._replace(seconds=record.total_seconds)
+        notes = self._measured.room_for(record.prompt_tokens + ended.out)
+        explanation = None if told is None else told.to_dict()
+        line = request_line(record, explanation, ended, notes + _waited(record.held_seconds))
+        _log.info("%s", line)
 
 
 def _waited(seconds: float) -> str:

@@ -23,9 +23,11 @@ from omlx_cache.integrations.mlx_lm.server.inventory import inventory
 from omlx_cache.integrations.mlx_lm.server.leaving import last_words, unwritten
 from omlx_cache.integrations.mlx_lm.server.limits import Limits
 from omlx_cache.integrations.mlx_lm.server.loading import (
+    CannotKeep,
     CannotLoad,
     WatchedProvider,
     check_cold_dir,
+    check_opened,
 )
 from omlx_cache.integrations.mlx_lm.server.responses import (
     MeasuredResponseGenerator,
@@ -79,8 +81,9 @@ def serve(
         store = BlockStore(cache_settings, name="serve")
         store.service = _service(args, settings, bound)
         try:
+            check_opened(store)
             return _Serving(args, store, limits, drain_seconds, signals).run(bound)
-        except (CannotLoad, OSError) as error:
+        except (CannotLoad, CannotKeep, OSError) as error:
             # Told here, because the caller may only end the process now, not unwind.
             sys.stderr.write(f"omlx-cache: {error}\n")
             store.close(CLOSE_SECONDS)
@@ -206,11 +209,15 @@ def _service(
         "port": None if bound is None else bound.getsockname()[1],
         "url": None,
         "model": args.model,
-        "folder": str(Path(args.model).resolve()) if Path(args.model or "").is_dir() else None,
+        "folder": _folder(args.model),
         "adapter": args.adapter_path,
         "draft_model": args.draft_model,
         "flags": sorted(settings.keys() - defaults),
     }
+
+
+def _folder(model: str | None) -> str | None:
+    return str(Path(model).resolve()) if model and Path(model).is_dir() else None
 
 
 def _announce(url: str) -> None:

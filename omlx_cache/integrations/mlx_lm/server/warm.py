@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm import load
 
-from omlx_cache.integrations.mlx_lm.server.loading import check_cold_dir, loading
+from omlx_cache.integrations.mlx_lm.server.loading import check_cold_dir, check_opened, loading
 from omlx_cache.integrations.mlx_lm.server.warmable import Warmable, warmable
 from omlx_cache.integrations.mlx_lm.shared import cache_of
 from omlx_cache.prefix import PrefixCache
@@ -38,6 +38,7 @@ def warm(
         model, tokenizer, draft = _load(args)
     jobs = [warmable(prompt, tokenizer, args.chat_template_args) for prompt in prompts]
     with BlockStore(cache_settings, name="warm") as store:
+        check_opened(store)
         models = [(model, cache_of(model, store, args.model, args.adapter_path))]
         if draft is not None:
             models.append((draft, cache_of(draft, store, args.draft_model)))

@@ -1,0 +1,39 @@
+"""What `--help` of a command says: what it does, and what it takes when nothing is given."""
+
+import re
+
+import pytest
+
+from .conftest import Cli
+
+
+def flag_help(text: str, flag: str) -> str:
+    """What is said of one flag, on one line."""
+    found = re.search(rf"^  {flag}\b(.*?)(?=^  -|^\S|\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found, flag
+    return " ".join(found[1].split())
+
+
+@pytest.mark.parametrize("command", ["ps", "ping", "stats", "monitor"])
+def test_a_command_is_described_in_a_sentence(cli: Cli, command: str) -> None:
+    described = cli(command, "--help").out.split("\n\n")[1]
+    assert described[0].isupper()
+    assert described.rstrip().endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("flag", "default"),
+    [("--host", "127.0.0.1"), ("--port", "8080"), ("--max-tokens", "512"), ("--temp", "0.0")],
+)
+def test_serve_says_its_defaults(cli: Cli, flag: str, default: str) -> None:
+    assert f"(default: {default})" in flag_help(cli("serve", "--help").out, flag)
+
+
+@pytest.mark.parametrize("command", ["rm", "prune"])
+def test_a_directory_that_is_named_to_a_deletion_is_deleted_in(cli: Cli, command: str) -> None:
+    assert "delete in this directory" in flag_help(cli(command, "--help").out, "--cold-dir")
+
+
+def test_a_second_run_of_warm_is_not_said_to_be_free(cli: Cli) -> None:
+    described = " ".join(cli("warm", "--help").out.split())
+    assert "A second run computes at most one token of each prompt." in described

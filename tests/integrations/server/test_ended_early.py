@@ -1,0 +1,73 @@
+"""What the log says of requests that did not end by themselves: what was computed, and no more."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kit.tinylm import Server, serve_ours
+
+from .in_flight import STEP, asking, stream_begun, tokens
+
+LENGTH = 3000
+RESTED = "0 restored (0 hot, 0 cold), "
+
+
+@pytest.fixture
+def server(
+    models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, forks: None
+) -> Iterator[Server]:
+    flags = ("--model", str(models["dense"]), "--drain-timeout", "0.01", *STEP)
+    server = serve_ours(tmp_path_factory.mktemp("early"), *flags, forked=True)
+    yield server
+    server.kill()
+
+
+def line(server: Server) -> str:
+    """The line of the one request."""
+    found = re.findall(r"request(?: \d+)?: .*", server.text())
+    assert len(found) == 1, found
+    return str(found[0])
+
+
+def assert_figures_are_true(text: str, end: str) -> None:
+    match = re.fullmatch(
+        rf"request 1: {LENGTH} tokens in, {re.escape(RESTED)}(\d+) of {LENGTH} recomputed "
+        rf"\(\w+\), 0 out, total \d+\.\d+ s, {end}",
+        text,
+    )
+    assert match, text
+    assert 0 < int(match[1]) < LENGTH
+
+
+def test_a_client_that_left_in_the_prefill(server: Server) -> None:
+    with asking(server) as here:
+        with stream_begun(server, tokens(LENGTH, 1)):
+            here.until_computing(LENGTH, 8)
+        here.until(lambda: "client left" in server.text())
+    assert_figures_are_true(line(server), "client left")
+
+
+def test_a_request_that_the_end_of_the_server_cut_off(server: Server) -> None:
+    with asking(server) as here:
+        asked = here.ask(tokens(LENGTH, 1))
+        here.until_computing(LENGTH, 8)
+        server.stop()
+        assert asked.result().status == 503
+    assert_figures_are_true(line(server), "cut off")
+
+
+def test_a_client_that_left_while_it_was_answered(server: Server) -> None:
+    """Of its prompt all was computed."""
+    with asking(server) as here:
+        with stream_begun(server, tokens(40, 1)) as connection:
+            seen = b""
+            while seen.count(b"data: ") < 1:
+                seen += connection.recv(1 << 12)
+        here.until(lambda: "tokens in" in server.text())
+    assert re.fullmatch(
+        r"request 1: 40 tokens in, 0 .*, 40 recomputed \(\w+\), \d+ out, first token [\d.]+ s, "
+        r"total [\d.]+ s(, client left)?",
+        line(server),
+    ), line(server)
