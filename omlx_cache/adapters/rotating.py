@@ -19,6 +19,10 @@ from omlx_cache.adapters.base import (
 from omlx_cache.adapters.kv import KVCacheAdapter
 from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array
 
+STORED = 2
+"""Part of every layout with windows. Pages of the first kind, which no namespace names any more,
+may have a batch's padding among their tokens."""
+
 
 class RotatingKVCacheAdapter(KVCacheAdapter):
     """mlx-lm's RotatingKVCache, and drop-in subclasses with its fields: a KVCache's, in a ring."""
@@ -27,7 +31,7 @@ class RotatingKVCacheAdapter(KVCacheAdapter):
         return GroupSpec("window", int(cache.max_size), int(cache.keep))
 
     def config(self, cache: Any) -> dict[str, int]:
-        return {"max_size": int(cache.max_size), "keep": int(cache.keep)}
+        return {"max_size": int(cache.max_size), "keep": int(cache.keep), "stored": STORED}
 
     def held(self, cache: Any) -> Ranges:
         if cache.keys is None:
