@@ -34,6 +34,7 @@ def test_the_plot_has_every_agent_and_a_line_for_each_server() -> None:
     assert sum(element.tag.endswith("polyline") for element in plot.iter()) == 2
 
 
+@pytest.mark.nightly
 def test_agents_of_real_servers_compute_a_shared_prefix_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
