@@ -2,12 +2,12 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from kit.embedded import embedded_stores
 from omlx_cache.settings.model import setting_names
 
 Cli = Callable[..., Any]
@@ -23,25 +23,13 @@ SECRET = "sk-do-not-show-this"
 
 @pytest.fixture
 def start(environment: dict[str, str]) -> Iterator[Callable[[], "subprocess.Popen[str]"]]:
-    started: list[subprocess.Popen[str]] = []
+    with embedded_stores(_EMBED) as run:
 
-    def begin() -> "subprocess.Popen[str]":
-        variables = {"OMLX_CACHE_BLOCK_SIZE": "64", "OPENAI_API_KEY": SECRET}
-        process = subprocess.Popen(
-            [sys.executable, "-c", _EMBED],
-            env={**environment, **variables},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        return process
+        def begin() -> "subprocess.Popen[str]":
+            variables = {"OMLX_CACHE_BLOCK_SIZE": "64", "OPENAI_API_KEY": SECRET}
+            return run({**environment, **variables})
 
-    yield begin
-    for process in started:
-        process.communicate(timeout=60)
+        yield begin
 
 
 Start = Callable[[], "subprocess.Popen[str]"]

@@ -11,6 +11,7 @@ from typing import IO
 
 import pytest
 
+from kit.embedded import embedded_stores
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.requests.log import FOLLOWED_SECONDS
 
@@ -53,17 +54,8 @@ class Driven:
 
 @pytest.fixture
 def driven(environment: dict[str, str]) -> Iterator[Driven]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", _STORE],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    yield Driven(process)
-    process.communicate(timeout=60)
+    with embedded_stores(_STORE) as run:
+        yield Driven(run(environment))
 
 
 @dataclass

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kit.embedded import embedded_stores
 from omlx_cache.control.paths import meeting_place, search_places
 
 _EMBED = """
@@ -33,24 +34,12 @@ def login(environment: dict[str, str]) -> dict[str, str]:
 @pytest.fixture
 def start(login: dict[str, str]) -> Iterator[Start]:
     """Starts a store with the variables given, and waits until it listens."""
-    started: list[subprocess.Popen[str]] = []
+    with embedded_stores(_EMBED) as run:
 
-    def begin(**variables: str) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [sys.executable, "-c", _EMBED],
-            env={**login, **variables},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        return process
+        def begin(**variables: str) -> "subprocess.Popen[str]":
+            return run({**login, **variables})
 
-    yield begin
-    for process in started:
-        process.communicate(timeout=60)
+        yield begin
 
 
 def found(login: dict[str, str], **variables: str) -> dict[int, Any]:

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kit.embedded import embedded_stores
 from kit.storage import Story, disk_usage, files_in
 from omlx_cache.identity.software import installed, software
 from omlx_cache_storage.cold.tier import ColdTier
@@ -75,24 +75,12 @@ def cold_dir(tmp_path: Path) -> Path:
 @pytest.fixture
 def embed(environment: dict[str, str]) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
     """Starts a store with three pages in each of two namespaces; two pages are a month old."""
-    started: list[subprocess.Popen[str]] = []
+    with embedded_stores(_EMBED) as run:
 
-    def start(mlx: str = "-", **variables: str) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [sys.executable, "-c", _EMBED, mlx],
-            env={**environment, **variables},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        return process
+        def start(mlx: str = "-", **variables: str) -> "subprocess.Popen[str]":
+            return run({**environment, **variables}, mlx)
 
-    yield start
-    for process in started:
-        process.communicate(timeout=60)
+        yield start
 
 
 def _held(process: "subprocess.Popen[str]") -> list[str]:

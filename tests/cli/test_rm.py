@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kit.embedded import embedded_stores
 from kit.storage import Story, files_in
 from omlx_cache.identity.salt import salt_digest
 from omlx_cache_storage.cold.tier import ColdTier
@@ -46,17 +47,8 @@ def cold_dir(tmp_path: Path) -> Path:
 @pytest.fixture
 def embedded(environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
     """A store that holds three pages in each of two namespaces."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _EMBED],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    yield process
-    process.communicate(timeout=60)
+    with embedded_stores(_EMBED) as run:
+        yield run(environment)
 
 
 def _digest(name: str) -> str:

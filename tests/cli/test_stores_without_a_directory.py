@@ -2,11 +2,12 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
+from kit.embedded import embedded_stores
 
 Cli = Callable[..., Any]
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -26,24 +27,12 @@ with BlockStore(CacheSettings(hot_bytes="1MiB", cold_bytes=2**24, min_free_bytes
 @pytest.fixture
 def embed(environment: dict[str, str]) -> Iterator[Start]:
     """Starts a store with two pages, and waits until it listens."""
-    started: list[subprocess.Popen[str]] = []
+    with embedded_stores(_EMBED) as run:
 
-    def begin(story: str, **variables: str) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [sys.executable, "-c", _EMBED, story],
-            env={**environment, **variables},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        return process
+        def begin(story: str, **variables: str) -> "subprocess.Popen[str]":
+            return run({**environment, **variables}, story)
 
-    yield begin
-    for process in started:
-        process.communicate(timeout=60)
+        yield begin
 
 
 def test_the_only_store_with_a_directory_is_meant(embed: Start, cli: Cli) -> None:
