@@ -101,18 +101,19 @@ class Flight:
     def goal(self, tokens: Tokens) -> int:
         """Return how far a prompt could be restored when this one has passed; the lock is held."""
         shared = shared_length(self._tokens, tokens)
-        if self._stops is None:
-            return shared // self._size * self._size
-        if self._bends and shared > self._reached:
+        if self._stops is not None and self._bends and shared > self._reached:
             return shared
-        return max((stop for stop in self._stops if stop <= shared), default=0)
+        return self._point(shared)
 
     def computed(self, tokens: Tokens) -> int:
         """Return how far a prompt could be restored by now; the lock is held."""
-        shared = min(shared_length(self._tokens, tokens), self._reached)
+        return self._point(min(shared_length(self._tokens, tokens), self._reached))
+
+    def _point(self, most: int) -> int:
+        """Return the last place among the first `most` tokens that can be restored."""
         if self._stops is None:
-            return shared // self._size * self._size
-        return max((stop for stop in self._stops if stop <= shared), default=0)
+            return most // self._size * self._size
+        return max((stop for stop in self._stops if stop <= most), default=0)
 
     def is_ahead(self, goal: int, now: float) -> bool:
         """True while it is worth waiting for it to get there; the lock is held."""

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from omlx_cache.adapters.base import PAGED
-from omlx_cache.arrays.blank import blank_arrays
 from omlx_cache.arrays.mlxio import (
     TOKEN_AXIS,
     Array,
@@ -40,9 +39,7 @@ class HostTargets:
     with what is in them.
     """
 
-    def __init__(
-        self, plan: Plan, *, on_device: bool = False, before: "HostTargets | None" = None
-    ) -> None:
+    def __init__(self, plan: Plan, *, before: "HostTargets | None" = None) -> None:
         self.plan = plan
         self._guard = threading.Condition()
         self._copying = 0
@@ -52,8 +49,8 @@ class HostTargets:
             before.close()
         kept = {} if before is None else before._reusable(plan)
         fresh = {name: spec for name, spec in plan.targets.items() if name not in kept}
-        self._arrays = kept | _fresh(fresh, on_device=on_device)
-        self._uneven = bool(kept) or not on_device
+        self._arrays = kept | _fresh(fresh)
+        self._uneven = bool(kept)
         filled = [name for name, array in self._arrays.items() if array.size]
         views = host_views([self._arrays[name] for name in filled])
         self._views = dict(zip(filled, views, strict=True))
@@ -154,23 +151,20 @@ class HostTargets:
         """Return the targets; what no page of the plan fills is zeros. Every page must be in."""
         self.close()
         if self._uneven:
-            # Last: the first write to fresh memory is the dear one, and the copies share that out.
             _clear_gaps(self.plan, self._views)
         self._views = {}
         return self._arrays
 
 
-def _fresh(specs: Mapping[str, TensorSpec], *, on_device: bool) -> dict[str, Array]:
+def _fresh(specs: Mapping[str, TensorSpec]) -> dict[str, Array]:
     """Return evaluated targets, zeros."""
-    if not on_device:
-        return blank_arrays(specs)
     arrays = {name: zeros(spec.shape, spec.dtype) for name, spec in specs.items()}
     evaluate(list(arrays.values()))
     return arrays
 
 
 def _clear_gaps(plan: Plan, views: Mapping[str, HostView]) -> None:
-    """Zero what no page fills: room to grow must not show what lay in the memory before."""
+    """Zero what no page fills: room to grow must not show what a longer plan put there."""
     filled: dict[int, list[Span]] = {}
     for read in plan.reads:
         for span in read.spans:

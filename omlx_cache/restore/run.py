@@ -98,7 +98,7 @@ class Work:
         """Return the filled targets by tensor name, evaluated and owned; raises PageFailed."""
         host = on_host()
         if host or self.targets is not None or not (held or plan.encoded):
-            return self._fill(source, plan, held, on_device=not host)
+            return self._fill(source, plan, held)
         missing = [read for read in plan.reads if read.use.page not in held]
         self.read |= {read.use.page for read in missing}
 
@@ -109,9 +109,9 @@ class Work:
         return join_on_device(plan, {**held, **self.arrived})
 
     def _fill(
-        self, source: PageSource, plan: Plan, held: Mapping[PageId, Page], *, on_device: bool
+        self, source: PageSource, plan: Plan, held: Mapping[PageId, Page]
     ) -> dict[str, Array]:
-        targets = self.targets = HostTargets(plan, on_device=on_device, before=self.targets)
+        targets = self.targets = HostTargets(plan, before=self.targets)
         left = [read for read in plan.reads if read.use.page not in targets.filled]
         fill_from(source, targets, [r for r in left if r.use.page in held], held)
         missing = [read for read in left if read.use.page not in held]

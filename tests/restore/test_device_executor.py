@@ -41,7 +41,7 @@ def test_every_row_of_a_batch_is_restored(batch: int, heads: int) -> None:
     plan = plan_of(chain, pages)
     held: dict[PageId, Page] = {page.meta.id: page for page in pages}
     on_device = join_on_device(plan, held)
-    targets = HostTargets(plan, on_device=True)
+    targets = HostTargets(plan)
     for read in plan.reads:
         assert targets.take(read, held[read.use.page])
     for name, array in targets.arrays().items():
