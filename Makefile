@@ -8,12 +8,16 @@ STAMP := $(VENV)/.setup-done
 PYTHON ?= python3 python3.14 python3.13 python3.12 python3.11
 # More arguments for demo, test and bench: `make test ARGS="-k restart"`.
 ARGS ?=
+# Processes that run the tests; `make test WORKERS=0 ARGS=--pdb` runs them in one that can be asked.
+WORKERS ?= auto
 
 # What lies below a session: bytes, keys, pages, codecs, commits, settings, the control protocol.
 FAST := $(addprefix tests/,arrays codec commit control identity kv pages settings storage)
 
 # True for an interpreter that requirements.lock has wheels for and that can make an environment.
 USABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
+# Tests of one file share servers and models, so that they stay together.
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .PHONY: help setup demo test test-fast test-nightly fuzz fuzz-http chaos check bench test-peers lock clean
@@ -47,14 +51,14 @@ $(STAMP): requirements.lock pyproject.toml
 demo: setup ## Show restores from memory, from SSD and after a restart on a small model (a minute)
 	$(BIN)/omlx-cache demo $(ARGS)
 
-test: setup ## Run the tests (about 20 minutes)
-	$(BIN)/python -m pytest $(ARGS)
+test: setup ## Run the tests (about 10 minutes on two cores)
+	$(PYTEST) $(ARGS)
 
 test-fast: setup ## Run the tests of what lies below a session (a minute)
-	$(BIN)/python -m pytest $(FAST) $(ARGS)
+	$(PYTEST) $(FAST) $(ARGS)
 
 test-nightly: setup ## Run the tests, all families of models and more examples
-	$(BIN)/python -m pytest -m "" --hypothesis-profile nightly $(ARGS)
+	$(PYTEST) -m "" --hypothesis-profile nightly $(ARGS)
 
 fuzz: setup ## Try hostile bytes on everything that reads bytes, for some minutes
 	PYTHONPATH=tests $(BIN)/python -m fuzz --count 50000 $(ARGS)

@@ -149,7 +149,9 @@ class BlockStore(Tiers):
             # A thread that answers must not keep a store alive that everybody else has lost.
             return start_control(self.settings.socket, handlers(weakref.proxy(self)))
         except (ControlError, OSError) as error:
-            _log.warning("no control socket: %s", error)
+            # A path that is no text would stop the line in every log that is written as UTF-8.
+            said = str(error).encode("utf-8", "backslashreplace").decode()
+            _log.warning("no control socket: %s", said)
             return None
 
     def __enter__(self) -> Self:

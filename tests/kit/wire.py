@@ -1,9 +1,10 @@
 """Bytes to a server and back, over a socket, for what an HTTP client would never send."""
 
 import json
+import select
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -61,3 +62,26 @@ def read_answer(connection: socket.socket, begun: bytes = b"") -> Answer:
     status = int(words[1]) if len(words) > 1 and first.startswith("HTTP/") else 0
     pairs = (line.partition(":") for line in lines)
     return Answer(status, {name.lower(): value.strip() for name, _, value in pairs}, content)
+
+
+@contextmanager
+def filled(url: str, half: bytes, count: int) -> Iterator[tuple[list[socket.socket], Answer]]:
+    """`count` connections that hold their places with `half` of a request each, and the answer to
+    one request more, which finds none.
+
+    A request that is answered with 200 held a place meanwhile, where a holder may have found none:
+    that one comes again.
+    """
+    with ExitStack() as stack:
+        holders: list[socket.socket] = []
+        while True:
+            refused, _, _ = select.select(holders, [], [], 0)
+            holders = [holder for holder in holders if holder not in refused]
+            while len(holders) < count:
+                holder = stack.enter_context(connected(url))
+                holder.sendall(half)
+                holders.append(holder)
+            answer = exchange(url, completion(prompt="b"))
+            if answer.status != 200:
+                break
+        yield holders, answer

@@ -47,15 +47,21 @@ def test_an_empty_one_does_not_matter_without_a_socket(
         "/",
         "/etc",
     ],
+    ids=ascii,
 )
 def test_one_that_cannot_be_used_costs_the_socket_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    value: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(VARIABLE, value)
     with open_store(tmp_path / "cold", socket="auto") as store:
         assert commit(store, Story(), 1) == [True]
         assert store.flush()
+    assert "no control socket: " in caplog.text
+    assert caplog.text.encode(), "a log in UTF-8 takes it"
 
 
 def test_a_relative_one_in_a_directory_that_is_gone_costs_the_socket_only(

@@ -1,14 +1,13 @@
 """What a request may take: beyond it there is an answer that names the limit and its flag."""
 
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kit.tinylm import Server, serve_ours
-from kit.wire import completion, connected, exchange, read_answer, request
+from kit.wire import completion, exchange, filled, read_answer, request
 from omlx_cache.integrations.mlx_lm.server.limits import CONTEXT_TOKENS, Limits, context_of
 
 MIB = 1 << 20
@@ -85,15 +84,10 @@ def test_a_prompt_of_just_the_limit_is_computed(small: Server) -> None:
 def test_more_requests_than_may_be_held_are_told_to_come_again(small: Server) -> None:
     """Two clients that have sent half a body each hold the two places there are."""
     half = request(b'{"prompt": "a", ', "/v1/completions", "Content-Length: 32")
-    with connected(small.url) as one, connected(small.url) as two:
-        for holder in (one, two):
-            holder.sendall(half)
-        answer = None
-        while answer is None or answer.status == 200:
-            answer = exchange(small.url, completion(prompt="b"))
+    with filled(small.url, half, 2) as (holders, answer):
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
         assert "--max-requests" in answer.error
-        for holder in (one, two):
+        for holder in holders:
             holder.sendall(b'"max_tokens": 1}')
             assert read_answer(holder).status == 200
     assert exchange(small.url, completion(prompt="b")).status == 200
@@ -133,28 +127,10 @@ def test_the_bytes_of_all_bodies_together_are_limited(
 ) -> None:
     flags = ["--max-body-bytes", "1000", "--model", str(models["dense"])]
     server = serve_ours(tmp_path_factory.mktemp("held"), *flags, forked=True)
-    begun = threading.Barrier(9, timeout=60)
-    ended = threading.Event()
     half = request(b"{", "/v1/completions", "Content-Length: 1000")
-
-    def hold() -> None:
-        with connected(server.url) as connection:
-            connection.sendall(half)
-            begun.wait()
-            ended.wait(60)
-
-    holders = [threading.Thread(target=hold) for _ in range(8)]
     try:
-        for holder in holders:
-            holder.start()
-        begun.wait()
-        answer = None
-        while answer is None or answer.status == 200:
-            answer = exchange(server.url, completion(prompt="b"))
-        assert answer.status == 503
-        assert "8000 is the most" in answer.error
+        with filled(server.url, half, 8) as (_, answer):
+            assert answer.status == 503
+            assert "8000 is the most" in answer.error
     finally:
-        ended.set()
-        for holder in holders:
-            holder.join()
         server.kill()
