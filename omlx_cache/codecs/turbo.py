@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import mlx.core as mx
 
-from . import turbo_tables
+from . import turbo_fused, turbo_tables
 from .bitpack import pack, packed_words, unpack
 from .codec import (
     FLOAT_DTYPES,
@@ -42,6 +42,7 @@ class _Tables(NamedTuple):
     """
 
     levels: mx.array
+    edges: mx.array
     nearest: Rounder
     mixing: mx.array
 
@@ -81,7 +82,7 @@ class TurboCodec:
 
     def encode(self, x: mx.array) -> Parts:
         require(self.supports(x.shape[-1], x.dtype))
-        norms, indices = _encode(self, x)
+        norms, indices = _fused_encode(self, x) or _plain_encode(self, x)
         return {"norms": norms, "indices": indices}
 
     def encodable(self, x: mx.array, parts: Mapping[str, mx.array]) -> mx.array:
@@ -93,7 +94,8 @@ class TurboCodec:
         norms, indices = parts["norms"], parts["indices"]
         if indices.shape[-1] != packed_words(self.dim, self.bits):
             raise ValueError(f"{indices.shape[-1]} words a vector is not {self.identity}")
-        return _decode(self, dtype, norms, indices)
+        fused = _fused_decode(self, dtype, norms, indices)
+        return _decode(self, dtype, norms, indices) if fused is None else fused
 
     def parts_spec(self, shape: tuple[int, ...], dtype: mx.Dtype) -> dict[str, PartSpec]:
         *leading, dim = shape
@@ -119,7 +121,36 @@ def hadamard(x: mx.array) -> mx.array:
     return mx.hadamard_transform(x, scale=dim**-0.5)
 
 
+def _fused_encode(codec: TurboCodec, x: mx.array) -> tuple[mx.array, mx.array] | None:
+    if not turbo_fused.available():
+        return None
+    form = turbo_fused.Form(codec.dim, codec.bits, x.dtype, codec.norm == "corrected")
+    return turbo_fused.encode(form, _fused_tables(codec), x, lambda y: _encode(codec, y))
+
+
+def _fused_decode(
+    codec: TurboCodec, dtype: mx.Dtype, norms: mx.array, indices: mx.array
+) -> mx.array | None:
+    if not turbo_fused.available():
+        return None
+    form = turbo_fused.Form(codec.dim, codec.bits, dtype)
+    return turbo_fused.decode(
+        form, _fused_tables(codec), norms, indices, lambda n, i, to: _decode(codec, to, n, i)
+    )
+
+
+def _fused_tables(codec: TurboCodec) -> turbo_fused.Tables:
+    tables = _tables(codec.dim, codec.bits, codec.seed)
+    return turbo_fused.Tables(tables.mixing, tables.edges, tables.levels)
+
+
+def _plain_encode(codec: TurboCodec, x: mx.array) -> tuple[mx.array, mx.array]:
+    norms, indices = _encode(codec, x)
+    return norms.astype(mx.float16), indices
+
+
 def _encode(codec: TurboCodec, x: mx.array) -> tuple[mx.array, mx.array]:
+    """Return the norms in float32, as they are before they are stored, and the packed indices."""
     tables = _tables(codec.dim, codec.bits, codec.seed)
     full = x.astype(mx.float32)
     norms = mx.linalg.norm(full, axis=-1)
@@ -127,7 +158,7 @@ def _encode(codec: TurboCodec, x: mx.array) -> tuple[mx.array, mx.array]:
     nearest = tables.nearest(_rotate(unit, tables))
     if codec.norm == "corrected":
         norms = norms / mx.linalg.norm(gather(tables.levels, nearest), axis=-1)
-    return norms.astype(mx.float16), pack(nearest, codec.bits)
+    return norms, pack(nearest, codec.bits)
 
 
 def _decode(codec: TurboCodec, dtype: mx.Dtype, norms: mx.array, indices: mx.array) -> mx.array:
@@ -175,4 +206,5 @@ def _tables(dim: int, bits: int, seed: int) -> _Tables:
         else turbo_tables.rotation(dim, seed)
     )
     boundaries = turbo_tables.midpoints(levels)
-    return _Tables(mx.array(levels), Rounder(boundaries), mx.array(mixing))
+    edges = mx.array(boundaries)
+    return _Tables(mx.array(levels), edges, Rounder(boundaries), mx.array(mixing))
