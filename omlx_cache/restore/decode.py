@@ -1,40 +1,22 @@
 """Encoded pages: one page's tensors in the form that a target wants, or those of many, joined.
 
-On a GPU the parts of all pages are joined first, then decoded once a tensor. What cannot be joined
-exactly raises ForeignPage: a miss.
+On a GPU the parts of all pages are joined first, then decoded once a tensor, straight into the
+restored buffer. What cannot be joined exactly raises ForeignPage: a miss.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
 
 import mlx.core as mx
 
 from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_name, dtype_of, evaluate
 from omlx_cache.codecs import Codec, codec_for, parse_identity
 from omlx_cache.pages.tensors import Tag, Tags, page_arrays, tags_of
+from omlx_cache.restore.columns import Columns
 from omlx_cache_storage.errors import ForeignPage
-from omlx_cache_storage.page import Page, PageId, TensorSpec
+from omlx_cache_storage.page import Page, TensorSpec
 
-
-class Piece(NamedTuple):
-    """Tokens [lo, hi) of a page go to index `to` of a target."""
-
-    to: int
-    lo: int
-    hi: int
-    page: PageId
-
-
-class _Sources(NamedTuple):
-    """The pages of a restore: views of their tensors, and how they are encoded."""
-
-    arrays: Mapping[PageId, Mapping[str, Array]]
-    tags: Mapping[PageId, Tags]
-
-    def form(self, name: str, page: PageId) -> str:
-        """Return the codec of a page's tensor, "" for a plain one."""
-        tag = self.tags[page].get(name)
-        return "" if tag is None else tag.codec
+DEVICE_BATCH_BYTES = 1 << 30
+"""What is decoded before MLX is asked to evaluate: enough to keep a GPU at work."""
 
 
 def convert(
@@ -90,78 +72,91 @@ def _same(tag: Tag | None, codec: Codec) -> bool:
 
 def decode_joined(
     targets: Mapping[str, TensorSpec],
-    pieces: Mapping[str, Sequence[Piece]],
-    pages: Mapping[PageId, Page],
+    names: Sequence[str],
+    columns: Sequence[Columns],
     codecs: Mapping[str, Codec],
 ) -> dict[str, Array]:
-    """Return the targets that have pieces, which are `in_order`, evaluated one by one; what no page
-    fills is zeros.
+    """Return those targets of one track that are named, evaluated and owned, made of `columns`;
+    what no page fills is zeros.
 
-    `codecs` are those of packed targets, by dense tensor name. Raises ForeignPage.
+    `codecs` are those of packed targets, by dense tensor name. Takes some `DEVICE_BATCH_BYTES`
+    beside the targets. Raises ForeignPage.
     """
-    sources = _Sources(
-        {name: page_arrays(page) for name, page in pages.items()},
-        {name: tags_of(page.meta) for name, page in pages.items()},
-    )
     made: dict[str, Array] = {}
-    for name, found in pieces.items():
-        made[name] = _target(targets[name], found, sources, codecs)
-        evaluate([made[name]])
+    only = columns[0].tags if len(columns) == 1 else {}
+    for straight in (True, False):
+        specs = [targets[name] for name in names if (name in only) == straight]
+        for batch in _batches(specs):
+            arrays = (_straight if straight else _joined)(batch, columns, codecs)
+            evaluate(list(arrays.values()))
+            made |= arrays
     return made
 
 
-def in_order(pieces: Iterable[Piece]) -> list[Piece]:
-    """Order pieces by target index and cut away what an earlier one fills already."""
-    ordered: list[Piece] = []
+def _batches(specs: Sequence[TensorSpec]) -> Iterator[list[TensorSpec]]:
+    batch: list[TensorSpec] = []
+    nbytes = 0
+    for spec in specs:
+        if batch and nbytes + spec.nbytes > DEVICE_BATCH_BYTES:
+            yield batch
+            batch, nbytes = [], 0
+        batch.append(spec)
+        nbytes += spec.nbytes
+    if batch:
+        yield batch
+
+
+def _straight(
+    batch: Sequence[TensorSpec], columns: Sequence[Columns], codecs: Mapping[str, Codec]
+) -> dict[str, Array]:
+    """Return lazy targets that are what a codec makes: zeros around the parts decode to zeros."""
+    (column,) = columns
+    after = batch[0].shape[TOKEN_AXIS] - column.stop
+    return _converted(batch, column, codecs, column.start, after)
+
+
+def _joined(
+    batch: Sequence[TensorSpec], columns: Sequence[Columns], codecs: Mapping[str, Codec]
+) -> dict[str, Array]:
+    """Return lazy targets, which are of one length, joined from several pieces."""
+    tokens = batch[0].shape[TOKEN_AXIS]
+    pieces: dict[str, list[Array]] = {spec.name: [] for spec in batch}
     filled = 0
-    for piece in sorted(pieces):
-        double = max(0, filled - piece.to)
-        if piece.hi - piece.lo > double:
-            ordered.append(piece._replace(to=piece.to + double, lo=piece.lo + double))
-            filled = piece.to + piece.hi - piece.lo
-    return ordered
+    for column in columns:
+        found = _converted(batch, column, codecs)
+        for spec in batch:
+            pieces[spec.name] += [_gap(spec, column.start - filled), found[spec.name]]
+        filled = column.stop
+    for spec in batch:
+        pieces[spec.name].append(_gap(spec, tokens - filled))
+    # Joining copies, so that no target is a view of what was joined for several.
+    return {name: mx.concatenate(parts, axis=TOKEN_AXIS) for name, parts in pieces.items()}
 
 
-def _runs(pieces: Sequence[Piece], forms: Sequence[str]) -> Iterator[list[Piece]]:
-    """Yield stretches of pieces that touch and are encoded alike."""
-    run: list[Piece] = []
-    before = ""
-    for piece, form in zip(pieces, forms, strict=True):
-        if run and (piece.to != run[-1].to + run[-1].hi - run[-1].lo or form != before):
-            yield run
-            run = []
-        run.append(piece)
-        before = form
-    if run:
-        yield run
+def _converted(
+    batch: Sequence[TensorSpec],
+    column: Columns,
+    codecs: Mapping[str, Codec],
+    before: int = 0,
+    after: int = 0,
+) -> dict[str, Array]:
+    behind = _behind([spec.name for spec in batch], column.names)
+    arrays = column.join(behind, before, after)
+    made: dict[str, Array] = {}
+    for spec in batch:
+        if spec.name not in made:
+            made |= converted(spec, arrays, column.tags, codecs)
+    return made
 
 
-def _target(
-    spec: TensorSpec, pieces: Sequence[Piece], sources: _Sources, codecs: Mapping[str, Codec]
-) -> Array:
-    parts: list[Array] = []
-    filled = 0
-    forms = [sources.form(spec.name, piece.page) for piece in pieces]
-    for run in _runs(pieces, forms):
-        parts.append(_gap(spec, run[0].to - filled))
-        names = _names_behind(spec.name, sources.arrays[run[0].page])
-        joined = {
-            name: mx.concatenate(
-                [sources.arrays[p.page][name][:, :, p.lo : p.hi] for p in run], axis=TOKEN_AXIS
-            )
-            for name in names
-        }
-        parts.append(converted(spec, joined, sources.tags[run[0].page], codecs)[spec.name])
-        filled = run[-1].to + run[-1].hi - run[-1].lo
-    parts.append(_gap(spec, spec.shape[TOKEN_AXIS] - filled))
-    return mx.concatenate(parts, axis=TOKEN_AXIS)
-
-
-def _names_behind(name: str, arrays: Mapping[str, Array]) -> list[str]:
-    """Return the page's tensors that a target is made of: itself, its parts, or its whole."""
-    own = [n for n in arrays if n == name or n.startswith(f"{name}.")]
-    whole = name.rpartition(".")[0]
-    return own or [n for n in arrays if n == whole]
+def _behind(wanted: Sequence[str], stored: Sequence[str]) -> set[str]:
+    """Return the stored tensors that targets are made of: themselves, their parts, or their
+    whole."""
+    known = set(stored)
+    bases = {name.rpartition(".")[0] for name in wanted}
+    own = {name for name in wanted if name in known}
+    parts = {name for name in stored if name.rpartition(".")[0] in wanted}
+    return own | parts | (bases & known)
 
 
 def _gap(spec: TensorSpec, tokens: int) -> Array:

@@ -11,7 +11,8 @@ from typing import Any
 import mlx.core as mx
 
 from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_of, evaluate, zeros
-from omlx_cache.restore.decode import Piece, convert, decode_joined, in_order
+from omlx_cache.restore.columns import Piece, columns_of, in_order
+from omlx_cache.restore.decode import convert, decode_joined
 from omlx_cache.restore.plan import PageFailed, PageRead, Plan, is_direct
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import Page, PageId, TensorSpec
@@ -50,14 +51,12 @@ def _pieces(plan: Plan) -> dict[int, list[Piece]]:
 
 def _decoded(plan: Plan, items: Sequence[tuple[PageRead, Page]]) -> dict[str, Array]:
     """Return the token targets when some page is encoded; raises ForeignPage."""
-    pieces = _pieces(plan)
-    wanted = {
-        name: pieces[track]
-        for name, track in plan.tracks.items()
-        if track in pieces and plan.targets[name].nbytes
-    }
     pages = {read.use.page: page for read, page in items}
-    return decode_joined(plan.targets, wanted, pages, plan.codecs)
+    made: dict[str, Array] = {}
+    for track, pieces in _pieces(plan).items():
+        names = [n for n, at in plan.tracks.items() if at == track and plan.targets[n].nbytes]
+        made |= decode_joined(plan.targets, names, columns_of(pieces, pages), plan.codecs)
+    return made
 
 
 def _snapshots(plan: Plan, items: Sequence[tuple[PageRead, Page]]) -> dict[str, Array]:
