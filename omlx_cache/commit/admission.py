@@ -123,20 +123,28 @@ class Admission:
             self.skipped[reasons.NO_ROOM if self.finishing else reasons.SNAPSHOT_BUDGET] += 1
         return False
 
-    def add_run(self, metas: Sequence[PageMeta], make: Callable[[int], Sequence[Page]]) -> int:
-        """Make and store the first of some pages of one size, in one step; return how many.
+    def add_run(
+        self, nbytes: int, metas: Sequence[PageMeta], make: Callable[[int], Sequence[Page]]
+    ) -> int:
+        """Make and store the first of some pages of `nbytes` each, in one step; return how many,
+        up to one that turned out larger.
 
         Never waits. After 0 each must be added by itself, which can do more for it.
         """
         if not metas:
             return 0
         deferred.point()
-        nbytes = metas[0].nbytes
         position = metas[-1].position
         count = self._store.admit_run(nbytes, len(metas), self._own, position=position)
-        if count:
-            for page in _made(lambda: make(count), count * nbytes, self._store.release):
-                self._put(page)
+        if not count:
+            return 0
+        for stored, page in enumerate(
+            _made(lambda: make(count), count * nbytes, self._store.release)
+        ):
+            if page.meta.nbytes != nbytes:
+                self._store.release((count - stored) * nbytes)
+                return stored
+            self._put(page)
         return count
 
     def add_staged(self) -> None:

@@ -6,12 +6,12 @@ are cut at the policy's stops and wait in staging. `finish` stores the rest, and
 writer; what still has no room is the deep end, dropped and counted.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, TokenRange, paged_of
-from omlx_cache.codecs import CodecPolicy
+from omlx_cache.codecs import Codec, CodecPolicy
 from omlx_cache.commit.admission import Admission, PageSink
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.capture import page_meta, phases_of
@@ -21,7 +21,7 @@ from omlx_cache.commit.staging import Staging
 from omlx_cache.commit.trail import WindowTrail
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.pages.cut import Cutter
-from omlx_cache.pages.encoding import codecs_for, encode_page, encoded_nbytes
+from omlx_cache.pages.encoding import codecs_for, encode_page, encode_run, encoded_nbytes
 from omlx_cache.pages.geometry import PageCut, Source, read_source
 from omlx_cache.pages.layout import Layout
 from omlx_cache.pages.tensors import DENSE, codec_text, live_tags
@@ -261,16 +261,19 @@ class Committer:
         """Store pages in order, several at once where nothing hinders that; return how many until
         one had no room."""
         stored = 0
-        if not self._encodes(run[0].meta):
-            self._note(run[0].meta, run[0].cut.nbytes)
+        codecs = self._codecs(run[0].meta)
+        nbytes = encoded_nbytes(run[0].meta, codecs)
+        self._note(run[0].meta, nbytes)
 
-            def make(count: int) -> list[Page]:
-                part = run[stored : stored + count]
-                payloads = cutter.payloads([planned.cut for planned in part])
-                return [Page(p.meta, payload) for p, payload in zip(part, payloads, strict=True)]
+        def make(count: int) -> list[Page]:
+            part = run[stored : stored + count]
+            if codecs:
+                return encode_run(cutter, part, codecs)
+            payloads = cutter.payloads([planned.cut for planned in part])
+            return [Page(p.meta, payload) for p, payload in zip(part, payloads, strict=True)]
 
-            while added := self._admission.add_run([p.meta for p in run[stored:]], make):
-                stored += added
+        while added := self._admission.add_run(nbytes, [p.meta for p in run[stored:]], make):
+            stored += added
         for meta, cut in run[stored:]:
             if not self._add(meta, cutter, cut):
                 return stored
@@ -358,7 +361,7 @@ class Committer:
         The dense page lives no longer than its encoding. What is stored encoded already is not
         encoded again, as that could give other bits.
         """
-        codecs = codecs_for(meta, self._policy) if self._encodes(meta) else {}
+        codecs = self._codecs(meta)
         if codecs and self._admission.has(meta.id):
             return True
 
@@ -369,8 +372,9 @@ class Committer:
         self._note(meta, nbytes)
         return self._admission.add(nbytes, meta.position, make, stage=stage)
 
-    def _encodes(self, meta: PageMeta) -> bool:
-        return meta.held > 0 and self._policy.encodes(len(self._chain))
+    def _codecs(self, meta: PageMeta) -> Mapping[str, Codec]:
+        encodes = meta.held > 0 and self._policy.encodes(len(self._chain))
+        return codecs_for(meta, self._policy) if encodes else {}
 
     def _note(self, meta: PageMeta, nbytes: int) -> None:
         if self._budgets is not None:

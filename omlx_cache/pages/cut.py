@@ -50,6 +50,12 @@ class Cutter:
         mx.eval(payloads)
         return payloads
 
+    def views(self, cut: PageCut) -> dict[str, Array]:
+        """Return what `cut` was planned for as lazy tensors by name, in a page's order; they may
+        pin the sources."""
+        self._evaluate()
+        return {n: self._tensor(n, pieces) for run, pieces in self._parts(cut) for n in run.names}
+
     def copies(self, span: TokenRange, cut: PageCut) -> Source:
         """Return the tokens of `span`, which `cut` was planned for, as evaluated arrays that own
         their buffers."""

@@ -1,18 +1,18 @@
 """Codecs on pages: which tensors a policy encodes, and the page that comes of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 
 import mlx.core as mx
 
-from omlx_cache.adapters.base import PAGED
+from omlx_cache.adapters.base import PAGED, TokenRange
 from omlx_cache.arrays.mlxio import Array, dtype_name, dtype_of, evaluate, on_host
 from omlx_cache.codecs import Codec, CodecPolicy, LayerShape
 from omlx_cache.codecs.policy import LayerKind
 from omlx_cache.pages.cut import Cutter
-from omlx_cache.pages.geometry import Source
+from omlx_cache.pages.geometry import Geometry, PageCut, Source
 from omlx_cache.pages.tensors import (
     DENSE,
     FLOATS,
@@ -24,8 +24,14 @@ from omlx_cache.pages.tensors import (
 )
 from omlx_cache_storage.page import Page, PageMeta
 
-DEVICE_BATCH = 16
-"""Tensors that a GPU encodes before MLX is asked to evaluate: each time costs it 0.4 ms."""
+HOST_BATCH_BYTES = 4 << 20
+DEVICE_BATCH_BYTES = 256 << 20
+"""What is encoded before MLX is asked to evaluate: an encoder's intermediate arrays are several
+times its input, and on a GPU each time costs 0.4 ms."""
+DEVICE_RUN_BYTES = 1 << 30
+"""How much of a run of pages is encoded before its payloads are made."""
+
+_NOTHING = mx.zeros((0,), dtype=mx.uint8)
 
 
 def codecs_for(meta: PageMeta, policy: CodecPolicy) -> Mapping[str, Codec]:
@@ -96,31 +102,114 @@ def encode_page(page: Page, codecs: Mapping[str, Codec]) -> Page:
     if not codecs:
         return page
     dense = page_arrays(page)
-    chosen = {name: codecs[name] for name in dense if name in codecs}
-    if not chosen:
+    if not any(name in codecs for name in dense):
         return page
-    arrays: dict[str, Array] = {}
-    checks: list[Array] = []
-    tags: dict[str, Tag] = dict(tags_of(page.meta))
-    together = 1 if on_host() else DEVICE_BATCH
+    made = _encoded(dense, codecs)
+    if made is None:
+        return page
+    return _pages([page.meta], made, _tags(page.meta, dense, codecs))[0]
+
+
+def encode_run(
+    cutter: Cutter, run: Sequence[tuple[PageMeta, PageCut]], codecs: Mapping[str, Codec]
+) -> list[Page]:
+    """Return pages of one length, each behind the one before it, with the tensors named in
+    `codecs` encoded; owned and evaluated. A page with a value out of a codec's range stays dense.
+
+    Takes some `DEVICE_RUN_BYTES` beside what it returns, on the CPU a page or `HOST_BATCH_BYTES`.
+    """
+    most = HOST_BATCH_BYTES if on_host() else DEVICE_RUN_BYTES
+    step = max(1, most // max(1, run[0][0].nbytes))
+    pages: list[Page] = []
+    for first in range(0, len(run), step):
+        pages += _encode_some(cutter, run[first : first + step], codecs)
+    return pages
+
+
+def _encode_some(
+    cutter: Cutter, run: Sequence[tuple[PageMeta, PageCut]], codecs: Mapping[str, Codec]
+) -> list[Page]:
+    metas = [meta for meta, _ in run]
+    span = TokenRange(metas[0].position - metas[0].held, metas[-1].position)
+    whole = cutter.geometry.tokens(span)
+    if whole is None:
+        raise RuntimeError("a run of pages is not held as a whole")
+    dense = cutter.views(whole)
+    made = _encoded(dense, codecs)
+    if made is not None:
+        return _pages(metas, made, _tags(metas[0], dense, codecs))
+    if len(run) == 1:
+        return [Page(run[0][0], cutter.payloads([run[0][1]])[0])]
+    return [page for one in run for page in _encode_some(cutter, [one], codecs)]
+
+
+def _encoded(dense: Mapping[str, Array], codecs: Mapping[str, Codec]) -> dict[str, Array] | None:
+    """Return the tensors with their parts in place of those that `codecs` names, or None when a
+    value is out of a codec's range. Evaluates; tensors that are encoded alike share arrays."""
+    alike: dict[tuple[Codec, mx.Dtype, tuple[int, ...]], list[str]] = {}
     for name, array in dense.items():
-        codec = chosen.get(name)
-        if codec is None:
-            arrays[name] = array
-            continue
-        parts = codec.encode(array)
-        check = codec.encodable(array, parts)
-        # A few at a time: an encoder's intermediate arrays are several times its input.
-        if len(checks) % together == 0:
-            evaluate([*arrays.values(), *parts.values(), check])
-        checks.append(check)
-        arrays |= {f"{name}.{part}": value for part, value in parts.items()}
-        tags[name] = Tag(str(codec.identity), dtype_name(array), array.shape[-1])
-    sound = mx.all(mx.stack(checks))
-    evaluate([*arrays.values(), sound])
-    if not sound.item():
-        return page
-    cutter = Cutter([Source(arrays, {})])
-    cut = cutter.geometry.whole()
-    meta = replace(page.meta, codec=codec_text(tags), tensors=cut.tensors)
-    return Page(meta, cutter.payloads([cut])[0])
+        if name in codecs:
+            alike.setdefault((codecs[name], array.dtype, array.shape), []).append(name)
+    most = HOST_BATCH_BYTES if on_host() else DEVICE_BATCH_BYTES
+    parts: dict[str, dict[str, Array]] = {}
+    checks: list[Array] = []
+    for (codec, _dtype, shape), names in alike.items():
+        step = max(1, most // max(1, dense[names[0]].nbytes))
+        for first in range(0, len(names), step):
+            batch = names[first : first + step]
+            stacked = _side_by_side([dense[name] for name in batch])
+            made = codec.encode(stacked)
+            checks.append(codec.encodable(stacked, made))
+            evaluate([*made.values(), checks[-1]])
+            for place, name in zip(range(0, len(batch) * shape[0], shape[0]), batch, strict=True):
+                parts[name] = {n: part[place : place + shape[0]] for n, part in made.items()}
+    if not all(check.item() for check in checks):
+        return None
+    arrays: dict[str, Array] = {}
+    for name, array in dense.items():
+        own = parts.get(name)
+        arrays |= {name: array} if own is None else {f"{name}.{n}": a for n, a in own.items()}
+    return arrays
+
+
+def _side_by_side(arrays: Sequence[Array]) -> Array:
+    return mx.concatenate(list(arrays), axis=0) if len(arrays) > 1 else arrays[0]
+
+
+def _tags(
+    meta: PageMeta, dense: Mapping[str, Array], codecs: Mapping[str, Codec]
+) -> dict[str, Tag]:
+    tags: dict[str, Tag] = dict(tags_of(meta))
+    for name, array in dense.items():
+        if name in codecs:
+            tags[name] = Tag(str(codecs[name].identity), dtype_name(array), array.shape[-1])
+    return tags
+
+
+def _pages(
+    metas: Sequence[PageMeta], arrays: Mapping[str, Array], tags: Mapping[str, Tag]
+) -> list[Page]:
+    """Return pages of one length whose tensors lie behind each other in `arrays`; each owns its
+    payload, evaluated."""
+    held, count = metas[0].held, len(metas)
+    geometry = Geometry([Source(arrays, dict.fromkeys(arrays, (TokenRange(0, held * count),)))])
+    cut = geometry.tokens(TokenRange(0, held))
+    if cut is None:
+        raise RuntimeError("what was encoded holds fewer tokens than its pages")
+    columns = []
+    for run in geometry.runs:
+        joined = _side_by_side([arrays[name] for name in run.names])
+        if joined.size:
+            # Rows of the tensors, pages, and a page's tokens of a row; then the pages come first.
+            split = joined.reshape(joined.shape[0] * joined.shape[1], count, -1)
+            columns.append(split.swapaxes(0, 1).reshape(count, -1).view(mx.uint8))
+    # Joining with nothing copies, so that a page shares its memory with no other.
+    payloads = [
+        mx.concatenate([*(column[place] for column in columns), _NOTHING]) for place in range(count)
+    ]
+    evaluate(payloads)
+    codec = codec_text(tags)
+    return [
+        Page(replace(meta, codec=codec, tensors=cut.tensors), payload)
+        for meta, payload in zip(metas, payloads, strict=True)
+    ]

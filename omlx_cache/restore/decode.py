@@ -16,7 +16,9 @@ from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import Page, TensorSpec
 
 DEVICE_BATCH_BYTES = 1 << 30
-"""What is decoded before MLX is asked to evaluate: enough to keep a GPU at work."""
+"""What is joined together, in dense bytes: each time asks MLX for something by page."""
+DEVICE_STEP_BYTES = 256 << 20
+"""What is decoded before MLX is asked to evaluate."""
 
 
 def convert(
@@ -86,18 +88,20 @@ def decode_joined(
     only = columns[0].tags if len(columns) == 1 else {}
     for straight in (True, False):
         specs = [targets[name] for name in names if (name in only) == straight]
-        for batch in _batches(specs):
+        for batch in _batches(specs, DEVICE_BATCH_BYTES):
             arrays = (_straight if straight else _joined)(batch, columns, codecs)
-            evaluate(list(arrays.values()))
+            # In smaller steps: a decoder's intermediate arrays are several times what it makes.
+            for step in _batches([targets[name] for name in arrays], DEVICE_STEP_BYTES):
+                evaluate([arrays[spec.name] for spec in step])
             made |= arrays
     return made
 
 
-def _batches(specs: Sequence[TensorSpec]) -> Iterator[list[TensorSpec]]:
+def _batches(specs: Sequence[TensorSpec], most: int) -> Iterator[list[TensorSpec]]:
     batch: list[TensorSpec] = []
     nbytes = 0
     for spec in specs:
-        if batch and nbytes + spec.nbytes > DEVICE_BATCH_BYTES:
+        if batch and nbytes + spec.nbytes > most:
             yield batch
             batch, nbytes = [], 0
         batch.append(spec)
