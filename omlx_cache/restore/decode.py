@@ -15,6 +15,8 @@ from omlx_cache.restore.columns import Columns
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import Page, TensorSpec
 
+HOST_BATCH_BYTES = 2 << 20
+"""What is decoded on the CPU before MLX is asked to evaluate: what stays in a core's cache."""
 DEVICE_BATCH_BYTES = 1 << 30
 """What is joined together, in dense bytes: each time asks MLX for something by page."""
 DEVICE_STEP_BYTES = 256 << 20
@@ -23,27 +25,36 @@ DEVICE_STEP_BYTES = 256 << 20
 
 def convert(
     page: Page, expected: Sequence[TensorSpec], codecs: Mapping[str, Codec]
-) -> dict[str, Array]:
-    """Return a page's tensors in the form that is expected, evaluated; raises ForeignPage.
+) -> Iterator[dict[str, Array]]:
+    """Yield a page's tensors by name in the form that is expected, evaluated, some
+    `HOST_BATCH_BYTES` at a time; raises ForeignPage.
 
     Parts are decoded for a dense target; a dense tensor is packed with `codecs` (by dense name)
     for a packed one. Packed tensors never take a dense detour.
     """
     arrays = page_arrays(page)
     tags = tags_of(page.meta)
-    made: dict[str, Array] = {}
-    for spec in expected:
-        if spec.name not in made:
-            made |= converted(spec, arrays, tags, codecs)
-            evaluate(list(made.values()))
-    for spec in expected:
-        array = made[spec.name]
-        if tuple(array.shape) != spec.shape or dtype_name(array) != spec.dtype:
-            raise ForeignPage(
-                f"{spec.name} is {dtype_name(array)} {tuple(array.shape)}, "
-                f"{spec.dtype} {spec.shape} was expected"
-            )
-    return made
+    specs = {spec.name: spec for spec in expected}
+    seen: set[str] = set()
+    for batch in _batches(expected, HOST_BATCH_BYTES):
+        made: dict[str, Array] = {}
+        for spec in batch:
+            if spec.name not in seen:
+                found = converted(spec, arrays, tags, codecs)
+                made |= {name: array for name, array in found.items() if name in specs}
+                seen |= found.keys()
+        for name, array in made.items():
+            _refuse_other_shape(array, specs[name])
+        evaluate(list(made.values()))
+        yield made
+
+
+def _refuse_other_shape(array: Array, spec: TensorSpec) -> None:
+    if tuple(array.shape) != spec.shape or dtype_name(array) != spec.dtype:
+        raise ForeignPage(
+            f"{spec.name} is {dtype_name(array)} {tuple(array.shape)}, "
+            f"{spec.dtype} {spec.shape} was expected"
+        )
 
 
 def converted(

@@ -64,8 +64,10 @@ def _snapshots(plan: Plan, items: Sequence[tuple[PageRead, Page]]) -> dict[str, 
     made: dict[str, Array] = {}
     for read, page in items:
         if any(span.hi < 0 for span in read.spans):
+            arrays: dict[str, Array] = {}
             try:
-                arrays = convert(page, read.geometry.tensors, plan.codecs)
+                for batch in convert(page, read.geometry.tensors, plan.codecs):
+                    arrays |= batch
             except ForeignPage as error:
                 raise PageFailed(read.use.page, error, joins=True) from error
             for spec in read.geometry.tensors:

@@ -125,9 +125,10 @@ def fetch_all(
                 page = fetch(source, read, targets)
                 if page is None:
                     continue
-                direct = targets is not None and is_direct(read, page.meta)
-                if targets is not None and direct and len(batch) == 1:
-                    targets.take_all(batch, {read.use.page: page})
+                # Decoding takes longer than reading: it is done here, by several.
+                together = len(batch) > 1 and is_direct(read, page.meta)
+                if targets is not None and not together:
+                    targets.take_all([read], {read.use.page: page})
                     continue
             except BaseException as error:
                 failing.note(index)

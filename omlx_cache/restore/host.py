@@ -16,7 +16,6 @@ from omlx_cache.arrays.mlxio import (
     HostView,
     carrier,
     evaluate,
-    host_view,
     host_views,
     payload_view,
     zeros,
@@ -28,6 +27,9 @@ from omlx_cache_storage.page import Page, PageId, PageInfo, TensorSpec
 
 SEGMENT_BYTES = 4096
 """Pages of shorter pieces than this are read as a whole, and copied to their places after."""
+
+_DECODING = threading.BoundedSemaphore(2)
+"""Threads that decode at a time: MLX gives each a stream of its own, and the model needs a core."""
 
 
 class HostTargets:
@@ -116,7 +118,7 @@ class HostTargets:
     def take_all(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> bool:
         """Copy or decode pages into their places; False, and nothing more written, once closed.
 
-        Raises PageFailed. An encoded page peaks at its dense size, and evaluates MLX.
+        Raises PageFailed. Decoding evaluates MLX, and takes a few MiB, of each of two threads.
         """
         direct: list[PageRead] = []
         encoded: list[PageRead] = []
@@ -133,7 +135,8 @@ class HostTargets:
                 for read in batch:
                     self.note(read)
             for read in encoded:
-                _decode(read, pages[read.use.page], self.plan, self._views)
+                with _DECODING:
+                    _decode(read, pages[read.use.page], self.plan, self._views)
                 self.note(read)
         finally:
             with self._guard:
@@ -189,16 +192,18 @@ def _gaps(spans: Sequence[Span]) -> list[slice]:
 
 
 def _decode(read: PageRead, page: Page, plan: Plan, views: Mapping[str, HostView]) -> None:
-    """Bring one encoded page into the targets: it peaks at that page's dense size."""
-    tensors = read.geometry.tensors
+    """Bring one encoded page into the targets, a few tensors at a time."""
+    spans: dict[int, list[Span]] = {}
+    for span in read.spans:
+        spans.setdefault(span.track, []).append(span)
     try:
-        arrays = convert(page, tensors, plan.codecs)
+        for arrays in convert(page, read.geometry.tensors, plan.codecs):
+            names = [name for name, array in arrays.items() if array.size]
+            for name, source in zip(names, host_views([arrays[n] for n in names]), strict=True):
+                for span in spans.get(plan.tracks[name], ()):
+                    _copy(span, source, views[name])
     except ForeignPage as error:
         raise PageFailed(read.use.page, error, joins=True) from error
-    for span in read.spans:
-        for stretch in read.geometry.of(span.track):
-            for name in stretch.names:
-                _copy(span, host_view(arrays[name]), views[name])
 
 
 def _copy(span: Span, source: HostView, target: HostView) -> None:

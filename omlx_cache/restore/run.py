@@ -126,15 +126,15 @@ def fill_from(
     reads: Sequence[PageRead],
     held: Mapping[PageId, Page],
 ) -> None:
-    """Copy pages that are in memory into their targets, on threads that no disk holds up; encoded
-    ones are decoded here. Raises PageFailed."""
+    """Copy or decode pages that are in memory into their targets, on threads that no disk holds up.
+    Raises PageFailed."""
     direct: list[PageRead] = []
     encoded: list[PageRead] = []
     for read in reads:
         (direct if is_direct(read, held[read.use.page].meta) else encoded).append(read)
     copies = [source.copy_pool.submit(targets.take_all, b, held) for b in batches(direct)]
+    copies += [source.copy_pool.submit(targets.take_all, [read], held) for read in encoded]
     taken = [result_of(copy) for copy in copies]
-    taken += [targets.take(read, held[read.use.page]) for read in encoded]
     if not all(taken):
         raise RuntimeError("the buffers were closed while they were filled")
 

@@ -40,6 +40,7 @@ class Bed:
         codec: str = "dense",
         cold_codec: str = "dense",
         durability: Durability = "fsync",
+        cold: bool = True,
     ) -> None:
         self.size = size
         room = 3 * size.kv_bytes + (64 << 20)
@@ -52,7 +53,7 @@ class Bed:
                 restore_bytes=room,
                 cold_bytes=2 * room,
                 min_free_bytes=0,
-                hot_cache_only=False,
+                hot_cache_only=not cold,
                 write_policy="through",
                 codec=codec,
                 cold_codec=cold_codec,
