@@ -224,9 +224,12 @@ class BlockStore(Tiers):
         own: Collection[PageId] = (),
         *,
         position: int | None = None,
+        most: int = 0,
     ) -> int:
         """`Tiers.admit_run`; a closed store admits nothing."""
-        return 0 if self._closed else super().admit_run(nbytes, count, own, position=position)
+        if self._closed:
+            return 0
+        return super().admit_run(nbytes, count, own, position=position, most=most)
 
     def readable_document(self, digest: BlockKey) -> dict[str, object]:
         """Return a namespace's document, from its directory for one of another process; for people.

@@ -30,7 +30,13 @@ class PageSink(Protocol):
         self, nbytes: int, own: set[PageId], *, queue: bool = True, position: int | None = None
     ) -> bool: ...
     def admit_run(
-        self, nbytes: int, count: int, own: set[PageId], *, position: int | None = None
+        self,
+        nbytes: int,
+        count: int,
+        own: set[PageId],
+        *,
+        position: int | None = None,
+        most: int = ...,
     ) -> int: ...
     def release(self, nbytes: int) -> None: ...
     def put(self, page: Page, stamp_ns: int | None = None) -> bool: ...
@@ -124,18 +130,27 @@ class Admission:
         return False
 
     def add_run(
-        self, nbytes: int, metas: Sequence[PageMeta], make: Callable[[int], Sequence[Page]]
+        self,
+        nbytes: int,
+        metas: Sequence[PageMeta],
+        make: Callable[[int], Sequence[Page]],
+        *,
+        most: int = 0,
     ) -> int:
-        """Make and store the first of some pages of `nbytes` each, in one step; return how many,
-        up to one that turned out larger.
+        """Make and store the first of some pages of `nbytes` each, in one step, `most` bytes
+        together or what the store prefers; return how many, up to one that turned out larger.
 
         Never waits. After 0 each must be added by itself, which can do more for it.
         """
         if not metas:
             return 0
         deferred.point()
-        position = metas[-1].position
-        count = self._store.admit_run(nbytes, len(metas), self._own, position=position)
+        wanted, count = len(metas), 0
+        while wanted and not count:
+            position = metas[wanted - 1].position
+            count = self._store.admit_run(nbytes, wanted, self._own, position=position, most=most)
+            # Of large pages the writer's queue may have room for some.
+            wanted = wanted // 2 if most else 0
         if not count:
             return 0
         for stored, page in enumerate(

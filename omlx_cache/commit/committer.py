@@ -21,7 +21,7 @@ from omlx_cache.commit.staging import Staging
 from omlx_cache.commit.trail import WindowTrail
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.pages.cut import Cutter
-from omlx_cache.pages.encoding import codecs_for, encode_page, encode_run, encoded_nbytes
+from omlx_cache.pages.encoding import codecs_for, encode_run, encoded_nbytes, run_bytes
 from omlx_cache.pages.geometry import PageCut, Source, read_source
 from omlx_cache.pages.layout import Layout
 from omlx_cache.pages.tensors import DENSE, codec_text, live_tags
@@ -272,7 +272,9 @@ class Committer:
             payloads = cutter.payloads([planned.cut for planned in part])
             return [Page(p.meta, payload) for p, payload in zip(part, payloads, strict=True)]
 
-        while added := self._admission.add_run(nbytes, [p.meta for p in run[stored:]], make):
+        most = run_bytes() if codecs else 0
+        metas = [planned.meta for planned in run]
+        while added := self._admission.add_run(nbytes, metas[stored:], make, most=most):
             stored += added
         for meta, cut in run[stored:]:
             if not self._add(meta, cutter, cut):
@@ -358,7 +360,7 @@ class Committer:
     def _add(self, meta: PageMeta, cutter: Cutter, cut: PageCut, *, stage: bool = False) -> bool:
         """Cut, encode and store one page; False without room.
 
-        The dense page lives no longer than its encoding. What is stored encoded already is not
+        What is stored encoded already is not
         encoded again, as that could give other bits.
         """
         codecs = self._codecs(meta)
@@ -366,7 +368,9 @@ class Committer:
             return True
 
         def make() -> Page:
-            return encode_page(Page(meta, cutter.payloads([cut])[0]), codecs)
+            if codecs:
+                return encode_run(cutter, [(meta, cut)], codecs)[0]
+            return Page(meta, cutter.payloads([cut])[0])
 
         nbytes = encoded_nbytes(meta, codecs)
         self._note(meta, nbytes)

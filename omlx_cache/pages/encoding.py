@@ -110,6 +110,11 @@ def encode_page(page: Page, codecs: Mapping[str, Codec]) -> Page:
     return _pages([page.meta], made, _tags(page.meta, dense, codecs))[0]
 
 
+def run_bytes() -> int:
+    """Return how many bytes of pages are best encoded together."""
+    return HOST_BATCH_BYTES if on_host() else DEVICE_RUN_BYTES
+
+
 def encode_run(
     cutter: Cutter, run: Sequence[tuple[PageMeta, PageCut]], codecs: Mapping[str, Codec]
 ) -> list[Page]:
@@ -118,8 +123,7 @@ def encode_run(
 
     Takes some `DEVICE_RUN_BYTES` beside what it returns, on the CPU a page or `HOST_BATCH_BYTES`.
     """
-    most = HOST_BATCH_BYTES if on_host() else DEVICE_RUN_BYTES
-    step = max(1, most // max(1, run[0][0].nbytes))
+    step = max(1, run_bytes() // max(1, run[0][0].nbytes))
     pages: list[Page] = []
     for first in range(0, len(run), step):
         pages += _encode_some(cutter, run[first : first + step], codecs)

@@ -162,15 +162,19 @@ class Tiers:
         own: Collection[PageId] = (),
         *,
         position: int | None = None,
+        most: int = 0,
     ) -> int:
         """Reserve memory for pages of one sequence and `nbytes` each, in one step; return for how
-        many, `count` at most. The deepest ends at `position`. Never waits, queues nothing.
+        many, `count` at most, and `most` bytes, or `RUN_BYTES`. The deepest ends at `position`.
+        Never waits, queues nothing.
 
         0 says only that they must be admitted one by one: large pages are, and all where room is
         scarce.
         """
         writer = self.writer
-        count = min(count, min(RUN_BYTES, self.hot.limit_bytes // RUN_SHARE) // max(1, nbytes))
+        count = min(
+            count, min(most or RUN_BYTES, self.hot.limit_bytes // RUN_SHARE) // max(1, nbytes)
+        )
         if count < 2:
             return 0
         if self._policy.on_put and writer is not None and not writer.has_room(count * nbytes):
