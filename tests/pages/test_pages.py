@@ -127,10 +127,10 @@ def test_a_prompt_stored_twice_is_encoded_once(
     model: Any, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded = []
-    original = encoding.encode_page
+    original = encoding.encode_run
     monkeypatch.setattr(
-        "omlx_cache.commit.committer.encode_page",
-        lambda page, codecs: encoded.append(page.meta.id) or original(page, codecs),
+        "omlx_cache.commit.committer.encode_run",
+        lambda cutter, run, codecs: encoded.extend(run) or original(cutter, run, codecs),
     )
     with open_store(codec="affine8") as store:
         cache = PrefixCache(model, store)
