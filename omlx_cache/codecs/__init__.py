@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .identity import CodecIdentity, parse_identity
     from .names import CODEC_NAMES, CodecName, check_codec_name
     from .policy import CodecPolicy, LayerCodecs, LayerShape
-    from .registry import choose_pair, codec_for, warm_up
+    from .registry import choose_pair, codec_for, codec_named, warm_up
     from .turbo import TurboCodec
 
 _HOME = {
@@ -37,6 +37,7 @@ _HOME = {
     "LayerShape": "policy",
     "choose_pair": "registry",
     "codec_for": "registry",
+    "codec_named": "registry",
     "warm_up": "registry",
     "TurboCodec": "turbo",
 }
@@ -58,6 +59,7 @@ __all__ = [
     "check_codec_name",
     "choose_pair",
     "codec_for",
+    "codec_named",
     "join_parts",
     "parse_identity",
     "slice_parts",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -9,7 +10,7 @@ import mlx.core as mx
 from .affine import GROUP_SIZES, AffineCodec
 from .codec import Codec
 from .dense import DenseCodec
-from .identity import CodecIdentity
+from .identity import CodecIdentity, parse_identity
 from .names import HALVES, CodecName
 from .turbo import NormMode, TurboCodec
 
@@ -51,6 +52,12 @@ def codec_for(identity: CodecIdentity) -> Codec:
     if codec.identity != identity:
         raise ValueError(f"codec {identity} is not {codec.identity} of this build")
     return codec
+
+
+@lru_cache(64)
+def codec_named(text: str) -> Codec:
+    """Return the codec whose identity `text` spells; raises ValueError when this build has none."""
+    return codec_for(parse_identity(text))
 
 
 def warm_up(codec: Codec, dim: int, dtype: mx.Dtype) -> None:

@@ -24,10 +24,11 @@ from omlx_cache.pages.tensors import (
 )
 from omlx_cache_storage.page import Page, PageMeta
 
-HOST_BATCH_BYTES = 4 << 20
+HOST_BATCH_BYTES = 1 << 20
 DEVICE_BATCH_BYTES = 256 << 20
 """What is encoded before MLX is asked to evaluate: an encoder's intermediate arrays are several
-times its input, and on a GPU each time costs 0.4 ms."""
+times its input. On a CPU they should stay in its cache, on a GPU each time costs 0.4 ms."""
+HOST_RUN_BYTES = 4 << 20
 DEVICE_RUN_BYTES = 1 << 30
 """How much of a run of pages is encoded before its payloads are made."""
 
@@ -112,7 +113,7 @@ def encode_page(page: Page, codecs: Mapping[str, Codec]) -> Page:
 
 def run_bytes() -> int:
     """Return how many bytes of pages are best encoded together."""
-    return HOST_BATCH_BYTES if on_host() else DEVICE_RUN_BYTES
+    return HOST_RUN_BYTES if on_host() else DEVICE_RUN_BYTES
 
 
 def encode_run(
@@ -121,7 +122,7 @@ def encode_run(
     """Return pages of one length, each behind the one before it, with the tensors named in
     `codecs` encoded; owned and evaluated. A page with a value out of a codec's range stays dense.
 
-    Takes some `DEVICE_RUN_BYTES` beside what it returns, on the CPU a page or `HOST_BATCH_BYTES`.
+    Takes some `DEVICE_RUN_BYTES` beside what it returns, on the CPU a page or `HOST_RUN_BYTES`.
     """
     step = max(1, run_bytes() // max(1, run[0][0].nbytes))
     pages: list[Page] = []

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_name, dtype_of
-from omlx_cache.codecs import Codec, codec_for, parse_identity
+from omlx_cache.codecs import Codec, codec_named
 from omlx_cache.pages.layout import Leaf
 from omlx_cache_storage.errors import ForeignPage
-from omlx_cache_storage.page import ITEM_BYTES, Page, PageMeta, TensorSpec
+from omlx_cache_storage.page import ITEM_BYTES, Page, PageMeta, Tensors, TensorSpec, shared_tensors
 
 DENSE = "dense"
 FLOATS = ("F16", "BF16", "F32")
@@ -123,8 +123,9 @@ def wanted_specs(leaf: Leaf, meta: PageMeta) -> dict[str, TensorSpec]:
     Raises ForeignPage when the page holds another packing than the leaf can take.
     """
     prefix = f"{leaf.path}."
-    own = [spec for spec in meta.tensors if spec.name.startswith(prefix)]
-    tags = {name: tag for name, tag in tags_of(meta).items() if name.startswith(prefix)}
+    own = _by_prefix(shared_tensors(meta.tensors)).get(leaf.path, ())
+    tagged = {} if meta.codec == DENSE else _tags_by_prefix(meta.codec)
+    tags = tagged.get(leaf.path, {})
     _refuse_other_shapes(own, meta)
     codecs = packing_codecs(leaf, meta)
     if leaf.adapter.packing(leaf.cache) is None:
@@ -135,6 +136,30 @@ def wanted_specs(leaf: Leaf, meta: PageMeta) -> dict[str, TensorSpec]:
         for name, codec in codecs.items():
             specs += _packed_specs(name, codec, own, tags)
     return {spec.name.removeprefix(prefix): spec for spec in specs}
+
+
+@lru_cache(8)
+def _by_prefix(tensors: Tensors) -> Mapping[str, Sequence[TensorSpec]]:
+    """Return a page's tensors by each path that one of a leaf's may begin with."""
+    found: dict[str, list[TensorSpec]] = {}
+    for spec in tensors:
+        for path in _prefixes(spec.name):
+            found.setdefault(path, []).append(spec)
+    return found
+
+
+@lru_cache(8)
+def _tags_by_prefix(codec: str) -> Mapping[str, Tags]:
+    found: dict[str, dict[str, Tag]] = {}
+    for name, tag in _read_tags(codec).items():
+        for path in _prefixes(name):
+            found.setdefault(path, {})[name] = tag
+    return found
+
+
+def _prefixes(name: str) -> Iterable[str]:
+    steps = name.split(".")
+    return [".".join(steps[:count]) for count in range(1, len(steps))]
 
 
 def packing_codecs(leaf: Leaf, meta: PageMeta) -> dict[str, Codec]:
@@ -172,7 +197,7 @@ def _dense_spec(name: str, tag: Tag, own: Sequence[TensorSpec]) -> TensorSpec:
         raise ForeignPage(f"{name} is encoded as {tag.codec} and cannot be decoded")
     dense = TensorSpec(name, tag.dtype, (*parts[0].shape[:3], tag.dim))
     try:
-        codec = codec_for(parse_identity(tag.codec))
+        codec = codec_named(tag.codec)
     except ValueError as error:
         raise ForeignPage(f"{name} cannot be decoded: {error}") from error
     _refuse_other_parts(dense, parts, codec)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from omlx_cache.adapters.base import GroupSpec
 from omlx_cache.arrays.mlxio import TOKEN_AXIS
-from omlx_cache.codecs import codec_for, parse_identity
+from omlx_cache.codecs import codec_named
 from omlx_cache.pages.layout import Leaf
 from omlx_cache.pages.tensors import refuse_tensors_of_no_leaf, tags_of, wanted_specs
 from omlx_cache.restore.lookup import PageUse, RestorePoint
@@ -89,7 +89,7 @@ def _voters(failed: PageId, uses: Sequence[PageUse], held: Mapping[PageId, Page]
 def _is_decodable(meta: PageMeta) -> bool:
     try:
         for tag in tags_of(meta).values():
-            codec_for(parse_identity(tag.codec))
+            codec_named(tag.codec)
     except (PageError, ValueError, KeyError):
         return False
     return True

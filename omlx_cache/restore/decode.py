@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import mlx.core as mx
 
 from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_name, dtype_of, evaluate
-from omlx_cache.codecs import Codec, codec_for, parse_identity
+from omlx_cache.codecs import Codec, codec_named
 from omlx_cache.pages.tensors import Tag, Tags, page_arrays, tags_of
 from omlx_cache.restore.columns import Columns
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import Page, TensorSpec
 
-HOST_BATCH_BYTES = 2 << 20
+HOST_BATCH_BYTES = 1 << 20
 """What is decoded on the CPU before MLX is asked to evaluate: what stays in a core's cache."""
 DEVICE_BATCH_BYTES = 1 << 30
 """What is joined together, in dense bytes: each time asks MLX for something by page."""
@@ -69,7 +69,7 @@ def converted(
         prefix = f"{spec.name}."
         parts = {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
         try:
-            dense = codec_for(parse_identity(tag.codec)).decode(parts, dtype_of(tag.dtype))
+            dense = codec_named(tag.codec).decode(parts, dtype_of(tag.dtype))
         except (ValueError, KeyError) as error:
             raise ForeignPage(f"{spec.name} cannot be decoded: {error}") from error
         return {spec.name: dense}
