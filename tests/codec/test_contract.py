@@ -104,6 +104,28 @@ def test_encoding_slices_of_any_size_equals_slicing_the_encoded_whole(
 
 
 @each_codec
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_tensors_side_by_side_are_coded_as_each_by_itself_is(
+    codec: Codec, dim: int, dtype: mx.Dtype
+) -> None:
+    xs = [sample(dim, dtype, seed) for seed in range(3)]
+    together = codec.encode(mx.concatenate(xs, axis=0))
+    dense = codec.decode(together, dtype)
+    for place, x in enumerate(xs):
+        parts = codec.encode(x)
+        assert same(parts, {name: part[place : place + 1] for name, part in together.items()})
+        assert bits_of(codec.decode(parts, dtype)) == bits_of(dense[place : place + 1])
+
+
+@each_codec
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_parts_of_zeros_decode_to_zeros(codec: Codec, dim: int, dtype: mx.Dtype) -> None:
+    spec = codec.parts_spec((1, HEADS, TOKENS, dim), dtype)
+    parts = {name: mx.zeros(part.shape, part.dtype) for name, part in spec.items()}
+    assert not mx.any(codec.decode(parts, dtype)).item()
+
+
+@each_codec
 def test_slices_of_packed_parts_decode_as_the_whole_does(codec: Codec, dim: int) -> None:
     whole = codec.encode(sample(dim, mx.float16))
     decoded = codec.decode(whole, mx.float16)
@@ -136,6 +158,17 @@ def test_one_value_that_is_no_number_is_not_encodable_unless_lossless(
     x = sample(dim, mx.bfloat16)
     x[0, 1, 17, 5] = bad
     assert codec.encodable(x, codec.encode(x)).item() is isinstance(codec, DenseCodec)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_largest_finite_values_are_encodable_and_no_larger_ones(dtype: mx.Dtype) -> None:
+    codec = AffineCodec(8, 64)
+    largest = float(mx.finfo(dtype).max)
+    x = mx.full((1, 1, 2, 64), largest, dtype)
+    assert codec.encodable(x, codec.encode(mx.zeros_like(x))).item() is True
+    for bad in (float("inf"), float("-inf"), float("nan")):
+        x[0, 0, 1, 3] = bad
+        assert codec.encodable(x, codec.encode(mx.zeros_like(x))).item() is False
 
 
 @each_codec

@@ -1,0 +1,142 @@
+"""Pages encoded in runs: the bytes that each gives by itself, in batches of bounded size."""
+
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from omlx_cache.adapters.base import TokenRange
+from omlx_cache.codecs import AffineCodec, Codec, CodecName, CodecPolicy
+from omlx_cache.pages import cut as cutting
+from omlx_cache.pages import encoding
+from omlx_cache.pages.cut import Cutter
+from omlx_cache.pages.encoding import codecs_for, encode_page, encode_run
+from omlx_cache.pages.geometry import PageCut, Source
+from omlx_cache.pages.tensors import DENSE, tags_of
+from omlx_cache_storage.keys import KeyChain, as_tokens, namespace_digest
+from omlx_cache_storage.page import Page, PageMeta
+
+LAYERS, HEADS, DIM, BLOCK, BLOCKS = 3, 2, 64, 32, 5
+CODECS: list[CodecName] = ["affine8", "affine4", "k8v4", "turbo4", "turbo3", "turbo2"]
+
+
+class Run:
+    """Pages of three layers, one of other widths, cut from buffers that have slack."""
+
+    def __init__(self, codec: CodecName, spoiled: tuple[int, ...] = ()) -> None:
+        arrays: dict[str, mx.array] = {}
+        for layer in range(LAYERS):
+            for side, dim in (("keys", DIM), ("values", DIM if layer else 2 * DIM)):
+                drawn = mx.random.normal((1, HEADS, BLOCKS * BLOCK + 7, dim), mx.bfloat16)
+                for block in spoiled:
+                    drawn[0, 0, block * BLOCK + 3, 5] = float("nan")
+                arrays[f"{layer}.{side}"] = drawn
+        held = (TokenRange(0, BLOCKS * BLOCK + 7),)
+        self.cutter = Cutter([Source(arrays, dict.fromkeys(arrays, held))])
+        namespace = namespace_digest({"model": "run"})
+        chain = KeyChain(namespace, as_tokens(range(BLOCKS * BLOCK + 1)), BLOCK)
+        self.pages: list[tuple[PageMeta, PageCut]] = []
+        for end in range(BLOCK, BLOCKS * BLOCK + 1, BLOCK):
+            cut = self.cutter.geometry.tokens(TokenRange(end - BLOCK, end))
+            assert cut is not None
+            meta = PageMeta(
+                namespace, chain.key(end), chain.parent(end), "paged",
+                end, BLOCK, False, DENSE, cut.tensors,
+            )  # fmt: skip
+            self.pages.append((meta, cut))
+        self.codecs = codecs_for(self.pages[0][0], CodecPolicy(codec))
+
+    def dense(self) -> list[Page]:
+        return [Page(meta, self.cutter.payloads([cut])[0]) for meta, cut in self.pages]
+
+
+@pytest.fixture(params=["host", "device"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The batches of a CPU, and those of a GPU."""
+    if request.param == "device":
+        for module in (cutting, encoding):
+            monkeypatch.setattr(module, "on_host", lambda: False)
+    return request.param
+
+
+def bits_of(page: Page) -> bytes:
+    return bytes(memoryview(page.payload))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_run_has_the_bytes_of_its_pages_encoded_one_by_one(codec: CodecName) -> None:
+    run = Run(codec)
+    alone = [encode_page(page, run.codecs) for page in run.dense()]
+    together = encode_run(run.cutter, run.pages, run.codecs)
+    assert [page.meta for page in together] == [page.meta for page in alone]
+    assert [bits_of(page) for page in together] == [bits_of(page) for page in alone]
+    assert all(tags_of(page.meta).keys() == run.codecs.keys() for page in together)
+
+
+def test_a_page_out_of_range_stays_dense_amid_its_run() -> None:
+    run = Run("affine8", spoiled=(1, 3))
+    pages = encode_run(run.cutter, run.pages, run.codecs)
+    assert [page.meta.codec == DENSE for page in pages] == [False, True, False, True, False]
+    for page, dense in zip(pages, run.dense(), strict=True):
+        assert page.meta.id == dense.meta.id
+        assert bits_of(page) == bits_of(encode_page(dense, run.codecs))
+
+
+@pytest.mark.parametrize("codec", ["affine8", "turbo4"])
+def test_what_is_encoded_at_a_time_is_bounded_and_tensors_of_one_shape_go_together(
+    monkeypatch: pytest.MonkeyPatch, codec: CodecName
+) -> None:
+    run = Run(codec)
+    page = run.pages[0][0].nbytes
+    most = 3 * HEADS * BLOCK * DIM * 2
+    for name in ("HOST_RUN_BYTES", "DEVICE_RUN_BYTES"):
+        monkeypatch.setattr(encoding, name, 1)
+    for name in ("HOST_BATCH_BYTES", "DEVICE_BATCH_BYTES"):
+        monkeypatch.setattr(encoding, name, most)
+    seen: list[mx.array] = []
+    kinds = {type(codec) for codec in run.codecs.values()}
+    for kind in kinds:
+        _watch(monkeypatch, kind, seen)
+    encode_run(run.cutter, run.pages[:1], run.codecs)
+    encoded = sum(page.nbytes for page in run.pages[0][0].tensors if page.name in run.codecs)
+    assert sum(x.nbytes for x in seen) == encoded <= page
+    assert max(x.nbytes for x in seen) <= most
+    assert len(seen) < len(run.codecs), "each tensor went by itself"
+
+
+def _watch(monkeypatch: pytest.MonkeyPatch, kind: type[Codec], seen: list[mx.array]) -> None:
+    encode: Any = kind.encode
+
+    def watched(self: Codec, x: mx.array) -> Any:
+        seen.append(x)
+        return encode(self, x)
+
+    monkeypatch.setattr(kind, "encode", watched)
+
+
+def test_pages_of_a_run_share_no_memory() -> None:
+    run = Run("affine4")
+    mx.eval([array for source in run.cutter._sources for array in source.arrays.values()])
+    before = mx.get_active_memory()
+    pages = encode_run(run.cutter, run.pages, run.codecs)
+    nbytes = pages[0].meta.nbytes
+    assert all(page.payload.nbytes == nbytes for page in pages)
+    del pages[1:]
+    assert mx.get_active_memory() - before <= nbytes * 1.2
+
+
+def test_a_codec_of_ones_own_is_written_with_its_identity() -> None:
+    run = Run("affine8")
+    codecs = dict.fromkeys(["1.keys"], AffineCodec(6, 32))
+    page = encode_run(run.cutter, run.pages[:1], codecs)[0]
+    assert {name: tag.codec for name, tag in tags_of(page.meta).items()} == {
+        "1.keys": str(AffineCodec(6, 32).identity)
+    }
+    dense = {spec.name for spec in page.meta.tensors if "." not in spec.name[2:]}
+    assert dense == {f"{n}.{side}" for n in range(LAYERS) for side in ("keys", "values")} - {
+        "1.keys"
+    }
+    assert replace(page.meta, codec=DENSE, tensors=()) == replace(
+        run.pages[0][0], codec=DENSE, tensors=()
+    )

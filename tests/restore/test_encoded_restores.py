@@ -1,0 +1,155 @@
+"""Pages that went through a codec: the same bits on the way of a CPU and of a GPU, in bounded
+steps."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from omlx_cache.arrays.mlxio import host_view
+from omlx_cache.restore import columns, decode, host, run
+from omlx_cache.restore.columns import Columns
+from omlx_cache.tools.bench.bed import Bed
+from omlx_cache.tools.bench.sizes import BLOCK_SIZE, Size
+
+BLOCKS = 4
+CODECS = ["affine8", "k8v4", "turbo4", "turbo3"]
+
+
+def sized(layers: int) -> Size:
+    return Size("test", layers, 2, 64, BLOCKS * BLOCK_SIZE, 1, 0, 0, 0)
+
+
+class Stored:
+    """KV in a store's memory; the pages of the blocks in `spoiled` could not be encoded."""
+
+    def __init__(
+        self, directory: Path, codec: str, layers: int = 3, spoiled: tuple[int, ...] = ()
+    ) -> None:
+        self._bed = Bed(sized(layers), directory, codec=codec, cold=False)
+        self.stack = ExitStack()
+        self.stack.enter_context(self._bed.store)
+        live = self._bed.live_arrays()
+        for keys, _ in live:
+            for block in spoiled:
+                keys[0, 0, block * BLOCK_SIZE + 9, 3] = float("inf")
+        self._bed.commit(self._bed.filled(live))
+
+    def restored(self) -> list[np.ndarray[Any, Any]]:
+        with self._bed.restore() as session:
+            caches = session.prompt_cache
+            return [host_view(a).copy() for c in caches for a in (c.keys, c.values)]
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "on_host", lambda: False)
+
+
+@pytest.mark.parametrize("spoiled", [(), (0,), (1, 2), (3,)], ids=str)
+@pytest.mark.parametrize("codec", CODECS)
+def test_both_executors_restore_the_same_bits_and_zeros_behind_them(
+    tmp_path: Path,
+    stack: ExitStack,
+    monkeypatch: pytest.MonkeyPatch,
+    codec: str,
+    spoiled: tuple[int, ...],
+) -> None:
+    stored = Stored(tmp_path, codec, spoiled=spoiled)
+    stack.enter_context(stored.stack)
+    on_host = stored.restored()
+    as_on_a_gpu(monkeypatch)
+    on_device = stored.restored()
+    tokens = BLOCKS * BLOCK_SIZE
+    for left, right in zip(on_host, on_device, strict=True):
+        assert left.shape[2] > tokens
+        assert np.array_equal(left[:, :, :tokens], right[:, :, :tokens])
+        # Either sign of a zero is one.
+        assert not (left[:, :, tokens:] & 0x7FFF).any()
+        assert not (right[:, :, tokens:] & 0x7FFF).any()
+
+
+def test_what_is_joined_on_a_gpu_does_not_grow_with_the_layers(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_on_a_gpu(monkeypatch)
+    joins: list[int] = []
+    join = Columns._join
+    monkeypatch.setattr(Columns, "_join", lambda *a: joins.append(a[3] - a[2]) or join(*a))
+    counts = []
+    for layers in (2, 6):
+        stored = Stored(tmp_path / str(layers), "affine8", layers)
+        stack.enter_context(stored.stack)
+        joins.clear()
+        stored.restored()
+        counts.append(len(joins))
+        assert sum(joins) == layers * 2 * 3, "each part of each tensor once"
+    assert counts[0] == counts[1] <= 3
+
+
+def test_what_a_gpu_decodes_at_a_time_is_bounded(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = Stored(tmp_path, "turbo4", 5)
+    stack.enter_context(stored.stack)
+    on_host = stored.restored()
+    as_on_a_gpu(monkeypatch)
+    tensor = on_host[0].nbytes
+    monkeypatch.setattr(decode, "DEVICE_BATCH_BYTES", 3 * tensor)
+    monkeypatch.setattr(decode, "DEVICE_STEP_BYTES", 2 * tensor)
+    steps: list[int] = []
+    evaluate = decode.evaluate
+    monkeypatch.setattr(
+        decode, "evaluate", lambda a: steps.append(sum(x.nbytes for x in a)) or evaluate(a)
+    )
+    on_device = stored.restored()
+    assert max(steps) == 2 * tensor
+    assert sum(steps) == sum(view.nbytes for view in on_device)
+    tokens = BLOCKS * BLOCK_SIZE
+    for left, right in zip(on_host, on_device, strict=True):
+        assert np.array_equal(left[:, :, :tokens], right[:, :, :tokens])
+
+
+def test_a_cpu_decodes_a_few_tensors_at_a_time_on_two_threads_at_most(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = Stored(tmp_path, "affine8", 6)
+    stack.enter_context(stored.stack)
+    tensor = 2 * BLOCK_SIZE * 64 * 2
+    monkeypatch.setattr(decode, "HOST_BATCH_BYTES", 2 * tensor)
+    lock = threading.Lock()
+    at_work: set[int] = set()
+    most: list[int] = []
+    batches: list[int] = []
+    convert = host.convert
+
+    def watched(*args: Any) -> Iterator[dict[str, mx.array]]:
+        with lock:
+            at_work.add(threading.get_ident())
+            most.append(len(at_work))
+        for batch in convert(*args):
+            batches.append(sum(array.nbytes for array in batch.values()))
+            yield batch
+        with lock:
+            at_work.discard(threading.get_ident())
+
+    monkeypatch.setattr(host, "convert", watched)
+    stored.restored()
+    assert max(batches) == 2 * tensor
+    assert len(batches) == BLOCKS * 6
+    assert max(most) <= 2
+
+
+def test_pieces_that_overlap_are_joined_once() -> None:
+    pieces = [columns.Piece(0, 0, 4, "a"), columns.Piece(2, 0, 4, "b"), columns.Piece(3, 0, 2, "c")]
+    assert [p[:3] for p in columns.in_order(pieces)] == [(0, 0, 4), (4, 2, 4)]
