@@ -50,7 +50,8 @@ from omlx_cache_storage.tiers import FLUSH_SECONDS, Tiers
 
 _log = logging.getLogger(__name__)
 
-READ_THREADS = 4
+READ_THREADS = min(8, max(4, (os.cpu_count() or 4) // 2))
+"""Enough to keep a disk busy, and to check what comes where a GPU waits for it."""
 CLOSE_SECONDS = 30.0
 
 

@@ -90,6 +90,21 @@ def check_packing(bits: int, group_size: int) -> None:
         raise ValueError(f"kv_bits={bits}, kv_group_size={group_size}: {reason}") from None
 
 
+def widest(nbytes: int, offset: int) -> tuple[Any, int]:
+    """Return the widest unsigned dtype in which `nbytes` at `offset` are whole items, and how many:
+    the wider the items, the fewer a GPU moves."""
+    for dtype in (mx.uint64, mx.uint32, mx.uint16):
+        if nbytes % dtype.size == 0 and offset % dtype.size == 0:
+            return dtype, nbytes // dtype.size
+    return mx.uint8, nbytes
+
+
+def has_memory_of_its_own() -> bool:
+    """True when MLX computes on a device with memory of its own: a host view of an array moves it
+    out of that."""
+    return not on_host() and bool(mx.cuda.is_available())
+
+
 def evaluate(arrays: Sequence[Any]) -> None:
     """Evaluate arrays, or trees of them, now; on the calling thread's stream."""
     mx.eval(list(arrays))
@@ -124,10 +139,26 @@ def zeros(shape: Sequence[int], dtype: str) -> Array:
 
 
 def allocate_payload(nbytes: int) -> Array:
-    """Return an evaluated, owned, flat byte buffer; callable from any thread."""
-    payload = mx.zeros((nbytes,), dtype=mx.uint8)
+    """Return an evaluated, owned, flat byte buffer that the host is to fill; callable from any
+    thread.
+
+    Zeroed by the CPU: nothing waits for a GPU that is at work, and where that has memory of its own
+    the buffer comes to it with the first use, filled.
+    """
+    payload = mx.zeros((nbytes,), dtype=mx.uint8, stream=mx.cpu)
     mx.eval(payload)
     return payload
+
+
+def host_copy(payload: Any) -> Any:
+    """Return a payload's bytes where the host may read them, while it stays where it is; callable
+    from any thread."""
+    if not isinstance(payload, mx.array):
+        return payload
+    # Joining with nothing copies.
+    copy = mx.concatenate([payload, payload[:0]])
+    mx.eval(copy)
+    return payload_view(copy)
 
 
 def payload_view(payload: Any) -> HostView:

@@ -1,6 +1,7 @@
 """Cutting pages out of live arrays: payloads that own their bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import prod
 
 import mlx.core as mx
 import numpy as np
@@ -15,10 +16,14 @@ from omlx_cache.arrays.mlxio import (
     evaluate,
     host_views,
     on_host,
+    widest,
     writable_view,
 )
 from omlx_cache.pages.geometry import Geometry, PageCut, Pieces, Run, Source
 from omlx_cache_storage.page import TensorSpec
+
+DEVICE_BATCH_BYTES = 256 << 20
+"""How much of several pages a GPU joins at once: it is twice in memory for a moment."""
 
 _NOTHING = mx.zeros((0,), dtype=mx.uint8)
 
@@ -46,7 +51,12 @@ class Cutter:
             for cut, payload in zip(cuts, payloads, strict=True):
                 self._fill(cut, writable_view(payload))
             return payloads
-        payloads = [self._joined(cut) for cut in cuts]
+        payloads = []
+        for batch in _neighbours(cuts):
+            made = self._split(batch) if len(batch) > 1 else [self._joined(batch[0])]
+            # Evaluated behind our back while the next ones are asked for.
+            mx.async_eval(made)
+            payloads += made
         mx.eval(payloads)
         return payloads
 
@@ -137,12 +147,57 @@ class Cutter:
         # A lone array may still be the cache's own: joining it with nothing copies it.
         return mx.concatenate([_as_bytes(run) for run, _new in runs] + [_NOTHING])
 
+    def _split(self, cuts: Sequence[PageCut]) -> list[Array]:
+        """Return the payloads of pages that lie behind each other, not evaluated: one operation
+        joins a run's tensors for all of them, and one more a page cuts its part."""
+        count = len(cuts)
+        parts: list[list[Array]] = [[] for _ in cuts]
+        for (run, pieces), (_run, last) in zip(
+            self._parts(cuts[0]), self._parts(cuts[-1]), strict=True
+        ):
+            if pieces is None or last is None or not prod(run.shape[:2]) * prod(run.shape[3:]):
+                continue
+            arrays = self._sources[pieces[0].source].arrays
+            stretch = [arrays[name][:, :, pieces[0].lo : last[0].hi] for name in run.names]
+            joined = mx.concatenate(stretch, axis=0)
+            joined = joined.reshape(-1, joined.shape[TOKEN_AXIS], prod(joined.shape[3:]))
+            carried, _ = widest(joined.shape[-1] * joined.itemsize, 0)
+            for index, page in enumerate(mx.split(joined.view(carried), count, axis=1)):
+                parts[index].append(mx.contiguous(page).reshape(-1).view(mx.uint8))
+        # What is joined with nothing owns its memory, whatever the part was.
+        return [mx.concatenate([*part, _NOTHING]) if len(part) != 1 else part[0] for part in parts]
+
     def _tensor(self, name: str, pieces: Pieces | None) -> Array:
         if pieces is None:
             array = self._sources[0].arrays[name]
             return array.reshape(1) if array.ndim == 0 else array
         slices = [self._sources[p.source].arrays[name][:, :, p.lo : p.hi] for p in pieces]
         return mx.concatenate(slices, axis=TOKEN_AXIS) if len(slices) > 1 else slices[0]
+
+
+def _neighbours(cuts: Sequence[PageCut]) -> Iterator[list[PageCut]]:
+    """Yield the cuts in order, those that are alike and lie behind each other together, some
+    `DEVICE_BATCH_BYTES` of them."""
+    batch: list[PageCut] = []
+    for cut in cuts:
+        full = (len(batch) + 1) * cut.nbytes > DEVICE_BATCH_BYTES
+        if batch and (full or not _follows(batch[-1], cut)):
+            yield batch
+            batch = []
+        batch.append(cut)
+    if batch:
+        yield batch
+
+
+def _follows(before: PageCut, cut: PageCut) -> bool:
+    if before.pieces is None or cut.pieces is None or before.tensors is not cut.tensors:
+        return False
+    return all(
+        len(first) == len(then) == 1
+        and first[0].source == then[0].source
+        and first[0].hi == then[0].lo
+        for first, then in zip(before.pieces, cut.pieces, strict=True)
+    )
 
 
 def _as_bytes(array: Array) -> Array:

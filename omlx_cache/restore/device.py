@@ -1,128 +1,208 @@
-"""Restoring on a GPU: few large concatenations instead of many small copies.
+"""The buffers of a restore on a GPU, filled in place, a batch of pages at a time.
 
-One MLX operation costs about 8 us whatever it moves, so tensors that lie side by side in their
-pages and go to the same places are joined up to eight at a time, then made owned one by one.
+One MLX operation costs about 8 us whatever it moves, so the pages of a batch are joined by one, and
+one more a tensor brings them to their places. In place: evaluated before the next batch, as an
+update of what is still to be evaluated would copy the buffer.
 A host view of an array that the device has written moves it through the host: none is taken.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from math import prod
 
 import mlx.core as mx
 
-from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_of, evaluate, zeros
+from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_of, evaluate, widest, zeros
 from omlx_cache.restore.columns import Piece, columns_of, in_order
 from omlx_cache.restore.decode import convert, decode_joined
-from omlx_cache.restore.plan import PageFailed, PageRead, Plan, is_direct
+from omlx_cache.restore.plan import PageFailed, PageRead, Plan, Span, Stretch, batches, is_direct
+from omlx_cache.restore.takeover import gaps, reusable, still_filled
 from omlx_cache_storage.errors import ForeignPage
-from omlx_cache_storage.page import Page, PageId, TensorSpec
+from omlx_cache_storage.page import ITEM_BYTES, Page, PageId, PageInfo, TensorSpec
 
-BATCH = 8
+SHARE = 8
+"""A batch is this part of a restore: it is twice in memory for a moment, beside the buffers."""
+
+
+class DeviceTargets:
+    """The arrays that a plan fills, and which pages are in them. Use it on the model's thread.
+
+    Mutable: `filled`, and the arrays, which are rows of items of some width: (outer axes as one,
+    tokens, the rest). Encoded pages wait aside, as they are decoded together. Targets that a
+    shorter plan wants alike are taken over from `before`.
+    """
+
+    def __init__(self, plan: Plan, *, before: "DeviceTargets | None" = None) -> None:
+        self.plan = plan
+        self.batch_bytes = max(1, plan.nbytes // SHARE)
+        self.filled: dict[PageId, PageInfo] = {}
+        self._rows: dict[str, Array] = {}
+        self._whole: dict[str, Array] = {}
+        self._aside: list[tuple[PageRead, Page]] = []
+        self._uneven = False
+        if before is not None:
+            names = reusable(before.plan, plan)
+            self._rows = {name: rows for name, rows in before._rows.items() if name in names}
+            self._uneven = bool(self._rows)
+            fresh = [name for name in plan.targets if name not in self._rows]
+            self.filled = still_filled(before.filled, plan, fresh)
+
+    def take_all(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> None:
+        """Bring pages that are in memory to their places, evaluated; raises PageFailed."""
+        direct: list[PageRead] = []
+        for read in reads:
+            page = pages[read.use.page]
+            if any(span.hi < 0 for span in read.spans):
+                self._take_whole(read, page)
+            elif is_direct(read, page.meta):
+                direct.append(read)
+            else:
+                self._aside.append((read, page))
+        for batch in batches(direct, most_bytes=self.batch_bytes):
+            self._join(batch, [pages[read.use.page].payload for read in batch])
+            self.filled |= {read.use.page: read.use.info for read in batch}
+
+    def aside(self) -> dict[PageId, Page]:
+        """Return the encoded pages that were taken and are not decoded yet."""
+        return {read.use.page: page for read, page in self._aside}
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the targets, evaluated and owned; what no page fills is zeros. Every page of the
+        plan must be in. Raises PageFailed for encoded ones that cannot be decoded."""
+        decoded = self._decoded()
+        if self._uneven:
+            self._clear_gaps()
+        made = dict(self._whole)
+        for name, rows in self._rows.items():
+            spec = self.plan.targets[name]
+            made[name] = rows.view(dtype_of(spec.dtype)).reshape(spec.shape)
+        self._rows = {}
+        for name, (array, spans) in decoded.items():
+            made[name] = _with_decoded(made.get(name), array, spans)
+        for name, spec in self.plan.targets.items():
+            if name not in made:
+                made[name] = zeros(spec.shape, spec.dtype)
+        evaluate(list(made.values()))
+        return made
+
+    def _join(self, batch: Sequence[PageRead], payloads: Sequence[Array]) -> None:
+        """Bring plain pages, of which several are whole and lie behind each other, to their
+        places: the first one's, and on from there."""
+        first = batch[0]
+        changed: list[str] = []
+        for span in first.spans:
+            for stretch in first.geometry.of(span.track):
+                joined = _joined(stretch, span, payloads)
+                rows = joined.shape[0] // len(stretch.names)
+                stop = span.to + joined.shape[1]
+                for index, name in enumerate(stretch.names):
+                    target = self._target(name)
+                    target[:, span.to : stop] = joined[index * rows : (index + 1) * rows]
+                changed += stretch.names
+        evaluate([self._rows[name] for name in changed])
+
+    def _target(self, name: str) -> Array:
+        """Return the rows of a target; zeros at first, of which all are made at once."""
+        if name not in self._rows:
+            track = self.plan.tracks[name]
+            fresh = {
+                other: _rows_of(spec)
+                for other, spec in self.plan.targets.items()
+                if self.plan.tracks[other] == track and other not in self._rows and spec.nbytes
+            }
+            evaluate(list(fresh.values()))
+            self._rows |= fresh
+        return self._rows[name]
+
+    def _clear_gaps(self) -> None:
+        between = gaps(self.plan)
+        for name, rows in self._rows.items():
+            for gap in between[name]:
+                rows[:, gap] = 0
+        evaluate(list(self._rows.values()))
+
+    def _take_whole(self, read: PageRead, page: Page) -> None:
+        """Take owned copies of the tensors of a snapshot, which are restored whole."""
+        is_direct(read, page.meta)
+        found: dict[str, Array] = {}
+        try:
+            for some in convert(page, read.geometry.tensors, self.plan.codecs):
+                found |= some
+        except ForeignPage as error:
+            raise PageFailed(read.use.page, error, joins=True) from error
+        copies: dict[str, Array] = {}
+        for spec in read.geometry.tensors:
+            flat = found[spec.name].reshape(-1)
+            # Joining with nothing copies, so that the page is not pinned.
+            copies[spec.name] = mx.concatenate([flat, flat[:0]]).reshape(spec.shape)
+        evaluate(list(copies.values()))
+        self._whole |= copies
+
+    def _decoded(self) -> dict[str, tuple[Array, list[Piece]]]:
+        """Return by target what the pages aside make of it, zeros elsewhere, and where."""
+        pieces: dict[int, list[Piece]] = {}
+        for read, _page in self._aside:
+            for span in read.spans:
+                piece = Piece(span.to, span.lo, span.hi, read.use.page)
+                pieces.setdefault(span.track, []).append(piece)
+        pages = self.aside()
+        made: dict[str, tuple[Array, list[Piece]]] = {}
+        targets = self.plan.targets
+        try:
+            for track, found in pieces.items():
+                ordered = in_order(found)
+                names = [n for n, at in self.plan.tracks.items() if at == track]
+                names = [name for name in names if targets[name].nbytes]
+                columns = columns_of(ordered, pages)
+                arrays = decode_joined(targets, names, columns, self.plan.codecs)
+                made |= {name: (array, ordered) for name, array in arrays.items()}
+        except ForeignPage as error:
+            raise PageFailed(self._aside[-1][0].use.page, error, joins=True) from error
+        self.filled |= {read.use.page: read.use.info for read, _page in self._aside}
+        self._aside = []
+        return made
 
 
 def join_on_device(plan: Plan, pages: Mapping[PageId, Page]) -> dict[str, Array]:
-    """Return the filled targets by tensor name, evaluated and owned; raises PageFailed.
-
-    Every page of the plan is in memory: `pages` has it.
-    """
-    items = [(read, pages[read.use.page]) for read in plan.reads]
-    forms = {is_direct(read, page.meta) for read, page in items}
-    try:
-        made = _decoded(plan, items) if False in forms else _joined(plan, items)
-    except ForeignPage as error:
-        raise PageFailed(items[-1][0].use.page, error, joins=True) from error
-    made |= _snapshots(plan, items)
-    missing = {name: spec for name, spec in plan.targets.items() if name not in made}
-    made |= {name: zeros(spec.shape, spec.dtype) for name, spec in missing.items()}
-    evaluate(list(made.values()))
-    return made
+    """Return the filled targets of a plan whose pages are all in memory; raises PageFailed."""
+    targets = DeviceTargets(plan)
+    targets.take_all(plan.reads, pages)
+    return targets.arrays()
 
 
-def _pieces(plan: Plan) -> dict[int, list[Piece]]:
-    """Return by track where the tokens of its tensors come from, none twice."""
-    pieces: dict[int, list[Piece]] = {}
-    for read in plan.reads:
-        for span in read.spans:
-            if span.hi >= 0:
-                piece = Piece(span.to, span.lo, span.hi, read.use.page)
-                pieces.setdefault(span.track, []).append(piece)
-    return {track: in_order(found) for track, found in pieces.items()}
+def _joined(stretch: Stretch, span: Span, payloads: Sequence[Array]) -> Array:
+    """Return a stretch of the payloads' tensors as rows, joined along the tokens; lazy."""
+    shape = stretch.shape
+    width = _width(shape, stretch.dtype)
+    carried, each = widest(width, stretch.offset)
+    rows = len(stretch.names) * prod(shape[:TOKEN_AXIS])
+    stop = stretch.offset + stretch.nbytes * len(stretch.names)
+    blocks = [
+        payload[stretch.offset : stop].view(carried).reshape(rows, shape[TOKEN_AXIS], each)
+        for payload in payloads
+    ]
+    if len(blocks) > 1:
+        return mx.concatenate(blocks, axis=1)
+    whole = (span.lo, span.hi) == (0, shape[TOKEN_AXIS])
+    return blocks[0] if whole else blocks[0][:, span.lo : span.hi]
 
 
-def _decoded(plan: Plan, items: Sequence[tuple[PageRead, Page]]) -> dict[str, Array]:
-    """Return the token targets when some page is encoded; raises ForeignPage."""
-    pages = {read.use.page: page for read, page in items}
-    made: dict[str, Array] = {}
-    for track, pieces in _pieces(plan).items():
-        names = [n for n, at in plan.tracks.items() if at == track and plan.targets[n].nbytes]
-        made |= decode_joined(plan.targets, names, columns_of(pieces, pages), plan.codecs)
-    return made
+def _rows_of(spec: TensorSpec) -> Array:
+    """Return zeros that a target can be viewed as."""
+    carried, each = widest(_width(spec.shape, spec.dtype), 0)
+    outer = prod(spec.shape[:TOKEN_AXIS])
+    return mx.zeros((outer, spec.shape[TOKEN_AXIS], each), dtype=carried)
 
 
-def _snapshots(plan: Plan, items: Sequence[tuple[PageRead, Page]]) -> dict[str, Array]:
-    """Return owned copies of the tensors that are restored whole."""
-    made: dict[str, Array] = {}
-    for read, page in items:
-        if any(span.hi < 0 for span in read.spans):
-            arrays: dict[str, Array] = {}
-            try:
-                for batch in convert(page, read.geometry.tensors, plan.codecs):
-                    arrays |= batch
-            except ForeignPage as error:
-                raise PageFailed(read.use.page, error, joins=True) from error
-            for spec in read.geometry.tensors:
-                flat = arrays[spec.name].reshape(-1)
-                # Joining with nothing copies, so that the page is not pinned.
-                made[spec.name] = mx.concatenate([flat, flat[:0]]).reshape(spec.shape)
-    return made
+def _width(shape: tuple[int, ...], dtype: str) -> int:
+    """Return the bytes of one token in one row."""
+    return prod(shape[TOKEN_AXIS + 1 :]) * ITEM_BYTES[dtype]
 
 
-def _joined(plan: Plan, items: Sequence[tuple[PageRead, Page]]) -> dict[str, Array]:
-    """Return the token targets of plain pages, evaluated batch by batch."""
-    found = {read.use.page: (read.geometry, page.payload) for read, page in items}
-    made: dict[str, Array] = {}
-    for track, pieces in _pieces(plan).items():
-        payloads = [found[piece.page][1] for piece in pieces]
-        # The same stretch in every page: pages of a group differ in their token counts only.
-        columns = zip(*(found[piece.page][0].of(track) for piece in pieces), strict=True)
-        for column in columns:
-            names = column[0].names
-            for first in range(0, len(names), BATCH):
-                batch = names[first : first + BATCH]
-                stop = first + len(batch)
-                raw = [
-                    payload[s.offset + first * s.nbytes : s.offset + stop * s.nbytes]
-                    for payload, s in zip(payloads, column, strict=True)
-                ]
-                arrays = _join([plan.targets[name] for name in batch], pieces, raw)
-                evaluate(arrays)
-                made.update(zip(batch, arrays, strict=True))
-    return made
-
-
-def _join(
-    batch: Sequence[TensorSpec], pieces: Sequence[Piece], raw: Sequence[Array]
-) -> list[Array]:
-    shape = batch[0].shape
-    dtype = dtype_of(batch[0].dtype)
-    rows = len(batch) * shape[0]
-    parts: list[Array] = []
-    filled = 0
-    for piece, data in zip(pieces, raw, strict=True):
-        if piece.to > filled:
-            parts.append(_gap(shape, rows, piece.to - filled, dtype))
-        block = data.view(dtype).reshape(rows, *shape[1:TOKEN_AXIS], -1, *shape[TOKEN_AXIS + 1 :])
-        parts.append(block[:, :, piece.lo : piece.hi])
-        filled = piece.to + piece.hi - piece.lo
-    if filled < shape[TOKEN_AXIS]:
-        parts.append(_gap(shape, rows, shape[TOKEN_AXIS] - filled, dtype))
-    if len(parts) == 1:
-        parts.append(_gap(shape, rows, 0, dtype))
-    joined = mx.concatenate(parts, axis=TOKEN_AXIS)
-    if len(batch) == 1:
-        return [joined]
-    return [mx.contiguous(joined[i : i + shape[0]]) for i in range(0, rows, shape[0])]
-
-
-def _gap(shape: tuple[int, ...], rows: int, tokens: int, dtype: Any) -> Array:
-    return mx.zeros((rows, *shape[1:TOKEN_AXIS], tokens, *shape[TOKEN_AXIS + 1 :]), dtype=dtype)
+def _with_decoded(plain: Array | None, decoded: Array, pieces: Sequence[Piece]) -> Array:
+    """Return a target that has decoded tokens among plain ones."""
+    if plain is None:
+        return decoded
+    for piece in pieces:
+        stop = piece.to + piece.hi - piece.lo
+        plain[:, :, piece.to : stop] = decoded[:, :, piece.to : stop]
+    return plain

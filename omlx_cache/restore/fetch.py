@@ -105,9 +105,11 @@ def fetch_all(
     reads: Sequence[PageRead],
     take_all: Callable[[Sequence[PageRead], Mapping[PageId, Page]], object],
     targets: Targets | None = None,
+    *,
+    step_bytes: int = BATCH_BYTES,
 ) -> None:
-    """Read pages on the store's threads, and give them to `take_all` here, in order, small ones
-    together.
+    """Read pages on the store's threads, and give them to `take_all` here, in order, some
+    `step_bytes` of them at a time.
 
     With `targets`, large pages that need no decoding go there instead. After a page has failed no
     deeper one is begun. Returns or raises (PageFailed, for the first page that failed) after every
@@ -150,7 +152,7 @@ def fetch_all(
             if came.error is None:
                 came = _Came(came.reads + more.reads, came.pages | more.pages, more.error)
                 nbytes += sum(page.meta.nbytes for page in more.pages.values())
-            if nbytes > BATCH_BYTES or not under_way:
+            if nbytes >= step_bytes or not under_way:
                 take_all(came.reads, came.pages)
                 came, nbytes = _Came([], {}, came.error), 0
         except Exception as raised:

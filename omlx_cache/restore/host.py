@@ -1,7 +1,7 @@
 """The buffers of a restore in host memory, filled page by page.
 
-Used on the CPU back end for everything. On a GPU it serves restores that are all on the disk and
-not encoded: MLX lets the host write into arrays that the device has not used yet.
+Used on the CPU back end for everything, and on a GPU that shares the host's memory for restores
+that are all on the disk and not encoded: the host may write what the device has not used yet.
 """
 
 import threading
@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from omlx_cache.adapters.base import PAGED
 from omlx_cache.arrays.mlxio import (
     TOKEN_AXIS,
     Array,
@@ -22,6 +21,7 @@ from omlx_cache.arrays.mlxio import (
 )
 from omlx_cache.restore.decode import convert
 from omlx_cache.restore.plan import PageFailed, PageRead, Plan, Span, Stretch, batches, is_direct
+from omlx_cache.restore.takeover import gaps, reusable, still_filled
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import Page, PageId, PageInfo, TensorSpec
 
@@ -49,34 +49,19 @@ class HostTargets:
         self.filled: dict[PageId, PageInfo] = {}
         if before is not None:
             before.close()
-        kept = {} if before is None else before._reusable(plan)
+        kept: dict[str, Array] = {}
+        if before is not None:
+            kept = {name: before._arrays[name] for name in reusable(before.plan, plan)}
         fresh = {name: spec for name, spec in plan.targets.items() if name not in kept}
-        self._arrays = kept | _fresh(fresh)
+        self._arrays: dict[str, Array] = kept | _fresh(fresh)
         self._uneven = bool(kept)
         filled = [name for name, array in self._arrays.items() if array.size]
         views = host_views([self._arrays[name] for name in filled])
         self._views = dict(zip(filled, views, strict=True))
         if before is not None:
-            new = {plan.tracks[name] for name in fresh}
-            for read in plan.reads:
-                info = before.filled.get(read.use.page)
-                if info is not None and not any(span.track in new for span in read.spans):
-                    self.filled[read.use.page] = info
+            self.filled = still_filled(before.filled, plan, fresh)
             # While a view lives, MLX copies the array that it would otherwise update in place.
             before._views = {}
-
-    def _reusable(self, plan: Plan) -> dict[str, Array]:
-        """Return the arrays of growing buffers that another plan wants as they are.
-
-        A window's buffers have another order at another position, and a state is valid at one.
-        """
-        growing = {read.geometry for read in plan.reads if read.use.page.group == PAGED.name}
-        names = {spec.name for geometry in growing for spec in geometry.tensors}
-        return {
-            name: array
-            for name, array in self._arrays.items()
-            if name in names and plan.targets[name] == self.plan.targets[name]
-        }
 
     def segments(self, read: PageRead) -> list[HostView] | None:
         """Return the memory that a page fills, in payload order, or None unless it fills it
@@ -154,7 +139,10 @@ class HostTargets:
         """Return the targets; what no page of the plan fills is zeros. Every page must be in."""
         self.close()
         if self._uneven:
-            _clear_gaps(self.plan, self._views)
+            between = gaps(self.plan)
+            for name, view in self._views.items():
+                for gap in between[name]:
+                    view[:, :, gap] = 0
         self._views = {}
         return self._arrays
 
@@ -164,31 +152,6 @@ def _fresh(specs: Mapping[str, TensorSpec]) -> dict[str, Array]:
     arrays = {name: zeros(spec.shape, spec.dtype) for name, spec in specs.items()}
     evaluate(list(arrays.values()))
     return arrays
-
-
-def _clear_gaps(plan: Plan, views: Mapping[str, HostView]) -> None:
-    """Zero what no page fills: room to grow must not show what a longer plan put there."""
-    filled: dict[int, list[Span]] = {}
-    for read in plan.reads:
-        for span in read.spans:
-            filled.setdefault(span.track, []).append(span)
-    gaps = {track: _gaps(spans) for track, spans in filled.items()}
-    for name, view in views.items():
-        for gap in gaps.get(plan.tracks[name], [slice(None)]):
-            view[:, :, gap] = 0
-
-
-def _gaps(spans: Sequence[Span]) -> list[slice]:
-    """Return where the tensors of a track have no token, the room behind them included."""
-    gaps = []
-    at = 0
-    for span in sorted(spans, key=lambda span: span.to):
-        if span.hi < 0:
-            return []
-        if at < span.to:
-            gaps.append(slice(at, span.to))
-        at = max(at, span.to + span.hi - span.lo)
-    return [*gaps, slice(at, None)]
 
 
 def _decode(read: PageRead, page: Page, plan: Plan, views: Mapping[str, HostView]) -> None:

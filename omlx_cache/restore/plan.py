@@ -159,14 +159,16 @@ def make_plan(
     return Plan(point.position, targets, tracks, reads, plans, codecs, encoded)
 
 
-def batches(reads: Iterable[PageRead], most: int = sys.maxsize) -> Iterator[list[PageRead]]:
-    """Yield the reads in order, in batches: `most` small pages of one geometry, or `BATCH_BYTES`,
+def batches(
+    reads: Iterable[PageRead], most: int = sys.maxsize, most_bytes: int = BATCH_BYTES
+) -> Iterator[list[PageRead]]:
+    """Yield the reads in order, in batches: `most` small pages of one geometry, or `most_bytes`,
     that lie behind each other in all targets; a larger page is a batch of its own."""
     batch: list[PageRead] = []
     nbytes = 0
     for read in reads:
         nbytes += read.geometry.tensors.nbytes
-        full = nbytes > BATCH_BYTES or len(batch) == most
+        full = nbytes > most_bytes or len(batch) == most
         if batch and (full or not _continues(batch[-1], read)):
             yield batch
             batch, nbytes = [], read.geometry.tensors.nbytes

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from omlx_cache.arrays.mlxio import Array, on_host
+from omlx_cache.arrays.mlxio import Array, has_memory_of_its_own, on_host
 from omlx_cache.pages.layout import Layout
-from omlx_cache.restore.device import join_on_device
+from omlx_cache.restore.device import DeviceTargets
 from omlx_cache.restore.fallbacks import fallbacks
 from omlx_cache.restore.fetch import fetch_all
 from omlx_cache.restore.host import HostTargets
@@ -74,7 +74,7 @@ class Work:
 
     arrived: dict[PageId, Page] = field(default_factory=dict)
     read: set[PageId] = field(default_factory=set)
-    targets: HostTargets | None = None
+    targets: HostTargets | DeviceTargets | None = None
 
     def hold(self, source: PageSource, point: RestorePoint) -> dict[PageId, Page]:
         """Take hold of the pages that are in memory, so that eviction cannot take them away."""
@@ -96,28 +96,43 @@ class Work:
         self, source: PageSource, plan: Plan, held: Mapping[PageId, Page]
     ) -> dict[str, Array]:
         """Return the filled targets by tensor name, evaluated and owned; raises PageFailed."""
-        host = on_host()
-        if host or self.targets is not None or not (held or plan.encoded):
-            return self._fill(source, plan, held)
-        missing = [read for read in plan.reads if read.use.page not in held]
-        self.read |= {read.use.page for read in missing}
+        unified = not has_memory_of_its_own()
+        straight = unified and (isinstance(self.targets, HostTargets) or not (held or plan.encoded))
+        if on_host() or straight:
+            return self._fill_on_host(source, plan, held)
+        return self._fill_on_device(source, plan, held)
 
-        def arrive(_reads: object, pages: Mapping[PageId, Page]) -> None:
-            self.arrived |= pages
-
-        fetch_all(source, missing, arrive)
-        return join_on_device(plan, {**held, **self.arrived})
-
-    def _fill(
+    def _fill_on_host(
         self, source: PageSource, plan: Plan, held: Mapping[PageId, Page]
     ) -> dict[str, Array]:
-        targets = self.targets = HostTargets(plan, before=self.targets)
+        before = self.targets if isinstance(self.targets, HostTargets) else None
+        targets = self.targets = HostTargets(plan, before=before)
         left = [read for read in plan.reads if read.use.page not in targets.filled]
         fill_from(source, targets, [r for r in left if r.use.page in held], held)
-        missing = [read for read in left if read.use.page not in held]
-        self.read |= {read.use.page for read in missing}
+        missing = self._missing(left, held)
         fetch_all(source, missing, targets.take_all, targets)
         return targets.arrays()
+
+    def _fill_on_device(
+        self, source: PageSource, plan: Plan, held: Mapping[PageId, Page]
+    ) -> dict[str, Array]:
+        """While a batch of pages is joined, the next ones are read."""
+        before = self.targets if isinstance(self.targets, DeviceTargets) else None
+        targets = self.targets = DeviceTargets(plan, before=before)
+        left = [read for read in plan.reads if read.use.page not in targets.filled]
+        try:
+            targets.take_all([read for read in left if read.use.page in held], held)
+            missing = self._missing(left, held)
+            fetch_all(source, missing, targets.take_all, step_bytes=targets.batch_bytes // 4)
+            return targets.arrays()
+        finally:
+            # What was read and not yet brought to its place is not read again.
+            self.arrived |= targets.aside()
+
+    def _missing(self, reads: Sequence[PageRead], held: Mapping[PageId, Page]) -> list[PageRead]:
+        missing = [read for read in reads if read.use.page not in held]
+        self.read |= {read.use.page for read in missing}
+        return missing
 
 
 def fill_from(
