@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, TokenRange, paged_of
+from omlx_cache.arrays.mlxio import on_host
 from omlx_cache.codecs import Codec, CodecPolicy
 from omlx_cache.commit.admission import Admission, PageSink
 from omlx_cache.commit.budgets import Budgets
@@ -272,7 +273,7 @@ class Committer:
             payloads = cutter.payloads([planned.cut for planned in part])
             return [Page(p.meta, payload) for p, payload in zip(part, payloads, strict=True)]
 
-        most = run_bytes() if codecs else 0
+        most = run_bytes() if codecs or not on_host() else 0
         metas = [planned.meta for planned in run]
         while added := self._admission.add_run(nbytes, metas[stored:], make, most=most):
             stored += added

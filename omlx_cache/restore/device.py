@@ -1,8 +1,9 @@
 """The buffers of a restore on a GPU, filled in place, a batch of pages at a time.
 
 One MLX operation costs about 8 us whatever it moves, so the pages of a batch are joined by one, and
-one more a tensor brings them to their places. In place: evaluated before the next batch, as an
-update of what is still to be evaluated would copy the buffer.
+one more brings them to their places in the buffers of several tensors, which are made owned one by
+one in the end. In place: evaluated before the next batch, as an update of what is still to be
+evaluated would copy the buffer.
 A host view of an array that the device has written moves it through the host: none is taken.
 """
 
@@ -17,34 +18,38 @@ from omlx_cache.restore.decode import convert, decode_joined
 from omlx_cache.restore.plan import PageFailed, PageRead, Plan, Span, Stretch, batches, is_direct
 from omlx_cache.restore.takeover import gaps, reusable, still_filled
 from omlx_cache_storage.errors import ForeignPage
-from omlx_cache_storage.page import ITEM_BYTES, Page, PageId, PageInfo, TensorSpec
+from omlx_cache_storage.page import ITEM_BYTES, Page, PageId, PageInfo
 
-SHARE = 8
-"""A batch is this part of a restore: it is twice in memory for a moment, beside the buffers."""
+SHARE = 10
+"""The part of a restore that is a batch of its pages, or a group of its tensors: one of either is
+twice in memory for a moment."""
+
+Names = tuple[str, ...]
 
 
 class DeviceTargets:
     """The arrays that a plan fills, and which pages are in them. Use it on the model's thread.
 
-    Mutable: `filled`, and the arrays, which are rows of items of some width: (outer axes as one,
-    tokens, the rest). Encoded pages wait aside, as they are decoded together. Targets that a
-    shorter plan wants alike are taken over from `before`.
+    Mutable: `filled`, and the arrays of groups of targets, which are rows of items of some width:
+    (targets and their outer axes as one, tokens, the rest). Encoded pages wait aside, as they are
+    decoded together. Groups that a shorter plan wants alike are taken over from `before`.
     """
 
     def __init__(self, plan: Plan, *, before: "DeviceTargets | None" = None) -> None:
         self.plan = plan
         self.batch_bytes = max(1, plan.nbytes // SHARE)
         self.filled: dict[PageId, PageInfo] = {}
-        self._rows: dict[str, Array] = {}
+        self._together = max(1, len(plan.targets) // SHARE)
+        self._groups: dict[Names, Array] = {}
         self._whole: dict[str, Array] = {}
         self._aside: list[tuple[PageRead, Page]] = []
         self._uneven = False
-        if before is not None:
+        if before is not None and before._together == self._together:
             names = reusable(before.plan, plan)
-            self._rows = {name: rows for name, rows in before._rows.items() if name in names}
-            self._uneven = bool(self._rows)
-            fresh = [name for name in plan.targets if name not in self._rows]
-            self.filled = still_filled(before.filled, plan, fresh)
+            self._groups = {g: rows for g, rows in before._groups.items() if names.issuperset(g)}
+            self._uneven = bool(self._groups)
+            kept = {name for group in self._groups for name in group}
+            self.filled = still_filled(before.filled, plan, plan.targets.keys() - kept)
 
     def take_all(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> None:
         """Bring pages that are in memory to their places, evaluated; raises PageFailed."""
@@ -71,11 +76,7 @@ class DeviceTargets:
         decoded = self._decoded()
         if self._uneven:
             self._clear_gaps()
-        made = dict(self._whole)
-        for name, rows in self._rows.items():
-            spec = self.plan.targets[name]
-            made[name] = rows.view(dtype_of(spec.dtype)).reshape(spec.shape)
-        self._rows = {}
+        made = self._whole | self._owned()
         for name, (array, spans) in decoded.items():
             made[name] = _with_decoded(made.get(name), array, spans)
         for name, spec in self.plan.targets.items():
@@ -88,37 +89,48 @@ class DeviceTargets:
         """Bring plain pages, of which several are whole and lie behind each other, to their
         places: the first one's, and on from there."""
         first = batch[0]
-        changed: list[str] = []
+        changed: list[Array] = []
         for span in first.spans:
             for stretch in first.geometry.of(span.track):
                 joined = _joined(stretch, span, payloads)
-                rows = joined.shape[0] // len(stretch.names)
+                each = joined.shape[0] // len(stretch.names)
                 stop = span.to + joined.shape[1]
-                for index, name in enumerate(stretch.names):
-                    target = self._target(name)
-                    target[:, span.to : stop] = joined[index * rows : (index + 1) * rows]
-                changed += stretch.names
-        evaluate([self._rows[name] for name in changed])
+                for index in range(0, len(stretch.names), self._together):
+                    names = stretch.names[index : index + self._together]
+                    target = self._group(names)
+                    target[:, span.to : stop] = joined[index * each : (index + len(names)) * each]
+                    changed.append(target)
+        evaluate(changed)
 
-    def _target(self, name: str) -> Array:
-        """Return the rows of a target; zeros at first, of which all are made at once."""
-        if name not in self._rows:
-            track = self.plan.tracks[name]
-            fresh = {
-                other: _rows_of(spec)
-                for other, spec in self.plan.targets.items()
-                if self.plan.tracks[other] == track and other not in self._rows and spec.nbytes
-            }
-            evaluate(list(fresh.values()))
-            self._rows |= fresh
-        return self._rows[name]
+    def _group(self, names: Names) -> Array:
+        """Return the rows of targets that lie side by side; zeros at first."""
+        if names not in self._groups:
+            spec = self.plan.targets[names[0]]
+            carried, each = widest(_width(spec.shape, spec.dtype), 0)
+            outer = len(names) * prod(spec.shape[:TOKEN_AXIS])
+            shape = (outer, spec.shape[TOKEN_AXIS], each)
+            self._groups[names] = mx.zeros(shape, dtype=carried)
+        return self._groups[names]
+
+    def _owned(self) -> dict[str, Array]:
+        """Take the groups apart, one after the other."""
+        made: dict[str, Array] = {}
+        for names in list(self._groups):
+            rows = self._groups.pop(names)
+            each = rows.shape[0] // len(names)
+            for index, name in enumerate(names):
+                spec = self.plan.targets[name]
+                own = mx.contiguous(rows[index * each : (index + 1) * each])
+                made[name] = own.view(dtype_of(spec.dtype)).reshape(spec.shape)
+            evaluate([made[name] for name in names])
+        return made
 
     def _clear_gaps(self) -> None:
         between = gaps(self.plan)
-        for name, rows in self._rows.items():
-            for gap in between[name]:
+        for names, rows in self._groups.items():
+            for gap in between[names[0]]:
                 rows[:, gap] = 0
-        evaluate(list(self._rows.values()))
+        evaluate(list(self._groups.values()))
 
     def _take_whole(self, read: PageRead, page: Page) -> None:
         """Take owned copies of the tensors of a snapshot, which are restored whole."""
@@ -184,13 +196,6 @@ def _joined(stretch: Stretch, span: Span, payloads: Sequence[Array]) -> Array:
         return mx.concatenate(blocks, axis=1)
     whole = (span.lo, span.hi) == (0, shape[TOKEN_AXIS])
     return blocks[0] if whole else blocks[0][:, span.lo : span.hi]
-
-
-def _rows_of(spec: TensorSpec) -> Array:
-    """Return zeros that a target can be viewed as."""
-    carried, each = widest(_width(spec.shape, spec.dtype), 0)
-    outer = prod(spec.shape[:TOKEN_AXIS])
-    return mx.zeros((outer, spec.shape[TOKEN_AXIS], each), dtype=carried)
 
 
 def _width(shape: tuple[int, ...], dtype: str) -> int:
