@@ -12,8 +12,6 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_of
-from omlx_cache.pages.geometry import with_tokens
-from omlx_cache.pages.tensors import Tags, tags_of
 from omlx_cache_storage.page import Page, PageId, TensorSpec
 
 
@@ -53,12 +51,13 @@ _Form = tuple[str, tuple[tuple[tuple[str, ...], str, tuple[int, ...]], ...]]
 
 
 class Columns:
-    """Pages that are encoded alike and whose tokens follow each other from `start` to `stop`."""
+    """Pages that are encoded alike, as `meta` says, and whose tokens follow each other from `start`
+    to `stop`."""
 
     def __init__(self, pieces: Sequence[Piece], pages: Sequence[Page], blocks: "_Blocks") -> None:
         self.start = pieces[0].to
         self.stop = pieces[-1].to + pieces[-1].hi - pieces[-1].lo
-        self.tags: Tags = tags_of(pages[0].meta)
+        self.meta = pages[0].meta
         self._sources = [
             (piece, page.payload, blocks.of(page))
             for piece, page in zip(pieces, pages, strict=True)
@@ -94,7 +93,7 @@ class Columns:
         if after:
             parts.append(mx.zeros((rows, after * width), dtype=mx.uint8))
         tokens = before + self.stop - self.start + after
-        shape = with_tokens(head.shape, tokens)
+        shape = _with_tokens(head.shape, tokens)
         joined: Array = mx.concatenate(parts, axis=1).view(dtype_of(head.dtype))
         return joined.reshape((stop - first) * shape[0], *shape[1:])
 
@@ -114,13 +113,12 @@ class _Blocks:
 
     def form(self, page: Page) -> _Form:
         blocks = self.of(page)
-        alike = tuple((b.names, b.dtype, with_tokens(b.shape, 0)) for b in blocks)
+        alike = tuple((b.names, b.dtype, _with_tokens(b.shape, 0)) for b in blocks)
         return page.meta.codec, alike
 
 
 def columns_of(pieces: Sequence[Piece], pages: Mapping[PageId, Page]) -> list[Columns]:
-    """Return the stretches of pieces, which are `in_order`, that touch and are encoded alike;
-    raises ForeignPage."""
+    """Return the stretches of pieces, which are `in_order`, that touch and are encoded alike."""
     blocks = _Blocks()
     found: list[Columns] = []
     run: list[Piece] = []
@@ -152,3 +150,21 @@ def _ranges(places: Sequence[int]) -> Iterator[tuple[int, int]]:
     for _, run in groupby(enumerate(places), lambda item: item[1] - item[0]):
         members = [place for _, place in run]
         yield members[0], members[-1] + 1
+
+
+def _with_tokens(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
+    return (*shape[:TOKEN_AXIS], count, *shape[TOKEN_AXIS + 1 :])
+
+
+def batches_of(specs: Sequence[TensorSpec], most: int) -> Iterator[list[TensorSpec]]:
+    """Yield tensors of up to `most` bytes together, a larger one by itself."""
+    batch: list[TensorSpec] = []
+    nbytes = 0
+    for spec in specs:
+        if batch and nbytes + spec.nbytes > most:
+            yield batch
+            batch, nbytes = [], 0
+        batch.append(spec)
+        nbytes += spec.nbytes
+    if batch:
+        yield batch

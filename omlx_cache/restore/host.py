@@ -20,6 +20,7 @@ from omlx_cache.arrays.mlxio import (
     zeros,
 )
 from omlx_cache.restore.decode import convert
+from omlx_cache.restore.numpy_decode import decode_into
 from omlx_cache.restore.plan import PageFailed, PageRead, Plan, Span, Stretch, batches, is_direct
 from omlx_cache.restore.takeover import gaps, reusable, still_filled
 from omlx_cache_storage.errors import ForeignPage
@@ -159,11 +160,13 @@ def _decode(read: PageRead, page: Page, plan: Plan, views: Mapping[str, HostView
     spans: dict[int, list[Span]] = {}
     for span in read.spans:
         spans.setdefault(span.track, []).append(span)
+    wanted = {spec.name: spans.get(plan.tracks[spec.name], []) for spec in read.geometry.tensors}
     try:
-        for arrays in convert(page, read.geometry.tensors, plan.codecs):
+        left = decode_into(views, page, read.geometry.tensors, wanted)
+        for arrays in convert(page, left, plan.codecs):
             names = [name for name, array in arrays.items() if array.size]
             for name, source in zip(names, host_views([arrays[n] for n in names]), strict=True):
-                for span in spans.get(plan.tracks[name], ()):
+                for span in wanted[name]:
                     _copy(span, source, views[name])
     except ForeignPage as error:
         raise PageFailed(read.use.page, error, joins=True) from error
