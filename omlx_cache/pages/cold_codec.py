@@ -28,11 +28,12 @@ def cold_encoder(name: str, min_quantize_tokens: int) -> Callable[[Page], Page] 
     from omlx_cache.pages.encoding import codecs_for, encode_page
 
     policy = CodecPolicy(check_codec_name(name), min_quantize_tokens=min_quantize_tokens)
+    apart = has_memory_of_its_own()
 
     def encode(page: Page) -> Page:
-        if page.meta.position < min_quantize_tokens:
-            return page
-        return encode_page(page, codecs_for(page.meta, policy))
+        short = page.meta.position < min_quantize_tokens
+        made = page if short else encode_page(page, codecs_for(page.meta, policy))
+        return _in_host_memory(page) if apart and made is page else made
 
     return encode
 

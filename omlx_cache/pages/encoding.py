@@ -24,7 +24,7 @@ from omlx_cache.pages.tensors import (
 )
 from omlx_cache_storage.page import Page, PageMeta
 
-HOST_BATCH_BYTES = 1 << 20
+HOST_BATCH_BYTES = 512 << 10
 DEVICE_BATCH_BYTES = 256 << 20
 """What is encoded before MLX is asked to evaluate: an encoder's intermediate arrays are several
 times its input. On a CPU they should stay in its cache, on a GPU each time costs 0.4 ms."""

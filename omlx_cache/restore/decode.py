@@ -12,7 +12,7 @@ from omlx_cache.restore.columns import batches_of
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import Page, TensorSpec
 
-HOST_BATCH_BYTES = 1 << 20
+HOST_BATCH_BYTES = 512 << 10
 """What is decoded on the CPU before MLX is asked to evaluate: what stays in a core's cache."""
 
 
