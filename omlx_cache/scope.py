@@ -1,6 +1,7 @@
 """Scope: what may share pages. One model, one kind of cache, one salt; one restore, one commit."""
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from omlx_cache.codecs import CodecPolicy
 from omlx_cache.commit.admission import PageSink
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.committer import Committer
-from omlx_cache.commit.order import needed
+from omlx_cache.commit.order import block_ends, needed
 from omlx_cache.commit.progress import extent_of
 from omlx_cache.commit.snapshots import SnapshotPolicy
 from omlx_cache.commit.staging import Staging
@@ -31,10 +32,14 @@ from omlx_cache.results import CommitResult
 from omlx_cache.settings import CacheSettings
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, Tokens
+from omlx_cache_storage.live import LiveHold
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.stats import Counters
 
 _log = logging.getLogger(__name__)
+
+EXACT = ("dense", "zstd")
+"""Cold codecs without a loss."""
 
 
 class SequenceStore(PageSource, PageSink, Protocol):
@@ -50,6 +55,7 @@ class SequenceStore(PageSource, PageSink, Protocol):
     def requests(self) -> RequestLog: ...
     @property
     def flights(self) -> Flights: ...
+    def live_hold(self, *, waiting: bool = False) -> LiveHold | None: ...
     @property
     def closed(self) -> bool: ...
 
@@ -178,6 +184,21 @@ class Scope:
         size = self.store.settings.block_size
         return self._policy.positions(start=start, stop=stop, block_size=size, branch=branch)
 
+    def live_hold(self) -> LiveHold | None:
+        """Return what says that a live sequence holds pages' tokens; None where they stay in memory
+        all the same. Pages that were encoded with a loss do: its caches have other bits."""
+        if self._codec_policy.encodes(sys.maxsize) or self.store.settings.cold_codec not in EXACT:
+            return None
+        return self.store.live_hold()
+
+    def waiting_hold(self, chain: KeyChain) -> LiveHold | None:
+        """Return what says that a request waits for the pages of a prompt; None as `live_hold`."""
+        hold = self.store.live_hold(waiting=True)
+        if hold is not None:
+            ends = block_ends(chain, len(chain))
+            hold.add(PageId(chain.key(e), group.name) for group in self.groups for e in ends)
+        return hold
+
     def pending(
         self, chain: KeyChain, limit: int, capacity: int, stamp: int | None = None
     ) -> PendingRestore:
@@ -210,6 +231,7 @@ class Scope:
         stops: Iterable[int] = (),
         stamp: int | None = None,
         along: Iterable[PageId] = (),
+        live: LiveHold | None = None,
     ) -> Committer:
         """Return what hands a sequence's pages to the tiers; for supported scopes only."""
         if self._namespace is None:
@@ -230,6 +252,7 @@ class Scope:
             wait_seconds=None if settings.queue_full == "wait" else settings.commit_wait_seconds,
             budgets=self.budgets,
             along=along,
+            live=live,
         )
 
     @uninterrupted

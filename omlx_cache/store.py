@@ -105,6 +105,7 @@ class BlockStore(Tiers):
             if s.hot_cache_only
             else _open_cold(s, filesystem or FileSystem(), clock, departures),
             departures=departures,
+            memory_once=s.memory_once,
             documents=lambda digest: namespaces.document(digest),
         )
         self._namespaces = namespaces = KnownNamespaces(self.hot.namespaces)

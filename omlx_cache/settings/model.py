@@ -88,6 +88,12 @@ class CacheSettings(BaseSettings):
     """Keep everything in memory: no directory is made, no writer runs, an evicted page is
     discarded. Settings of the cold tier are then ignored."""
 
+    memory_once: bool = False
+    """Hold a conversation's tokens in memory once: a page that is on the disk leaves the hot tier
+    while one live session holds its tokens, and comes back from the session's cache when that
+    commits. What sessions have in common stays. Without effect without a disk, with
+    `hot_bytes=0`, and where pages lose bits (`codec`, `cold_codec`). See docs/operating.md."""
+
     cold_dir: Directory = Field(_DERIVED)
     """Where the cold tier keeps its files. Made with mode 0700 when a store opens it. An existing
     one must be this user's and closed to the writes of others; otherwise nothing is kept on disk,

@@ -8,6 +8,7 @@ from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.hot_page import Grant, Held, HotEntry
 from omlx_cache_storage.index import PageIndex
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.live import LivePages
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
 from omlx_cache_storage.recency import ChainRecency, Clock
 from omlx_cache_storage.stats import HotUsage
@@ -22,12 +23,12 @@ class HotTier:
 
     `_lock` guards `_index`, `_order`, `_bytes`, `_reserved`, `_dirty_bytes` (of unwritten
     pages), `_queued_bytes` (pinned ones of them), `_allowed` (what may be held for now,
-    `limit_bytes` at most), `_peak`, `_evicted`, `_closed`; any thread may call. No I/O here. A
-    pinned page
-    (queued for the disk) is never evicted. With `keep_dirty` a page that the disk lacks is not
-    evicted either, but named for writing first.
-    Without `retain` a page leaves as soon as the disk has it. `backed` says that there is a disk:
-    a sequence may then push out pages of its own that the disk has.
+    `limit_bytes` at most), `_peak`, `_evicted`, `_let_go`, `_closed`; any thread may call. No I/O
+    here. A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that the
+    disk lacks is not evicted either, but named for writing first. Without `retain` a page leaves as
+    soon as the disk has it. `backed` says that there is a disk:
+    a sequence may then push out pages of its own that the disk has, and what one live sequence
+    holds, as `live` says, leaves when the disk has it.
     """
 
     def __init__(
@@ -39,8 +40,10 @@ class HotTier:
         backed: bool = False,
         clock: Clock | None = None,
         departures: Departures | None = None,
+        live: LivePages | None = None,
     ) -> None:
         self.limit_bytes = limit_bytes
+        self._live = live
         self._departures = departures or Departures()
         self._keep_dirty = keep_dirty
         self.retain = retain
@@ -56,6 +59,7 @@ class HotTier:
         self._queued_bytes = 0
         self._peak = 0
         self._evicted = 0
+        self._let_go = 0
         self._closed = False
 
     def reserve(
@@ -186,6 +190,14 @@ class HotTier:
                 if held.dirty:
                     self._departures.note([page], "disk")
                 self._drop(page)
+            else:
+                self._spare(page)
+
+    def let_go(self, pages: Iterable[PageId]) -> None:
+        """Drop those of the pages that the disk has, and whose tokens one live sequence holds."""
+        with self._lock:
+            for page in pages:
+                self._spare(page)
 
     def mark_dirty(self, pages: Iterable[PageId]) -> None:
         """Note that the disk has lost pages: what is here of them must be written again."""
@@ -298,6 +310,7 @@ class HotTier:
                 self.limit_bytes,
                 self._allowed,
                 self._evicted,
+                self._let_go,
             )
 
     def check_integrity(self) -> None:
@@ -389,6 +402,13 @@ class HotTier:
             self._drop(page)
             self._evicted += 1
         self._departures.note(lost, "memory")
+
+    def _spare(self, page: PageId) -> None:
+        held = self._index.get(page)
+        if held is None or held.pins or held.dirty or not self._backed or self._live is None:
+            return
+        if self._live.is_spare(page):
+            self._let_go += self._drop(page)
 
     def _drop(self, page: PageId) -> bool:
         held = self._index.pop(page)
