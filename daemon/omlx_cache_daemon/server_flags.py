@@ -10,6 +10,7 @@ SETTINGS = {
     "block_size": "tokens in a block",
     "hot_bytes": "memory budget of the cache, of every model together",
     "hot_cache_only": "keep nothing on the disk",
+    "memory_once": "what is on the disk leaves memory while a live request holds it",
     "cold_dir": "directory of the cold tier",
     "cold_bytes": "disk budget",
     "min_free_bytes": "free disk space to leave",
@@ -33,6 +34,8 @@ SETTINGS = {
     "socket": "control socket: auto, off or a path",
 }
 
+SWITCHES = ("hot_cache_only", "memory_once")
+
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Add a flag for each setting of the cache; values are checked when the store opens."""
@@ -41,7 +44,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
     for name, text in SETTINGS.items():
         flag = f"--{name.replace('_', '-')}"
-        if name == "hot_cache_only":
+        if name in SWITCHES:
             group.add_argument(flag, action="store_true", default=None, help=text)
         else:
             group.add_argument(flag, metavar="VALUE", help=text)

@@ -224,7 +224,13 @@ class CacheSettings(BaseSettings):
         if self.hot_cache_only:
             found = [
                 f"{self._given[name][0]} is ignored: hot_cache_only keeps everything in memory"
-                for name in ("cold_dir", "cold_bytes", "min_free_bytes", "queue_bytes")
+                for name in (
+                    "memory_once",
+                    "cold_dir",
+                    "cold_bytes",
+                    "min_free_bytes",
+                    "queue_bytes",
+                )
                 if self._source(name).kind in ("environment", "argument")
             ]
         found += self.empty_budgets()

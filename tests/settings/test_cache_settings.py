@@ -21,6 +21,7 @@ def test_every_setting_is_a_variable(machine: Machine, monkeypatch: pytest.Monke
         "block_size": ("32", 32),
         "hot_bytes": ("1.5 GiB", 3 * 2**29),
         "hot_cache_only": ("yes", True),
+        "memory_once": ("yes", True),
         "cold_dir": ("/srv/kv", Path("/srv/kv")),
         "cold_bytes": ("512MB", 512_000_000),
         "min_free_bytes": ("0", 0),
