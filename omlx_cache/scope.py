@@ -3,7 +3,7 @@
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -32,7 +32,7 @@ from omlx_cache.results import CommitResult
 from omlx_cache.settings import CacheSettings
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, Tokens
-from omlx_cache_storage.live import LiveHold
+from omlx_cache_storage.live import LiveHold, LivePages
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.stats import Counters
 
@@ -55,6 +55,8 @@ class SequenceStore(PageSource, PageSink, Protocol):
     def requests(self) -> RequestLog: ...
     @property
     def flights(self) -> Flights: ...
+    @property
+    def live(self) -> LivePages | None: ...
     def live_hold(self, *, waiting: bool = False) -> LiveHold | None: ...
     @property
     def closed(self) -> bool: ...
@@ -195,9 +197,18 @@ class Scope:
         """Return what says that a request waits for the pages of a prompt; None as `live_hold`."""
         hold = self.store.live_hold(waiting=True)
         if hold is not None:
-            ends = block_ends(chain, len(chain))
-            hold.add(PageId(chain.key(e), group.name) for group in self.groups for e in ends)
+            hold.add(self._pages(chain, len(chain)))
         return hold
+
+    def share(self, chain: KeyChain, end: int) -> None:
+        """Say that others than the one who computes them have use for a prompt's first `end`
+        tokens: their pages stay in memory."""
+        if self.store.live is not None:
+            self.store.live.share(self._pages(chain, end))
+
+    def _pages(self, chain: KeyChain, end: int) -> Iterator[PageId]:
+        for stop in block_ends(chain, end):
+            yield from (PageId(chain.key(stop), group.name) for group in self.groups)
 
     def pending(
         self, chain: KeyChain, limit: int, capacity: int, stamp: int | None = None

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 from omlx_cache_storage.interrupts import uninterrupted
@@ -58,17 +58,16 @@ class LivePages:
                 found.append(page)
         return found
 
-    def add(self, pages: Iterable[PageId], *, waiting: bool) -> None:
+    def share(self, pages: Iterable[PageId]) -> None:
+        """Note that pages are shared."""
+        with self._lock:
+            self._share(pages)
+
+    def add(self, pages: Collection[PageId], *, waiting: bool) -> None:
         """Count one more that holds pages, or waits for them."""
         with self._lock:
-            counts = self._waiting if waiting else self._holding
-            for page in pages:
-                if page in self._holding or page in self._waiting:
-                    self._shared.pop(page, None)
-                    self._shared[page] = None
-                counts[page] += 1
-            while len(self._shared) > REMEMBERED:
-                del self._shared[next(iter(self._shared))]
+            self._share([p for p in pages if p in self._holding or p in self._waiting])
+            (self._waiting if waiting else self._holding).update(pages)
 
     def remove(self, pages: Iterable[PageId], *, waiting: bool) -> None:
         """Count one less; of pages that `add` counted."""
@@ -78,6 +77,13 @@ class LivePages:
                 counts[page] -= 1
                 if counts[page] <= 0:
                     del counts[page]
+
+    def _share(self, pages: Iterable[PageId]) -> None:
+        for page in pages:
+            self._shared.pop(page, None)
+            self._shared[page] = None
+        while len(self._shared) > REMEMBERED:
+            del self._shared[next(iter(self._shared))]
 
 
 class LiveHold:

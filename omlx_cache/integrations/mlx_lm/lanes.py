@@ -87,7 +87,13 @@ class Lane:
     def worth_waiting(self, tokens: Tokens, found: int) -> bool:
         """True while another request computes a block or more of a prompt beyond `found`."""
         target = self._target
-        return target.supported and target.store.flights.worth_waiting(target.chain(tokens), found)
+        if not target.supported:
+            return False
+        chain = target.chain(tokens)
+        promised = target.store.flights.promised(chain, found)
+        if promised:
+            target.share(chain, promised)
+        return promised > 0
 
     def fly(self, tokens: Tokens, start: int, stops: Iterable[int]) -> Flight | None:
         """Note a prompt that is about to be computed from `start` on, kept at `stops` at least and
