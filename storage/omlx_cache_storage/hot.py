@@ -1,6 +1,5 @@
 """The hot tier: pages in memory, under a byte budget."""
 
-import sys
 import threading
 from collections.abc import Collection, Iterable
 
@@ -12,6 +11,7 @@ from omlx_cache_storage.live import LivePages
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
 from omlx_cache_storage.recency import ChainRecency, Clock
 from omlx_cache_storage.stats import HotUsage
+from omlx_cache_storage.victims import Room, choose_victims
 
 SPARE_SHARE = 32
 """What a sequence larger than the tier pushes out of its own pages at a time, and what write-back
@@ -338,42 +338,18 @@ class HotTier:
         """Decide what must leave to make room, None when it cannot be made; and which pages
         stand in the way until they are written."""
         excess = self._bytes + self._reserved + nbytes - self._allowed
-        victims: list[PageId] = []
-        dirty: list[PageId] = []
         if excess <= 0:
-            return victims, dirty
+            return [], []
         if not evict or nbytes > self._allowed:
-            return None, dirty
-        behind = sys.maxsize if position is None else position
-        spared: list[tuple[PageId, int]] = []
-        waiting: list[PageId] = []
-
-        def consider(page: PageId) -> bool:
-            nonlocal excess
-            held = self._index.get(page)
-            if held is None or held.pins:
-                return True
-            ours = page in own
-            if self._must_write(held) and (ours or not give_up_dirty):
-                dirty.append(page)
-            elif not ours:
-                victims.append(page)
-                excess -= held.page.meta.nbytes
-            elif (self._backed and not held.dirty) or held.position > behind:
-                spared.append((page, held.page.meta.nbytes))
-            elif self._backed and held.unwritten:
-                waiting.append(page)
-            return excess > 0
-
-        self._order.visit(consider)
-        spare = self.limit_bytes // SPARE_SHARE if excess > 0 else 0
-        for page, size in spared:
-            if excess <= 0 and size - excess > spare:
-                break
-            victims.append(page)
-            excess -= size
-        # Of a sequence's own the root first: what follows it is nothing without it.
-        return (None if excess > 0 else victims), dirty + waiting[::-1]
+            return None, []
+        return choose_victims(
+            self._order.visit,
+            self._index.get,
+            Room(excess, own, position, self.limit_bytes // SPARE_SHARE),
+            backed=self._backed,
+            must_write=self._must_write,
+            give_up_dirty=give_up_dirty,
+        )
 
     def _must_write(self, held: Held) -> bool:
         """True for a page that is written before it may leave."""
