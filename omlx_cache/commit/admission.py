@@ -24,6 +24,8 @@ Fallbacks = Callable[[TierView], Iterable[PageId]]
 class PageSink(Protocol):
     """What a commit asks of a store."""
 
+    @property
+    def retains(self) -> bool: ...
     def find(self, page: PageId) -> PageInfo | None: ...
     def tails(self, parent: BlockKey) -> set[Tail]: ...
     def admit(
@@ -95,6 +97,14 @@ class Admission:
             return False
         self._own.add(page)
         return True
+
+    def holds(self, page: PageId) -> bool:
+        """As `owns`, but False for a page that only the disk has and memory might keep: it was
+        computed again, because that is quicker than to read it."""
+        info = self._store.find(page)
+        if info is None or (info.tier != "hot" and self._store.retains and not self.finishing):
+            return False
+        return self.owns(page)
 
     def add(
         self, nbytes: int, position: int, make: Callable[[], Page], *, stage: bool = False

@@ -125,6 +125,11 @@ class Tiers:
 
     # In: admitting, storing, keeping.
 
+    @property
+    def retains(self) -> bool:
+        """True when pages stay in memory once the disk has them."""
+        return self.hot.retain
+
     def admit(
         self,
         nbytes: int,
