@@ -104,7 +104,8 @@ class Admission:
         info = self._store.find(page)
         if info is None or (info.tier != "hot" and self._store.retains and not self.finishing):
             return False
-        return self.owns(page)
+        self._own.add(page)
+        return True
 
     def add(
         self, nbytes: int, position: int, make: Callable[[], Page], *, stage: bool = False

@@ -9,9 +9,13 @@ from hypothesis import settings as profile
 from hypothesis import strategies as st
 
 from kit.examples import examples
+from omlx_cache.adapters.base import PAGED, STATE, GroupSpec
 from omlx_cache.restore.gate import TRY_AFTER, GatedRestore, ReadingGate
+from omlx_cache.restore.lookup import GroupPages
 from omlx_cache.restore.worth import CLEARLY, LEAST_SECONDS, Choice, Costs, choose
 from omlx_cache_storage.costs import LASTS_SECONDS, LEAST_READS, TokenCost
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import PageId, PageInfo
 from omlx_cache_storage.work import WorkMeter
 
 BLOCK = 256
@@ -228,3 +232,31 @@ def test_switched_off_it_reads_all() -> None:
     machine.compute(16)
     machine.read_seconds = 10.0
     assert [machine.restore() for _ in range(6)] == [8] * 6
+
+
+LAYOUTS = {
+    "dense": (PAGED,),
+    "windows": (PAGED, GroupSpec("window", 100)),
+    "sinks": (PAGED, GroupSpec("window", 100, 64)),
+    "hybrid": (PAGED, STATE),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@given(st.data())
+@profile(max_examples=examples(50), deadline=None)
+def test_what_a_position_reads_is_what_its_pages_have(layout: str, data: st.DataObject) -> None:
+    """With tails, pages of either tier, and pages that are gone."""
+    size, length = 32, 32 * 12
+    for group in LAYOUTS[layout]:
+        pages = GroupPages(group, size)
+        ends = {*range(size, length + 1, size), *data.draw(st.sets(st.integers(1, length)))}
+        for end in sorted(ends - data.draw(st.sets(st.sampled_from(sorted(ends)), max_size=2))):
+            held = 0 if group is STATE else (end - 1) % size + 1
+            tier = data.draw(st.sampled_from(["hot", "cold"]))
+            info = PageInfo(end, held, data.draw(st.integers(1, 9)), tier)
+            pages.pages[end] = PageId(BlockKey(bytes(32)), group.name), info
+        pages.index(length)
+        for position in (end for end in ends if pages.rebuilds(end)):
+            reads = [use.info for use in pages.needed(position) if use.info.tier == "cold"]
+            assert pages.cold_bytes(position) == sum(info.nbytes for info in reads)
