@@ -81,8 +81,10 @@ class ReadingGate:
 
 
 class GatedRestore:
-    """Decides for one restore, as often as it looks, and is told what it took. One thread at a
-    time. Mutable: `_reads`, once it reads to try."""
+    """Decides for one restore, as often as it looks, and is told what it took. Any thread may call.
+
+    Mutable: `_reads`, set for good once it reads to try.
+    """
 
     def __init__(self, gate: ReadingGate, model: str, known: _Kind, *, tries: bool) -> None:
         self._gate = gate
