@@ -3,10 +3,10 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
-from omlx_cache.restore.worth import Choice, Costs, choose
+from omlx_cache.restore.worth import Candidates, Choice, Costs, choose
 from omlx_cache_storage.costs import ReadCost
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.work import WorkMeter
@@ -94,17 +94,16 @@ class GatedRestore:
         self._reads = False
 
     @uninterrupted
-    def choose(
-        self, longest: int, shorter: Iterable[int], cold_bytes: Callable[[int], int]
-    ) -> Choice:
-        """Return how much to restore; `longest` unless it is known that computing is quicker."""
+    def choose(self, candidates: Candidates) -> Choice:
+        """Return how much to restore; the longest unless it is known that computing is quicker."""
+        longest = candidates.longest
         if self._reads or self._gate._costs(self._model, self._known, 0, longest) is None:
             return Choice(longest)
-        nbytes = cold_bytes(longest)
+        nbytes = candidates.cold_bytes(longest)
         costs = self._gate._costs(self._model, self._known, nbytes, longest) if nbytes else None
         if costs is None:
             return Choice(longest)
-        choice = choose(costs, longest, shorter, cold_bytes)
+        choice = choose(costs, candidates)
         if choice.passed is None:
             return choice
         self._reads = self._tries and self._gate._may_try(self._known)

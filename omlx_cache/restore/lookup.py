@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, TokenRange, paged_of
-from omlx_cache.restore.worth import Judge, Passed
+from omlx_cache.restore.worth import Candidates, Judge, Passed
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import Known, PageId, PageInfo, Tail
 
@@ -111,17 +111,21 @@ class GroupPages:
         but for the first time."""
         if self.group.kind == "state":
             return self._cold_page(position)
-        if not self._cold:
-            ends = range(self._size, len(self._gap) * self._size, self._size)
-            self._cold = list(accumulate(map(self._cold_page, ends), initial=0))
-        nbytes = 0
+        cold, nbytes = self.cold_before(), 0
         for start, stop in self.group.needs(position):
             last = stop // self._size
-            nbytes += self._cold[last] - self._cold[min(start // self._size, last)]
+            nbytes += cold[last] - cold[min(start // self._size, last)]
             if stop % self._size:
                 end = self._covering(max(start, last * self._size), stop)
                 nbytes += 0 if end is None else self._cold_page(end)
         return nbytes
+
+    def cold_before(self) -> Sequence[int]:
+        """Return the bytes of whole blocks that are not in memory, before each boundary."""
+        if not self._cold:
+            ends = range(self._size, len(self._gap) * self._size, self._size)
+            self._cold = list(accumulate(map(self._cold_page, ends), initial=0))
+        return self._cold
 
     def _cold_page(self, end: int) -> int:
         """Return the bytes of the page that ends at `end`, 0 for one in memory and for none."""
@@ -203,7 +207,11 @@ def find_restore_point(
     candidates = positions(found, min(matched, limit))
     position, passed = next(candidates, 0), None
     if judge is not None and position:
-        position, passed = judge.choose(position, candidates, partial(_cold_bytes, found))
+        cold_bytes = partial(_cold_bytes, found)
+        least = partial(_least_bytes, found)
+        position, passed = judge.choose(
+            Candidates(position, candidates, cold_bytes, chain.block_size, least)
+        )
     uses = {group: found[group].needed(position) for group in groups} if position else {}
     reason = None if position and position == limit else _reason(matched, position, hidden)
     if passed is not None:
@@ -224,6 +232,12 @@ def positions(found: Mapping[GroupSpec, GroupPages], top: int) -> Iterator[int]:
 
 def _cold_bytes(found: Mapping[GroupSpec, GroupPages], position: int) -> int:
     return sum(pages.cold_bytes(position) for pages in found.values())
+
+
+def _least_bytes(found: Mapping[GroupSpec, GroupPages]) -> Sequence[int]:
+    """Return what positions read at least, by the block that they lie in."""
+    paged = paged_of(found)
+    return () if paged is None else found[paged].cold_before()
 
 
 def _reason(matched: int, position: int, hidden: Hidden) -> str:

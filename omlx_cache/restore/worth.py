@@ -1,7 +1,10 @@
 """Up to which position reading pays: pure arithmetic over estimates, without a clock or a tier."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from omlx_cache import reasons
 from omlx_cache_storage.costs import TokenCost
@@ -26,8 +29,12 @@ class Passed(NamedTuple):
         """The miss reason, with both estimates behind the word."""
         return (
             f"{reasons.SLOWER_THAN_COMPUTING}:{self.tokens:,} tokens, about "
-            f"{self.read_seconds:.2g} s to read and {self.compute_seconds:.2g} s to compute"
+            f"{_short(self.read_seconds)} to read and {_short(self.compute_seconds)} to compute"
         )
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
 
 
 class Choice(NamedTuple):
@@ -45,32 +52,46 @@ class Costs(NamedTuple):
     token: TokenCost
 
 
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The positions that can be restored: the longest, and lazily the shorter ones, of which the
+    deepest comes first.
+
+    `cold_bytes` are what a restore to a position reads. A position in a block reads what
+    `least_bytes` has for the block at least; it has nothing where that is not known.
+    """
+
+    longest: int
+    shorter: Iterable[int]
+    cold_bytes: Callable[[int], int]
+    block_size: int
+    least_bytes: Callable[[], Sequence[int]] = tuple
+
+
 class Judge(Protocol):
-    """Chooses among the positions that can be restored: the longest, and lazily the shorter ones,
-    of which the deepest comes first. `cold_bytes` are what a restore to a position reads."""
+    """Chooses among the positions that can be restored."""
 
-    def choose(
-        self, longest: int, shorter: Iterable[int], cold_bytes: Callable[[int], int]
-    ) -> Choice: ...
+    def choose(self, candidates: Candidates) -> Choice: ...
 
 
-def choose(
-    costs: Costs, longest: int, shorter: Iterable[int], cold_bytes: Callable[[int], int]
-) -> Choice:
+def choose(costs: Costs, candidates: Candidates) -> Choice:
     """Return the position from which all of the request is there soonest: what it takes to read up
     to there and to compute, dearer by `CLEARLY`, from there on. Of equals the deepest.
 
     The tokens beyond the longest are computed in any case. All is read unless that takes
-    `LEAST_SECONDS` more.
+    `LEAST_SECONDS` more. Work for each position only where the blocks alone do not rule that out.
     """
+    longest, cold_bytes = candidates.longest, candidates.cold_bytes
 
     def seconds(position: int) -> float:
         computing = costs.token.seconds(position, longest)
         return costs.per_byte * cold_bytes(position) + CLEARLY * computing
 
-    whole = seconds(longest)
-    best, least = longest, whole
-    for position in (*shorter, 0):
+    best, least = longest, seconds(longest)
+    whole = least
+    if whole < LEAST_SECONDS or whole - _bound(costs, candidates) < LEAST_SECONDS:
+        return Choice(longest)
+    for position in (*candidates.shorter, 0):
         if position < best and (found := seconds(position)) < least:
             best, least = position, found
     if whole - least < LEAST_SECONDS:
@@ -78,3 +99,16 @@ def choose(
     reading = costs.per_byte * (cold_bytes(longest) - (cold_bytes(best) if best else 0))
     computing = costs.token.seconds(best, longest)
     return Choice(best, Passed(longest, longest - best, reading, computing))
+
+
+def _bound(costs: Costs, candidates: Candidates) -> float:
+    """Return what every position takes at least, whether it can be restored or not."""
+    read = np.asarray(candidates.least_bytes(), dtype=np.float64)
+    if not len(read):
+        return 0.0
+    size, longest = candidates.block_size, candidates.longest
+    # Of a block's positions the last one leaves least to compute.
+    last = np.minimum(np.arange(1, len(read) + 1) * float(size), longest)
+    computing = costs.token.first * (longest - last)
+    computing += costs.token.growth * (float(longest) ** 2 - last**2) / 2
+    return float((costs.per_byte * read + CLEARLY * computing).min())

@@ -1,7 +1,7 @@
 """A look-up costs as much as the chain is long, whatever was evicted. Counted, not timed."""
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 from omlx_cache.adapters.base import PAGED, STATE, GroupSpec
 from omlx_cache.restore import lookup, worth
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
-from omlx_cache.restore.worth import Choice, Costs, Judge, choose
+from omlx_cache.restore.worth import Candidates, Choice, Costs, Judge, choose
 from omlx_cache_storage.costs import TokenCost
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.page import PageId, PageInfo, Tail
@@ -65,10 +65,8 @@ class CountingView:
 class SlowDisk:
     """A judge that has learned that nothing on the disk is worth reading."""
 
-    def choose(
-        self, longest: int, shorter: Iterable[int], cold_bytes: Callable[[int], int]
-    ) -> Choice:
-        return choose(Costs(1.0, TokenCost(1e-6, 0.0, 1e9)), longest, shorter, cold_bytes)
+    def choose(self, candidates: Candidates) -> Choice:
+        return choose(Costs(1.0, TokenCost(1e-6, 0.0, 1e9)), candidates)
 
 
 def effort(

@@ -1,7 +1,9 @@
 """How much of a prefix is worth reading: by arithmetic, and by what is learned on a clock that
 stands still."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from kit.examples import examples
 from omlx_cache.adapters.base import PAGED, STATE, GroupSpec
 from omlx_cache.restore.gate import TRY_AFTER, GatedRestore, ReadingGate
 from omlx_cache.restore.lookup import GroupPages
-from omlx_cache.restore.worth import CLEARLY, LEAST_SECONDS, Choice, Costs, choose
+from omlx_cache.restore.worth import CLEARLY, LEAST_SECONDS, Candidates, Choice, Costs, choose
 from omlx_cache_storage.costs import LASTS_SECONDS, LEAST_READS, TokenCost
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo
@@ -28,7 +30,10 @@ def of(pages: list[int], costs: Costs, points: list[int]) -> tuple[Choice, dict[
     def cold_bytes(position: int) -> int:
         return sum(pages[: position // BLOCK])
 
-    choice = choose(costs, points[0], iter(points[1:]), cold_bytes)
+    before = [0, *accumulate(pages)]
+    wanted = Candidates(points[0], iter(points[1:]), cold_bytes, BLOCK, lambda: before)
+    choice = choose(costs, wanted)
+    assert choice == choose(costs, replace(wanted, shorter=points[1:], least_bytes=tuple))
     seconds = {
         point: costs.per_byte * cold_bytes(point) + CLEARLY * costs.token.seconds(point, points[0])
         for point in [*points, 0]
@@ -75,6 +80,20 @@ def test_pages_in_memory_in_front_of_cold_ones_are_always_used(
     points = [BLOCK * (block + 1) for block in range(len(hot))][::-1]
     choice, _ = of(hot, costs, points)
     assert choice.position >= 3 * BLOCK
+
+
+def test_where_reading_pays_no_position_is_weighed() -> None:
+    """A look-up is no slower for that."""
+
+    def shorter() -> Iterator[int]:
+        raise AssertionError("asked")
+        yield 0
+
+    before = [block * PAGE for block in range(513)]
+    costs = Costs(0.01 / PAGE, TokenCost(1e-3, 0.0, 1e9))
+    longest = 512 * BLOCK
+    wanted = Candidates(longest, shorter(), lambda _: before[-1], BLOCK, lambda: before)
+    assert choose(costs, wanted) == Choice(longest)
 
 
 def test_half_of_a_prefix_is_read_where_half_is_best() -> None:
@@ -127,8 +146,10 @@ class Machine:
         return read
 
     def chosen(self, gated: GatedRestore, blocks: int = 8) -> Choice:
-        points: Iterable[int] = range((blocks - 1) * BLOCK, 0, -BLOCK)
-        return gated.choose(blocks * BLOCK, points, lambda position: position // BLOCK * PAGE)
+        points = range((blocks - 1) * BLOCK, 0, -BLOCK)
+        return gated.choose(
+            Candidates(blocks * BLOCK, points, lambda position: position // BLOCK * PAGE, BLOCK)
+        )
 
 
 @pytest.fixture
