@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -79,7 +80,8 @@ def choose(costs: Costs, candidates: Candidates) -> Choice:
     to there and to compute, dearer by `CLEARLY`, from there on. Of equals the deepest.
 
     The tokens beyond the longest are computed in any case. All is read unless that takes
-    `LEAST_SECONDS` more. Work for each position only where the blocks alone do not rule that out.
+    `LEAST_SECONDS` more. Positions are weighed from the longest down to where their blocks alone
+    rule the rest out.
     """
     longest, cold_bytes = candidates.longest, candidates.cold_bytes
 
@@ -89,9 +91,12 @@ def choose(costs: Costs, candidates: Candidates) -> Choice:
 
     best, least = longest, seconds(longest)
     whole = least
-    if whole < LEAST_SECONDS or whole - _bound(costs, candidates) < LEAST_SECONDS:
+    if whole < LEAST_SECONDS:
         return Choice(longest)
-    for position in (*candidates.shorter, 0):
+    bounds = _bounds(costs, candidates)
+    for position in chain(candidates.shorter, (0,)):
+        if bounds and bounds[position // candidates.block_size] >= least:
+            break
         if position < best and (found := seconds(position)) < least:
             best, least = position, found
     if whole - least < LEAST_SECONDS:
@@ -101,14 +106,15 @@ def choose(costs: Costs, candidates: Candidates) -> Choice:
     return Choice(best, Passed(longest, longest - best, reading, computing))
 
 
-def _bound(costs: Costs, candidates: Candidates) -> float:
-    """Return what every position takes at least, whether it can be restored or not."""
+def _bounds(costs: Costs, candidates: Candidates) -> Sequence[float]:
+    """Return by blocks what all positions in a block and before it take at least, whether they can
+    be restored or not; nothing where that is not known."""
     read = np.asarray(candidates.least_bytes(), dtype=np.float64)
-    if not len(read):
-        return 0.0
     size, longest = candidates.block_size, candidates.longest
     # Of a block's positions the last one leaves least to compute.
     last = np.minimum(np.arange(1, len(read) + 1) * float(size), longest)
     computing = costs.token.first * (longest - last)
     computing += costs.token.growth * (float(longest) ** 2 - last**2) / 2
-    return float((costs.per_byte * read + CLEARLY * computing).min())
+    least = costs.per_byte * read + CLEARLY * computing
+    bounds: list[float] = np.minimum.accumulate(least).tolist()
+    return bounds
