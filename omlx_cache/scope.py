@@ -19,11 +19,12 @@ from omlx_cache.commit.progress import extent_of
 from omlx_cache.commit.snapshots import SnapshotPolicy
 from omlx_cache.commit.staging import Staging
 from omlx_cache.flights import Flights
-from omlx_cache.identity.namespace import Namespace
+from omlx_cache.identity.namespace import Namespace, computed_by
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.requests.explainer import Walked
 from omlx_cache.requests.log import AskedRequest, RequestLog
 from omlx_cache.restore.boundaries import Boundaries
+from omlx_cache.restore.gate import GatedRestore, ReadingGate
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
 from omlx_cache.restore.pending import PendingRestore
 from omlx_cache.restore.queue import RestoreQueue
@@ -51,6 +52,8 @@ class SequenceStore(PageSource, PageSink, Protocol):
     def counters(self) -> Counters: ...
     @property
     def restores(self) -> RestoreQueue: ...
+    @property
+    def reading_gate(self) -> ReadingGate: ...
     @property
     def requests(self) -> RequestLog: ...
     @property
@@ -162,10 +165,13 @@ class Scope:
         return KeyChain(self._namespace.digest, tokens, settings.block_size, settings.key_hash)
 
     @uninterrupted
-    def find(self, chain: KeyChain, limit: int) -> RestorePoint:
-        """Return how far a sequence can be restored, at most `limit`; reads no payload."""
-        known = self._known(chain)
-        point = find_restore_point(chain, self.groups, self.store, limit=limit, known=known)
+    def find(self, chain: KeyChain, limit: int, *, worth: bool = False) -> RestorePoint:
+        """Return how far a sequence can be restored, at most `limit`, or with `worth` how far it
+        would be; reads no payload."""
+        known, judge = self._known(chain), self._gate(tries=False) if worth else None
+        point = find_restore_point(
+            chain, self.groups, self.store, limit=limit, known=known, judge=judge
+        )
         return replace(point, reason=reasons.STORE_CLOSED) if self.store.closed else point
 
     def stops(self, start: int, stop: int, branch: int | None = None) -> list[int]:
@@ -224,7 +230,16 @@ class Scope:
             capacity=capacity,
             known=self._known(chain),
             stamp=stamp,
+            gate=self._gate(),
         )
+
+    def _gate(self, *, tries: bool = True) -> GatedRestore | None:
+        if self._namespace is None:
+            return None
+        document = self._namespace.document
+        # Tenants share the disk, and a page of theirs costs as much.
+        form = tuple(str(document.get(name)) for name in ("layout", "codec", "block_size"))
+        return self.store.reading_gate.restore(computed_by(document), form, tries=tries)
 
     def restore(self, chain: KeyChain, limit: int, capacity: int) -> RestoredSequence:
         """Restore at most `limit` tokens into buffers with room for `capacity`; evaluates MLX, and

@@ -25,6 +25,7 @@ from omlx_cache.requests.elsewhere import OtherNamespaces
 from omlx_cache.requests.explainer import Explainer
 from omlx_cache.requests.history import PromptHistory
 from omlx_cache.requests.log import RequestLog
+from omlx_cache.restore.gate import ReadingGate
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.origin import render
@@ -114,6 +115,7 @@ class BlockStore(Tiers):
         self.flights = Flights()
         self.read_pool = ReaderPool(READ_THREADS, "omlx-cache-read")
         self.copy_pool = ReaderPool(READ_THREADS, "omlx-cache-copy")
+        self.reading_gate = ReadingGate(self.counters.work, enabled=s.worth_reading == "auto")
         self._prefetcher = Prefetcher(self.hot, self.cold)
         self.restores = RestoreQueue(s.restore_bytes)
         tiers = self.without_owner()

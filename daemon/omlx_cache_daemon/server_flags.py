@@ -21,6 +21,7 @@ SETTINGS = {
     "restore_bytes": "memory of restores that wait for their sessions",
     "restore_wait_seconds": "how long a begun restore is waited for",
     "restore_wait_seconds_per_token": "the same for each token of the prompt",
+    "worth_reading": "auto computes what takes longer to read; off reads always",
     "share_wait_seconds": "how long a request waits for another that computes its prefix; 0: not",
     "prompt_history_bytes": "memory for tokens of recent prompts, which `why` compares; 0: none",
     "durability": "none, fsync or full",

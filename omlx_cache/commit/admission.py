@@ -25,6 +25,8 @@ Fallbacks = Callable[[TierView], Iterable[PageId]]
 class PageSink(Protocol):
     """What a commit asks of a store."""
 
+    @property
+    def retains(self) -> bool: ...
     def find(self, page: PageId) -> PageInfo | None: ...
     def tails(self, parent: BlockKey) -> set[Tail]: ...
     def admit(
@@ -98,6 +100,15 @@ class Admission:
         """True when a tier has a page with at least `held` tokens, which need not be made then."""
         info = self._store.find(page)
         if info is None or info.held < held:
+            return False
+        self._take([page])
+        return True
+
+    def holds(self, page: PageId) -> bool:
+        """As `owns`, but False for a page that only the disk has and memory might keep: it was
+        computed again, because that is quicker than to read it."""
+        info = self._store.find(page)
+        if info is None or (info.tier != "hot" and self._store.retains and not self.finishing):
             return False
         self._take([page])
         return True

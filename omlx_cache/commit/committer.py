@@ -50,8 +50,9 @@ class Committer:
     from the pages `own`, used at `stamp`: the whole chain shares one stamp, so that its deep end
     leaves before its root. `stops` are where windows and recurrent state are wanted. `finish` waits
     for the writer for `wait_seconds`, None for as long as it progresses. Until `finish`, `live`
-    holds the sequence's pages. A page that a tier has is never written again, and cut again only
-    where it left memory for the live cache.
+    holds the sequence's pages. A page that a tier has is never written again, and cut again only to
+    have it in memory: paged ones that left it for the live cache, or that were computed though the
+    disk has them, where that is no second encoding.
 
     Mutable by that thread: `_done` (how far the paged group is stored), `_stops` (those to come),
     and `_row` (during a call).
@@ -245,10 +246,11 @@ class Committer:
     def _planned(
         self, cutter: Cutter, group: GroupSpec, ends: Iterable[int], extra: str, tags: str
     ) -> Iterator[list[_Planned]]:
-        """Yield the pages that no tier has, as many in a row as are stored together."""
+        """Yield the pages that no tier has, as many in a row as are stored together; before the end
+        those too that only the disk has."""
         run: list[_Planned] = []
         for end in ends:
-            if self._admission.owns(PageId(self._chain.key(end), group.name)):
+            if self._admission.holds(PageId(self._chain.key(end), group.name)):
                 cut = None
             else:
                 span = TokenRange(self._chain.block_start(end), end)
@@ -374,7 +376,10 @@ class Committer:
 
         nbytes = encoded_nbytes(meta, codecs)
         self._note(meta, nbytes)
-        return self._admission.add(nbytes, meta.position, make, stage=stage)
+        if self._admission.add(nbytes, meta.position, make, stage=stage):
+            return True
+        # What the disk has need not be in memory.
+        return not stage and self._admission.owns(meta.id)
 
     def _encodes(self, meta: PageMeta) -> bool:
         return meta.held > 0 and self._policy.encodes(len(self._chain))

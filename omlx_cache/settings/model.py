@@ -139,6 +139,12 @@ class CacheSettings(BaseSettings):
     restore_wait_seconds_per_token: float = Field(0.001, ge=0, le=1)
     """See `restore_wait_seconds`: about what it costs to compute a token instead."""
 
+    worth_reading: Annotated[Literal["auto", "off"], BeforeValidator(_lower)] = "auto"
+    """Whether a restore reads what takes longer than to compute it: `auto` learns what reads from
+    the disk and the model's prefill take, and computes instead where that is a quarter quicker,
+    perhaps for the deep end of a prefix only (reason `slower_than_computing`). What is in memory is
+    used in any case, and without evidence everything is read. `off` reads always."""
+
     share_wait_seconds: float = Field(600.0, ge=0, le=86400)
     """How long a request waits in its queue, in all, while another one computes blocks that it
     needs too; then it computes them itself. 0: requests never wait for each other."""

@@ -15,6 +15,7 @@ SETTING_NAMES = (
     "restore_bytes",
     "restore_wait_seconds",
     "restore_wait_seconds_per_token",
+    "worth_reading",
     "share_wait_seconds",
     "durability",
     "codec",

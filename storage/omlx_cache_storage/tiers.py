@@ -129,6 +129,11 @@ class Tiers:
 
     # In: admitting, storing, keeping.
 
+    @property
+    def retains(self) -> bool:
+        """True when pages stay in memory once the disk has them, whoever holds their tokens."""
+        return self.hot.retain and self.live is None
+
     def admit(
         self,
         nbytes: int,

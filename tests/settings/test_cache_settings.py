@@ -32,6 +32,7 @@ def test_every_setting_is_a_variable(machine: Machine, monkeypatch: pytest.Monke
         "restore_bytes": ("8MiB", 2**23),
         "restore_wait_seconds": ("1.5", 1.5),
         "restore_wait_seconds_per_token": ("0.01", 0.01),
+        "worth_reading": ("OFF", "off"),
         "share_wait_seconds": ("30", 30.0),
         "prompt_history_bytes": ("1MiB", 2**20),
         "durability": ("full", "full"),

@@ -85,12 +85,17 @@ class Lane:
         return self._target.budgets.fit()
 
     def worth_waiting(self, tokens: Tokens, found: int) -> bool:
-        """True while another request computes a block or more of a prompt beyond `found`."""
+        """True while another request computes a block or more of a prompt beyond the `found` tokens
+        that are kept, or beyond what of them is worth reading."""
         target = self._target
-        if not target.supported:
+        flights = target.store.flights
+        if not target.supported or flights.idle:
             return False
         chain = target.chain(tokens)
-        promised = target.store.flights.promised(chain, found)
+        promised = flights.promised(chain, found)
+        if not promised:
+            worth = target.find(chain, found, worth=True).position
+            promised = flights.promised(chain, worth) if worth < found else 0
         if promised:
             target.share(chain, promised)
         return promised > 0
