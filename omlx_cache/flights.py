@@ -212,13 +212,20 @@ class Flights:
     def worth_waiting(self, chain: KeyChain, found: int) -> bool:
         """True while another request computes a block or more of a prompt beyond the `found`
         tokens that can be restored now. Has that one keep a restore point where they part."""
-        return self._awaited(chain, found) is not None
+        return self.promised(chain, found) > 0
+
+    @uninterrupted
+    def promised(self, chain: KeyChain, found: int) -> int:
+        """Return how much of a prompt another request computes, where `worth_waiting` is true, and
+        else 0."""
+        awaited = self._awaited(chain, found)
+        return 0 if awaited is None else awaited[1]
 
     @uninterrupted
     def in_vain(self, chain: KeyChain, found: int) -> bool:
         """True when the calling thread is the one that computes what a prompt would wait for."""
         awaited = self._awaited(chain, found)
-        return awaited is not None and awaited.thread == threading.get_ident()
+        return awaited is not None and awaited[0].thread == threading.get_ident()
 
     @uninterrupted
     def has_news(self, chain: KeyChain, found: int, since: int) -> bool:
@@ -242,8 +249,9 @@ class Flights:
 
         wait_in_turns(changed, timeout)
 
-    def _awaited(self, chain: KeyChain, found: int) -> Flight | None:
-        """Return the flight that takes a prompt furthest, None when none does by a block."""
+    def _awaited(self, chain: KeyChain, found: int) -> tuple[Flight, int] | None:
+        """Return the flight that takes a prompt furthest and how far, None when none does by a
+        block."""
         self.settle()
         tokens = _restorable(chain)
         now = time.monotonic()
@@ -254,9 +262,10 @@ class Flights:
                     goal = flight.goal(tokens)
                     if goal > furthest and flight.is_ahead(goal, now):
                         best, furthest = flight, goal
-            if best is not None:
-                best.want(furthest)
-            return best
+            if best is None:
+                return None
+            best.want(furthest)
+            return best, furthest
 
 
 def _restorable(chain: KeyChain) -> Tokens:

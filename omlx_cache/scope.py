@@ -1,8 +1,9 @@
 """Scope: what may share pages. One model, one kind of cache, one salt; one restore, one commit."""
 
 import logging
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -13,16 +14,17 @@ from omlx_cache.codecs import CodecPolicy
 from omlx_cache.commit.admission import PageSink
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.committer import Committer
-from omlx_cache.commit.order import needed
+from omlx_cache.commit.order import block_ends, needed
 from omlx_cache.commit.progress import extent_of
 from omlx_cache.commit.snapshots import SnapshotPolicy
 from omlx_cache.commit.staging import Staging
 from omlx_cache.flights import Flights
-from omlx_cache.identity.namespace import Namespace
+from omlx_cache.identity.namespace import Namespace, computed_by
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.requests.explainer import Walked
 from omlx_cache.requests.log import AskedRequest, RequestLog
 from omlx_cache.restore.boundaries import Boundaries
+from omlx_cache.restore.gate import GatedRestore, ReadingGate
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
 from omlx_cache.restore.pending import PendingRestore
 from omlx_cache.restore.queue import RestoreQueue
@@ -31,10 +33,14 @@ from omlx_cache.results import CommitResult
 from omlx_cache.settings import CacheSettings
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, Tokens
+from omlx_cache_storage.live import LiveHold, LivePages
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.stats import Counters
 
 _log = logging.getLogger(__name__)
+
+EXACT = ("dense", "zstd")
+"""Cold codecs without a loss."""
 
 
 class SequenceStore(PageSource, PageSink, Protocol):
@@ -47,9 +53,14 @@ class SequenceStore(PageSource, PageSink, Protocol):
     @property
     def restores(self) -> RestoreQueue: ...
     @property
+    def reading_gate(self) -> ReadingGate: ...
+    @property
     def requests(self) -> RequestLog: ...
     @property
     def flights(self) -> Flights: ...
+    @property
+    def live(self) -> LivePages | None: ...
+    def live_hold(self, *, waiting: bool = False) -> LiveHold | None: ...
     @property
     def closed(self) -> bool: ...
 
@@ -154,10 +165,13 @@ class Scope:
         return KeyChain(self._namespace.digest, tokens, settings.block_size, settings.key_hash)
 
     @uninterrupted
-    def find(self, chain: KeyChain, limit: int) -> RestorePoint:
-        """Return how far a sequence can be restored, at most `limit`; reads no payload."""
-        known = self._known(chain)
-        point = find_restore_point(chain, self.groups, self.store, limit=limit, known=known)
+    def find(self, chain: KeyChain, limit: int, *, worth: bool = False) -> RestorePoint:
+        """Return how far a sequence can be restored, at most `limit`, or with `worth` how far it
+        would be; reads no payload."""
+        known, judge = self._known(chain), self._gate(tries=False) if worth else None
+        point = find_restore_point(
+            chain, self.groups, self.store, limit=limit, known=known, judge=judge
+        )
         return replace(point, reason=reasons.STORE_CLOSED) if self.store.closed else point
 
     def stops(self, start: int, stop: int, branch: int | None = None) -> list[int]:
@@ -178,6 +192,30 @@ class Scope:
         size = self.store.settings.block_size
         return self._policy.positions(start=start, stop=stop, block_size=size, branch=branch)
 
+    def live_hold(self) -> LiveHold | None:
+        """Return what says that a live sequence holds pages' tokens; None where they stay in memory
+        all the same. Pages that were encoded with a loss do: its caches have other bits."""
+        if self._codec_policy.encodes(sys.maxsize) or self.store.settings.cold_codec not in EXACT:
+            return None
+        return self.store.live_hold()
+
+    def waiting_hold(self, chain: KeyChain) -> LiveHold | None:
+        """Return what says that a request waits for the pages of a prompt; None as `live_hold`."""
+        hold = self.store.live_hold(waiting=True)
+        if hold is not None:
+            hold.add(self._pages(chain, len(chain)))
+        return hold
+
+    def share(self, chain: KeyChain, end: int) -> None:
+        """Say that others than the one who computes them have use for a prompt's first `end`
+        tokens: their pages stay in memory."""
+        if self.store.live is not None:
+            self.store.live.share(self._pages(chain, end))
+
+    def _pages(self, chain: KeyChain, end: int) -> Iterator[PageId]:
+        for stop in block_ends(chain, end):
+            yield from (PageId(chain.key(stop), group.name) for group in self.groups)
+
     def pending(
         self, chain: KeyChain, limit: int, capacity: int, stamp: int | None = None
     ) -> PendingRestore:
@@ -192,7 +230,16 @@ class Scope:
             capacity=capacity,
             known=self._known(chain),
             stamp=stamp,
+            gate=self._gate(),
         )
+
+    def _gate(self, *, tries: bool = True) -> GatedRestore | None:
+        if self._namespace is None:
+            return None
+        document = self._namespace.document
+        # Tenants share the disk, and a page of theirs costs as much.
+        form = tuple(str(document.get(name)) for name in ("layout", "codec", "block_size"))
+        return self.store.reading_gate.restore(computed_by(document), form, tries=tries)
 
     def restore(self, chain: KeyChain, limit: int, capacity: int) -> RestoredSequence:
         """Restore at most `limit` tokens into buffers with room for `capacity`; evaluates MLX, and
@@ -210,6 +257,7 @@ class Scope:
         stops: Iterable[int] = (),
         stamp: int | None = None,
         along: Iterable[PageId] = (),
+        live: LiveHold | None = None,
     ) -> Committer:
         """Return what hands a sequence's pages to the tiers; for supported scopes only."""
         if self._namespace is None:
@@ -230,6 +278,7 @@ class Scope:
             wait_seconds=None if settings.queue_full == "wait" else settings.commit_wait_seconds,
             budgets=self.budgets,
             along=along,
+            live=live,
         )
 
     @uninterrupted

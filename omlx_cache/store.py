@@ -26,6 +26,7 @@ from omlx_cache.requests.elsewhere import OtherNamespaces
 from omlx_cache.requests.explainer import Explainer
 from omlx_cache.requests.history import PromptHistory
 from omlx_cache.requests.log import RequestLog
+from omlx_cache.restore.gate import ReadingGate
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.origin import render
@@ -109,6 +110,7 @@ class BlockStore(Tiers):
             if s.hot_cache_only
             else _open_cold(s, filesystem or FileSystem(), clock, departures),
             departures=departures,
+            memory_once=s.memory_once,
             documents=lambda digest: namespaces.document(digest),
         )
         self._namespaces = namespaces = KnownNamespaces(self.hot.namespaces)
@@ -118,6 +120,7 @@ class BlockStore(Tiers):
         threads = DEVICE_READ_THREADS if has_memory_of_its_own() else READ_THREADS
         self.read_pool = ReaderPool(threads, "omlx-cache-read")
         self.copy_pool = ReaderPool(READ_THREADS, "omlx-cache-copy")
+        self.reading_gate = ReadingGate(self.counters.work, enabled=s.worth_reading == "auto")
         self._prefetcher = Prefetcher(self.hot, self.cold)
         self.restores = RestoreQueue(s.restore_bytes)
         tiers = self.without_owner()

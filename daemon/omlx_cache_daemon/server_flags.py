@@ -10,6 +10,7 @@ SETTINGS = {
     "block_size": "tokens in a block",
     "hot_bytes": "memory budget of the cache, of every model together",
     "hot_cache_only": "keep nothing on the disk",
+    "memory_once": "what is on the disk leaves memory while a live request holds it",
     "cold_dir": "directory of the cold tier",
     "cold_bytes": "disk budget",
     "min_free_bytes": "free disk space to leave",
@@ -20,6 +21,7 @@ SETTINGS = {
     "restore_bytes": "memory of restores that wait for their sessions",
     "restore_wait_seconds": "how long a begun restore is waited for",
     "restore_wait_seconds_per_token": "the same for each token of the prompt",
+    "worth_reading": "auto computes what takes longer to read; off reads always",
     "share_wait_seconds": "how long a request waits for another that computes its prefix; 0: not",
     "prompt_history_bytes": "memory for tokens of recent prompts, which `why` compares; 0: none",
     "durability": "none, fsync or full",
@@ -33,6 +35,8 @@ SETTINGS = {
     "socket": "control socket: auto, off or a path",
 }
 
+SWITCHES = ("hot_cache_only", "memory_once")
+
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Add a flag for each setting of the cache; values are checked when the store opens."""
@@ -41,7 +45,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
     for name, text in SETTINGS.items():
         flag = f"--{name.replace('_', '-')}"
-        if name == "hot_cache_only":
+        if name in SWITCHES:
             group.add_argument(flag, action="store_true", default=None, help=text)
         else:
             group.add_argument(flag, metavar="VALUE", help=text)

@@ -10,6 +10,7 @@ from omlx_cache.commit.staging import Staging
 from omlx_cache.results import CommitResult
 from omlx_cache_storage.interrupts import deferred
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.live import LiveHold
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.tier import TierView
 
@@ -24,6 +25,8 @@ Fallbacks = Callable[[TierView], Iterable[PageId]]
 class PageSink(Protocol):
     """What a commit asks of a store."""
 
+    @property
+    def retains(self) -> bool: ...
     def find(self, page: PageId) -> PageInfo | None: ...
     def tails(self, parent: BlockKey) -> set[Tail]: ...
     def admit(
@@ -46,6 +49,7 @@ class PageSink(Protocol):
     ) -> None: ...
     def arrange(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None: ...
     def demote(self, pages: Iterable[PageId]) -> None: ...
+    def left_memory(self, pages: Iterable[PageId]) -> Sequence[PageId]: ...
     @property
     def writes_ended(self) -> int: ...
     def wait_for_writer(self, timeout: float, since: int | None = None) -> bool: ...
@@ -57,7 +61,7 @@ class Admission:
     `own` are pages that the sequence was restored from, used at `stamp`; `along` those that
     another stored of it while it grew. Until `finish` nothing
     waits; then pages without room wait for the writer: `wait_seconds` in all, None for as long as
-    it progresses.
+    it progresses. Until then `live` holds what the sequence has.
 
     Mutable by that thread: `own` (the sequence's pages, which make room for each other last),
     `_new` (those of them that it stored), `finishing`, `_stamp`, `_deadline`, `skipped` and the
@@ -72,12 +76,16 @@ class Admission:
         stamp: int | None,
         wait_seconds: float | None,
         along: Iterable[PageId] = (),
+        live: LiveHold | None = None,
     ) -> None:
         self._store = store
+        self._live = live
         self._staging = staging
         self._wait_seconds = wait_seconds
         self._new: set[PageId] = set(along)
-        self._own = {*own, *self._new}
+        self._own: set[PageId] = set()
+        self._take(own)
+        self._take(self._new)
         self._stamp = store.stamp() if stamp is None else stamp
         self._deadline: float | None = 0.0
         self.finishing = False
@@ -99,7 +107,16 @@ class Admission:
         info = self._store.find(page)
         if info is None or info.held < held:
             return False
-        self._own.add(page)
+        self._take([page])
+        return True
+
+    def holds(self, page: PageId) -> bool:
+        """As `owns`, but False for a page that only the disk has and memory might keep: it was
+        computed again, because that is quicker than to read it."""
+        info = self._store.find(page)
+        if info is None or (info.tier != "hot" and self._store.retains and not self.finishing):
+            return False
+        self._take([page])
         return True
 
     def add(
@@ -185,6 +202,8 @@ class Admission:
         """Mark `pages`, a whole sequence's, as used together, and what was stored on the way with
         them; from now on pages wait for room."""
         self.finishing = True
+        if self._live is not None:
+            self._live.end()
         self._deadline = (
             None if self._wait_seconds is None else time.monotonic() + self._wait_seconds
         )
@@ -193,6 +212,22 @@ class Admission:
         self._store.touch([page for page in pages if page not in self._new], self._stamp, fallbacks)
         new = dict.fromkeys(page for page in pages if page in self._new)
         self._store.arrange([*new, *(self._new - new.keys())], self._stamp)
+
+    def left_memory(self, pages: Iterable[PageId]) -> frozenset[PageId]:
+        """Return those of the sequence's pages, root first, that may be put back."""
+        return frozenset(self._store.left_memory(pages))
+
+    def put_back(self, metas: Sequence[PageMeta], make: Callable[[int], Sequence[Page]]) -> int:
+        """Make the first of some pages of one size that left memory, and put them there again;
+        return how many, 0 without room. Waits for nothing and writes nothing."""
+        nbytes, position = metas[0].nbytes, metas[-1].position
+        count = self._store.admit_run(nbytes, len(metas), self._own, position=position)
+        if not count and self._store.admit(nbytes, self._own, queue=False, position=position):
+            count = 1
+        if count:
+            for page in _made(lambda: make(count), count * nbytes, self._store.release):
+                self._store.put(page, self._stamp)
+        return count
 
     def result(self, end: int) -> CommitResult:
         """Return what was stored so far of a sequence of `end` tokens."""
@@ -217,8 +252,15 @@ class Admission:
                     self._deadline = 0.0
                 return self._store.admit(nbytes, self._own, queue=False, position=position)
 
+    def _take(self, pages: Iterable[PageId]) -> None:
+        new = set(pages)
+        self._own |= new
+        if self._live is not None:
+            # Before they are stored: the writer may be done with them at any moment.
+            self._live.add(new)
+
     def _put(self, page: Page) -> None:
-        self._own.add(page.meta.id)
+        self._take([page.meta.id])
         if self._store.put(page, self._stamp):
             self._new.add(page.meta.id)
             self._pages += 1

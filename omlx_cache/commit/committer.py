@@ -18,6 +18,7 @@ from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.capture import page_meta, phases_of
 from omlx_cache.commit.order import needed, superseded, window_ends, window_start
 from omlx_cache.commit.progress import Extent
+from omlx_cache.commit.returning import bring_back
 from omlx_cache.commit.staging import Staging
 from omlx_cache.commit.trail import WindowTrail
 from omlx_cache.identity.namespace import Namespace
@@ -29,6 +30,7 @@ from omlx_cache.pages.tensors import DENSE, codec_text, live_tags
 from omlx_cache.restore.fallbacks import fallbacks
 from omlx_cache.results import CommitResult
 from omlx_cache_storage.keys import KeyChain
+from omlx_cache_storage.live import LiveHold
 from omlx_cache_storage.page import Page, PageId, PageMeta
 
 RUN_PAGES = 64
@@ -48,8 +50,10 @@ class Committer:
     `groups` are those of the sequence's caches. `start` tokens of `prompt_length` were restored,
     from the pages `own`, used at `stamp`: the whole chain shares one stamp, so that its deep end
     leaves before its root. `stops` are where windows and recurrent state are wanted. `finish` waits
-    for the writer for `wait_seconds`, None for as long as it progresses. A page that a tier has is
-    never cut or written again.
+    for the writer for `wait_seconds`, None for as long as it progresses. Until `finish`, `live`
+    holds the sequence's pages. A page that a tier has is never written again, and cut again only to
+    have it in memory: paged ones that left it for the live cache, or that were computed though the
+    disk has them, where that is no second encoding.
 
     Mutable by that thread: `_done` (how far the paged group is stored), `_stops` (those to come),
     and `_row` (during a call).
@@ -72,13 +76,14 @@ class Committer:
         wait_seconds: float | None = 0.0,
         along: Iterable[PageId] = (),
         budgets: Budgets | None = None,
+        live: LiveHold | None = None,
     ) -> None:
         self._store = store
         self._namespace = namespace
         self._chain = chain
         self._policy = policy
         self._budgets = budgets
-        self._admission = Admission(store, staging, own, stamp, wait_seconds, along)
+        self._admission = Admission(store, staging, own, stamp, wait_seconds, along, live)
         self._groups = groups
         self._prompt_length = prompt_length
         self._start = start
@@ -185,6 +190,9 @@ class Committer:
                 self._store_tail(layout, self._prompt_length)
         else:
             self._admission.skipped[reasons.NO_ROOM] += len(self._unstored(layout, end))
+        if not self._policy.encodes(end):
+            # Another encoding could give other bits.
+            bring_back(self._admission, self._namespace, self._chain, layout, end)
         self._store.demote(superseded(self._chain, end, self._store.tails))
         if self._budgets is not None:
             self._budgets.sequence(end, lost=self._admission.skipped[reasons.NO_ROOM] > 0)
@@ -239,10 +247,11 @@ class Committer:
     def _planned(
         self, cutter: Cutter, group: GroupSpec, ends: Iterable[int], extra: str, tags: str
     ) -> Iterator[list[_Planned]]:
-        """Yield the pages that no tier has, as many in a row as are stored together."""
+        """Yield the pages that no tier has, as many in a row as are stored together; before the end
+        those too that only the disk has."""
         run: list[_Planned] = []
         for end in ends:
-            if self._admission.owns(PageId(self._chain.key(end), group.name)):
+            if self._admission.holds(PageId(self._chain.key(end), group.name)):
                 cut = None
             else:
                 span = TokenRange(self._chain.block_start(end), end)
@@ -375,7 +384,10 @@ class Committer:
 
         nbytes = encoded_nbytes(meta, codecs)
         self._note(meta, nbytes)
-        return self._admission.add(nbytes, meta.position, make, stage=stage)
+        if self._admission.add(nbytes, meta.position, make, stage=stage):
+            return True
+        # What the disk has need not be in memory.
+        return not stage and self._admission.owns(meta.id)
 
     def _codecs(self, meta: PageMeta) -> Mapping[str, Codec]:
         encodes = meta.held > 0 and self._policy.encodes(len(self._chain))

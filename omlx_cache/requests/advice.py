@@ -13,6 +13,8 @@ _ADVICE = {
     "corrupt": "the page was forgotten; check the disk if it happens again",
     "unreadable": "check the disk: `omlx-cache stats` shows the cold tier's state",
     "deadline": "allow more: restore_wait_seconds, or deadline= of the session",
+    "slower_than_computing": "nothing to do: it is read again when that is quicker, and "
+    "always with worth_reading=off",
     "absent": "set prompt_history_bytes to have prompts compared",
 }
 

@@ -12,6 +12,7 @@ _PLAIN_REASONS = {
     "unreadable": "the disk did not give a page",
     "undecodable": "a page is there that this version cannot decode",
     "deadline": "the disk had not delivered more by the time that the request could wait",
+    "slower_than_computing": "the disk has more, and to read that takes longer than to compute it",
     "unsupported": "no adapter reads a cache class of this model",
     "bad_tokens": "the prompt is no flat list of integers",
     "store_closed": "the store was closed",
@@ -49,7 +50,9 @@ def brief(explanation: Plain) -> str:
     if reason is None:
         return ""
     if other is None:
-        return f" ({reason})"
+        # An estimate of this process, and nothing of the prompt.
+        told = explanation.get("detail") if reason == "slower_than_computing" else ""
+        return f" ({reason}: {told})" if told else f" ({reason})"
     said = _relation(explanation, f"request {other}", f"at token {_at(explanation)}")
     if said.startswith(_SAME) and explanation.get("detail"):
         said += f", {explanation['detail']}"

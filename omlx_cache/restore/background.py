@@ -9,6 +9,7 @@ pages do: joining them there is one operation for many, and host views would mov
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
@@ -42,8 +43,8 @@ class Reading:
 
     Mutable, guarded by `_lock`, which is held over no I/O: `walk` (replaced, never changed),
     `point`, `plan`, `targets`, `arrived`, `read`, and the state of the reads. `ended` is set once
-    nothing more will come; `settled` then too, and once waiting for it is in vain. `admitted` and
-    `taken` belong to the queue.
+    nothing more will come; `settled` then too, and once waiting for it is in vain. `_began_at` and
+    `_ended_at` say when the reads did so. `admitted` and `taken` belong to the queue.
     """
 
     def __init__(self, walk: Walk) -> None:
@@ -68,7 +69,15 @@ class Reading:
         self._under_way = 0
         self._failed: PageFailed | None = None
         self._failed_at = 0
+        self._began_at: float | None = None
+        self._ended_at: float | None = None
         self._all_hot = all(use.info.tier != "cold" for use in self._uses())
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been reading, or did."""
+        began, ended = self._began_at, self._ended_at
+        return 0.0 if began is None else (ended or time.perf_counter()) - began
 
     def nbytes(self) -> int | None:
         """Return the memory that it takes from when it is admitted; None before it is planned."""
@@ -178,6 +187,7 @@ class Reading:
             plan = self.plan
             if self._closed or plan is None:
                 return
+            self._began_at = self._began_at or time.perf_counter()
         self._hold(self.point)
         with self._lock:
             if self._closed:
@@ -295,6 +305,7 @@ class Reading:
     def _end(self) -> None:
         with self._lock:
             self._state = _State.ENDED
+            self._ended_at = self._ended_at or time.perf_counter()
         self.ended.set()
         self.settled.set()
 

@@ -65,7 +65,7 @@ def _read(source: PageSource, read: PageRead, targets: Targets | None) -> Page |
                 # Sound, and no misfit: a fuller one, which covers other tokens, took its place.
                 raise PageUnreadable("the page was replaced since it was looked up")
             direct = is_direct(read, meta)
-            if source.reserve(meta.nbytes):
+            if source.reserve(meta.nbytes, read.use.page):
                 reserved = meta.nbytes
             elif targets is not None and direct:
                 segments = targets.segments(read)

@@ -6,11 +6,13 @@ the pages on the token sequence's own chain, then tries positions from the longe
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from functools import partial
+from itertools import accumulate, repeat
 from typing import NamedTuple, Protocol
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, TokenRange, paged_of
+from omlx_cache.restore.worth import Candidates, Judge, Passed
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import Known, PageId, PageInfo, Tail
 
@@ -43,7 +45,8 @@ class RestorePoint:
 
     `reason` is None when nothing was left to restore. `matched` counts the leading tokens whose
     blocks are known, restorable or not; `wanted_state` is where windows or a snapshot were missed,
-    `lacking` the kind of group that was.
+    `lacking` the kind of group that was. `passed` is what could be restored beyond and is computed
+    instead, which is no more than a guess at what takes longer.
     """
 
     position: int
@@ -52,6 +55,7 @@ class RestorePoint:
     matched: int
     wanted_state: int | None = None
     lacking: str = ""
+    passed: Passed | None = None
 
 
 class Hidden(NamedTuple):
@@ -74,6 +78,7 @@ class GroupPages:
         self._size = block_size
         self._inside: dict[int, list[int]] = {}
         self._gap: list[int] = []
+        self._cold: list[int] = []
 
     def index(self, length: int) -> None:
         """Prepare the answers for positions up to `length`; linear in it. No page comes after."""
@@ -100,6 +105,33 @@ class GroupPages:
             return (self._use(position),)
         ends = (end for span in self.group.needs(position) for end in self._cover(span))
         return tuple(self._use(end) for end in dict.fromkeys(ends))
+
+    def cold_bytes(self, position: int) -> int:
+        """Return how much of what rebuilds the group at a position is not in memory, about: O(1),
+        but for the first time."""
+        if self.group.kind == "state":
+            return self._cold_page(position)
+        cold, nbytes = self.cold_before(), 0
+        for start, stop in self.group.needs(position):
+            last = stop // self._size
+            nbytes += cold[last] - cold[min(start // self._size, last)]
+            if stop % self._size:
+                end = self._covering(max(start, last * self._size), stop)
+                nbytes += 0 if end is None else self._cold_page(end)
+        return nbytes
+
+    def cold_before(self) -> Sequence[int]:
+        """Return the bytes of whole blocks that are not in memory, before each boundary."""
+        if not self._cold:
+            ends = range(self._size, len(self._gap) * self._size, self._size)
+            self._cold = list(accumulate(map(self._cold_page, ends), initial=0))
+        return self._cold
+
+    def _cold_page(self, end: int) -> int:
+        """Return the bytes of the page that ends at `end`, 0 for one in memory and for none."""
+        found = self.pages.get(end)
+        info = None if found is None else found[1].info
+        return 0 if info is None or info.tier == "hot" else info.nbytes
 
     def _use(self, end: int) -> PageUse:
         page, known = self.pages[end]
@@ -161,8 +193,10 @@ def find_restore_point(
     limit: int,
     bad: frozenset[PageId] = frozenset(),
     known: frozenset[int] = frozenset(),
+    judge: Judge | None = None,
 ) -> RestorePoint:
-    """Return the longest prefix of at most `limit` tokens that can be restored.
+    """Return the longest prefix of at most `limit` tokens that can be restored, or the one that a
+    judge prefers.
 
     Pure but for `view`; reads no payload, raises nothing. Pages in `bad` count as absent.
     `known` are boundaries that earlier requests reached: the matched length of layouts without
@@ -170,9 +204,18 @@ def find_restore_point(
     """
     found, hidden = collect(chain, groups, view, bad)
     matched = reach(chain, groups, found, known)
-    position = next(positions(found, min(matched, limit)), 0)
+    candidates = positions(found, min(matched, limit))
+    position, passed = next(candidates, 0), None
+    if judge is not None and position:
+        cold_bytes = partial(_cold_bytes, found)
+        least = partial(_least_bytes, found)
+        position, passed = judge.choose(
+            Candidates(position, candidates, cold_bytes, chain.block_size, least)
+        )
     uses = {group: found[group].needed(position) for group in groups} if position else {}
     reason = None if position and position == limit else _reason(matched, position, hidden)
+    if passed is not None:
+        return RestorePoint(position, uses, passed.reason, matched, passed=passed)
     wanted = _missed(groups, position, matched, chain)
     lacking = _lacking(found, position, min(matched, limit))
     return RestorePoint(position, uses, reason, matched, wanted, lacking)
@@ -185,6 +228,16 @@ def positions(found: Mapping[GroupSpec, GroupPages], top: int) -> Iterator[int]:
     for position in _candidates(found, top):
         if all(pages.rebuilds(position) for pages in pickiest):
             yield position
+
+
+def _cold_bytes(found: Mapping[GroupSpec, GroupPages], position: int) -> int:
+    return sum(pages.cold_bytes(position) for pages in found.values())
+
+
+def _least_bytes(found: Mapping[GroupSpec, GroupPages]) -> Sequence[int]:
+    """Return what positions read at least, by the block that they lie in."""
+    paged = paged_of(found)
+    return () if paged is None else found[paged].cold_before()
 
 
 def _reason(matched: int, position: int, hidden: Hidden) -> str:

@@ -12,6 +12,7 @@ from omlx_cache.arrays.mlxio import on_host
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.restore.background import Reading
 from omlx_cache.restore.device import join_on_device
+from omlx_cache.restore.gate import GatedRestore
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import RestorePoint
 from omlx_cache.restore.plan import PageFailed, Plan
@@ -41,6 +42,7 @@ class PendingRestore:
     when `take` would not wait for a disk, and `cancel` gives the memory back; a handle that is
     lost does so too. One thread takes it, once; `cancel` may come from any, any number of times.
     Until then the chain belongs to it. Counts no miss: the point's reason is the taker's to count.
+    A `gate` says how much of what could be read is worth it, and is told what it took.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class PendingRestore:
         capacity: int,
         known: frozenset[int] = frozenset(),
         stamp: int | None = None,
+        gate: GatedRestore | None = None,
     ) -> None:
         self._queue = queue
         self._source = source
@@ -63,6 +66,7 @@ class PendingRestore:
         self._capacity = capacity
         self._known = known
         self._stamp = stamp
+        self._gate = gate
         self._caches: list[Any] = []
         self._looked: tuple[list[Any], Reading] | None = None
         self._reading: Reading | None = None
@@ -134,7 +138,10 @@ class PendingRestore:
         used, so that nothing waits for a disk again.
         """
         try:
-            return self._take(deadline)
+            taken = self._take(deadline)
+            if self._gate is not None and taken.point.passed is not None:
+                self._gate.passed_by()
+            return taken
         except Exception as error:
             _log.exception("restore failed, the request is computed in full")
             caches = self._fresh()
@@ -158,7 +165,9 @@ class PendingRestore:
             came = self._wait_for(reading, left)
             if not came:
                 reading.close()
-            return Taken(caches, layout, *_finish(reading, came=came))
+            finishing = time.perf_counter()
+            restored = _finish(reading, came=came)
+            return self._taken(caches, layout, restored, finishing - reading.seconds)
         finally:
             self._queue.drop(reading)
 
@@ -174,6 +183,7 @@ class PendingRestore:
             self._queue.wake()
 
     def _on_the_spot(self) -> Taken:
+        began = time.perf_counter()
         caches = self._fresh()
         layout = layout_of(caches)
         restored = restore(
@@ -184,8 +194,16 @@ class PendingRestore:
             capacity=self._capacity,
             known=self._known,
             stamp=self._stamp,
+            judge=self._gate,
         )
-        return Taken(caches, layout, *restored)
+        return self._taken(caches, layout, restored, began)
+
+    def _taken(self, caches: list[Any], layout: Layout, restored: Restored, began: float) -> Taken:
+        """Return what was restored, and tell the gate what it took from `began` to now."""
+        if self._gate is not None:
+            seconds = time.perf_counter() - began
+            self._gate.took(restored.nbytes, restored.cold_bytes, seconds)
+        return Taken(caches, layout, restored.point, restored.cold_tokens)
 
     def _new_reading(self) -> tuple[list[Any], Reading]:
         caches = self._fresh()
@@ -198,6 +216,7 @@ class PendingRestore:
             self._capacity,
             self._known,
             self._stamp,
+            self._gate,
         )
         return caches, Reading(walk)
 
@@ -214,7 +233,9 @@ def _finish(reading: Reading, *, came: bool) -> Restored:
         filled = {} if reading.targets is None else reading.targets.filled
         memory = InMemory(walk.source, reading.arrived, filled)
         point = walk.find(memory)
-        if point.position == wanted.position and came:
+        passed = wanted.passed
+        there = wanted.position if passed is None else passed.position - 1
+        if came and wanted.position <= point.position <= there:
             # The walk in memory knows less of what lies beyond.
             point = replace(
                 point,
@@ -222,6 +243,7 @@ def _finish(reading: Reading, *, came: bool) -> Restored:
                 matched=wanted.matched,
                 wanted_state=wanted.wanted_state,
                 lacking=wanted.lacking,
+                passed=passed,
             )
         elif point.position < wanted.position and not came:
             point = replace(point, reason=reasons.DEADLINE)

@@ -14,6 +14,7 @@ from omlx_cache.restore.lookup import PageUse, RestorePoint
 from omlx_cache.restore.plan import PageFailed, PageRead, Plan, batches, is_direct
 from omlx_cache.restore.source import InMemory, PageSource
 from omlx_cache.restore.walk import DISK_PASSES, Walk, plan_for
+from omlx_cache.restore.worth import Judge
 from omlx_cache_storage.interrupts import result_of
 from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.page import Page, PageId
@@ -23,10 +24,13 @@ MEMORY_PASSES = 3
 
 
 class Restored(NamedTuple):
-    """What a restore did: the point, and how many of its tokens came from the cold tier."""
+    """What a restore did: the point, and how many of its tokens came from the cold tier; its bytes,
+    and how many of those did."""
 
     point: RestorePoint
     cold_tokens: int
+    nbytes: int = 0
+    cold_bytes: int = 0
 
 
 def restore(
@@ -38,6 +42,7 @@ def restore(
     capacity: int,
     known: frozenset[int],
     stamp: int | None = None,
+    judge: Judge | None = None,
 ) -> Restored:
     """Rebuild the fresh caches of `layout` as far as possible and return how far that was.
 
@@ -46,7 +51,7 @@ def restore(
     bounded number of reads, and the point's reason says why. The caches are untouched on a miss.
     Counts no miss: the reason is the caller's to count.
     """
-    walk = Walk(source, layout, chain, limit, capacity, known, stamp)
+    walk = Walk(source, layout, chain, limit, capacity, known, stamp, judge)
     work = Work()
     for attempt in range(DISK_PASSES + MEMORY_PASSES):
         memory = None if attempt < DISK_PASSES else work.in_memory(source)
@@ -176,7 +181,10 @@ def rebuild(
         walk.stamp,
         lambda tier: fallbacks(walk.chain, groups, tier, walk.limit),
     )
-    return Restored(point, _cold_tokens(point, from_disk))
+    uses = [use for uses in point.uses.values() for use in uses]
+    cold = sum(use.info.nbytes for use in uses if use.page in from_disk)
+    nbytes = sum(use.info.nbytes for use in uses)
+    return Restored(point, _cold_tokens(point, from_disk), nbytes, cold)
 
 
 def root_first(point: RestorePoint) -> list[PageId]:

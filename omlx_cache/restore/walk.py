@@ -11,6 +11,7 @@ from omlx_cache.restore.blame import misfits
 from omlx_cache.restore.lookup import PageUse, PageView, RestorePoint, find_restore_point
 from omlx_cache.restore.plan import PageFailed, Plan, make_plan
 from omlx_cache.restore.source import PageSource
+from omlx_cache.restore.worth import Judge
 from omlx_cache_storage.errors import ForeignPage, PageError, PageUnreadable
 from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.page import Page, PageId, PageMeta
@@ -33,6 +34,7 @@ class Walk:
     capacity: int
     known: frozenset[int]
     stamp: int | None = None
+    judge: Judge | None = None
     bad: set[PageId] = field(default_factory=set)
     failure: str | None = None
     models: dict[GroupSpec, PageMeta] = field(default_factory=dict)
@@ -42,7 +44,8 @@ class Walk:
         return replace(self, bad=set(self.bad), models=dict(self.models))
 
     def find(self, view: PageView | None = None) -> RestorePoint:
-        """Return the longest prefix that a view of the pages can restore; reads nothing."""
+        """Return the longest prefix that a view of the pages can restore, or that is worth it;
+        reads nothing."""
         point = find_restore_point(
             self.chain,
             self.layout.groups,
@@ -50,6 +53,7 @@ class Walk:
             limit=self.limit,
             bad=frozenset(self.bad),
             known=self.known,
+            judge=self.judge,
         )
         if self.failure is None:
             return point

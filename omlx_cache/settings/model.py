@@ -88,6 +88,12 @@ class CacheSettings(BaseSettings):
     """Keep everything in memory: no directory is made, no writer runs, an evicted page is
     discarded. Settings of the cold tier are then ignored."""
 
+    memory_once: bool = False
+    """Hold a conversation's tokens in memory once: a page that is on the disk leaves the hot tier
+    while one live session holds its tokens, and comes back from the session's cache when that
+    commits. What sessions have in common stays. Without effect without a disk, with
+    `hot_bytes=0`, and where pages lose bits (`codec`, `cold_codec`). See docs/operating.md."""
+
     cold_dir: Directory = Field(_DERIVED)
     """Where the cold tier keeps its files. Made with mode 0700 when a store opens it. An existing
     one must be this user's and closed to the writes of others; otherwise nothing is kept on disk,
@@ -132,6 +138,12 @@ class CacheSettings(BaseSettings):
 
     restore_wait_seconds_per_token: float = Field(0.001, ge=0, le=1)
     """See `restore_wait_seconds`: about what it costs to compute a token instead."""
+
+    worth_reading: Annotated[Literal["auto", "off"], BeforeValidator(_lower)] = "auto"
+    """Whether a restore reads what takes longer than to compute it: `auto` learns what reads from
+    the disk and the model's prefill take, and computes instead where that is a quarter quicker,
+    perhaps for the deep end of a prefix only (reason `slower_than_computing`). What is in memory is
+    used in any case, and without evidence everything is read. `off` reads always."""
 
     share_wait_seconds: float = Field(600.0, ge=0, le=86400)
     """How long a request waits in its queue, in all, while another one computes blocks that it
@@ -218,7 +230,13 @@ class CacheSettings(BaseSettings):
         if self.hot_cache_only:
             found = [
                 f"{self._given[name][0]} is ignored: hot_cache_only keeps everything in memory"
-                for name in ("cold_dir", "cold_bytes", "min_free_bytes", "queue_bytes")
+                for name in (
+                    "memory_once",
+                    "cold_dir",
+                    "cold_bytes",
+                    "min_free_bytes",
+                    "queue_bytes",
+                )
                 if self._source(name).kind in ("environment", "argument")
             ]
         found += self.empty_budgets()

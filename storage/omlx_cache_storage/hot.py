@@ -1,6 +1,5 @@
 """The hot tier: pages in memory, under a byte budget."""
 
-import sys
 import threading
 from collections.abc import Collection, Iterable
 
@@ -8,9 +7,11 @@ from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.hot_page import Grant, Held, HotEntry
 from omlx_cache_storage.index import PageIndex
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.live import LivePages
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
 from omlx_cache_storage.recency import ChainRecency, Clock
 from omlx_cache_storage.stats import HotUsage
+from omlx_cache_storage.victims import Room, choose_victims
 
 SPARE_SHARE = 32
 """What a sequence larger than the tier pushes out of its own pages at a time, and what write-back
@@ -22,12 +23,12 @@ class HotTier:
 
     `_lock` guards `_index`, `_order`, `_bytes`, `_reserved`, `_dirty_bytes` (of unwritten
     pages), `_queued_bytes` (pinned ones of them), `_allowed` (what may be held for now,
-    `limit_bytes` at most), `_peak`, `_evicted`, `_closed`; any thread may call. No I/O here. A
-    pinned page
-    (queued for the disk) is never evicted. With `keep_dirty` a page that the disk lacks is not
-    evicted either, but named for writing first.
-    Without `retain` a page leaves as soon as the disk has it. `backed` says that there is a disk:
-    a sequence may then push out pages of its own that the disk has.
+    `limit_bytes` at most), `_peak`, `_evicted`, `_let_go`, `_closed`; any thread may call. No I/O
+    here. A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that the
+    disk lacks is not evicted either, but named for writing first. Without `retain` a page leaves as
+    soon as the disk has it. `backed` says that there is a disk:
+    a sequence may then push out pages of its own that the disk has, and what one live sequence
+    holds, as `live` says, leaves when the disk has it.
     """
 
     def __init__(
@@ -39,8 +40,10 @@ class HotTier:
         backed: bool = False,
         clock: Clock | None = None,
         departures: Departures | None = None,
+        live: LivePages | None = None,
     ) -> None:
         self.limit_bytes = limit_bytes
+        self._live = live
         self._departures = departures or Departures()
         self._keep_dirty = keep_dirty
         self.retain = retain
@@ -56,6 +59,7 @@ class HotTier:
         self._queued_bytes = 0
         self._peak = 0
         self._evicted = 0
+        self._let_go = 0
         self._closed = False
 
     def reserve(
@@ -186,6 +190,14 @@ class HotTier:
                 if held.dirty:
                     self._departures.note([page], "disk")
                 self._drop(page)
+            else:
+                self._spare(page)
+
+    def let_go(self, pages: Iterable[PageId]) -> None:
+        """Drop those of the pages that the disk has, and whose tokens one live sequence holds."""
+        with self._lock:
+            for page in pages:
+                self._spare(page)
 
     def mark_dirty(self, pages: Iterable[PageId]) -> None:
         """Note that the disk has lost pages: what is here of them must be written again."""
@@ -298,6 +310,7 @@ class HotTier:
                 self.limit_bytes,
                 self._allowed,
                 self._evicted,
+                self._let_go,
             )
 
     def check_integrity(self) -> None:
@@ -325,42 +338,18 @@ class HotTier:
         """Decide what must leave to make room, None when it cannot be made; and which pages
         stand in the way until they are written."""
         excess = self._bytes + self._reserved + nbytes - self._allowed
-        victims: list[PageId] = []
-        dirty: list[PageId] = []
         if excess <= 0:
-            return victims, dirty
+            return [], []
         if not evict or nbytes > self._allowed:
-            return None, dirty
-        behind = sys.maxsize if position is None else position
-        spared: list[tuple[PageId, int]] = []
-        waiting: list[PageId] = []
-
-        def consider(page: PageId) -> bool:
-            nonlocal excess
-            held = self._index.get(page)
-            if held is None or held.pins:
-                return True
-            ours = page in own
-            if self._must_write(held) and (ours or not give_up_dirty):
-                dirty.append(page)
-            elif not ours:
-                victims.append(page)
-                excess -= held.page.meta.nbytes
-            elif (self._backed and not held.dirty) or held.position > behind:
-                spared.append((page, held.page.meta.nbytes))
-            elif self._backed and held.unwritten:
-                waiting.append(page)
-            return excess > 0
-
-        self._order.visit(consider)
-        spare = self.limit_bytes // SPARE_SHARE if excess > 0 else 0
-        for page, size in spared:
-            if excess <= 0 and size - excess > spare:
-                break
-            victims.append(page)
-            excess -= size
-        # Of a sequence's own the root first: what follows it is nothing without it.
-        return (None if excess > 0 else victims), dirty + waiting[::-1]
+            return None, []
+        return choose_victims(
+            self._order.visit,
+            self._index.get,
+            Room(excess, own, position, self.limit_bytes // SPARE_SHARE),
+            backed=self._backed,
+            must_write=self._must_write,
+            give_up_dirty=give_up_dirty,
+        )
 
     def _must_write(self, held: Held) -> bool:
         """True for a page that is written before it may leave."""
@@ -389,6 +378,13 @@ class HotTier:
             self._drop(page)
             self._evicted += 1
         self._departures.note(lost, "memory")
+
+    def _spare(self, page: PageId) -> None:
+        held = self._index.get(page)
+        if held is None or held.pins or held.dirty or not self._backed or self._live is None:
+            return
+        if self._live.is_spare(page):
+            self._let_go += self._drop(page)
 
     def _drop(self, page: PageId) -> bool:
         held = self._index.pop(page)

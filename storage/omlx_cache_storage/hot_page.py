@@ -27,6 +27,10 @@ class Held:
         return self.page.meta.held
 
     @property
+    def nbytes(self) -> int:
+        return self.page.meta.nbytes
+
+    @property
     def tail(self) -> bool:
         return self.page.meta.tail
 

@@ -17,7 +17,8 @@ from omlx_cache_storage.work import WorkMeter
 @dataclass(frozen=True, slots=True)
 class HotUsage:
     """The hot tier at one moment. While memory is short, `allowed_bytes`, what it may hold for
-    now, is less than `limit_bytes`."""
+    now, is less than `limit_bytes`. `let_go_pages` left it because a live sequence held their
+    tokens (`memory_once`)."""
 
     pages: int
     nbytes: int
@@ -25,6 +26,7 @@ class HotUsage:
     limit_bytes: int
     allowed_bytes: int
     evicted_pages: int
+    let_go_pages: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from omlx_cache_storage.flushing import flush, unwritten
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.live import LiveHold, LivePages
 from omlx_cache_storage.page import Known, Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.policy import WritePolicy
 from omlx_cache_storage.recency import Clock
@@ -22,7 +23,7 @@ from omlx_cache_storage.tier import BackingTier, OpenPage, Tier, TierView
 from omlx_cache_storage.writer import Documents, Writer
 
 FLUSH_SECONDS = 30.0
-_PARTS = ("counters", "departures", "_policy", "_clock", "hot", "cold", "_levels", "writer")
+_PARTS = ("counters", "departures", "live", "_policy", "_clock", "hot", "cold", "_levels", "writer")
 RUN_BYTES = 8 << 20
 RUN_SHARE = 32
 """Pages are admitted together up to so many bytes, and up to this share of the hot tier."""
@@ -50,8 +51,10 @@ class Tiers:
         cold: BackingTier | None,
         documents: Documents,
         departures: Departures | None = None,
+        memory_once: bool = False,
     ) -> None:
         self.counters = Counters()
+        self.live = LivePages() if memory_once and hot_bytes and cold else None
         self.departures = departures or Departures()
         self._policy = policy
         self._clock = clock
@@ -62,6 +65,7 @@ class Tiers:
             backed=cold is not None,
             clock=clock,
             departures=self.departures,
+            live=self.live,
         )
         self.cold = cold
         self._levels: tuple[Tier, ...] = (self.hot,) if cold is None else (self.hot, cold)
@@ -124,6 +128,11 @@ class Tiers:
             return reader.meta
 
     # In: admitting, storing, keeping.
+
+    @property
+    def retains(self) -> bool:
+        """True when pages stay in memory once the disk has them, whoever holds their tokens."""
+        return self.hot.retain and self.live is None
 
     def admit(
         self,
@@ -212,11 +221,14 @@ class Tiers:
             self._offer_each(self.hot.dirty(beyond_bytes=share))
         return True
 
-    def reserve(self, nbytes: int) -> bool:
+    def reserve(self, nbytes: int, page: PageId | None = None) -> bool:
         """Set aside free memory for a page about to be read; `keep` or `release` must follow.
 
-        Evicts nothing, and grants nothing where no page stays once the disk has it.
+        Evicts nothing, and grants nothing where no page stays once the disk has it, nor, with
+        `memory_once`, for one that a single live sequence is about to hold.
         """
+        if self.live is not None and page is not None and not self.live.is_wanted(page):
+            return False
         return self.hot.retain and self.hot.reserve(nbytes, evict=False).granted
 
     def keep(self, page: Page) -> bool:
@@ -225,6 +237,18 @@ class Tiers:
         False, and the memory given back, when it is there already.
         """
         return self.hot.put(page, dirty=False)
+
+    def live_hold(self, *, waiting: bool = False) -> LiveHold | None:
+        """Return what says which pages' tokens a live sequence holds, or with `waiting` a request
+        waits for; None where both stay in memory. Its owner ends it."""
+        return None if self.live is None else LiveHold(self.live, self.hot.let_go, waiting=waiting)
+
+    def left_memory(self, pages: Iterable[PageId]) -> list[PageId]:
+        """Return those of a sequence's pages, root first, that only the disk has, and that memory
+        has room for; with `memory_once`, and without those that another live sequence holds."""
+        if self.live is None or self.cold is None:
+            return []
+        return self.live.left(pages, self.hot, self.cold, self.hot.usage().allowed_bytes)
 
     # Use: recency.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from omlx_cache_storage.costs import ComputeCost, TokenCost
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.intervals import Intervals
 
@@ -33,6 +34,16 @@ class PrefillRate:
         if self.tokens <= tokens:
             return self
         return PrefillRate(tokens, self.seconds * tokens / self.tokens)
+
+
+class Step(NamedTuple):
+    """So many tokens of a prompt from `start` on, computed from `began` to `ended`; an empty time
+    for a token that a step of decoding took along."""
+
+    start: int
+    tokens: int
+    began: float
+    ended: float
 
 
 class UnsavedRate(NamedTuple):
@@ -64,6 +75,7 @@ class _Model:
     namespace: str
     known: PrefillRate | None = None
     tokens: int = 0
+    cost: ComputeCost = field(default_factory=ComputeCost)
     computing: Intervals = field(default_factory=Intervals)
     restoring: Intervals = field(default_factory=Intervals)
     waiting: Intervals = field(default_factory=Intervals)
@@ -94,8 +106,8 @@ class WorkMeter:
     """Adds up work that may go on in parallel, by wall time. Any thread may call.
 
     A model's rate assumes that all its tokens cost the same, which attention makes untrue for long
-    prompts: later ones cost more. `_lock` guards `_models` (64, the latest used last), `_known`,
-    and the sums.
+    prompts: later ones cost more. `token_cost` knows better, of this process only. `_lock`
+    guards `_models` (64, the latest used last), `_known`, and the sums.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -156,6 +168,14 @@ class WorkMeter:
                 work.saved_at = max(work.saved_at, kept.rate.tokens - before)
 
     @uninterrupted
+    def token_cost(self, model: str) -> TokenCost | None:
+        """Return what a token costs a model to compute, as measured lately in this process; None
+        before enough was."""
+        with self._lock:
+            work = self._models.get(model)
+            return None if work is None else work.cost.cost()
+
+    @uninterrupted
     def totals(self) -> WorkTotals:
         with self._lock:
             rates: dict[str, float] = {}
@@ -185,14 +205,14 @@ class WorkMeter:
         return interval
 
     @uninterrupted
-    def _rated(
-        self, work: _Model, namespace: str, tokens: int, intervals: list[tuple[float, float]]
-    ) -> None:
+    def _rated(self, work: _Model, namespace: str, steps: list[Step]) -> None:
         with self._lock:
             work.namespace = namespace
-            work.tokens += tokens
-            for interval in intervals:
-                work.computing.add(*interval)
+            for step in steps:
+                work.tokens += step.tokens
+                new = work.computing.add(step.began, step.ended)
+                if step.began < step.ended:
+                    work.cost.add(step.start, step.tokens, new)
             work.price()
 
     @uninterrupted
@@ -212,29 +232,30 @@ class WorkMeter:
 class RequestWork:
     """One request's work, told when it has been done; calls of one request follow each other.
 
-    Mutable: `_tokens`, and `_intervals` until they tell a rate.
+    Mutable: `_reached` (where in the prompt it is), `_tokens`, and `_steps` until they tell a rate.
     """
 
     def __init__(self, meter: WorkMeter, model: _Model, namespace: str) -> None:
         self._meter = meter
         self._model = model
         self._namespace = namespace
+        self._reached = 0
         self._tokens = 0
-        self._intervals: list[tuple[float, float]] = []
+        self._steps: list[Step] = []
 
     def computed(self, tokens: int, seconds: float) -> None:
         """Tell that tokens of the prompt were computed in the last `seconds`; 0 for a token that a
         step of decoding took along."""
-        interval = self._meter._computed(seconds)
-        before, self._tokens = self._tokens, self._tokens + tokens
-        self._intervals.append(interval)
+        self._steps.append(Step(self._reached, tokens, *self._meter._computed(seconds)))
+        self._reached += tokens
+        self._tokens += tokens
         if self._tokens >= RATED_TOKENS:
-            new = self._tokens if before < RATED_TOKENS else tokens
-            intervals, self._intervals = self._intervals, []
-            self._meter._rated(self._model, self._namespace, new, intervals)
+            steps, self._steps = self._steps, []
+            self._meter._rated(self._model, self._namespace, steps)
 
     def restored(self, tokens: int, seconds: float) -> None:
         """Tell that tokens were restored, or looked for in vain, in the last `seconds`."""
+        self._reached = tokens
         self._meter._restored(self._model, tokens, seconds)
 
     def held(self, seconds: float) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from omlx_cache.adapters.base import PAGED, STATE, GroupSpec
-from omlx_cache.restore import lookup
+from omlx_cache.restore import lookup, worth
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
+from omlx_cache.restore.worth import Candidates, Choice, Costs, Judge, choose
+from omlx_cache_storage.costs import TokenCost
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.page import PageId, PageInfo, Tail
 
@@ -34,11 +36,13 @@ LEFT: dict[str, tuple[tuple[GroupSpec, ...], Keeps]] = {
 class CountingView:
     """The pages of a chain that were not evicted; counts what it is asked."""
 
-    def __init__(self, chain: KeyChain, blocks: int, groups: Any, keeps: Keeps) -> None:
+    def __init__(
+        self, chain: KeyChain, blocks: int, groups: Any, keeps: Keeps, tier: str = "hot"
+    ) -> None:
         self.asked = 0
         self._pages = {
             PageId(chain.key(n * SIZE), group.name): PageInfo(
-                n * SIZE, 0 if group is STATE else SIZE, 100, "hot"
+                n * SIZE, 0 if group is STATE else SIZE, 100, tier
             )
             for group in groups
             for n in range(1, blocks + 1)
@@ -58,17 +62,26 @@ class CountingView:
         return set()
 
 
-def effort(blocks: int, left: str) -> tuple[RestorePoint, int, int]:
+class SlowDisk:
+    """A judge that has learned that nothing on the disk is worth reading."""
+
+    def choose(self, candidates: Candidates) -> Choice:
+        return choose(Costs(1.0, TokenCost(1e-6, 0.0, 1e9)), candidates)
+
+
+def effort(
+    blocks: int, left: str, tier: str = "hot", judge: Judge | None = None
+) -> tuple[RestorePoint, int, int]:
     """Return the restore point, what the view was asked, and the instructions of the look-up."""
     groups, keeps = LEFT[left]
     chain = KeyChain(namespace_digest({"a": 1}), as_tokens(range(blocks * SIZE)), SIZE)
     chain.key(len(chain))
-    view = CountingView(chain, blocks, groups, keeps)
+    view = CountingView(chain, blocks, groups, keeps, tier)
     steps = 0
 
     def count(frame: FrameType, event: str, _argument: object) -> Any:
         nonlocal steps
-        if frame.f_code.co_filename != lookup.__file__:
+        if frame.f_code.co_filename not in (lookup.__file__, worth.__file__):
             return None
         frame.f_trace_opcodes = True
         steps += event == "opcode"
@@ -77,7 +90,7 @@ def effort(blocks: int, left: str) -> tuple[RestorePoint, int, int]:
     before = sys.gettrace()
     sys.settrace(count)
     try:
-        point = find_restore_point(chain, groups, view, limit=len(chain))
+        point = find_restore_point(chain, groups, view, limit=len(chain), judge=judge)
     finally:
         sys.settrace(before)
     return point, view.asked, steps
@@ -92,6 +105,17 @@ def test_twice_the_chain_is_twice_the_work(left: str) -> None:
     assert asked <= 256 * 5
     assert steps_twice <= 2.3 * steps
     assert steps <= 256 * 1500
+
+
+@pytest.mark.parametrize("left", LEFT)
+def test_to_choose_among_all_positions_is_no_more_than_linear(left: str) -> None:
+    short, _, steps = effort(256, left, "cold", SlowDisk())
+    long, _, steps_twice = effort(512, left, "cold", SlowDisk())
+    for point in (short, long):
+        assert point.position == 0
+        assert (point.passed is None) == (effort(256, left)[0].position == 0)
+    assert steps_twice <= 2.3 * steps
+    assert steps <= 256 * 2000
 
 
 def test_the_longest_position_whose_window_is_whole_is_found() -> None:

@@ -1,6 +1,5 @@
 """What is really held and freed, measured with MLX's own counters on real cache classes."""
 
-import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,29 +10,14 @@ from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
 from kit import zoo
 from kit.drive import prefill, random_tokens, request, settings
+from kit.filling import DIM, HEADS, fill, held
 from omlx_cache import BlockStore, PrefixCache
 
 MIB = 1 << 20
-LAYERS, HEADS, DIM = 4, 8, 128
+LAYERS = 4
 TOKENS = 2048
 PROMPT = random_tokens(TOKENS, 1)
 KV_BYTES = LAYERS * 2 * HEADS * DIM * 2 * TOKENS
-
-
-def fill(prompt_cache: list[Any], count: int, start: int = 0) -> None:
-    """Feed KVCaches with `count` tokens' keys and values, evaluated."""
-    for layer, cache in enumerate(prompt_cache):
-        if isinstance(cache, ArraysCache):
-            cache[0] = mx.full((1, HEADS, DIM, DIM), start + count, dtype=mx.float32)
-            continue
-        key = mx.random.key(layer * 100_000 + start)
-        keys = mx.random.normal((1, HEADS, count, DIM), dtype=mx.bfloat16, key=key)
-        mx.eval(cache.update_and_fetch(keys, keys + 1))
-
-
-def held() -> int:
-    gc.collect()
-    return int(mx.get_active_memory())
 
 
 @pytest.fixture

@@ -205,3 +205,38 @@ def test_waiting_for_another_request_is_no_saving_and_counts_once_for_all_who_wa
         request.held(6.0)
         request.restored(1000, 0.0)
     assert meter.totals().saved_seconds == pytest.approx(40 - 6)
+
+
+def test_what_a_token_costs_is_known_by_where_it_was_computed(
+    meter: WorkMeter, time: _Time
+) -> None:
+    """Behind what was restored, chunk by chunk, and each moment of a batch once."""
+    assert meter.token_cost("m") is None
+    for start in (0, 4000):
+        rows = [_request(meter) for _ in range(2)]
+        for row in rows:
+            row.restored(start, 0.0)
+        for chunk in range(4):
+            seconds = 1.0 + (start + 1000 * chunk) / 1000
+            time.now += seconds
+            for row in rows:
+                row.computed(1000, seconds)
+    cost = meter.token_cost("m")
+    assert cost is not None
+    assert cost.deepest == pytest.approx(8000)
+    assert cost.seconds(0, 1000) == pytest.approx(0.5, rel=0.05)
+    assert cost.seconds(7000, 8000) == pytest.approx(4.0, rel=0.05)
+    assert meter.token_cost("another") is None
+
+
+def test_a_token_that_a_step_of_decoding_took_along_costs_nothing_and_says_nothing(
+    meter: WorkMeter, time: _Time
+) -> None:
+    request = _request(meter)
+    time.now += 2.0
+    request.computed(2000, 2.0)
+    for _ in range(1000):
+        request.computed(1, 0.0)
+    cost = meter.token_cost("m")
+    assert cost is not None
+    assert cost.seconds(0, 2000) == pytest.approx(2.0)

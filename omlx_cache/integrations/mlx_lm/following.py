@@ -45,7 +45,8 @@ class Following:
         self._stride = store.settings.snapshot_stride
         self._staging = Staging(store.counters, store.settings.snapshot_bytes)
         self._chain = scope.chain(as_tokens(tokens))
-        self._committer = scope.committer(self._chain, self._staging, start=start)
+        self._live = scope.live_hold()
+        self._committer = scope.committer(self._chain, self._staging, start=start, live=self._live)
         self._kept = start
         self._offered = 0
         self._failed = False
@@ -109,6 +110,8 @@ class Following:
     def close(self) -> None:
         """Free what was cut and not stored, and remember no tokens."""
         self._staging.release()
+        if self._live is not None:
+            self._live.end()
         if not self._closed:
             self._closed = self._failed = True
             self._ended = self._stored(len(self._chain))

@@ -85,9 +85,20 @@ class Lane:
         return self._target.budgets.fit()
 
     def worth_waiting(self, tokens: Tokens, found: int) -> bool:
-        """True while another request computes a block or more of a prompt beyond `found`."""
+        """True while another request computes a block or more of a prompt beyond the `found` tokens
+        that are kept, or beyond what of them is worth reading."""
         target = self._target
-        return target.supported and target.store.flights.worth_waiting(target.chain(tokens), found)
+        flights = target.store.flights
+        if not target.supported or flights.idle:
+            return False
+        chain = target.chain(tokens)
+        promised = flights.promised(chain, found)
+        if not promised:
+            worth = target.find(chain, found, worth=True).position
+            promised = flights.promised(chain, worth) if worth < found else 0
+        if promised:
+            target.share(chain, promised)
+        return promised > 0
 
     def fly(self, tokens: Tokens, start: int, stops: Iterable[int]) -> Flight | None:
         """Note a prompt that is about to be computed from `start` on, kept at `stops` at least and

@@ -57,6 +57,7 @@ class Bed:
                 write_policy="through",
                 codec=codec,
                 cold_codec=cold_codec,
+                worth_reading="off",
                 durability=durability,
                 socket="off",
             )

@@ -1,0 +1,122 @@
+"""Whether a restore reads: what reading and computing took lately decides, and is asked again."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+from omlx_cache.restore.worth import Candidates, Choice, Costs, choose
+from omlx_cache_storage.costs import ReadCost
+from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache_storage.work import WorkMeter
+
+TRY_AFTER = 8
+"""After so many restores that were passed by, one reads all the same: the disk may be free by now.
+That costs an eighth of what they have gained."""
+KINDS = 64
+
+
+@dataclass(slots=True)
+class _Kind:
+    """What is known of pages of one model and form: `passed` since one was read to try."""
+
+    cost: ReadCost = field(default_factory=ReadCost)
+    passed: int = 0
+
+
+class ReadingGate:
+    """Learns what restores take, by kinds of pages, and lets those be passed by that take clearly
+    longer than computing. Any thread may call; nothing raises or waits.
+
+    Whatever is not known is read: before three restores from the disk and 1,024 tokens of the model
+    were measured in this process, or none lately, or none of such a size. `_lock` guards `_kinds`
+    (64, the latest used last).
+    """
+
+    def __init__(
+        self, work: WorkMeter, *, enabled: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._work = work
+        self._enabled = enabled
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kinds: OrderedDict[Hashable, _Kind] = OrderedDict()
+
+    @uninterrupted
+    def restore(self, model: str, kind: Hashable, *, tries: bool = True) -> "GatedRestore":
+        """Return what decides for one restore of a model, of pages that cost as much to read as
+        others of their kind; without `tries` for one that is only asked about."""
+        with self._lock:
+            known = self._kinds.setdefault((model, kind), _Kind())
+            self._kinds.move_to_end((model, kind))
+            if len(self._kinds) > KINDS:
+                self._kinds.popitem(last=False)
+        return GatedRestore(self, model, known, tries=tries)
+
+    def _costs(self, model: str, known: _Kind, nbytes: int, position: int) -> Costs | None:
+        """Return what is known of a restore of so many cold bytes; None when too little is."""
+        with self._lock:
+            per_byte = known.cost.per_byte(nbytes, self._clock())
+        if per_byte is None or not self._enabled:
+            return None
+        token = self._work.token_cost(model)
+        return Costs(per_byte, token) if token is not None and token.knows(position) else None
+
+    def _may_try(self, known: _Kind) -> bool:
+        """True when it is time to read in spite of all; then not again for a while."""
+        with self._lock:
+            if known.passed < TRY_AFTER:
+                return False
+            known.passed = 0
+            return True
+
+    def _note(self, known: _Kind, nbytes: int, seconds: float) -> None:
+        with self._lock:
+            known.cost.add(nbytes, seconds, self._clock())
+
+    def _note_passed(self, known: _Kind) -> None:
+        with self._lock:
+            known.passed += 1
+
+
+class GatedRestore:
+    """Decides for one restore, as often as it looks, and is told what it took. Any thread may call.
+
+    Mutable: `_reads`, set for good once it reads to try.
+    """
+
+    def __init__(self, gate: ReadingGate, model: str, known: _Kind, *, tries: bool) -> None:
+        self._gate = gate
+        self._model = model
+        self._known = known
+        self._tries = tries
+        self._reads = False
+
+    @uninterrupted
+    def choose(self, candidates: Candidates) -> Choice:
+        """Return how much to restore; the longest unless it is known that computing is quicker."""
+        longest = candidates.longest
+        if self._reads or self._gate._costs(self._model, self._known, 0, longest) is None:
+            return Choice(longest)
+        nbytes = candidates.cold_bytes(longest)
+        costs = self._gate._costs(self._model, self._known, nbytes, longest) if nbytes else None
+        if costs is None:
+            return Choice(longest)
+        choice = choose(costs, candidates)
+        if choice.passed is None:
+            return choice
+        self._reads = self._tries and self._gate._may_try(self._known)
+        return Choice(longest) if self._reads else choice
+
+    @uninterrupted
+    def took(self, nbytes: int, cold_bytes: int, seconds: float) -> None:
+        """Note a restore of `nbytes`, of which the disk gave `cold_bytes`. One that was mostly in
+        memory says nothing of the disk."""
+        if 2 * cold_bytes >= nbytes:
+            self._gate._note(self._known, cold_bytes, seconds)
+
+    @uninterrupted
+    def passed_by(self) -> None:
+        """Note that the restore left to computing what might have been read."""
+        self._gate._note_passed(self._known)

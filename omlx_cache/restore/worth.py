@@ -1,0 +1,120 @@
+"""Up to which position reading pays: pure arithmetic over estimates, without a clock or a tier."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from omlx_cache import reasons
+from omlx_cache_storage.costs import TokenCost
+
+CLEARLY = 1.25
+"""A second of computing weighs so much: it takes the device from others, and estimates err."""
+LEAST_SECONDS = 0.05
+"""A difference that nobody would notice is no reason to compute."""
+
+
+class Passed(NamedTuple):
+    """What could be restored and is computed instead: `tokens` up to `position`, and what is
+    believed that each way takes."""
+
+    position: int
+    tokens: int
+    read_seconds: float
+    compute_seconds: float
+
+    @property
+    def reason(self) -> str:
+        """The miss reason, with both estimates behind the word."""
+        return (
+            f"{reasons.SLOWER_THAN_COMPUTING}:{self.tokens:,} tokens, about "
+            f"{_short(self.read_seconds)} to read and {_short(self.compute_seconds)} to compute"
+        )
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
+
+
+class Choice(NamedTuple):
+    """The position to restore to, and what is passed by for it."""
+
+    position: int
+    passed: Passed | None = None
+
+
+class Costs(NamedTuple):
+    """Seconds for a byte that is not in memory, and for a token that is computed. What is in memory
+    costs nothing."""
+
+    per_byte: float
+    token: TokenCost
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The positions that can be restored: the longest, and lazily the shorter ones, of which the
+    deepest comes first.
+
+    `cold_bytes` are what a restore to a position reads. A position in a block reads what
+    `least_bytes` has for the block at least; it has nothing where that is not known.
+    """
+
+    longest: int
+    shorter: Iterable[int]
+    cold_bytes: Callable[[int], int]
+    block_size: int
+    least_bytes: Callable[[], Sequence[int]] = tuple
+
+
+class Judge(Protocol):
+    """Chooses among the positions that can be restored."""
+
+    def choose(self, candidates: Candidates) -> Choice: ...
+
+
+def choose(costs: Costs, candidates: Candidates) -> Choice:
+    """Return the position from which all of the request is there soonest: what it takes to read up
+    to there and to compute, dearer by `CLEARLY`, from there on. Of equals the deepest.
+
+    The tokens beyond the longest are computed in any case. All is read unless that takes
+    `LEAST_SECONDS` more. Positions are weighed from the longest down to where their blocks alone
+    rule the rest out.
+    """
+    longest, cold_bytes = candidates.longest, candidates.cold_bytes
+
+    def seconds(position: int) -> float:
+        computing = costs.token.seconds(position, longest)
+        return costs.per_byte * cold_bytes(position) + CLEARLY * computing
+
+    best, least = longest, seconds(longest)
+    whole = least
+    if whole < LEAST_SECONDS:
+        return Choice(longest)
+    bounds = _bounds(costs, candidates)
+    for position in chain(candidates.shorter, (0,)):
+        if bounds and bounds[position // candidates.block_size] >= least:
+            break
+        if position < best and (found := seconds(position)) < least:
+            best, least = position, found
+    if whole - least < LEAST_SECONDS:
+        return Choice(longest)
+    reading = costs.per_byte * (cold_bytes(longest) - (cold_bytes(best) if best else 0))
+    computing = costs.token.seconds(best, longest)
+    return Choice(best, Passed(longest, longest - best, reading, computing))
+
+
+def _bounds(costs: Costs, candidates: Candidates) -> Sequence[float]:
+    """Return by blocks what all positions in a block and before it take at least, whether they can
+    be restored or not; nothing where that is not known."""
+    read = np.asarray(candidates.least_bytes(), dtype=np.float64)
+    size, longest = candidates.block_size, candidates.longest
+    # Of a block's positions the last one leaves least to compute.
+    last = np.minimum(np.arange(1, len(read) + 1) * float(size), longest)
+    computing = costs.token.first * (longest - last)
+    computing += costs.token.growth * (float(longest) ** 2 - last**2) / 2
+    least = costs.per_byte * read + CLEARLY * computing
+    bounds: list[float] = np.minimum.accumulate(least).tolist()
+    return bounds

@@ -1,0 +1,80 @@
+"""Which pages leave memory to make room for another. Pure: it moves none of them."""
+
+import sys
+from collections.abc import Callable, Collection
+from typing import NamedTuple, Protocol, TypeVar
+
+from omlx_cache_storage.page import PageId
+
+
+class Candidate(Protocol):
+    """A page in memory: see `Held`."""
+
+    pins: int
+    dirty: bool
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def unwritten(self) -> bool: ...
+
+
+AnyCandidate = TypeVar("AnyCandidate", bound=Candidate)
+
+
+class Room(NamedTuple):
+    """What is asked for: `excess` bytes more than there are, for a page that ends at `position` of
+    a sequence whose pages are `own`. Own ones leave a `spare` amount at a time."""
+
+    excess: int
+    own: Collection[PageId]
+    position: int | None
+    spare: int
+
+
+def choose_victims(
+    visit: Callable[[Callable[[PageId], bool]], None],
+    find: Callable[[PageId], AnyCandidate | None],
+    room: Room,
+    *,
+    backed: bool,
+    must_write: Callable[[AnyCandidate], bool],
+    give_up_dirty: bool,
+) -> tuple[list[PageId] | None, list[PageId]]:
+    """Return what must leave to make room, None when it cannot be made; and which pages stand in
+    the way until they are written. `visit` shows pages, the first to be evicted first."""
+    excess = room.excess
+    behind = sys.maxsize if room.position is None else room.position
+    victims: list[PageId] = []
+    dirty: list[PageId] = []
+    spared: list[tuple[PageId, int]] = []
+    waiting: list[PageId] = []
+
+    def consider(page: PageId) -> bool:
+        nonlocal excess
+        held = find(page)
+        if held is None or held.pins:
+            return True
+        ours = page in room.own
+        if must_write(held) and (ours or not give_up_dirty):
+            dirty.append(page)
+        elif not ours:
+            victims.append(page)
+            excess -= held.nbytes
+        elif (backed and not held.dirty) or held.position > behind:
+            spared.append((page, held.nbytes))
+        elif backed and held.unwritten:
+            waiting.append(page)
+        return excess > 0
+
+    visit(consider)
+    spare = room.spare if excess > 0 else 0
+    for page, size in spared:
+        if excess <= 0 and size - excess > spare:
+            break
+        victims.append(page)
+        excess -= size
+    # Of a sequence's own the root first: what follows it is nothing without it.
+    return (None if excess > 0 else victims), dirty + waiting[::-1]

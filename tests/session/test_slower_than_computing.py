@@ -1,0 +1,185 @@
+"""What a slow disk has is computed instead, and read again when the disk is quick."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.drive import prefill, random_tokens, request, run, same
+from kit.restoring import BLOCK, DENSE, HYBRID, TOKENS, WINDOWED, Conversation, PagedDisk
+from omlx_cache import BlockStore, PrefixCache
+from omlx_cache.requests.words import brief
+from omlx_cache.restore.gate import TRY_AFTER
+from omlx_cache.session import Session
+from omlx_cache_storage.costs import LEAST_READS, MEASURED_TOKENS
+from omlx_cache_storage.page import Buffer
+
+MORE = random_tokens(20, 9)
+SLOW = 0.25
+"""Seconds for a page: far more than these small models take for all of the prompt."""
+
+
+class SlowDisk(PagedDisk):
+    """Every payload takes `seconds`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = 0.0
+        self._never = threading.Event()
+
+    def read_into(self, fd: int, offset: int, buffers: list[Buffer]) -> int:  # type: ignore[override]
+        if self.seconds:
+            self._never.wait(self.seconds)
+        return super().read_into(fd, offset, buffers)
+
+
+@pytest.fixture(params=[DENSE, WINDOWED, HYBRID])
+def talk(request: pytest.FixtureRequest, tmp_path: Path) -> Conversation:
+    return Conversation(request.param, tmp_path)
+
+
+@pytest.fixture
+def dense(tmp_path: Path) -> Conversation:
+    return Conversation(DENSE, tmp_path)
+
+
+@pytest.fixture
+def disk() -> Iterator[SlowDisk]:
+    return SlowDisk()
+
+
+def learn(talk: Conversation, store: BlockStore, disk: SlowDisk, kept: float = 0.0) -> PrefixCache:
+    """Return a cache whose store knows what the model takes, and that the disk is slow. Memory has
+    the first part of the prompt's pages, or none."""
+    cache = PrefixCache(talk.model, store)
+    for seed in range(MEASURED_TOKENS // TOKENS + 2):
+        request(talk.model, cache, random_tokens(TOKENS, 100 + seed), step=BLOCK)
+    assert store.flush(60)
+    disk.seconds = SLOW
+    for _ in range(LEAST_READS):
+        store.shrink_hot(0)
+        with restored(talk, cache) as session:
+            assert session.cached_tokens >= TOKENS - 1
+    store.shrink_hot(int(kept * store.stats().hot.nbytes))
+    return cache
+
+
+def restored(talk: Conversation, cache: PrefixCache) -> Session:
+    return cache.session(talk.tokens + MORE)
+
+
+def is_exact(talk: Conversation, session: Any) -> bool:
+    """Whether the rest of the prompt has the bits of a run that took the same steps."""
+    turn = prefill(talk.model, session, BLOCK)
+    done = session.cached_tokens
+    lead = [talk.tokens[at : min(at + BLOCK, done)] for at in range(0, done, BLOCK)]
+    return same(turn.logits, run(talk.model, [*lead, *turn.steps]))
+
+
+def test_what_takes_longer_to_read_is_computed_counted_and_said(
+    talk: Conversation, disk: SlowDisk
+) -> None:
+    with talk.open(disk) as store:
+        cache = learn(talk, store, disk)
+        reads = sum(disk.payloads.values())
+        with restored(talk, cache) as session:
+            assert session.cached_tokens == 0
+            assert is_exact(talk, session)
+            told = session.explanation
+        assert sum(disk.payloads.values()) == reads
+        assert session.miss_reason is not None
+        word, _, estimates = session.miss_reason.partition(":")
+        assert word == "slower_than_computing"
+        assert estimates.startswith(f"{TOKENS} tokens, about ")
+        assert store.stats().requests.misses == {"slower_than_computing": 1}
+        assert told is not None
+        assert "to read that takes longer than to compute it" in str(told)
+        assert estimates in str(told)
+        assert brief(told.to_dict()) == f" (slower_than_computing: {estimates})"
+        assert estimates in str(store.why()["requests"][0]["words"])  # type: ignore[index]
+
+
+def test_the_disk_is_tried_again_and_read_when_it_is_quick(
+    dense: Conversation, disk: SlowDisk
+) -> None:
+    with dense.open(disk, hot_bytes=0) as store:
+        cache = learn(dense, store, disk)
+        disk.seconds = 0.0
+        found = []
+        for _ in range(TRY_AFTER + 4):
+            with restored(dense, cache) as session:
+                found.append(session.cached_tokens)
+        assert found == [0] * TRY_AFTER + [TOKENS] * 4
+
+
+def test_a_restore_that_is_begun_reads_no_more_than_what_is_worth_it(
+    talk: Conversation, disk: SlowDisk
+) -> None:
+    with talk.open(disk) as store:
+        cache = learn(talk, store, disk)
+        reads = sum(disk.payloads.values())
+        begun = cache.begin(talk.tokens + MORE)
+        assert begun.wait(30)
+        with cache.session(talk.tokens + MORE, begun=begun) as session:
+            assert (session.cached_tokens, session.miss_reason is not None) == (0, True)
+            assert str(session.miss_reason).startswith("slower_than_computing:")
+            assert is_exact(talk, session)
+        assert sum(disk.payloads.values()) == reads
+
+
+def test_what_restores_that_are_begun_take_is_learned_too(
+    dense: Conversation, disk: SlowDisk
+) -> None:
+    with dense.open(disk, hot_bytes=0) as store:
+        cache = PrefixCache(dense.model, store)
+        for seed in range(MEASURED_TOKENS // TOKENS + 2):
+            request(dense.model, cache, random_tokens(TOKENS, 100 + seed), step=BLOCK)
+        assert store.flush(60)
+        disk.seconds = SLOW
+        for _ in range(LEAST_READS):
+            begun = cache.begin(dense.tokens + MORE)
+            assert begun.wait(30)
+            cache.session(dense.tokens + MORE, begun=begun).abort()
+        with restored(dense, cache) as session:
+            assert str(session.miss_reason).startswith("slower_than_computing:")
+
+
+def test_what_is_in_memory_in_front_is_used_and_the_rest_computed(
+    dense: Conversation, disk: SlowDisk
+) -> None:
+    with dense.open(disk) as store:
+        cache = learn(dense, store, disk, kept=0.5)
+        reads = sum(disk.payloads.values())
+        with restored(dense, cache) as session:
+            assert 2 * BLOCK <= session.cached_tokens < TOKENS - BLOCK
+            assert session.cached_cold_tokens == 0
+            left = TOKENS - session.cached_tokens
+            assert str(session.miss_reason).startswith(f"slower_than_computing:{left} tokens")
+            assert is_exact(dense, session)
+        assert sum(disk.payloads.values()) == reads
+
+
+def test_what_was_computed_for_that_is_in_memory_for_the_next(
+    dense: Conversation, disk: SlowDisk
+) -> None:
+    with dense.open(disk) as store:
+        cache = learn(dense, store, disk)
+        reads = sum(disk.payloads.values())
+        with restored(dense, cache) as session:
+            prefill(dense.model, session, BLOCK)
+            stored = session.commit()
+        with restored(dense, cache) as session:
+            assert session.cached_tokens >= TOKENS // BLOCK * BLOCK
+            assert session.cached_cold_tokens == 0
+        assert sum(disk.payloads.values()) == reads
+        # What the disk had was not written a second time.
+        assert stored.pages <= 1 + len(MORE) // BLOCK + 1
+
+
+def test_switched_off_the_disk_is_read(dense: Conversation, disk: SlowDisk) -> None:
+    with dense.open(disk, worth_reading="off") as store:
+        cache = learn(dense, store, disk)
+        with restored(dense, cache) as session:
+            assert session.cached_tokens >= TOKENS - 1
