@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import count, groupby, takewhile
 from math import prod
 from typing import NamedTuple
@@ -20,7 +21,14 @@ from omlx_cache.pages.tensors import (
 )
 from omlx_cache.restore.lookup import PageUse, RestorePoint
 from omlx_cache_storage.errors import ForeignPage, PageError
-from omlx_cache_storage.page import PageId, PageMeta, Tensors, TensorSpec, shared_tensors
+from omlx_cache_storage.page import (
+    GEOMETRIES,
+    PageId,
+    PageMeta,
+    Tensors,
+    TensorSpec,
+    shared_tensors,
+)
 
 BATCH_BYTES = 1 << 20
 """Pages are copied together up to so much: what stays in a core's cache on its way."""
@@ -198,13 +206,20 @@ def is_direct(read: PageRead, meta: PageMeta) -> bool:
     expected = read.geometry.tensors
     if meta.tensors == expected:
         return True
-    names = {spec.name for spec in expected}
-    ours = {spec for spec in meta.tensors if spec.name in names}
-    differs = meta.codec == DENSE and bool(ours - set(expected))
-    if differs or _paths(meta.tensors) != _paths(expected):
+    if not _is_encoding(shared_tensors(meta.tensors), expected, meta.codec == DENSE):
         error = ForeignPage("the page's tensors differ from those it should join")
         raise PageFailed(read.use.page, error, joins=True)
     return False
+
+
+@lru_cache(GEOMETRIES)
+def _is_encoding(stored: Tensors, expected: Tensors, plain: bool) -> bool:
+    """True when a page's tensors are those of the same leaves, and in another form if it is not
+    `plain`; remembered, as the pages of a group share their tensors."""
+    names = {spec.name for spec in expected}
+    ours = {spec for spec in stored if spec.name in names}
+    differs = plain and bool(ours - set(expected))
+    return not differs and _paths(stored) == _paths(expected)
 
 
 def _paths(specs: Iterable[TensorSpec]) -> set[tuple[str, ...]]:
