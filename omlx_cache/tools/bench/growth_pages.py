@@ -144,7 +144,7 @@ def _evict_files(tier: ColdTier, directory: Directory) -> Row:
 
 
 def _unlink(files: list[Path]) -> float:
-    return seconds(lambda: [os.unlink(file) for file in files])
+    return seconds(lambda: list(map(os.unlink, files)))
 
 
 def _evict_pages(tier: HotTier, first: int) -> Row:

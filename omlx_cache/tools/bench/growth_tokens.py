@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from omlx_cache.store import READ_THREADS
 from omlx_cache.tools.bench.bed import Bed
@@ -14,7 +15,7 @@ from omlx_cache.tools.bench.growth_rows import GrowthRow
 from omlx_cache.tools.bench.raw import RawCopy, RawRead
 from omlx_cache.tools.bench.rows import Row
 from omlx_cache.tools.bench.sizes import BLOCK_SIZE, SIZES
-from omlx_cache.tools.bench.timing import in_turn
+from omlx_cache.tools.bench.timing import Work, in_turn
 from omlx_cache_storage.keys import as_tokens
 
 SMALLEST = 4 * BLOCK_SIZE
@@ -66,9 +67,9 @@ def _commit(bed: Bed) -> Row:
 
 
 def _in_memory(bed: Bed) -> list[Row]:
-    tokens = as_tokens(bed.tokens)
+    tokens: Any = as_tokens(bed.tokens)
     bare = RawCopy(bed.size.kv_bytes, new_memory=True)
-    works = {
+    works: dict[str, Work] = {
         "restore": bed.restore,
         "bare": bare,
         "look-up": lambda: bed.cache.lookup(tokens, salt=""),
