@@ -39,24 +39,24 @@ class Run(NamedTuple):
 def markdown(runs: Sequence[Run]) -> str:
     """Return a table: a row for each system, phase and length, the fastest of its rounds."""
     lines = [
-        "| tokens | when | kept by | first token | of it restoring | reused | held before "
+        "| tokens | when | kept by | first token | of it restoring | processor | reused | held before "
         "| held then | peak |",
-        "|--:|---|---|--:|--:|--:|--:|--:|--:|",
+        "|--:|---|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for tokens, phase, system in _kinds(runs):
         these = [run for run in runs if run[:3] == (system, phase, tokens)]
         name = f"| {tokens:,} | {PHASES[phase]} | {NAMES[system, phase]} |"
         told = [run.told for run in these if run.told]
         if not told:
-            lines.append(f"{name} {these[0].error} | | | | | |")
+            lines.append(f"{name} {these[0].error} | | | | | | |")
             continue
         fastest = min(told, key=lambda each: each["seconds"])
-        restored = min(each["restored_seconds"] for each in told)
-        sizes = (format_size(fastest[f"{what}_bytes"]) for what in ("kept", "held", "peak"))
-        lines.append(
-            f"{name} {format_time(fastest['seconds'])} | {format_time(restored)} "
-            f"| {fastest['cached']:,} | {' | '.join(sizes)} |"
+        times = (
+            format_time(min(each[f"{what}seconds"] for each in told))
+            for what in ("", "restored_", "processor_")
         )
+        sizes = (format_size(fastest[f"{what}_bytes"]) for what in ("kept", "held", "peak"))
+        lines.append(f"{name} {' | '.join(times)} | {fastest['cached']:,} | {' | '.join(sizes)} |")
     return "\n".join([*lines, "", *_answers(runs)]) + "\n"
 
 

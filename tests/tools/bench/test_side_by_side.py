@@ -13,6 +13,7 @@ def told(seconds: float, logits: str = "right") -> dict[str, object]:
     return {
         "seconds": seconds,
         "restored_seconds": seconds / 2,
+        "processor_seconds": 2 * seconds,
         "cached": 96,
         "logits": logits,
         **sizes,
@@ -23,7 +24,7 @@ def test_a_row_has_the_fastest_of_its_rounds() -> None:
     runs = [Run("omlx-cache", "turns", 96, told(seconds)) for seconds in (3.0, 2.0, 4.0)]
     row = markdown(runs).splitlines()[2]
     assert row == (
-        "| 96 | second turn | omlx-cache, hot tier | 2.00 s | 1.00 s | 96 | 1 MiB | 2 MiB | 3 MiB |"
+        "| 96 | second turn | omlx-cache, hot tier | 2.00 s | 1.00 s | 4.00 s | 96 | 1 MiB | 2 MiB | 3 MiB |"
     )
 
 
@@ -62,8 +63,8 @@ def test_a_small_run_restores_what_the_live_cache_has(
         ("after a restart, in the file cache", "omlx-cache, cold tier"),
         ("after a restart, in the file cache", "mlx-lm `load_prompt_cache`"),
     ):
-        assert rows[phase, name][5] == "512", "all of the turn before is reused"
-    assert rows["second turn", "no cache: computing everything"][5] == "0"
+        assert rows[phase, name][6] == "512", "all of the turn before is reused"
+    assert rows["second turn", "no cache: computing everything"][6] == "0"
     assert rows["second turn", "mlx-vlm APC, memory"][3] == "not installed (`make bench-peers`)"
     assert "bit for bit" in lines[-1]
     assert not list((tmp_path / "bed").iterdir())
