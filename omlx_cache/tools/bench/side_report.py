@@ -39,8 +39,8 @@ class Run(NamedTuple):
 def markdown(runs: Sequence[Run]) -> str:
     """Return a table: a row for each system, phase and length, the fastest of its rounds."""
     lines = [
-        "| tokens | when | kept by | first token | of it restoring | processor | reused | held before "
-        "| held then | peak |",
+        "| tokens | when | kept by | first token | of it restoring | processor | reused "
+        "| held before | held then | peak |",
         "|--:|---|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for tokens, phase, system in _kinds(runs):
