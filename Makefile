@@ -20,7 +20,7 @@ USABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help setup demo test test-fast test-nightly fuzz fuzz-http chaos check bench test-peers lock clean
+.PHONY: help setup demo test test-fast test-nightly fuzz fuzz-http chaos check bench bench-peers test-peers lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -77,6 +77,9 @@ check: setup ## Lint, check formatting, check types, check the import graph (a m
 
 bench: setup ## Print benchmark ratios, each measured against its bound in one run
 	$(BIN)/omlx-cache bench $(ARGS)
+
+bench-peers: setup ## Set the cache beside mlx-lm's and mlx-vlm's: first token and memory (minutes)
+	@bash tests/peers/bench.sh $(ARGS)
 
 test-peers: setup ## Compare with other projects' packages, each in its own environment
 	@if [ -f tests/peers/run.sh ]; then bash tests/peers/run.sh; else echo "No peers to test yet."; fi

@@ -129,15 +129,16 @@ class HotTier:
         meta = page.meta
         with self._lock:
             self._reserved -= meta.nbytes
-            old = self._index.get(meta.id)
+            # One object for the index and the order: each would keep its own.
+            identity = meta.id
+            old = self._index.get(identity)
             if self._closed or (old is not None and old.held >= meta.held):
                 return False
-            self._drop(meta.id)
+            self._drop(identity)
             held = Held(page, dirty, 0 if old is None else old.pins)
-            self._index.put(meta.id, held)
-            self._order.add(
-                meta.id, meta.position, self._clock.now() if stamp_ns is None else stamp_ns
-            )
+            self._index.put(identity, held)
+            stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
+            self._order.add(identity, meta.position, stamp_ns)
             self._bytes += meta.nbytes
             self._weigh(held, 1)
             return True

@@ -17,11 +17,17 @@ def hash_chain(tokens: Tokens) -> None:
     KeyChain(NAMESPACE, tokens, BLOCK_SIZE).key(len(tokens) // BLOCK_SIZE * BLOCK_SIZE)
 
 
-def touch_page(directory: Path, chain: KeyChain, end: int, group: GroupSpec = PAGED) -> None:
-    """Make an empty file that has the name of a block's page."""
+def page_file(directory: Path, chain: KeyChain, end: int, group: GroupSpec = PAGED) -> Path:
+    """Return where the page of a block lies in a cold directory."""
     held = 0 if group.kind == "state" else chain.block_size
     page = PageId(chain.key(end), group.name)
     name = PageName(page, chain.parent(end)[:8], end, held, False)
-    shard = directory / NAMESPACE.hex() / shard_of(page.key)
-    shard.mkdir(parents=True, exist_ok=True)
-    (shard / format_name(name)).touch()
+    return directory / NAMESPACE.hex() / shard_of(page.key) / format_name(name)
+
+
+def touch_page(directory: Path, chain: KeyChain, end: int, group: GroupSpec = PAGED) -> Path:
+    """Make an empty file that has the name of a block's page, and return where."""
+    path = page_file(directory, chain, end, group)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    return path

@@ -36,7 +36,7 @@ KINDS: Mapping[str, Callable[[], Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Layers:
+class Layers:
     """A model that computes nothing, whose layers take one number a token and tensor."""
 
     layers: int
@@ -63,8 +63,8 @@ def _commits(size: OverheadSize, tokens: int, directory: Path | None) -> list[Ro
     array = as_tokens(prompt)
     salts = itertools.count()
     spent: list[float] = []
-    with _store(directory) as store:
-        cache = PrefixCache(_Layers(size.layers, "dense"), store)
+    with opened(directory) as store:
+        cache = PrefixCache(Layers(size.layers, "dense"), store)
         sides = [mx.zeros((1, 1, tokens, 1), mx.bfloat16) + i for i in range(2 * size.layers)]
         evaluate(sides)
 
@@ -92,11 +92,11 @@ def _appends(size: OverheadSize, kind: str) -> Row:
     prompt = list(range(2 * WINDOW))
     answer = list(range(size.appended))
     spent: list[float] = []
-    with _store(None) as store:
-        cache = PrefixCache(_Layers(size.layers, kind), store)
+    with opened(None) as store:
+        cache = PrefixCache(Layers(size.layers, kind), store)
         for salt in range(size.runs + 1):
             with cache.session(prompt, salt=str(salt), max_new_tokens=len(answer)) as session:
-                _fill(session.prompt_cache, len(prompt), len(prompt) + len(answer))
+                fill(session.prompt_cache, len(prompt), len(prompt) + len(answer))
                 session.checkpoint(len(prompt))
                 spent.append(sum(_timed(session, token) for token in answer))
                 if session.commit().tokens != len(prompt) + len(answer):
@@ -111,13 +111,13 @@ def _appends(size: OverheadSize, kind: str) -> Row:
 
 def _timed(session: Session, token: int) -> float:
     for layer in session.prompt_cache:
-        _feed(layer)
+        feed(layer)
     began = time.perf_counter()
     session.append(token)
     return time.perf_counter() - began
 
 
-def _fill(caches: list[Any], tokens: int, room: int) -> None:
+def fill(caches: list[Any], tokens: int, room: int) -> None:
     """Have caches hold a prompt, with room to grow in those that do."""
     for layer in caches:
         if isinstance(layer, ArraysCache):
@@ -131,7 +131,7 @@ def _fill(caches: list[Any], tokens: int, room: int) -> None:
         evaluate([layer.keys, layer.values])
 
 
-def _feed(layer: Any) -> None:
+def feed(layer: Any) -> None:
     """Move a cache on by a token, as a decoding step does, and compute nothing."""
     if isinstance(layer, ArraysCache):
         layer.cache = list(layer.cache)
@@ -142,7 +142,7 @@ def _feed(layer: Any) -> None:
 
 
 @contextmanager
-def _store(directory: Path | None) -> Iterator[BlockStore]:
+def opened(directory: Path | None) -> Iterator[BlockStore]:
     """A store in memory, or one that writes to `directory` as it goes."""
     settings = CacheSettings(
         **({} if directory is None else {"cold_dir": directory, "queue_bytes": 1 << 30}),

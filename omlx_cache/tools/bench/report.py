@@ -63,14 +63,23 @@ def _machine(results: Results) -> str:
 def _cells(row: Row) -> tuple[str, ...]:
     rate = f"{row.rate():.2f} GB/s" if row.nbytes else ""
     name = f"{row.compared_with} (limit)" if row.limit else row.compared_with
-    return row.what, _time(row.ours), rate, name, _time(row.other), _ratio(row.ratio)
+    return (
+        row.what,
+        format_time(row.ours),
+        rate,
+        name,
+        format_time(row.other),
+        format_ratio(row.ratio),
+    )
 
 
-def _ratio(ratio: float) -> str:
+def format_ratio(ratio: float) -> str:
+    """Return a ratio with two decimals, or with two digits when it is small."""
     return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
 
 
-def _time(seconds: float) -> str:
+def format_time(seconds: float) -> str:
+    """Return seconds in the unit that suits them."""
     if seconds < 1e-4:
         return f"{seconds * 1e6:.2f} us"
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.2f} ms"

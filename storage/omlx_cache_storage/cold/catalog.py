@@ -20,7 +20,6 @@ from omlx_cache_storage.format.names import (
     TEMPORARY_PREFIX,
     PageName,
     parse_name,
-    shard_of,
 )
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.private import is_private
@@ -109,11 +108,13 @@ def walk_namespace(
 def _walk_shard(
     digest: BlockKey, directory: str, fs: FileSystem, ignore: Ignore
 ) -> Iterator[Found]:
+    shard = os.path.basename(directory)
     for entry in fs.scan(directory):
         name = parse_name(entry.name)
         if name is None and not entry.name.startswith(TEMPORARY_PREFIX):
             continue
-        if name is not None and shard_of(name.id.key) != os.path.basename(directory):
+        # The shard of a key is how its name begins.
+        if name is not None and not entry.name.startswith(shard):
             continue
         found = _found(digest, name, directory, entry, ignore)
         if found is not None:

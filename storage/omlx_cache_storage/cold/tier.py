@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from omlx_cache_storage.cold.collector import uncollected
 from omlx_cache_storage.cold.contents import Candidate, Contents, Victims
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
@@ -93,7 +94,7 @@ class ColdTier(HeldPages):
                 with self._lock:
                     self._health.end_open()
                 return
-            files = self._files.inventory()
+            contents = self._read_directory()
         except OSError as error:
             with self._lock:
                 known = self._health.state
@@ -102,13 +103,6 @@ class ColdTier(HeldPages):
             if news:
                 _log.warning("no cold tier: %s", error.strerror or error)
             raise
-        now = time.time_ns()
-        contents = Contents()
-        contents.fill(
-            (StoredPage(f.namespace, f.name, f.nbytes), min(f.mtime_ns, now))
-            for f in files
-            if f.name
-        )
         with self._lock:
             before, self._contents = self._contents.pages(), contents
             self._deleter.forget()
@@ -117,6 +111,19 @@ class ColdTier(HeldPages):
             self._unrecorded &= contents.pages()
             self._health = Health()
             self._note_peak()
+
+    @uncollected()
+    def _read_directory(self) -> Contents:
+        """Return what is in the directory, made if need be; raises OSError."""
+        files = self._files.inventory()
+        now = time.time_ns()
+        contents = Contents()
+        contents.fill(
+            (StoredPage(f.namespace, f.name, f.nbytes), min(f.mtime_ns, now))
+            for f in files
+            if f.name
+        )
+        return contents
 
     def _used_bytes(self) -> int:
         held = self._contents.nbytes + self._reserved + self._deleter.nbytes

@@ -1,0 +1,79 @@
+"""How work grows: over the tokens of a sequence, and over the pages of a store.
+
+    python -m omlx_cache.tools.bench.growth --markdown out.md --svg docs
+
+Every figure is set beside its bound, measured in turns with it. A million pages take some minutes,
+as many inodes on the disk, and a gibibyte of memory: `--pages 65536` is a small run.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from omlx_cache.tools.bench import growth_pages, growth_tokens
+from omlx_cache.tools.bench.growth_plot import svg
+from omlx_cache.tools.bench.growth_report import Series, by_series, markdown
+from omlx_cache.tools.bench.growth_rows import GrowthRow, lengths
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print the tables, and write them and the plots."""
+    args = _parser().parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="omlx-growth-", dir=args.dir) as name:
+        tokens = _tokens(args.tokens, Path(name), args.runs)
+        pages, memory = _pages(args.pages, Path(name))
+    told = markdown(tokens, pages, memory)
+    sys.stdout.write(told)
+    if args.markdown is not None:
+        args.markdown.write_text(told, encoding="utf-8")
+    if args.svg is not None:
+        plots = {"tokens": tokens, "pages": pages}
+        for across, series in plots.items():
+            (args.svg / f"growth-{across}.svg").write_text(svg(series, across), encoding="utf-8")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--tokens", type=int, default=1 << 18, metavar="MOST")
+    parser.add_argument("--pages", type=int, default=1 << 20, metavar="MOST")
+    parser.add_argument("--runs", type=int, default=5, metavar="N", help="of those over tokens")
+    parser.add_argument(
+        "--dir", type=Path, metavar="DIR", help="measure this disk (default: temporary files')"
+    )
+    parser.add_argument("--markdown", type=Path, metavar="FILE")
+    parser.add_argument("--svg", type=Path, metavar="DIR", help="a folder for both plots")
+    return parser
+
+
+def _tokens(most: int, directory: Path, runs: int) -> Series:
+    rows: list[GrowthRow] = []
+    for length in lengths(growth_tokens.SMALLEST, most):
+        _say(f"{length:,} tokens")
+        rows += growth_tokens.measure_tokens(length, directory / str(length), runs)
+    return by_series(rows)
+
+
+def _pages(most: int, directory: Path) -> tuple[Series, dict[str, float]]:
+    files = growth_pages.Directory(directory / "files")
+    rows: list[GrowthRow] = []
+    memory: dict[str, float] = {}
+    for pages in lengths(growth_pages.SMALLEST, most):
+        _say(f"{pages:,} pages")
+        for tier, measured in (
+            ("cold", growth_pages.measure_cold(files, pages)),
+            ("hot", growth_pages.measure_hot(pages)),
+        ):
+            rows += measured.rows
+            memory[tier] = measured.bytes_a_page or memory[tier]
+    return by_series(rows), memory
+
+
+def _say(what: str) -> None:
+    print(f"{what} ...", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,117 @@
+"""Sets the cache beside mlx-lm's own and mlx-vlm's: time to first token, and memory.
+
+    python -m omlx_cache.tools.bench.side_by_side --mlx-vlm FOLDER --markdown out.md
+
+Every figure is of a process of its own, and all systems are asked in turns. `make bench-peers`
+installs mlx-vlm in a folder of its own and runs this; without it its rows say so.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from omlx_cache.tools.bench.raw import can_forget
+from omlx_cache.tools.bench.side_report import PHASES, Run, differing, markdown
+
+CHILD_SECONDS = 600
+KEEPERS = ("omlx-cache", "mlx-lm", "mlx-vlm")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print the table; 1 when a system restored something else than it was given."""
+    args = _parser().parse_args(arguments)
+    runs: list[Run] = []
+    with tempfile.TemporaryDirectory(prefix="omlx-side-by-side-", dir=args.dir) as name:
+        for tokens in args.tokens:
+            runs += _measure(tokens, Path(name), args)
+    told = markdown(runs)
+    sys.stdout.write(told)
+    if args.markdown is not None:
+        args.markdown.write_text(told, encoding="utf-8")
+    return 1 if differing(runs) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[4096, 32_768], metavar="N")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N")
+    parser.add_argument(
+        "--mlx-vlm", type=Path, metavar="FOLDER", help="where mlx-vlm was installed"
+    )
+    parser.add_argument(
+        "--compute",
+        type=int,
+        default=4096,
+        metavar="N",
+        help="compute everything, too, of prompts up to this length (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--dir", type=Path, metavar="DIR", help="measure this disk (default: temporary files')"
+    )
+    parser.add_argument("--markdown", type=Path, metavar="FILE")
+    return parser
+
+
+def _measure(tokens: int, workspace: Path, args: argparse.Namespace) -> Iterator[Run]:
+    if tokens <= args.compute:
+        yield _ask("nothing", "turns", tokens, workspace, args)
+    for turn in range(args.rounds):
+        home = workspace / f"{tokens}-{turn}"
+        home.mkdir()
+        yield _ask("live", "turns", tokens, home, args)
+        for phase in PHASES:
+            if phase == "dropped" and not can_forget():
+                continue
+            for system in KEEPERS:
+                if phase == "dropped":
+                    _forget(home)
+                yield _ask(system, phase, tokens, home, args)
+
+
+def _ask(system: str, phase: str, tokens: int, home: Path, args: argparse.Namespace) -> Run:
+    """Run one phase in a process of its own."""
+    print(f"{tokens:,} tokens, {PHASES[phase]}, {system} ...", file=sys.stderr)
+    command = [sys.executable, "-m", "omlx_cache.tools.bench.side_child"]
+    command += [system, "turns" if phase == "turns" else "restart", str(tokens), str(home)]
+    environment = dict(os.environ)
+    if system == "mlx-vlm" and args.mlx_vlm is not None:
+        # Behind what is there: it has no mlx of its own.
+        paths = [environment.get("PYTHONPATH", ""), str(args.mlx_vlm)]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    try:
+        ended = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=CHILD_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return Run(system, phase, tokens, {}, f"no answer within {CHILD_SECONDS} s")
+    if ended.returncode:
+        return Run(system, phase, tokens, {}, _why(ended.stderr))
+    told: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return Run(system, phase, tokens, told)
+
+
+def _why(stderr: str) -> str:
+    """Return the last line of a child's complaints, which says what is missing."""
+    lines = stderr.strip().splitlines() or ["failed without a word"]
+    if lines[-1].startswith("ModuleNotFoundError: No module named 'mlx_vlm"):
+        return "not installed (`make bench-peers`)"
+    return lines[-1].replace("|", "/")
+
+
+def _forget(home: Path) -> None:
+    """Ask the system to drop the files from its memory."""
+    for path in home.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

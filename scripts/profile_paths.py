@@ -1,0 +1,268 @@
+"""Write the ten most expensive lines of each path, without bytes, as Markdown.
+
+    python scripts/profile_paths.py docs/profiles [PATH ...]
+
+A timer of the processor's time interrupts the path a thousand times or more and notes the line that
+runs, which slows nothing down; C functions count for the line that calls them. What threads do is
+done on one, so that it is seen. A second run, under cProfile, counts calls.
+"""
+
+import cProfile
+import linecache
+import pstats
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+import mlx.core as mx
+
+from omlx_cache.arrays.mlxio import evaluate
+from omlx_cache.prefix import PrefixCache
+from omlx_cache.session import Session
+from omlx_cache.store import BlockStore
+from omlx_cache.tools.bench.bed import Bed
+from omlx_cache.tools.bench.commit_overhead import KINDS, WINDOW, Layers, feed, fill, opened
+from omlx_cache.tools.bench.growth_pages import Directory
+from omlx_cache.tools.bench.restore_overhead import LAYERS
+from omlx_cache.tools.bench.sizes import SIZES
+from omlx_cache_storage.keys import as_tokens
+
+LINES = 10
+SAMPLES = 1000
+INTERVAL = 0.001
+TOKENS = 131_072
+APPENDED = 2048
+FILES = 20_000
+ROOT = Path(__file__).resolve().parent.parent
+
+Work = Callable[[], object]
+Path_ = Callable[[Path], Iterator[Work]]
+"""Yields works that do the same: what prepares each is between them, and is not measured."""
+
+
+class OnThisThread(Executor):
+    """Runs what it is given at once."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+class Sampler:
+    """Counts the lines that run between `begin` and `end`, while it is entered.
+
+    The timer runs all the while: started for each, it would never see what is shorter than a tick.
+    """
+
+    def __init__(self) -> None:
+        self.lines: Counter[tuple[str, int]] = Counter()
+        self._counting = False
+
+    def __enter__(self) -> Self:
+        self._before = signal.signal(signal.SIGPROF, self._note)
+        signal.setitimer(signal.ITIMER_PROF, INTERVAL, INTERVAL)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, self._before)
+
+    def run(self, work: Work) -> object:
+        self._counting = True
+        try:
+            return work()
+        finally:
+            self._counting = False
+
+    def _note(self, _signal: int, frame: FrameType | None) -> None:
+        while frame is not None and _is_call(frame):
+            frame = frame.f_back
+        # A call that is no work of the path's but this script's is left out.
+        if self._counting and frame is not None and frame.f_code.co_filename != __file__:
+            self.lines[frame.f_code.co_filename, frame.f_lineno] += 1
+
+
+def _is_call(frame: FrameType) -> bool:
+    """True at the beginning of a function, and in one without a source: its caller's line counts.
+
+    Python looks at signals when a function is entered, and then it is at its `def`.
+    """
+    code = frame.f_code
+    if code.co_filename.startswith("<"):
+        return True
+    return frame.f_lineno == code.co_firstlineno and not code.co_name.startswith("<")
+
+
+def hot_restore(directory: Path) -> Iterator[Work]:
+    with _hot(directory) as bed:
+        while True:
+            yield bed.restore
+
+
+def look_up(directory: Path) -> Iterator[Work]:
+    with _hot(directory) as bed:
+        tokens: Any = as_tokens(bed.tokens)
+        while True:
+            yield lambda: bed.cache.lookup(tokens, salt="")
+
+
+def cold_restore(directory: Path) -> Iterator[Work]:
+    with _hot(directory):
+        pass
+    bed = Bed(_size(), directory, hot=False, durability="none")
+    with bed.store, _on_this_thread(bed.store):
+        while True:
+            yield bed.restore
+
+
+def commit(directory: Path) -> Iterator[Work]:
+    prompt = [(31 * i + 7) % 50_000 for i in range(TOKENS + 1)]
+    sides = [mx.zeros((1, 1, TOKENS, 1), mx.bfloat16) + i for i in range(2 * LAYERS)]
+    evaluate(sides)
+    with opened(None) as store, _on_this_thread(store):
+        cache = PrefixCache(Layers(LAYERS, "dense"), store)
+        for salt in map(str, count()):
+            session = cache.session(prompt, salt=salt)
+            for i, layer in enumerate(session.prompt_cache):
+                layer.keys, layer.values, layer.offset = sides[2 * i], sides[2 * i + 1], TOKENS
+            yield session.commit
+            cache.clear(salt=salt)
+
+
+def append(kind: str) -> Path_:
+    """Return the path of tokens appended to layers of which every other one is of a kind."""
+
+    def path(directory: Path) -> Iterator[Work]:
+        prompt = list(range(2 * WINDOW))
+        with opened(None) as store, _on_this_thread(store):
+            cache = PrefixCache(Layers(LAYERS, kind), store)
+            for salt in map(str, count()):
+                with cache.session(prompt, salt=salt, max_new_tokens=APPENDED) as session:
+                    fill(session.prompt_cache, len(prompt), len(prompt) + APPENDED)
+                    session.checkpoint(len(prompt))
+                    for token in range(APPENDED):
+                        yield _appending(session, token)
+                cache.clear(salt=salt)
+
+    return path
+
+
+def _appending(session: Session, token: int) -> Work:
+    for layer in session.prompt_cache:
+        feed(layer)
+    return lambda: session.append(token)
+
+
+def start_up(directory: Path) -> Iterator[Work]:
+    files = Directory(directory / "files")
+    files.grow(FILES)
+    while True:
+        yield files.open
+
+
+PATHS: Mapping[str, tuple[str, Path_, int]] = {
+    "look-up": (f"Look-up of {TOKENS:,} tokens", look_up, 1),
+    "restore-hot": (f"Hot restore of {TOKENS:,} tokens", hot_restore, 1),
+    "restore-cold": (f"Cold restore of {TOKENS:,} tokens, from the file cache", cold_restore, 1),
+    "commit": (f"Commit of {TOKENS:,} tokens", commit, 1),
+    **{
+        f"append-{kind}": (f"{APPENDED:,} tokens appended, {kind}", append(kind), APPENDED)
+        for kind in KINDS
+    },
+    "start-up": (f"Start-up on {FILES:,} files", start_up, 1),
+}
+"""What it is called, and how many works make one run of it."""
+
+
+@contextmanager
+def _hot(directory: Path) -> Iterator[Bed]:
+    bed = Bed(_size(), directory, durability="none")
+    with bed.store, _on_this_thread(bed.store):
+        bed.commit(bed.filled(bed.live_arrays()))
+        bed.store.flush(600)
+        yield bed
+
+
+def _size() -> Any:
+    return replace(SIZES["normal"], layers=LAYERS, heads=1, head_dim=1, tokens=TOKENS)
+
+
+@contextmanager
+def _on_this_thread(store: BlockStore) -> Iterator[None]:
+    pools = store.copy_pool, store.read_pool
+    store.copy_pool = store.read_pool = OnThisThread()  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        store.copy_pool, store.read_pool = pools
+
+
+def profile(name: str) -> str:
+    """Return the page of one path."""
+    title, path, size = PATHS[name]
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as ended:
+        works = path(Path(directory))
+        ended.callback(works.close)  # type: ignore[attr-defined]
+        for _ in range(size):
+            next(works)()
+        profiler = cProfile.Profile()
+        for _ in range(size):
+            profiler.runcall(next(works))
+        calls = pstats.Stats(profiler).total_calls - size  # type: ignore[attr-defined]
+        runs = 0
+        with Sampler() as sampler:
+            while sampler.lines.total() < SAMPLES:
+                runs += 1
+                for _ in range(size):
+                    sampler.run(next(works))
+    return _page(title, calls, sampler.lines, runs)
+
+
+def _page(title: str, calls: int, lines: Counter[tuple[str, int]], runs: int) -> str:
+    total = lines.total()
+    told = [
+        f"# {title}",
+        "",
+        f"{calls:,} calls of functions; {total:,} samples in {runs} runs.",
+        "",
+        "| share | where | line |",
+        "|--:|---|---|",
+    ]
+    for (file, number), hits in lines.most_common(LINES):
+        source = linecache.getline(file, number).strip().replace("|", "\\|")
+        told.append(f"| {hits / total:.1%} | `{_place(file)}:{number}` | `{source}` |")
+    return "\n".join(told) + "\n"
+
+
+def _place(file: str) -> str:
+    path = Path(file)
+    if path.is_relative_to(ROOT) and ".venv" not in path.parts:
+        return str(path.relative_to(ROOT))
+    parts = path.parts
+    # What is installed is named from its package on, whatever the environment is called.
+    return (
+        "/".join(parts[parts.index("site-packages") + 1 :])
+        if "site-packages" in parts
+        else (path.name)
+    )
+
+
+def main(arguments: list[str]) -> None:
+    target = Path(arguments[0])
+    for name in arguments[1:] or PATHS:
+        print(name, "...", file=sys.stderr)
+        (target / f"{name}.md").write_text(profile(name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,18 @@
+# To be sourced in the repository's root: `install NAME PACKAGE...` puts packages into a folder of
+# their own inside .venv, once, and says where. Without what they depend on and we have already:
+# mlx-vlm with all of it is 1 GB, so 63 MB.
+python=${PYTHON:-.venv/bin/python}
+MLX_VLM="mlx-vlm==0.7.10 requests==2.34.2 urllib3==2.8.0 certifi==2026.10.18 \
+    charset-normalizer==3.5.2 pillow==13.0.0"
+
+install() {
+    local folder=${PEERS:-.venv/peers}/$1
+    shift
+    if [ ! -f "$folder/.complete" ]; then
+        rm -rf "$folder"
+        "$python" -m pip --disable-pip-version-check install --quiet --only-binary :all: \
+            --no-deps --target "$folder" "$@" >&2 || return 1
+        touch "$folder/.complete"
+    fi
+    echo "$folder"
+}
