@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Self
 
-from omlx_cache.arrays.mlxio import has_memory_of_its_own
 from omlx_cache.control import ControlError, ControlServer, check_socket, start_control
 from omlx_cache.control.operations import handlers
 from omlx_cache.flights import Flights
@@ -54,8 +53,6 @@ _log = logging.getLogger(__name__)
 
 READ_THREADS = min(8, max(4, (os.cpu_count() or 4) // 2))
 """Enough to keep a disk busy, and to check what comes."""
-DEVICE_READ_THREADS = min(16, max(4, os.cpu_count() or 4))
-"""With a device that has memory of its own: what that is to get is new to the system too."""
 CLOSE_SECONDS = 30.0
 
 
@@ -117,8 +114,7 @@ class BlockStore(Tiers):
         self.requests = RequestLog(self.counters, self._explainer())
         self.decoder: Decoder | None = None
         self.flights = Flights()
-        threads = DEVICE_READ_THREADS if has_memory_of_its_own() else READ_THREADS
-        self.read_pool = ReaderPool(threads, "omlx-cache-read")
+        self.read_pool = ReaderPool(READ_THREADS, "omlx-cache-read")
         self.copy_pool = ReaderPool(READ_THREADS, "omlx-cache-copy")
         self.reading_gate = ReadingGate(self.counters.work, enabled=s.worth_reading == "auto")
         self._prefetcher = Prefetcher(self.hot, self.cold)

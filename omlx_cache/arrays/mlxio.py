@@ -150,6 +150,17 @@ def allocate_payload(nbytes: int) -> Array:
     return payload
 
 
+def on_device(payload: Array) -> Array:
+    """Return a payload that the host has filled where the device has it, evaluated on the calling
+    thread: in memory of the device's own if it has any, or else as it is."""
+    if not has_memory_of_its_own():
+        return payload
+    # Joining with nothing copies.
+    copy = mx.concatenate([payload, payload[:0]])
+    mx.eval(copy)
+    return copy
+
+
 def host_copy(payload: Any) -> Any:
     """Return a payload's bytes where the host may read them, while it stays where it is; callable
     from any thread."""

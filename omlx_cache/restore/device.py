@@ -22,7 +22,7 @@ from omlx_cache.restore.takeover import gaps, reusable, still_filled
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import ITEM_BYTES, Page, PageId, PageInfo, PageMeta, TensorSpec
 
-SHARE = 10
+SHARE = 8
 """The part of a restore that is a batch of its pages, or a group of its tensors: one of either is
 twice in memory for a moment."""
 

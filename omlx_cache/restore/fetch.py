@@ -9,7 +9,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from omlx_cache.arrays.blank import blank_bytes
-from omlx_cache.arrays.mlxio import HostView, allocate_payload, on_host, writable_view
+from omlx_cache.arrays.mlxio import (
+    HostView,
+    allocate_payload,
+    on_device,
+    on_host,
+    writable_view,
+)
 from omlx_cache.restore.plan import BATCH_BYTES, PageFailed, PageRead, batches, is_direct
 from omlx_cache.restore.source import PageSource
 from omlx_cache_storage.errors import PageError, PageUnreadable
@@ -19,8 +25,6 @@ from omlx_cache_storage.page import Buffer, Page, PageId
 READ_AHEAD = 12
 """Cold pages asked for at a time: enough to keep a disk busy, few enough that encoded ones stay
 small."""
-DEVICE_READ_AHEAD = 20
-"""The same where pages go on to a device with memory of its own."""
 READ_TOGETHER = 3
 """Small pages that one task reads: a thread is awoken less often, and no fewer are at work."""
 
@@ -73,9 +77,10 @@ def _read(source: PageSource, read: PageRead, targets: Targets | None) -> Page |
                     reader.read_into(segments)
                     targets.note(read)
                     return None
-            payload, view = _memory(meta.nbytes, lasting=bool(reserved) or targets is None)
+            lasting = bool(reserved) or targets is None
+            payload, view = _memory(meta.nbytes, lasting=lasting)
             reader.read_into([view])
-        page = Page(meta, payload)
+        page = Page(meta, on_device(payload) if lasting else payload)
         if reserved:
             reserved = 0
             source.keep(page)
@@ -109,10 +114,9 @@ def fetch_all(
     targets: Targets | None = None,
     *,
     step_bytes: int = BATCH_BYTES,
-    ahead: int = READ_AHEAD,
 ) -> None:
-    """Read pages on the store's threads, `ahead` of them at a time, and give them to `take_all`
-    here, in order, some `step_bytes` of them at a time.
+    """Read pages on the store's threads, and give them to `take_all` here, in order, some
+    `step_bytes` of them at a time.
 
     With `targets`, large pages that need no decoding go there instead. After a page has failed no
     deeper one is begun. Returns or raises (PageFailed, for the first page that failed) after every
@@ -147,7 +151,7 @@ def fetch_all(
     begun = nbytes = 0
     came = _Came([], {}, None)
     while under_way or (left and came.error is None):
-        while left and len(under_way) * len(left[0]) < ahead and came.error is None:
+        while left and len(under_way) * len(left[0]) < READ_AHEAD and came.error is None:
             under_way.append(source.read_pool.submit(bring, begun, left[0]))
             begun += len(left.popleft())
         try:

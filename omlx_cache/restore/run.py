@@ -8,7 +8,7 @@ from omlx_cache.arrays.mlxio import Array, has_memory_of_its_own, on_host
 from omlx_cache.pages.layout import Layout
 from omlx_cache.restore.device import DeviceTargets
 from omlx_cache.restore.fallbacks import fallbacks
-from omlx_cache.restore.fetch import DEVICE_READ_AHEAD, READ_AHEAD, fetch_all
+from omlx_cache.restore.fetch import fetch_all
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import PageUse, RestorePoint
 from omlx_cache.restore.plan import PageFailed, PageRead, Plan, batches, is_direct
@@ -128,9 +128,7 @@ class Work:
         try:
             targets.take_all([read for read in left if read.use.page in held], held)
             missing = self._missing(left, held)
-            step = targets.batch_bytes // 4
-            ahead = DEVICE_READ_AHEAD if has_memory_of_its_own() else READ_AHEAD
-            fetch_all(source, missing, targets.take_all, step_bytes=step, ahead=ahead)
+            fetch_all(source, missing, targets.take_all, step_bytes=targets.batch_bytes // 4)
             return targets.arrays()
         finally:
             # What was read and not yet brought to its place is not read again.
