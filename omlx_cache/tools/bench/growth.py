@@ -2,7 +2,7 @@
 
     python -m omlx_cache.tools.bench.growth --markdown out.md --svg docs
 
-Every figure is set beside its bound, measured in turns with it. A million pages take some minutes,
+Every figure is set beside its bound, measured in turns with it. A million pages take four minutes,
 as many inodes on the disk, and a gibibyte of memory: `--pages 65536` is a small run.
 """
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from omlx_cache.tools.bench import side_child
 from omlx_cache.tools.bench.side_by_side import main
 from omlx_cache.tools.bench.side_report import Run, differing, markdown
 
@@ -48,9 +49,21 @@ def test_a_system_that_restores_something_else_is_named() -> None:
     assert differing(runs[:2]) == []
 
 
-def test_a_small_run_restores_what_the_live_cache_has(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("system", ["omlx-cache", "mlx-lm"])
+def test_a_phase_resumes_all_of_the_turn_before(system: str, tmp_path: Path) -> None:
+    live = side_child.run("live", "turns", 512, tmp_path)
+    kept = side_child.run(system, "turns", 512, tmp_path)
+    resumed = side_child.run(system, "restart", 512, tmp_path)
+    assert live["cached"] == kept["cached"] == resumed["cached"] == 512
+    assert live["logits"] == kept["logits"] == resumed["logits"]
+    nbytes = 512 * 8192
+    assert kept["kept_bytes"] >= nbytes
+    assert kept["held_bytes"] >= kept["kept_bytes"] + nbytes
+    assert resumed["kept_bytes"] < nbytes <= resumed["held_bytes"] <= resumed["peak_bytes"]
+
+
+@pytest.mark.nightly
+def test_a_small_run_restores_what_the_live_cache_has(tmp_path: Path) -> None:
     (tmp_path / "bed").mkdir()
     written = tmp_path / "out.md"
     flags = ["--tokens", "512", "--rounds", "1", "--dir", str(tmp_path / "bed")]
