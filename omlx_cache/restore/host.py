@@ -29,8 +29,8 @@ from omlx_cache_storage.page import Page, PageId, PageInfo, TensorSpec
 SEGMENT_BYTES = 4096
 """Pages of shorter pieces than this are read as a whole, and copied to their places after."""
 
-_DECODING = threading.BoundedSemaphore(2)
-"""Threads that decode at a time: MLX gives each a stream of its own, and the model needs a core."""
+DECODERS = 2
+"""Threads that decode for a restore at a time: MLX gives each a stream of its own."""
 
 
 class HostTargets:
@@ -47,6 +47,7 @@ class HostTargets:
         self._guard = threading.Condition()
         self._copying = 0
         self._closed = False
+        self._decoding = threading.BoundedSemaphore(DECODERS)
         self.filled: dict[PageId, PageInfo] = {}
         if before is not None:
             before.close()
@@ -121,7 +122,7 @@ class HostTargets:
                 for read in batch:
                     self.note(read)
             for read in encoded:
-                with _DECODING:
+                with self._decoding:
                     _decode(read, pages[read.use.page], self.plan, self._views)
                 self.note(read)
         finally:
