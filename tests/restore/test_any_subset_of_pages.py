@@ -5,8 +5,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from kit.executors import EXECUTORS, compute_on
 from kit.restoring import BLOCK, DENSE, HYBRID, TOKENS, WINDOWED, Conversation, PagedDisk
-from omlx_cache.restore import background, fetch, pending, run
 from omlx_cache.restore.queue import RestoreQueue
 
 FAMILIES = (DENSE, WINDOWED, HYBRID)
@@ -29,12 +29,9 @@ def talk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Conversation(request.param, tmp_path_factory.mktemp("cold"))
 
 
-@pytest.fixture(params=["host", "device"], autouse=True)
+@pytest.fixture(params=EXECUTORS, autouse=True)
 def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The way that a GPU goes runs on the CPU back end too."""
-    if request.param == "device":
-        for module in (background, fetch, pending, run):
-            monkeypatch.setattr(module, "on_host", lambda: False)
+    compute_on(request.param, monkeypatch)
 
 
 @EXAMPLES

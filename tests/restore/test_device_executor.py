@@ -1,16 +1,24 @@
-"""The executor for GPUs, on the CPU back end: it fills every target, whatever its batch."""
+"""The executor for GPUs, on the CPU back end: it fills every target, in little memory."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
+from kit.executors import compute_on
 from kit.plain import DIM, PlainChain, expected
+from omlx_cache.arrays.mlxio import payload_view
+from omlx_cache.pages.cold_codec import cold_encoder
 from omlx_cache.restore.device import join_on_device
+from omlx_cache.restore.fetch import READ_AHEAD
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import PageUse
 from omlx_cache.restore.plan import Geometry, PageRead, Plan, Span, Stretch
+from omlx_cache.store import READ_THREADS
+from omlx_cache.tools.bench.bed import Bed
+from omlx_cache.tools.bench.sizes import BLOCK_SIZE, Size
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tensors
 
 BLOCKS, ROOM = 5, 8
@@ -50,3 +58,61 @@ def test_every_row_of_a_batch_is_restored(batch: int, heads: int) -> None:
             assert made.shape[0] == batch
             assert np.array_equal(np.array(made)[:, :, : plan.position], right)
             assert not mx.any(made[:, :, plan.position :]).item()
+
+
+@pytest.mark.parametrize("hot", [True, False], ids=["hot", "cold"])
+def test_a_restore_takes_a_part_of_itself_beside_what_it_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hot: bool
+) -> None:
+    """A batch of pages and a group of tensors, never all of them; read ahead it has some pages."""
+    compute_on("device", monkeypatch)
+    size = Size("test", 16, 2, 64, 64 * BLOCK_SIZE, 1, 0, 0, 0)
+    bed = Bed(size, tmp_path)
+    with bed.store:
+        bed.commit(bed.filled(bed.live_arrays()))
+        assert bed.store.flush(60)
+        if hot:
+            assert peak_of(bed) < 1.2 * size.kv_bytes
+    if not hot:
+        bed = Bed(size, tmp_path, hot=False)
+        with bed.store:
+            ahead = READ_AHEAD + READ_THREADS
+            assert peak_of(bed) < (1.2 + ahead / 64) * size.kv_bytes
+
+
+def peak_of(bed: Bed) -> int:
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    with bed.restore() as session:
+        assert session.cached_tokens == bed.size.tokens
+        return mx.get_peak_memory() - before
+
+
+def test_what_is_restored_grows_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No part of a buffer is shared with another one, or with a page."""
+    compute_on("device", monkeypatch)
+    bed = Bed(Size("test", 4, 2, 64, 8 * BLOCK_SIZE, 1, 0, 0, 0), tmp_path, cold=False)
+    with bed.store:
+        bed.commit(bed.filled(bed.live_arrays()))
+        with bed.restore() as session:
+            token = mx.zeros((1, 2, 1, 64), dtype=mx.bfloat16)
+            mx.eval(token)
+            before = mx.get_active_memory()
+            mx.reset_peak_memory()
+            for cache in session.prompt_cache:
+                mx.eval(cache.update_and_fetch(token, token))
+            assert mx.get_peak_memory() - before < bed.size.kv_bytes // 8
+
+
+def test_the_writer_reads_a_copy_of_a_page_that_a_device_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compute_on("device", monkeypatch)
+    page = PlainChain(1).page(1)
+    for name in ("dense", "zstd"):
+        encode = cold_encoder(name, 0)
+        assert encode is not None
+        written = encode(page)
+        if name == "dense":
+            assert np.array_equal(payload_view(written.payload), payload_view(page.payload))
+            assert not np.shares_memory(payload_view(written.payload), payload_view(page.payload))

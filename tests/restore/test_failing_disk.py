@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.executors import EXECUTORS, compute_on
 from kit.plain import PlainChain, is_right
 from kit.restoring import PagedDisk
 from kit.storage import FaultyDisk
@@ -15,6 +16,11 @@ from omlx_cache_storage.format.names import parse_name
 
 BLOCKS = 2048
 HANDFUL = 8
+
+
+@pytest.fixture(params=EXECUTORS, autouse=True)
+def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute_on(request.param, monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,20 @@
+"""The ways of a GPU, on the CPU back end: with memory of the device's own, or with the host's."""
+
+import pytest
+
+from omlx_cache.arrays import mlxio
+from omlx_cache.pages import cold_codec, cut, encoding
+from omlx_cache.restore import background, fetch, pending, run
+
+EXECUTORS = ("host", "unified", "device")
+
+
+def compute_on(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Go the way of a GPU that shares the host's memory, `unified`, or of a `device` that does
+    not; nothing changes for `host`."""
+    if executor != "host":
+        for module in (background, cut, encoding, fetch, mlxio, pending, run):
+            monkeypatch.setattr(module, "on_host", lambda: False)
+    if executor == "device":
+        for module in (cold_codec, mlxio, run):
+            monkeypatch.setattr(module, "has_memory_of_its_own", lambda: True)
