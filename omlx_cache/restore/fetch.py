@@ -27,7 +27,7 @@ class Targets(Protocol):
     """Buffers that pages go into: `segments` is the memory that a page fills, None unless it fills
     it exactly, and `note` says that it did."""
 
-    def segments(self, read: PageRead) -> list[HostView] | None: ...
+    def segments(self, read: PageRead) -> list[memoryview] | None: ...
     def note(self, read: PageRead) -> None: ...
     def take_all(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> bool: ...
 
@@ -66,6 +66,7 @@ def _read(source: PageSource, read: PageRead, targets: Targets | None) -> Page |
             if source.reserve(meta.nbytes):
                 reserved = meta.nbytes
             elif targets is not None and direct:
+                reader.read_ahead()
                 segments = targets.segments(read)
                 if segments is not None:
                     reader.read_into(segments)

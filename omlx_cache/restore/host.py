@@ -6,25 +6,27 @@ not encoded: MLX lets the host write into arrays that the device has not used ye
 
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any
 
 import numpy as np
 
 from omlx_cache.adapters.base import PAGED
+from omlx_cache.arrays.blank import begin_zeroed
 from omlx_cache.arrays.mlxio import (
     TOKEN_AXIS,
     Array,
     HostView,
     carrier,
-    evaluate,
     host_view,
     host_views,
     payload_view,
-    zeros,
 )
 from omlx_cache.restore.decode import convert
 from omlx_cache.restore.plan import PageFailed, PageRead, Plan, Span, Stretch, batches, is_direct
 from omlx_cache_storage.errors import ForeignPage
-from omlx_cache_storage.page import Page, PageId, PageInfo, TensorSpec
+from omlx_cache_storage.interrupts import result_of
+from omlx_cache_storage.page import Page, PageId, PageInfo
 
 SEGMENT_BYTES = 4096
 """Pages of shorter pieces than this are read as a whole, and copied to their places after."""
@@ -33,41 +35,67 @@ SEGMENT_BYTES = 4096
 class HostTargets:
     """The evaluated arrays that a plan fills, and which pages are in them.
 
-    Made and filled by any thread; the arrays are handed over by `arrays` after `close`. Mutable:
-    `filled`, `_copying` and `_closed`, guarded by `_guard`, which is not held while bytes are
-    copied. Targets that a shorter plan wants alike are taken over from `before`, which it closes,
-    with what is in them.
+    Made and filled by any thread; the arrays are handed over by `arrays` after `close`. The memory
+    is zeroed on the threads of `pool`, while files are opened; who needs it first waits. Targets
+    that a shorter plan wants alike are taken over from `before`, which it closes, with what is in
+    them. Mutable: `filled`, `_copying` and `_closed`, guarded by `_guard`, which is not held while
+    bytes are copied; `_zeroing`, `_arrays` and the views of them, guarded by `_making` until
+    `_zeroing` is empty.
     """
 
-    def __init__(self, plan: Plan, *, before: "HostTargets | None" = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        pool: Executor | None = None,
+        *,
+        before: "HostTargets | None" = None,
+    ) -> None:
         self.plan = plan
         self._guard = threading.Condition()
+        self._making = threading.Lock()
         self._copying = 0
         self._closed = False
         self.filled: dict[PageId, PageInfo] = {}
+        self._views: dict[str, HostView] = {}
+        self._bytes: dict[str, memoryview] = {}
+        self._arrays: dict[str, Array] = {}
         if before is not None:
             before.close()
-        kept = {} if before is None else before._reusable(plan)
-        fresh = {name: spec for name, spec in plan.targets.items() if name not in kept}
-        self._arrays = kept | _fresh(fresh)
-        self._uneven = bool(kept)
-        filled = [name for name, array in self._arrays.items() if array.size]
-        views = host_views([self._arrays[name] for name in filled])
-        self._views = dict(zip(filled, views, strict=True))
+            self._arrays = before._reusable(plan)
+        self._uneven = bool(self._arrays)
+        self._fresh = [name for name in plan.targets if name not in self._arrays]
+        specs = [plan.targets[name] for name in self._fresh]
+        self._zeroing = begin_zeroed(specs, pool)
+        if all(share.done() for share in self._zeroing):
+            self._await_memory()
         if before is not None:
-            new = {plan.tracks[name] for name in fresh}
+            new = {plan.tracks[name] for name in self._fresh}
             for read in plan.reads:
                 info = before.filled.get(read.use.page)
                 if info is not None and not any(span.track in new for span in read.spans):
                     self.filled[read.use.page] = info
             # While a view lives, MLX copies the array that it would otherwise update in place.
-            before._views = {}
+            before._drop_views()
+
+    def _await_memory(self) -> None:
+        """Wait until the targets are there: for threads that zero them, and no disk."""
+        with self._making:
+            if not self._zeroing:
+                return
+            arrays = [array for share in self._zeroing for array in result_of(share)]
+            self._arrays |= zip(self._fresh, arrays, strict=True)
+            filled = [name for name, array in self._arrays.items() if array.size]
+            views = host_views([self._arrays[name] for name in filled])
+            self._views = dict(zip(filled, views, strict=True))
+            self._bytes = {name: _bytes_of(view) for name, view in self._views.items()}
+            self._zeroing = []
 
     def _reusable(self, plan: Plan) -> dict[str, Array]:
         """Return the arrays of growing buffers that another plan wants as they are.
 
         A window's buffers have another order at another position, and a state is valid at one.
         """
+        self._await_memory()
         growing = {read.geometry for read in plan.reads if read.use.page.group == PAGED.name}
         names = {spec.name for geometry in growing for spec in geometry.tensors}
         return {
@@ -76,18 +104,23 @@ class HostTargets:
             if name in names and plan.targets[name] == self.plan.targets[name]
         }
 
-    def segments(self, read: PageRead) -> list[HostView] | None:
+    def _drop_views(self) -> None:
+        self._views = {}
+        self._bytes = {}
+
+    def segments(self, read: PageRead) -> list[memoryview] | None:
         """Return the memory that a page fills, in payload order, or None unless it fills it
         exactly, and in pieces that are worth it. Only for who ends all its reads before the arrays
         are handed over."""
         if SEGMENT_BYTES * read.geometry.pieces > read.geometry.tensors.nbytes:
             return None
+        self._await_memory()
         starts: dict[int, int] = {}
         for span in read.spans:
             if span.track in starts or not _is_whole(span, read):
                 return None
             starts[span.track] = span.to
-        segments: list[HostView] = []
+        segments: list[memoryview] = []
         for stretch in read.geometry.stretches:
             if stretch.track not in starts:
                 return None
@@ -95,14 +128,17 @@ class HostTargets:
                 segments += self._rows(name, stretch, starts[stretch.track])
         return segments
 
-    def _rows(self, name: str, stretch: Stretch, start: int) -> list[HostView]:
-        view = self._views[name]
-        if view.shape == stretch.shape:
-            return [view.reshape(-1)]
-        outer = view.shape[0] * view.shape[1]
-        width = view.size // (outer * view.shape[TOKEN_AXIS])
-        stop = start + stretch.shape[TOKEN_AXIS]
-        return list(view.reshape(outer, -1)[:, start * width : stop * width])
+    def _rows(self, name: str, stretch: Stretch, start: int) -> list[memoryview]:
+        """Return where a page's tensor goes: all of a target, or a run in each of its rows."""
+        target = self._bytes[name]
+        shape = self._views[name].shape
+        if shape == stretch.shape:
+            return [target]
+        rows = shape[0] * shape[1]
+        row = target.nbytes // rows
+        width = row // shape[TOKEN_AXIS]
+        first, size = start * width, stretch.shape[TOKEN_AXIS] * width
+        return [target[at : at + size] for at in range(first, target.nbytes, row)]
 
     def note(self, read: PageRead) -> None:
         """Record that a page's bytes are in their places."""
@@ -118,6 +154,7 @@ class HostTargets:
 
         Raises PageFailed. An encoded page peaks at its dense size, and evaluates MLX.
         """
+        self._await_memory()
         direct: list[PageRead] = []
         encoded: list[PageRead] = []
         for read in reads:
@@ -150,17 +187,16 @@ class HostTargets:
     def arrays(self) -> dict[str, Array]:
         """Return the targets; what no page of the plan fills is zeros. Every page must be in."""
         self.close()
+        self._await_memory()
         if self._uneven:
             _clear_gaps(self.plan, self._views)
-        self._views = {}
+        self._drop_views()
         return self._arrays
 
 
-def _fresh(specs: Mapping[str, TensorSpec]) -> dict[str, Array]:
-    """Return evaluated targets, zeros."""
-    arrays = {name: zeros(spec.shape, spec.dtype) for name, spec in specs.items()}
-    evaluate(list(arrays.values()))
-    return arrays
+def _bytes_of(view: HostView) -> memoryview:
+    flat: Any = view.reshape(-1).view(np.uint8)
+    return memoryview(flat)
 
 
 def _clear_gaps(plan: Plan, views: Mapping[str, HostView]) -> None:

@@ -135,20 +135,27 @@ class FileSystem:
         """Read up to `length` bytes at `offset`."""
         return os.pread(fd, length, offset)
 
+    def read_ahead(self, fd: int, offset: int, length: int) -> None:
+        """Ask the system to begin reading; it need not, and nothing is said of errors."""
+        if hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
+
     def read_into(self, fd: int, offset: int, buffers: Sequence[Buffer]) -> int:
         """Fill the buffers one after the other from `offset`; return how many bytes came."""
-        views = [memoryview(b).cast("B") for b in buffers if memoryview(b).nbytes]
+        views = [memoryview(buffer) for buffer in buffers]
+        wanted = sum([view.nbytes for view in views])
         total = 0
         start = 0
-        while start < len(views):
-            batch = views[start : start + IOV_LIMIT]
-            came = os.preadv(fd, batch, offset + total)
+        while total < wanted:
+            came = os.preadv(fd, views[start : start + IOV_LIMIT], offset + total)
             if came == 0:
                 break
             total += came
-            start, rest = _advance(views, start, came)
-            if rest is not None:
-                views[start] = rest
+            if total < wanted:
+                start, rest = _advance(views, start, came)
+                if rest is not None:
+                    views[start] = rest
         return total
 
     def set_times(self, path: StrPath, time_ns: int) -> None:
@@ -201,4 +208,4 @@ def _advance(views: list[memoryview], start: int, came: int) -> tuple[int, memor
     while start < len(views) and came >= views[start].nbytes:
         came -= views[start].nbytes
         start += 1
-    return start, views[start][came:] if came and start < len(views) else None
+    return start, views[start].cast("B")[came:] if came and start < len(views) else None

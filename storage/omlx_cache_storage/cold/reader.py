@@ -18,6 +18,9 @@ from omlx_cache_storage.format.wrapping import is_wrapped, unwrap_payload, unwra
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer
 
+CHECKED_BYTES = 512 * 1024
+"""Read and then checked at a time: what a core's own cache still holds of it."""
+
 
 class PageReader:
     """An open page file whose header was checked; valid inside `ColdTier.reading`.
@@ -42,6 +45,10 @@ class PageReader:
                 f"{self._offset + self._stored.nbytes}"
             )
 
+    def read_ahead(self) -> None:
+        """Let the system read the payload into its file cache meanwhile, where it can be asked."""
+        self._fs.read_ahead(self._fd, self._offset, self._stored.nbytes)
+
     def read_into(self, pieces: Sequence[Buffer]) -> None:
         """Fill the pieces, payload order, with the whole payload and verify it.
 
@@ -62,15 +69,40 @@ class PageReader:
             start += view.nbytes
 
     def _fill(self, pieces: Sequence[Buffer]) -> None:
-        came = self._fs.read_into(self._fd, self._offset, pieces)
+        came = 0
+        digest = PayloadDigest()
+        for batch, nbytes in _batches(pieces):
+            read = self._fs.read_into(self._fd, self._offset + came, batch)
+            came += read
+            if read != nbytes:
+                break
+            for piece in batch:
+                digest.update(piece)
         if came != self._stored.nbytes:
             raise CorruptPage(f"{self._file}: {came} of {self._stored.nbytes} payload bytes")
-        digest = PayloadDigest()
-        for piece in pieces:
-            digest.update(piece)
         if digest.text() != self._checksum:
             raise CorruptPage(f"{self._file}: the payload does not match its checksum")
         self.was_read = True
+
+
+def _batches(pieces: Sequence[Buffer]) -> Iterator[tuple[list[memoryview], int]]:
+    """Yield the pieces' bytes in order, some `CHECKED_BYTES` at a time, and how many they are."""
+    batch: list[memoryview] = []
+    total = 0
+    for piece in pieces:
+        view = memoryview(piece)
+        if view.nbytes > CHECKED_BYTES:
+            view = view.cast("B")
+            while view.nbytes > CHECKED_BYTES - total:
+                yield [*batch, view[: CHECKED_BYTES - total]], CHECKED_BYTES
+                view, batch, total = view[CHECKED_BYTES - total :], [], 0
+        batch.append(view)
+        total += view.nbytes
+        if total >= CHECKED_BYTES:
+            yield batch, total
+            batch, total = [], 0
+    if batch:
+        yield batch, total
 
 
 @contextlib.contextmanager
