@@ -6,13 +6,16 @@ interpreter's lock, and `mx.clear_cache` holds that lock while it waits for all 
 whose model is fed meanwhile stands still for ever.
 
 A small array of bytes is copied from NumPy's memory, which has anything in it: MLX does that on the
-spot, without its stream's thread. Large ones are zeroed by several threads, each of which has a
-stream of its own: one core writes new memory at a fraction of what the machine can.
+spot, without its stream's thread. Large ones are zeroed by several streams: one core writes new
+memory at a fraction of what the machine can. The memory is still allocated by the thread that asks,
+since the system's allocator keeps what other threads had for those.
 """
 
 import os
+import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor, Future
+from functools import cache
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -21,9 +24,19 @@ from omlx_cache.arrays.mlxio import Array, carrier, evaluate, on_host, zeros
 from omlx_cache_storage.page import TensorSpec
 
 SMALL_BYTES = 256 * 1024
-SHARE_BYTES = 8 << 20
-"""What is worth a thread: zeroing it takes a millisecond or more, and waking one a fraction."""
-SHARES = min(4, os.cpu_count() or 1)
+SHARED_BYTES = 8 << 20
+"""What several streams zero: less takes one of them a millisecond, and waking more a fraction."""
+STREAMS = min(4, os.cpu_count() or 1)
+
+_dispatching = threading.Lock()
+"""Held while tasks are given to the shared streams, which MLX leaves to their user to guard."""
+
+
+class Zeros(NamedTuple):
+    """Zeros that may still be written: `evaluate` waits for them, on any thread."""
+
+    arrays: list[Array]
+    ready: bool
 
 
 def blank_arrays(specs: Mapping[str, TensorSpec]) -> dict[str, Array]:
@@ -36,39 +49,29 @@ def blank_arrays(specs: Mapping[str, TensorSpec]) -> dict[str, Array]:
     return arrays
 
 
-def begin_zeroed(specs: Sequence[TensorSpec], pool: Executor | None) -> list["Future[list[Array]]"]:
-    """Begin to make evaluated zeros that own their memory; their futures together have all, in
-    order.
+def begin_zeros(specs: Sequence[TensorSpec]) -> Zeros:
+    """Begin to make zeros that own their memory, and return; callable from any thread.
 
-    Callable from any thread. Large ones are made on the pool's threads, which should wait for no
-    disk; small ones, those of a GPU and those without a pool are there when this returns.
+    Few bytes, and those of a GPU, are there when this returns.
     """
-    if pool is None or not on_host() or sum(spec.nbytes for spec in specs) < SHARE_BYTES:
-        made: Future[list[Array]] = Future()
-        made.set_result(_zeroed(specs))
-        return [made]
-    return [pool.submit(_zeroed, share) for share in _shares(specs)]
+    if not on_host() or sum(spec.nbytes for spec in specs) < SHARED_BYTES:
+        arrays = [zeros(spec.shape, spec.dtype) for spec in specs]
+        evaluate(arrays)
+        return Zeros(arrays, ready=True)
+    with _dispatching:
+        streams = _streams()
+        arrays = [
+            zeros(spec.shape, spec.dtype, streams[number % len(streams)])
+            for number, spec in enumerate(specs)
+        ]
+        mx.async_eval(arrays)
+    return Zeros(arrays, ready=False)
 
 
-def _zeroed(specs: Sequence[TensorSpec]) -> list[Array]:
-    # MLX evaluates an array on the thread that asked for it.
-    arrays = [zeros(spec.shape, spec.dtype) for spec in specs]
-    evaluate(arrays)
-    return arrays
-
-
-def _shares(specs: Sequence[TensorSpec]) -> list[list[TensorSpec]]:
-    """Divide arrays into about equal shares for threads, one at least."""
-    size = max(-(-sum(spec.nbytes for spec in specs) // SHARES), SHARE_BYTES)
-    shares: list[list[TensorSpec]] = [[]]
-    nbytes = 0
-    for spec in specs:
-        if nbytes >= size:
-            shares.append([])
-            nbytes = 0
-        shares[-1].append(spec)
-        nbytes += spec.nbytes
-    return shares
+@cache
+def _streams() -> list[Any]:
+    """Return the process's streams for zeros: MLX gives each a thread, which stays."""
+    return [mx.new_thread_unsafe_stream(mx.cpu) for _ in range(STREAMS)]
 
 
 def blank_bytes(nbytes: int) -> Array:

@@ -118,9 +118,9 @@ def _unsigned(array: Array) -> Any:
     return _DTYPES[f"U{array.itemsize * 8}"]
 
 
-def zeros(shape: Sequence[int], dtype: str) -> Array:
+def zeros(shape: Sequence[int], dtype: str, stream: Any = None) -> Array:
     """Return a lazy array of zeros that owns its buffer once evaluated."""
-    return mx.zeros(tuple(shape), dtype=_DTYPES[dtype])
+    return mx.zeros(tuple(shape), dtype=_DTYPES[dtype], stream=stream)
 
 
 def allocate_payload(nbytes: int) -> Array:

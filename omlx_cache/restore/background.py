@@ -183,7 +183,7 @@ class Reading:
             if self._closed:
                 return
             if self._fill:
-                self.targets = HostTargets(plan, self.walk.source.copy_pool, before=self.targets)
+                self.targets = HostTargets(plan, before=self.targets)
             filled = {} if self.targets is None else self.targets.filled
             here = [read for read in plan.reads if read.use.page in self.arrived]
             missing = [

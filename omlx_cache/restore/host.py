@@ -6,18 +6,18 @@ not encoded: MLX lets the host write into arrays that the device has not used ye
 
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
 
 from omlx_cache.adapters.base import PAGED
-from omlx_cache.arrays.blank import begin_zeroed
+from omlx_cache.arrays.blank import begin_zeros
 from omlx_cache.arrays.mlxio import (
     TOKEN_AXIS,
     Array,
     HostView,
     carrier,
+    evaluate,
     host_view,
     host_views,
     payload_view,
@@ -25,7 +25,6 @@ from omlx_cache.arrays.mlxio import (
 from omlx_cache.restore.decode import convert
 from omlx_cache.restore.plan import PageFailed, PageRead, Plan, Span, Stretch, batches, is_direct
 from omlx_cache_storage.errors import ForeignPage
-from omlx_cache_storage.interrupts import result_of
 from omlx_cache_storage.page import Page, PageId, PageInfo
 
 SEGMENT_BYTES = 4096
@@ -35,21 +34,15 @@ SEGMENT_BYTES = 4096
 class HostTargets:
     """The evaluated arrays that a plan fills, and which pages are in them.
 
-    Made and filled by any thread; the arrays are handed over by `arrays` after `close`. The memory
-    is zeroed on the threads of `pool`, while files are opened; who needs it first waits. Targets
-    that a shorter plan wants alike are taken over from `before`, which it closes, with what is in
-    them. Mutable: `filled`, `_copying` and `_closed`, guarded by `_guard`, which is not held while
-    bytes are copied; `_zeroing`, `_arrays` and the views of them, guarded by `_making` until
-    `_zeroing` is empty.
+    Made and filled by any thread; the arrays are handed over by `arrays` after `close`. Their
+    memory is zeroed while files are opened: who needs it first waits. Targets that a shorter plan
+    wants alike are taken over from `before`, which it closes, with what is in them. Mutable:
+    `filled`, `_copying` and `_closed`, guarded by `_guard`, which is not held while bytes are
+    copied; `_ready`, and until it is true `_zeros`, `_arrays`, `_views` and `_bytes`, guarded by
+    `_making`.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        pool: Executor | None = None,
-        *,
-        before: "HostTargets | None" = None,
-    ) -> None:
+    def __init__(self, plan: Plan, *, before: "HostTargets | None" = None) -> None:
         self.plan = plan
         self._guard = threading.Condition()
         self._making = threading.Lock()
@@ -64,9 +57,9 @@ class HostTargets:
             self._arrays = before._reusable(plan)
         self._uneven = bool(self._arrays)
         self._fresh = [name for name in plan.targets if name not in self._arrays]
-        specs = [plan.targets[name] for name in self._fresh]
-        self._zeroing = begin_zeroed(specs, pool)
-        if all(share.done() for share in self._zeroing):
+        self._ready = False
+        self._zeros = begin_zeros([plan.targets[name] for name in self._fresh])
+        if self._zeros.ready:
             self._await_memory()
         if before is not None:
             new = {plan.tracks[name] for name in self._fresh}
@@ -78,17 +71,18 @@ class HostTargets:
             before._drop_views()
 
     def _await_memory(self) -> None:
-        """Wait until the targets are there: for threads that zero them, and no disk."""
+        """Wait until the targets are there: for cores that zero them, and no disk."""
         with self._making:
-            if not self._zeroing:
+            if self._ready:
                 return
-            arrays = [array for share in self._zeroing for array in result_of(share)]
-            self._arrays |= zip(self._fresh, arrays, strict=True)
+            evaluate(self._zeros.arrays)
+            self._arrays |= zip(self._fresh, self._zeros.arrays, strict=True)
             filled = [name for name, array in self._arrays.items() if array.size]
             views = host_views([self._arrays[name] for name in filled])
             self._views = dict(zip(filled, views, strict=True))
             self._bytes = {name: _bytes_of(view) for name, view in self._views.items()}
-            self._zeroing = []
+            self._zeros.arrays.clear()
+            self._ready = True
 
     def _reusable(self, plan: Plan) -> dict[str, Array]:
         """Return the arrays of growing buffers that another plan wants as they are.

@@ -235,9 +235,7 @@ def _finish(reading: Reading, *, came: bool) -> Restored:
                 targets = reading.targets
                 # Past the deadline the reading's own were closed, whatever is left to go in.
                 if targets is None or targets.plan is not plan or not came:
-                    targets = reading.targets = HostTargets(
-                        plan, walk.source.copy_pool, before=targets
-                    )
+                    targets = reading.targets = HostTargets(plan, before=targets)
                 left = [read for read in plan.reads if read.use.page not in targets.filled]
                 fill_from(walk.source, targets, left, memory.pages)
                 arrays = targets.arrays()

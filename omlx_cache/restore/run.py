@@ -111,7 +111,7 @@ class Work:
     def _fill(
         self, source: PageSource, plan: Plan, held: Mapping[PageId, Page]
     ) -> dict[str, Array]:
-        targets = self.targets = HostTargets(plan, source.copy_pool, before=self.targets)
+        targets = self.targets = HostTargets(plan, before=self.targets)
         left = [read for read in plan.reads if read.use.page not in targets.filled]
         fill_from(source, targets, [r for r in left if r.use.page in held], held)
         missing = [read for read in left if read.use.page not in held]
