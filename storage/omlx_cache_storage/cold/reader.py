@@ -46,8 +46,10 @@ class PageReader:
             )
 
     def read_ahead(self) -> None:
-        """Let the system read the payload into its file cache meanwhile, where it can be asked."""
-        self._fs.read_ahead(self._fd, self._offset, self._stored.nbytes)
+        """Let the system bring a large payload into its file cache meanwhile; a small one comes
+        with the first read."""
+        if self._stored.nbytes > CHECKED_BYTES:
+            self._fs.read_ahead(self._fd, self._offset, self._stored.nbytes)
 
     def read_into(self, pieces: Sequence[Buffer]) -> None:
         """Fill the pieces, payload order, with the whole payload and verify it.

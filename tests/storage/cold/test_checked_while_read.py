@@ -1,0 +1,76 @@
+"""A page is checked part by part while it is read, however its memory is divided."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kit.storage import Story, bytes_of, files_in
+from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.reader import CHECKED_BYTES
+from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.errors import CorruptPage
+from omlx_cache_storage.page import Buffer
+
+NBYTES = 3 * CHECKED_BYTES + 4321
+
+
+class CountingDisk(FileSystem):
+    """Notes how many bytes are asked for at a time."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def read_into(self, fd: int, offset: int, buffers: Sequence[Buffer]) -> int:
+        self.asked.append(sum(memoryview(buffer).nbytes for buffer in buffers))
+        return super().read_into(fd, offset, buffers)
+
+
+def _written(directory: Path) -> tuple[Story, CountingDisk, ColdTier]:
+    story, disk = Story(nbytes=NBYTES), CountingDisk()
+    tier = ColdTier(directory, 1 << 30, fs=disk)
+    tier.open()
+    assert tier.write(story.page(1), 10**18, story.document) == "written"
+    return story, disk, tier
+
+
+def _divided(sizes: Sequence[int]) -> list[bytearray]:
+    pieces = [bytearray(size) for size in sizes]
+    return [*pieces, bytearray(NBYTES - sum(sizes))]
+
+
+@pytest.mark.parametrize("sizes", [[], [CHECKED_BYTES], [CHECKED_BYTES + 1], [100] * 20])
+def test_no_more_is_read_at_a_time_than_a_core_keeps(tmp_path: Path, sizes: list[int]) -> None:
+    story, disk, tier = _written(tmp_path)
+    pieces = _divided(sizes)
+    with tier.reading(story.id(1)) as reader:
+        reader.read_into(pieces)
+    assert b"".join(pieces) == bytes_of(story.page(1))
+    assert sum(disk.asked) == NBYTES
+    assert max(disk.asked) <= CHECKED_BYTES
+    assert len(disk.asked) <= 5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_division_of_the_memory_gets_the_same_bytes(tmp_path: Path, seed: int) -> None:
+    story, _, tier = _written(tmp_path)
+    drawn = Random(seed)
+    sizes: list[int] = []
+    while sum(sizes) < NBYTES // 2:
+        sizes.append(drawn.choice([0, 1, drawn.randrange(70_000), drawn.randrange(800_000)]))
+    pieces = _divided(sizes)
+    with tier.reading(story.id(1)) as reader:
+        reader.read_into(pieces)
+    assert b"".join(pieces) == bytes_of(story.page(1))
+
+
+@pytest.mark.parametrize("at", [0, CHECKED_BYTES - 1, CHECKED_BYTES, NBYTES - 1])
+def test_a_flipped_bit_is_found_in_whichever_part_it_is(tmp_path: Path, at: int) -> None:
+    story, _, tier = _written(tmp_path)
+    (path,) = files_in(tmp_path)
+    raw = bytearray(path.read_bytes())
+    raw[at - NBYTES] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(CorruptPage), tier.reading(story.id(1)) as reader:
+        reader.read_into(_divided([30_000] * 10))
