@@ -30,7 +30,6 @@ class AskedDisk(FileSystem):
 
 
 @pytest.mark.parametrize("hot_bytes", ["0", "256MiB"])
-@pytest.mark.parametrize("hot_bytes", ["0", "256MiB"])
 def test_every_large_page_is_asked_for_before_it_is_read(tmp_path: Path, hot_bytes: str) -> None:
     chain = PlainChain(BLOCKS, LARGE)
     with chain.open(tmp_path) as store:
