@@ -20,6 +20,8 @@ from omlx_cache_storage.page import Buffer
 
 CHECKED_BYTES = 512 * 1024
 """Read and then checked at a time: what a core's own cache still holds of it."""
+AHEAD_BYTES = 256 * 1024
+"""Smaller payloads are not asked for ahead: that costs as much as what it saves."""
 
 
 class PageReader:
@@ -48,7 +50,7 @@ class PageReader:
     def read_ahead(self) -> None:
         """Let the system bring a large payload into its file cache meanwhile; a small one comes
         with the first read."""
-        if self._stored.nbytes > CHECKED_BYTES:
+        if self._stored.nbytes >= AHEAD_BYTES:
             self._fs.read_ahead(self._fd, self._offset, self._stored.nbytes)
 
     def read_into(self, pieces: Sequence[Buffer]) -> None:
