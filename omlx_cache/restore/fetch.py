@@ -63,7 +63,6 @@ def _read(source: PageSource, read: PageRead, targets: Targets | None) -> Page |
                 # Sound, and no misfit: a fuller one, which covers other tokens, took its place.
                 raise PageUnreadable("the page was replaced since it was looked up")
             direct = is_direct(read, meta)
-            reader.read_ahead()
             if source.reserve(meta.nbytes):
                 reserved = meta.nbytes
             elif targets is not None and direct:

@@ -115,9 +115,6 @@ class OpenPage(Protocol):
     @property
     def meta(self) -> PageMeta: ...
 
-    def read_ahead(self) -> None:
-        """Ask for the payload to be fetched, and return: for who is not ready to take it yet."""
-
     def read_into(self, pieces: Sequence[Buffer]) -> None:
         """Fill the pieces with the whole payload and verify it; raises PageError."""
 

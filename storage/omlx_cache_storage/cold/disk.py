@@ -135,12 +135,6 @@ class FileSystem:
         """Read up to `length` bytes at `offset`."""
         return os.pread(fd, length, offset)
 
-    def read_ahead(self, fd: int, offset: int, length: int) -> None:
-        """Ask the system to begin reading; it need not, and nothing is said of errors."""
-        if hasattr(os, "posix_fadvise"):
-            with contextlib.suppress(OSError):
-                os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
-
     def read_into(self, fd: int, offset: int, buffers: Sequence[Buffer]) -> int:
         """Fill the buffers one after the other from `offset`; return how many bytes came."""
         views = [memoryview(buffer) for buffer in buffers]

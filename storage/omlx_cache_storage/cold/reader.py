@@ -20,8 +20,6 @@ from omlx_cache_storage.page import Buffer
 
 CHECKED_BYTES = 512 * 1024
 """Read and then checked at a time: what a core's own cache still holds of it."""
-AHEAD_BYTES = 256 * 1024
-"""Smaller payloads are not asked for ahead: that costs as much as what it saves."""
 
 
 class PageReader:
@@ -46,12 +44,6 @@ class PageReader:
                 f"{self._file} has {size} bytes, its header says "
                 f"{self._offset + self._stored.nbytes}"
             )
-
-    def read_ahead(self) -> None:
-        """Let the system bring a large payload into its file cache meanwhile; a small one comes
-        with the first read."""
-        if self._stored.nbytes >= AHEAD_BYTES:
-            self._fs.read_ahead(self._fd, self._offset, self._stored.nbytes)
 
     def read_into(self, pieces: Sequence[Buffer]) -> None:
         """Fill the pieces, payload order, with the whole payload and verify it.
