@@ -17,8 +17,18 @@ from omlx_cache.pages.tensors import tags_of
 from omlx_cache.restore.columns import Piece, columns_of, in_order
 from omlx_cache.restore.decode import convert, converted
 from omlx_cache.restore.decode_columns import decode_joined
-from omlx_cache.restore.plan import PageFailed, PageRead, Plan, Span, Stretch, batches, is_direct
-from omlx_cache.restore.takeover import gaps, reusable, still_filled
+from omlx_cache.restore.plan import (
+    PageFailed,
+    PageRead,
+    Plan,
+    Span,
+    Stretch,
+    batches,
+    gaps,
+    is_direct,
+    reusable,
+    still_filled,
+)
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import ITEM_BYTES, Page, PageId, PageInfo, PageMeta, TensorSpec
 

@@ -22,8 +22,18 @@ from omlx_cache.arrays.mlxio import (
 )
 from omlx_cache.restore.decode import convert
 from omlx_cache.restore.numpy_decode import decode_into
-from omlx_cache.restore.plan import PageFailed, PageRead, Plan, Span, Stretch, batches, is_direct
-from omlx_cache.restore.takeover import gaps, reusable, still_filled
+from omlx_cache.restore.plan import (
+    PageFailed,
+    PageRead,
+    Plan,
+    Span,
+    Stretch,
+    batches,
+    gaps,
+    is_direct,
+    reusable,
+    still_filled,
+)
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import Page, PageId, PageInfo
 

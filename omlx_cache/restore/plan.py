@@ -1,14 +1,14 @@
 """What goes where in a restore: decided first, executed after by whichever executor suits."""
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count, groupby, takewhile
 from math import prod
 from typing import NamedTuple
 
-from omlx_cache.adapters.base import GroupSpec, Phase, Ranges
+from omlx_cache.adapters.base import PAGED, GroupSpec, Phase, Ranges
 from omlx_cache.arrays.mlxio import TOKEN_AXIS
 from omlx_cache.codecs import Codec
 from omlx_cache.pages.layout import Leaf
@@ -24,6 +24,7 @@ from omlx_cache_storage.errors import ForeignPage, PageError
 from omlx_cache_storage.page import (
     GEOMETRIES,
     PageId,
+    PageInfo,
     PageMeta,
     Tensors,
     TensorSpec,
@@ -196,6 +197,52 @@ def _continues(before: PageRead, read: PageRead) -> bool:
             for last, span in zip(before.spans, read.spans, strict=True)
         )
     )
+
+
+def reusable(before: Plan, plan: Plan) -> set[str]:
+    """Return the growing buffers that both plans want alike.
+
+    A window's buffers have another order at another position, and a state is valid at one.
+    """
+    growing = {read.geometry for read in plan.reads if read.use.page.group == PAGED.name}
+    names = {spec.name for geometry in growing for spec in geometry.tensors}
+    return {name for name in names if before.targets.get(name) == plan.targets[name]}
+
+
+def still_filled(
+    filled: Mapping[PageId, PageInfo], plan: Plan, fresh: Collection[str]
+) -> dict[PageId, PageInfo]:
+    """Return the pages of a plan that are in the buffers taken over, and go to no fresh one."""
+    new = {plan.tracks[name] for name in fresh}
+    return {
+        read.use.page: filled[read.use.page]
+        for read in plan.reads
+        if read.use.page in filled and not any(span.track in new for span in read.spans)
+    }
+
+
+def gaps(plan: Plan) -> dict[str, list[slice]]:
+    """Return by target where no page of a plan puts a token: room to grow must not show what a
+    longer plan put there."""
+    filled: dict[int, list[Span]] = {}
+    for read in plan.reads:
+        for span in read.spans:
+            filled.setdefault(span.track, []).append(span)
+    found = {track: _gaps(spans) for track, spans in filled.items()}
+    return {name: found.get(track, [slice(None)]) for name, track in plan.tracks.items()}
+
+
+def _gaps(spans: Sequence[Span]) -> list[slice]:
+    """Return where the tensors of a track have no token, the room behind them included."""
+    between = []
+    at = 0
+    for span in sorted(spans, key=lambda span: span.to):
+        if span.hi < 0:
+            return []
+        if at < span.to:
+            between.append(slice(at, span.to))
+        at = max(at, span.to + span.hi - span.lo)
+    return [*between, slice(at, None)]
 
 
 def is_direct(read: PageRead, meta: PageMeta) -> bool:
