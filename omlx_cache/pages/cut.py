@@ -25,7 +25,8 @@ from omlx_cache_storage.page import TensorSpec
 DEVICE_BATCH_BYTES = 256 << 20
 """How much of several pages a GPU joins at once: it is twice in memory for a moment."""
 
-_NOTHING = mx.zeros((0,), dtype=mx.uint8)
+_NOTHING = mx.array([], dtype=mx.uint8)
+"""Not lazy: what is made on one thread cannot be evaluated on another."""
 
 
 class Cutter:

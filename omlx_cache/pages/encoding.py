@@ -32,7 +32,8 @@ HOST_RUN_BYTES = 4 << 20
 DEVICE_RUN_BYTES = 1 << 30
 """How much of a run of pages is encoded before its payloads are made."""
 
-_NOTHING = mx.zeros((0,), dtype=mx.uint8)
+_NOTHING = mx.array([], dtype=mx.uint8)
+"""Not lazy: what is made on one thread cannot be evaluated on another."""
 
 
 def codecs_for(meta: PageMeta, policy: CodecPolicy) -> Mapping[str, Codec]:

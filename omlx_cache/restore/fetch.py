@@ -77,7 +77,8 @@ def _read(source: PageSource, read: PageRead, targets: Targets | None) -> Page |
                     reader.read_into(segments)
                     targets.note(read)
                     return None
-            lasting = bool(reserved) or targets is None
+            # What is to be decoded is MLX's to read too.
+            lasting = bool(reserved) or targets is None or not direct
             payload, view = _memory(meta.nbytes, lasting=lasting)
             reader.read_into([view])
         page = Page(meta, on_device(payload) if lasting else payload)

@@ -13,7 +13,7 @@ def compute_on(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Go the way of a GPU that shares the host's memory, `unified`, or of a `device` that does
     not; nothing changes for `host`."""
     if executor != "host":
-        for module in (background, cut, encoding, fetch, mlxio, pending, run):
+        for module in (background, cut, encoding, fetch, pending, run):
             monkeypatch.setattr(module, "on_host", lambda: False)
     if executor == "device":
         for module in (cold_codec, mlxio, run):

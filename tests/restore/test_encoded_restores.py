@@ -11,6 +11,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from kit.executors import EXECUTORS, compute_on
 from omlx_cache.arrays.mlxio import host_view
 from omlx_cache.restore import columns, decode, decode_columns, host, run
 from omlx_cache.restore.columns import Columns
@@ -54,6 +55,25 @@ def stack() -> Iterator[ExitStack]:
 
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "on_host", lambda: False)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("codec", CODECS)
+def test_encoded_pages_come_from_the_disk_where_no_memory_is_free_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str, executor: str
+) -> None:
+    bed = Bed(sized(3), tmp_path, codec=codec)
+    with bed.store:
+        bed.commit(bed.filled(bed.live_arrays()))
+        assert bed.store.flush(60)
+        with bed.restore() as session:
+            hot = [host_view(c.keys).copy() for c in session.prompt_cache]
+    compute_on(executor, monkeypatch)
+    bed = Bed(sized(3), tmp_path, codec=codec, hot=False)
+    with bed.store, bed.restore() as session:
+        tokens = BLOCKS * BLOCK_SIZE
+        for kept, cache in zip(hot, session.prompt_cache, strict=True):
+            assert np.array_equal(kept[:, :, :tokens], host_view(cache.keys)[:, :, :tokens])
 
 
 @pytest.mark.parametrize("spoiled", [(), (0,), (1, 2), (3,)], ids=str)
