@@ -26,9 +26,9 @@ GROUP_SIZES = (64, 32)
 """Preferred first. 128 saves 2 % more bytes and costs accuracy on outlier channels."""
 
 _INFINITIES = {
-    mx.float16: (mx.uint16, 0x7C00),
-    mx.bfloat16: (mx.uint16, 0x7F80),
-    mx.float32: (mx.uint32, 0x7F80_0000),
+    mx.float16: (mx.uint16, mx.int16, 0x7C00),
+    mx.bfloat16: (mx.uint16, mx.int16, 0x7F80),
+    mx.float32: (mx.uint32, mx.int32, 0x7F80_0000),
 }
 """The bits of infinity, as an integer: what is larger without its sign is a NaN."""
 
@@ -94,12 +94,16 @@ def _identity(bits: int, group_size: int) -> CodecIdentity:
 
 
 def _all_finite(x: mx.array) -> mx.array:
-    """Return a lazy bool; thirteen times as fast as `isfinite` on MLX's CPU."""
+    """Return a lazy bool: two maxima and nothing in between, many times as fast as `isfinite`.
+
+    As unsigned integers the negative values are the largest ones, as signed integers the others.
+    """
     if not x.size:
         return mx.array(True)
-    bits, infinity = _INFINITIES[x.dtype]
-    magnitudes = x.view(bits) & mx.array((1 << 8 * x.itemsize - 1) - 1, dtype=bits)
-    return mx.max(magnitudes) < mx.array(infinity, dtype=bits)
+    unsigned, signed, infinity = _INFINITIES[x.dtype]
+    negative = infinity | 1 << 8 * x.itemsize - 1
+    below = mx.max(x.view(unsigned)) < mx.array(negative, dtype=unsigned)
+    return below & (mx.max(x.view(signed)) < mx.array(infinity, dtype=signed))
 
 
 def _supports_dtype(dtype: mx.Dtype) -> Support:

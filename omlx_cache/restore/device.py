@@ -51,12 +51,13 @@ class DeviceTargets:
         self.plan = plan
         self.batch_bytes = max(1, plan.nbytes // SHARE)
         self.filled: dict[PageId, PageInfo] = {}
-        self._together = max(1, len(plan.targets) // SHARE)
         self._groups: dict[Names, Array] = {}
         self._whole: dict[str, Array] = {}
         self._aside: list[tuple[PageRead, Page]] = []
         self._uneven = False
-        if before is not None and before._together == self._together:
+        if before is not None:
+            # So that its groups are those of this plan too.
+            self.batch_bytes = before.batch_bytes
             names = reusable(before.plan, plan)
             self._groups = {g: rows for g, rows in before._groups.items() if names.issuperset(g)}
             self._uneven = bool(self._groups)
@@ -107,8 +108,10 @@ class DeviceTargets:
                 joined = _joined(stretch, span, payloads)
                 each = joined.shape[0] // len(stretch.names)
                 stop = span.to + joined.shape[1]
-                for index in range(0, len(stretch.names), self._together):
-                    names = stretch.names[index : index + self._together]
+                nbytes = self.plan.targets[stretch.names[0]].nbytes
+                together = max(1, self.batch_bytes // nbytes)
+                for index in range(0, len(stretch.names), together):
+                    names = stretch.names[index : index + together]
                     target = self._group(names)
                     target[:, span.to : stop] = joined[index * each : (index + len(names)) * each]
                     changed.append(target)
