@@ -9,13 +9,14 @@ from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 
 from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.arrays.mlxio import architecture, check_packing
-from omlx_cache.codecs import CodecPolicy
+from omlx_cache.codecs import CODEC_NAMES, CodecPolicy
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.snapshots import SnapshotPolicy, StridePolicy
 from omlx_cache.identity.fingerprint import adapter_identity, fingerprint_model
 from omlx_cache.identity.namespace import Namespace, make_namespace
 from omlx_cache.identity.salt import salt_digest
 from omlx_cache.pages.layout import layout_of
+from omlx_cache.pages.warming import warm_codecs
 from omlx_cache.restore.boundaries import Boundaries
 from omlx_cache.scope import Scope, unsupported
 from omlx_cache.settings import CacheSettings
@@ -41,8 +42,8 @@ class ScopeOptions(TypedDict, total=False):
 class Scopes:
     """What a model, its adapter, the kind of its caches and a salt are to a store.
 
-    Evaluates samples of the weights, once; they must not change while the object lives. What the
-    arguments mean is said by `PrefixCache`.
+    Evaluates samples of the weights, once; they must not change while the object lives. On a GPU it
+    compiles the kernels of the store's codecs. What the arguments mean is said by `PrefixCache`.
     """
 
     def __init__(
@@ -76,6 +77,9 @@ class Scopes:
         self._codec = _stored_codec(store.settings, codec_policy)
         self._use(make_cache or (lambda: make_prompt_cache(model)))
         store.add_label(self._label)
+        if self.unsupported_reason is None:
+            policies = [self.codec_policy, *_cold_policies(store.settings)]
+            warm_codecs(model, self._make_cache, policies)
 
     def _use(self, make_cache: Callable[[], list[Any]]) -> None:
         self.unsupported_reason: str | None = None
@@ -178,3 +182,8 @@ def _stored_codec(settings: CacheSettings, policy: CodecPolicy | None) -> str:
     if settings.cold_codec in ("dense", "zstd"):
         return codec
     return f"{codec}, cold {settings.cold_codec}"
+
+
+def _cold_policies(settings: CacheSettings) -> list[CodecPolicy]:
+    """Return what the writer encodes pages with; nothing for a form that MLX has no part in."""
+    return [CodecPolicy(name) for name in CODEC_NAMES if name == settings.cold_codec]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .identity import CodecIdentity, parse_identity
     from .names import CODEC_NAMES, CodecName, check_codec_name
     from .policy import CodecPolicy, LayerCodecs, LayerShape
-    from .registry import choose_pair, codec_for, codec_named, warm_up
+    from .registry import choose_pair, codec_for, codec_named, is_compiled, warm_up
     from .turbo import TurboCodec
 
 _HOME = {
@@ -38,6 +38,7 @@ _HOME = {
     "choose_pair": "registry",
     "codec_for": "registry",
     "codec_named": "registry",
+    "is_compiled": "registry",
     "warm_up": "registry",
     "TurboCodec": "turbo",
 }
@@ -60,6 +61,7 @@ __all__ = [
     "choose_pair",
     "codec_for",
     "codec_named",
+    "is_compiled",
     "join_parts",
     "parse_identity",
     "slice_parts",

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from . import turbo_fused
 from .affine import GROUP_SIZES, AffineCodec
 from .codec import Codec
 from .dense import DenseCodec
@@ -63,11 +64,15 @@ def codec_named(text: str) -> Codec:
 def warm_up(codec: Codec, dim: int, dtype: mx.Dtype) -> None:
     """Encode and decode one token now; evaluates MLX and may block for seconds the first time.
 
-    On CUDA, MLX compiles some kernels at first use (14 s were seen for TurboQuant) and keeps them
-    on disk. Call this where waiting is expected, not in a request.
+    MLX keeps what it compiled on the disk. Call this where waiting is expected, not in a request.
     """
     parts = codec.encode(mx.ones((1, 1, 1, dim), dtype))
     mx.eval(codec.decode(parts, dtype))
+
+
+def is_compiled(name: CodecName) -> bool:
+    """True when MLX compiles kernels for a codec at its first use here, which takes seconds."""
+    return turbo_fused.available() and any(half.startswith("turbo") for half in HALVES[name])
 
 
 def _choose(half: str, dim: int, dtype: mx.Dtype, seed: int) -> Choice:
