@@ -192,16 +192,21 @@ class Scope:
         size = self.store.settings.block_size
         return self._policy.positions(start=start, stop=stop, block_size=size, branch=branch)
 
+    @property
+    def _is_exact(self) -> bool:
+        """True when a page has the bits of the cache that it was cut from, in memory and on the
+        disk."""
+        settings = self.store.settings
+        return not self._codec_policy.encodes(sys.maxsize) and settings.cold_codec in EXACT
+
     def live_hold(self) -> LiveHold | None:
         """Return what says that a live sequence holds pages' tokens; None where they stay in memory
         all the same. Pages that were encoded with a loss do: its caches have other bits."""
-        if self._codec_policy.encodes(sys.maxsize) or self.store.settings.cold_codec not in EXACT:
-            return None
-        return self.store.live_hold()
+        return self.store.live_hold() if self._is_exact else None
 
     def waiting_hold(self, chain: KeyChain) -> LiveHold | None:
         """Return what says that a request waits for the pages of a prompt; None as `live_hold`."""
-        hold = self.store.live_hold(waiting=True)
+        hold = self.store.live_hold(waiting=True) if self._is_exact else None
         if hold is not None:
             hold.add(self._pages(chain, len(chain)))
         return hold
@@ -209,7 +214,7 @@ class Scope:
     def share(self, chain: KeyChain, end: int) -> None:
         """Say that others than the one who computes them have use for a prompt's first `end`
         tokens: their pages stay in memory."""
-        if self.store.live is not None:
+        if self.store.live is not None and self._is_exact:
             self.store.live.share(self._pages(chain, end))
 
     def _pages(self, chain: KeyChain, end: int) -> Iterator[PageId]:

@@ -370,8 +370,7 @@ class Committer:
     def _add(self, meta: PageMeta, cutter: Cutter, cut: PageCut, *, stage: bool = False) -> bool:
         """Cut, encode and store one page; False without room.
 
-        What is stored encoded already is not
-        encoded again, as that could give other bits.
+        What is stored encoded already is not encoded again, as that could give other bits.
         """
         codecs = self._codecs(meta)
         if codecs and self._admission.has(meta.id):

@@ -149,6 +149,7 @@ class DeviceTargets:
 
     def _take_whole(self, read: PageRead, page: Page) -> None:
         """Take owned copies of the tensors of a snapshot, which are restored whole."""
+        # Raises for a page of other leaves.
         is_direct(read, page.meta)
         found: dict[str, Array] = {}
         try:

@@ -26,9 +26,9 @@ class HotTier:
     `limit_bytes` at most), `_peak`, `_evicted`, `_let_go`, `_closed`; any thread may call. No I/O
     here. A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that the
     disk lacks is not evicted either, but named for writing first. Without `retain` a page leaves as
-    soon as the disk has it. `backed` says that there is a disk:
-    a sequence may then push out pages of its own that the disk has, and what one live sequence
-    holds, as `live` says, leaves when the disk has it.
+    soon as the disk has it. `backed` says that there is a disk: a sequence may then push out pages
+    of its own that the disk has, and what one live sequence holds, as `live` says, leaves when the
+    disk has it.
     """
 
     def __init__(
