@@ -7,6 +7,7 @@ runs, which slows nothing down; C functions count for the line that calls them. 
 done on one, so that it is seen. A second run, under cProfile, counts calls.
 """
 
+import argparse
 import cProfile
 import linecache
 import pstats
@@ -14,7 +15,7 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -29,6 +30,7 @@ from omlx_cache.arrays.mlxio import evaluate
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.session import Session
 from omlx_cache.store import BlockStore
+from omlx_cache.tools.bench.arguments import folder
 from omlx_cache.tools.bench.bed import Bed
 from omlx_cache.tools.bench.commit_overhead import KINDS, WINDOW, Layers, feed, fill, opened
 from omlx_cache.tools.bench.growth_pages import Directory
@@ -257,12 +259,18 @@ def _place(file: str) -> str:
     )
 
 
-def main(arguments: list[str]) -> None:
-    target = Path(arguments[0])
-    for name in arguments[1:] or PATHS:
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("folder", type=folder, metavar="FOLDER", help="a page for each path here")
+    known = ", ".join(PATHS)
+    parser.add_argument("paths", nargs="*", metavar="PATH", help=f"all, or some of {known}")
+    asked = parser.parse_args(arguments)
+    if unknown := [name for name in asked.paths if name not in PATHS]:
+        parser.error(f"there is no path {', '.join(unknown)}: choose among {known}")
+    for name in asked.paths or PATHS:
         print(name, "...", file=sys.stderr)
-        (target / f"{name}.md").write_text(profile(name), encoding="utf-8")
+        (asked.folder / f"{name}.md").write_text(profile(name), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from omlx_cache.tools.bench import growth_pages, growth_tokens
+from omlx_cache.tools.bench.arguments import at_least, file_to_write, folder
 from omlx_cache.tools.bench.growth_plot import svg
 from omlx_cache.tools.bench.growth_report import Series, by_series, markdown
 from omlx_cache.tools.bench.growth_rows import GrowthRow, lengths
@@ -37,14 +38,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--tokens", type=int, default=1 << 18, metavar="MOST")
-    parser.add_argument("--pages", type=int, default=1 << 20, metavar="MOST")
-    parser.add_argument("--runs", type=int, default=5, metavar="N", help="of those over tokens")
+    for name, smallest, most in (
+        ("tokens", growth_tokens.SMALLEST, 1 << 18),
+        ("pages", growth_pages.SMALLEST, 1 << 20),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            type=at_least(smallest),
+            default=most,
+            metavar="MOST",
+            help=f"measure {smallest:,} {name}, four times as many, and so on, up to these "
+            "(default: %(default)s)",
+        )
     parser.add_argument(
-        "--dir", type=Path, metavar="DIR", help="measure this disk (default: temporary files')"
+        "--runs", type=at_least(1), default=5, metavar="N", help="of those over tokens"
     )
-    parser.add_argument("--markdown", type=Path, metavar="FILE")
-    parser.add_argument("--svg", type=Path, metavar="DIR", help="a folder for both plots")
+    parser.add_argument(
+        "--dir", type=folder, metavar="DIR", help="measure this disk (default: temporary files')"
+    )
+    parser.add_argument(
+        "--markdown", type=file_to_write, metavar="FILE", help="write the tables there too"
+    )
+    parser.add_argument("--svg", type=folder, metavar="DIR", help="write both plots there")
     return parser
 
 

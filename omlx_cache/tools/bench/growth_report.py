@@ -26,6 +26,7 @@ def markdown(tokens: Series, pages: Series, memory: Mapping[str, float]) -> str:
         f"Memory of what is known of a page, {tier} tier: {nbytes:,.0f} bytes."
         for tier, nbytes in memory.items()
     ]
+    lines.append("In brackets: the time of what it is beside, divided by ours.")
     return "\n".join(lines) + "\n"
 
 

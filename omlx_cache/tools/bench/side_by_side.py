@@ -16,10 +16,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from omlx_cache.tools.bench.arguments import at_least, file_to_write, folder
 from omlx_cache.tools.bench.raw import can_forget
 from omlx_cache.tools.bench.side_report import PHASES, Run, differing, markdown
 
 CHILD_SECONDS = 600
+LEAST_TOKENS = 256
+"""A block: of less nothing whole is kept."""
 KEEPERS = ("omlx-cache", "mlx-lm", "mlx-vlm")
 
 
@@ -39,22 +42,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--tokens", type=int, nargs="+", default=[4096, 32_768], metavar="N")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N")
     parser.add_argument(
-        "--mlx-vlm", type=Path, metavar="FOLDER", help="where mlx-vlm was installed"
+        "--tokens",
+        type=at_least(LEAST_TOKENS),
+        nargs="+",
+        default=[4096, 32_768],
+        metavar="N",
+        help="prompts of these lengths (default: 4096 32768)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=at_least(1),
+        default=3,
+        metavar="N",
+        help="the best of so many is told (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--mlx-vlm", type=folder, metavar="FOLDER", help="where mlx-vlm was installed"
     )
     parser.add_argument(
         "--compute",
-        type=int,
+        type=at_least(0),
         default=4096,
         metavar="N",
         help="compute everything, too, of prompts up to this length (default: %(default)s)",
     )
     parser.add_argument(
-        "--dir", type=Path, metavar="DIR", help="measure this disk (default: temporary files')"
+        "--dir", type=folder, metavar="DIR", help="measure this disk (default: temporary files')"
     )
-    parser.add_argument("--markdown", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--markdown", type=file_to_write, metavar="FILE", help="write the table there too"
+    )
     return parser
 
 

@@ -47,7 +47,7 @@ def test_the_table_has_a_column_for_each_length_and_says_what_grows() -> None:
         "| restore | the bound | 1.02 ms (0.50) | 4.10 ms (0.50) | linear, power 1.00 |"
     )
     assert "does not grow, power 0.00" in table[3]
-    assert table[-1] == "Memory of what is known of a page, hot tier: 669 bytes."
+    assert "Memory of what is known of a page, hot tier: 669 bytes." in table
 
 
 def test_the_plot_has_a_dot_a_length_and_two_lines_for_each_thing_measured() -> None:
@@ -86,3 +86,25 @@ def test_a_small_run_measures_every_series_and_leaves_nothing_behind(
     for name in ("growth-tokens.svg", "growth-pages.svg"):
         assert (tmp_path / name).read_text().startswith("<svg")
     assert not list((tmp_path / "bed").iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--tokens", "10"),
+        ("--pages", "many"),
+        ("--runs", "0"),
+        ("--svg", "/no/such/folder"),
+        ("--markdown", "/no/such/folder/out.md"),
+        ("--dir", "/no/such/folder"),
+    ],
+)
+def test_what_cannot_be_measured_or_written_is_refused_before_anything_is_measured(
+    arguments: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert arguments[0] in told
+    assert " ..." not in told.splitlines()[-1]
