@@ -239,6 +239,8 @@ class CacheSettings(BaseSettings):
                 )
                 if self._source(name).kind in ("environment", "argument")
             ]
+        elif self.memory_once and (reason := self._keeps_twice()):
+            found = [f"{self._given['memory_once'][0]} has no effect: {reason}"]
         found += self.empty_budgets()
         memory = self.machine.memory_bytes
         if self.hot_bytes > memory * 3 // 4:
@@ -247,6 +249,15 @@ class CacheSettings(BaseSettings):
                 f"of {self.machine.memory_name} to the model"
             )
         return found + self.unusable_directory()
+
+    def _keeps_twice(self) -> str:
+        """Return why `memory_once` changes nothing; nothing where it does."""
+        if self.hot_bytes == 0:
+            return "hot_bytes=0 keeps no page in memory"
+        for name, exact in (("codec", ("dense",)), ("cold_codec", ("dense", "zstd"))):
+            if (codec := getattr(self, name)) not in exact:
+                return f"with {name}={codec} pages have other bits than a live cache"
+        return ""
 
     def unusable_directory(self) -> list[str]:
         """Return why the cold directory, as it is now, will be refused; nothing when it will not.

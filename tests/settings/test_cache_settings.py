@@ -1,5 +1,6 @@
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -210,3 +211,22 @@ def test_the_machine_is_not_part_of_what_is_shown(machine: Machine) -> None:
     settings = CacheSettings(machine=machine)
     assert "machine" not in settings.model_dump()
     assert "machine=" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"codec": "turbo4"}, "codec=turbo4"),
+        ({"cold_codec": "affine8"}, "cold_codec=affine8"),
+        ({"hot_bytes": 0}, "hot_bytes=0"),
+    ],
+)
+def test_memory_once_that_changes_nothing_is_noted(
+    machine: Machine, fields: dict[str, Any], reason: str
+) -> None:
+    known = {"machine": machine, "cold_dir": "/srv/kv", "cold_bytes": "1MiB"}
+    (note,) = CacheSettings(**known, **fields, memory_once=True).notes()
+    assert note.startswith("memory_once has no effect:")
+    assert reason in note
+    assert not CacheSettings(**known, **fields).notes()
+    assert not CacheSettings(**known, cold_codec="zstd", memory_once=True).notes()
