@@ -15,7 +15,8 @@ from omlx_cache_storage.prefetch import Prefetch
 
 class PrefixCache(Scopes):
     """Sessions, look-ups and prefetches for one model; evaluates samples of its weights once,
-    and on a GPU compiles the kernels of a TurboQuant codec: seconds, the first time on a machine.
+    and on a GPU computes one token, to compile a TurboQuant codec's kernels for it: seconds, the
+    first time on a machine.
 
     `model_id` names the model for people; `adapter` is part of its identity (a directory is
     fingerprinted). `make_cache` replaces mlx-lm's `make_prompt_cache(model)`, `policy` the rule

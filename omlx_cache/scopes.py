@@ -43,7 +43,8 @@ class Scopes:
     """What a model, its adapter, the kind of its caches and a salt are to a store.
 
     Evaluates samples of the weights, once; they must not change while the object lives. On a GPU it
-    compiles the kernels of the store's codecs. What the arguments mean is said by `PrefixCache`.
+    computes a token to compile the kernels of the store's codecs. What the arguments mean is said
+    by `PrefixCache`.
     """
 
     def __init__(

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from omlx_cache.arrays.mlxio import evaluate
 from omlx_cache.codecs import Codec, CodecPolicy, LayerShape, is_compiled, warm_up
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.pages.tensors import DENSE
@@ -25,14 +26,16 @@ def warm_codecs(
     """Compile what the policies' codecs need for a model's pages: blocks for seconds the first time
     on a machine, and does nothing where no kernel is made from source. Never raises.
 
-    Only what the model makes of a token tells the sizes; of that nothing is evaluated.
+    Computes one token, as only that tells the sizes: call it on the model's thread.
     """
     compiled = [policy for policy in policies if is_compiled(policy.name)]
     if not compiled:
         return
     try:
         caches = make_cache()
-        model(mx.array([[0]]), cache=caches)
+        logits = model(mx.array([[0]]), cache=caches)
+        # A model may keep arrays that it makes on the way; no other thread could evaluate them.
+        evaluate([logits, [cache.state for cache in caches]])
         for codec, dim, dtype in _needed(layout_of(caches), compiled):
             warm_up(codec, dim, dtype)
     except Exception as error:

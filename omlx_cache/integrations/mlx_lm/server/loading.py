@@ -3,7 +3,7 @@
 import argparse
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -76,11 +76,13 @@ def _wanted(args: argparse.Namespace) -> str:
 
 class WatchedProvider(ModelProvider):  # type: ignore[misc]
     """Tells whether the default model was loaded, takes what people call it for its name, and keeps
-    it when a client names one that is not there. `_failure` is written before `_ended` is set."""
+    it when a client names one that is not there. `prepare` is called once the default one is there,
+    on the thread that computes. `_failure` is written before `_ended` is set."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._ended = threading.Event()
         self._failure: CannotLoad | None = None
+        self.prepare: Callable[[], object] = lambda: None
         super().__init__(args)
         for label in labels(args.model):
             self._model_map[label] = args.model
@@ -117,12 +119,19 @@ class WatchedProvider(ModelProvider):  # type: ignore[misc]
         try:
             with loading(self.cli_args):
                 super().load_default()
+            self._prepared()
         except CannotLoad as error:
             self._failure = error
             # The one exception with which a thread ends without a traceback.
             raise SystemExit from None
         finally:
             self._ended.set()
+
+    def _prepared(self) -> None:
+        try:
+            self.prepare()
+        except Exception:
+            _log.exception("what a model needs once is left to its first request")
 
     def ended(self) -> bool:
         """True once the default model is there; raises CannotLoad."""

@@ -164,6 +164,8 @@ class MeasuredResponseGenerator(SharingResponseGenerator):
         store.decoder = TokenDecoder(provider)
         self._measured = cache
         cache.fetched = self._note_fetched
+        # So that the first request does not wait for what is done once for each model.
+        provider.prepare = lambda: cache.fresh(provider.model_key)
         self._timer: PromptTimer | None = None
         super().__init__(provider, cache, store, limits)
 
