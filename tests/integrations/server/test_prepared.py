@@ -1,9 +1,12 @@
 """What is done once for each model is done before the server says that it listens."""
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from kit.tinylm import make_model, serve_ours
+import pytest
+
+from kit.tinylm import Server, make_model, serve_ours
 from kit.wire import completion, exchange
 
 TOLD = "the cache looks at the model"
@@ -42,18 +45,27 @@ def telling_model(directory: Path) -> Path:
     return directory
 
 
-def test_no_request_waits_for_what_is_done_once_for_a_model(tmp_path: Path) -> None:
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Starts a server of such a model, which does not outlive its test."""
     model = telling_model(tmp_path / "model")
-    server = serve_ours(tmp_path / "home", "--model", str(model), "--trust-remote-code")
-    assert TOLD in server.text()
-    assert server.stop() == 0, server.text()
+    started: list[Server] = []
+
+    def one(**variables: str) -> Server:
+        arguments = ("--model", str(model), "--trust-remote-code")
+        started.append(serve_ours(tmp_path / "home", *arguments, **variables))
+        return started[-1]
+
+    yield one
+    for server in started:
+        assert server.stop() == 0, server.text()
 
 
-def test_a_server_that_cannot_prepare_serves_all_the_same(tmp_path: Path) -> None:
-    model = telling_model(tmp_path / "model")
-    server = serve_ours(
-        tmp_path / "home", "--model", str(model), "--trust-remote-code", LOOKS="fail"
-    )
+def test_no_request_waits_for_what_is_done_once_for_a_model(start: Callable[..., Server]) -> None:
+    assert TOLD in start().text()
+
+
+def test_a_server_that_cannot_prepare_serves_all_the_same(start: Callable[..., Server]) -> None:
+    server = start(LOOKS="fail")
     assert "not now" in server.text()
     assert exchange(server.url, completion(prompt="Hello", max_tokens=1)).status == 200
-    assert server.stop() == 0, server.text()
