@@ -251,6 +251,10 @@ class Committer:
         those too that only the disk has."""
         run: list[_Planned] = []
         for end in ends:
+            if run and run[-1].meta.position != self._chain.block_start(end):
+                # Those between are stored: what is encoded together lies behind each other.
+                yield run
+                run = []
             if self._admission.holds(PageId(self._chain.key(end), group.name)):
                 cut = None
             else:

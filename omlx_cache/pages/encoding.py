@@ -138,8 +138,8 @@ def _encode_some(
     metas = [meta for meta, _ in run]
     span = TokenRange(metas[0].position - metas[0].held, metas[-1].position)
     whole = cutter.geometry.tokens(span)
-    if whole is None:
-        raise RuntimeError("a run of pages is not held as a whole")
+    if whole is None or len(span) != sum(meta.held for meta in metas):
+        raise RuntimeError("a run of pages is not held as a whole, or has gaps")
     dense = cutter.views(whole)
     made = _encoded(dense, codecs)
     if made is not None:

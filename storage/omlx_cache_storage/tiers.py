@@ -208,6 +208,8 @@ class Tiers:
             self.release(page.meta.nbytes)
             return False
         taken = self.hot.put(page, dirty=self.cold is not None and not on_disk, stamp_ns=stamp_ns)
+        if on_disk and taken:
+            self._look_again(page.meta.id)
         if on_disk or not taken:
             return False
         self.counters.add(stored_pages=1, stored_bytes=page.meta.nbytes)
@@ -236,7 +238,16 @@ class Tiers:
 
         False, and the memory given back, when it is there already.
         """
-        return self.hot.put(page, dirty=False)
+        taken = self.hot.put(page, dirty=False)
+        if taken:
+            self._look_again(page.meta.id)
+        return taken
+
+    def _look_again(self, page: PageId) -> None:
+        """Have a page written that came into memory as one that the disk has, and that has left the
+        disk meanwhile: who evicted it found nothing here to tell."""
+        if self.cold is not None and self.cold.info(page) is None:
+            self.hot.mark_dirty([page])
 
     def live_hold(self, *, waiting: bool = False) -> LiveHold | None:
         """Return what says which pages' tokens a live sequence holds, or with `waiting` a request

@@ -3,6 +3,7 @@
 import errno
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from kit.storage import (
     store_page,
 )
 from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.errors import PageError
 
 KIB = 1024
 
@@ -171,6 +173,50 @@ def test_a_page_that_comes_back_from_the_disk_is_not_written_again(tmp_path: Pat
         info = store.find(story.id(1))
         assert info is not None
         assert info.tier == "hot"
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["gone", "damaged"])
+def test_a_page_in_memory_that_is_found_lost_on_the_disk_is_written_again(
+    tmp_path: Path, gone: bool
+) -> None:
+    """A request may read a page ahead while another computes it and brings it into memory."""
+    story = Story()
+    with open_store(tmp_path) as store:
+        commit(store, story, 1)
+    with open_store(tmp_path) as store:
+        commit(store, story, 1)
+        (file,) = files_in(tmp_path)
+        file.unlink() if gone else file.write_bytes(file.read_bytes()[:-1] + b"?")
+        assert store.cold is not None
+        with pytest.raises(PageError):
+            read_cold(store.cold, story.id(1))
+        assert store.flush()
+    assert _on_disk(tmp_path, story) == [1]
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["read", "computed"])
+def test_a_page_that_leaves_the_disk_while_it_comes_into_memory_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: bool
+) -> None:
+    story = Story()
+    page = story.page(1)
+    with open_store(tmp_path) as store:
+        commit(store, story, 1)
+    with open_store(tmp_path) as store:
+        put = store.hot.put
+
+        def evicted_first(*args: Any, **options: Any) -> bool:
+            store.evict_cold({page.meta.id: 1})
+            return put(*args, **options)
+
+        monkeypatch.setattr(store.hot, "put", evicted_first)
+        if read:
+            assert store.reserve(page.meta.nbytes)
+            assert store.keep(page)
+        else:
+            assert not store_page(store, page)
+        assert store.flush()
+    assert _on_disk(tmp_path, story) == [1]
 
 
 def test_clear_deletes_a_namespace_everywhere_pending_pages_included(tmp_path: Path) -> None:

@@ -86,7 +86,8 @@ class HeldPages:
 
     @contextlib.contextmanager
     def reading(self, page: PageId) -> Iterator[PageReader]:
-        """Open a page; raises PageError, and forgets a page that is missing or wrong.
+        """Open a page; raises PageError, and forgets a page that is missing or wrong: that is one
+        of `take_missing`.
 
         One that cannot be decoded here stays on the disk and is not opened again; one that the disk
         refuses stays too, is not opened for a while, and is one of `take_missing`. Blocks on the
@@ -112,6 +113,8 @@ class HeldPages:
             with self._lock:
                 if self._is_still(stored):
                     self._pop(page)
+                    # Memory may have it by now, and believe that it lies here.
+                    self._missing.append(page)
             self._departures.note([page], "removed")
             raise PageUnreadable(f"{os.path.basename(path)} is gone") from error
         except OSError as error:
@@ -126,6 +129,7 @@ class HeldPages:
             with self._lock:
                 self._corrupt += 1
                 found = [page] if self._is_still(stored) else []
+                self._missing += found
             self._departures.note(found, "damaged")
             self.discard(found)
             raise
@@ -144,8 +148,8 @@ class HeldPages:
             self._contents.quarantine(page)
 
     def take_missing(self) -> list[PageId]:
-        """Return, once, the pages that went with a directory that was removed or replaced, and
-        those that the disk refused to read."""
+        """Return, once, the pages that went with a directory that was removed or replaced, that
+        were found to be gone or wrong, and those that the disk refused to read."""
         with self._lock:
             missing, self._missing = self._missing, []
             return missing
