@@ -17,10 +17,13 @@ HOST_BATCH_BYTES = 512 << 10
 
 
 def convert(
-    page: Page, expected: Sequence[TensorSpec], codecs: Mapping[str, Codec]
+    page: Page,
+    expected: Sequence[TensorSpec],
+    codecs: Mapping[str, Codec],
+    most: int = HOST_BATCH_BYTES,
 ) -> Iterator[dict[str, Array]]:
-    """Yield a page's tensors by name in the form that is expected, evaluated, some
-    `HOST_BATCH_BYTES` at a time; raises ForeignPage.
+    """Yield a page's tensors by name in the form that is expected, evaluated, some `most` bytes at
+    a time; raises ForeignPage.
 
     Parts are decoded for a dense target; a dense tensor is packed with `codecs` (by dense name)
     for a packed one. Packed tensors never take a dense detour.
@@ -29,7 +32,7 @@ def convert(
     tags = tags_of(page.meta)
     specs = {spec.name: spec for spec in expected}
     seen: set[str] = set()
-    for batch in batches_of(expected, HOST_BATCH_BYTES):
+    for batch in batches_of(expected, most):
         made: dict[str, Array] = {}
         for spec in batch:
             if spec.name not in seen:

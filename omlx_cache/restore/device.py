@@ -16,7 +16,7 @@ from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_of, evaluate, wides
 from omlx_cache.pages.tensors import tags_of
 from omlx_cache.restore.columns import Piece, columns_of, in_order
 from omlx_cache.restore.decode import convert, converted
-from omlx_cache.restore.decode_columns import decode_joined
+from omlx_cache.restore.decode_columns import DEVICE_STEP_BYTES, decode_joined
 from omlx_cache.restore.plan import (
     PageFailed,
     PageRead,
@@ -153,7 +153,8 @@ class DeviceTargets:
         is_direct(read, page.meta)
         found: dict[str, Array] = {}
         try:
-            for some in convert(page, read.geometry.tensors, self.plan.codecs):
+            tensors = read.geometry.tensors
+            for some in convert(page, tensors, self.plan.codecs, DEVICE_STEP_BYTES):
                 found |= some
         except ForeignPage as error:
             raise PageFailed(read.use.page, error, joins=True) from error
