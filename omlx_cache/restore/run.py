@@ -102,7 +102,9 @@ class Work:
     ) -> dict[str, Array]:
         """Return the filled targets by tensor name, evaluated and owned; raises PageFailed."""
         unified = not has_memory_of_its_own()
-        straight = unified and (isinstance(self.targets, HostTargets) or not (held or plan.encoded))
+        begun = isinstance(self.targets, DeviceTargets)
+        fresh = not (begun or held or plan.encoded)
+        straight = unified and (fresh or isinstance(self.targets, HostTargets))
         if on_host() or straight:
             return self._fill_on_host(source, plan, held)
         return self._fill_on_device(source, plan, held)
