@@ -91,7 +91,9 @@ class Sampler:
             frame = frame.f_back
         # A call that is no work of the path's but this script's is left out.
         if self._counting and frame is not None and frame.f_code.co_filename != __file__:
-            self.lines[frame.f_code.co_filename, frame.f_lineno] += 1
+            # Between two lines a frame is on none.
+            line = frame.f_lineno or frame.f_code.co_firstlineno
+            self.lines[frame.f_code.co_filename, line] += 1
 
 
 def _is_call(frame: FrameType) -> bool:

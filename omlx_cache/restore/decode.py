@@ -20,10 +20,10 @@ def convert(
     page: Page,
     expected: Sequence[TensorSpec],
     codecs: Mapping[str, Codec],
-    most: int = HOST_BATCH_BYTES,
+    most: int | None = None,
 ) -> Iterator[dict[str, Array]]:
     """Yield a page's tensors by name in the form that is expected, evaluated, some `most` bytes at
-    a time; raises ForeignPage.
+    a time, or `HOST_BATCH_BYTES`; raises ForeignPage.
 
     Parts are decoded for a dense target; a dense tensor is packed with `codecs` (by dense name)
     for a packed one. Packed tensors never take a dense detour.
@@ -32,7 +32,7 @@ def convert(
     tags = tags_of(page.meta)
     specs = {spec.name: spec for spec in expected}
     seen: set[str] = set()
-    for batch in batches_of(expected, most):
+    for batch in batches_of(expected, most or HOST_BATCH_BYTES):
         made: dict[str, Array] = {}
         for spec in batch:
             if spec.name not in seen:
