@@ -150,13 +150,18 @@ def allocate_payload(nbytes: int) -> Array:
     return payload
 
 
+def owned_copy(flat: Array) -> Array:
+    """Return a lazy copy of a flat array that shares its memory with nothing: joining with nothing
+    copies."""
+    return mx.concatenate([flat, flat[:0]])
+
+
 def on_device(payload: Array) -> Array:
     """Return a payload that the host has filled where the device has it, evaluated on the calling
     thread: in memory of the device's own if it has any, or else as it is."""
     if not has_memory_of_its_own():
         return payload
-    # Joining with nothing copies.
-    copy = mx.concatenate([payload, payload[:0]])
+    copy = owned_copy(payload)
     mx.eval(copy)
     return copy
 
@@ -166,8 +171,7 @@ def host_copy(payload: Any) -> Any:
     from any thread."""
     if not isinstance(payload, mx.array):
         return payload
-    # Joining with nothing copies.
-    copy = mx.concatenate([payload, payload[:0]])
+    copy = owned_copy(payload)
     mx.eval(copy)
     return payload_view(copy)
 

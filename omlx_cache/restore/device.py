@@ -12,7 +12,7 @@ from math import prod
 
 import mlx.core as mx
 
-from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_of, evaluate, widest, zeros
+from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_of, evaluate, owned_copy, widest, zeros
 from omlx_cache.pages.tensors import tags_of
 from omlx_cache.restore.columns import Piece, columns_of, in_order
 from omlx_cache.restore.decode import convert, converted
@@ -160,9 +160,8 @@ class DeviceTargets:
             raise PageFailed(read.use.page, error, joins=True) from error
         copies: dict[str, Array] = {}
         for spec in read.geometry.tensors:
-            flat = found[spec.name].reshape(-1)
-            # Joining with nothing copies, so that the page is not pinned.
-            copies[spec.name] = mx.concatenate([flat, flat[:0]]).reshape(spec.shape)
+            # The page is not pinned.
+            copies[spec.name] = owned_copy(found[spec.name].reshape(-1)).reshape(spec.shape)
         evaluate(list(copies.values()))
         self._whole |= copies
 
@@ -179,8 +178,8 @@ class DeviceTargets:
         try:
             for track, found in pieces.items():
                 ordered = in_order(found)
-                names = [n for n, at in self.plan.tracks.items() if at == track]
-                names = [name for name in names if targets[name].nbytes]
+                tracks = self.plan.tracks.items()
+                names = [name for name, at in tracks if at == track and targets[name].nbytes]
                 columns = columns_of(ordered, pages)
                 arrays = decode_joined(targets, names, columns, self._convert, tags_of)
                 made |= {name: (array, ordered) for name, array in arrays.items()}
