@@ -3,9 +3,8 @@
 import copy
 import os
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, Self, TypedDict, Unpack
-
-from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 
 from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.arrays.mlxio import architecture, check_packing
@@ -76,7 +75,7 @@ class Scopes:
             store.settings.codec, min_quantize_tokens=store.settings.min_quantize_tokens
         )
         self._codec = _stored_codec(store.settings, codec_policy)
-        self._use(make_cache or (lambda: make_prompt_cache(model)))
+        self._use(make_cache or (lambda: _upstream().make_prompt_cache(model)))
         store.add_label(self._label)
         if self.unsupported_reason is None:
             policies = [self.codec_policy, *_cold_policies(store.settings)]
@@ -100,8 +99,11 @@ class Scopes:
         caches = list(self._make_cache())
         if kv_bits is None:
             return caches
+        theirs = _upstream()
         return [
-            QuantizedKVCache(kv_group_size, kv_bits) if isinstance(cache, KVCache) else cache
+            theirs.QuantizedKVCache(kv_group_size, kv_bits)
+            if isinstance(cache, theirs.KVCache)
+            else cache
             for cache in caches
         ]
 
@@ -168,6 +170,10 @@ class Scopes:
             label=self._label,
         )
         return self.store.register(namespace)
+
+
+def _upstream() -> Any:
+    return import_module("mlx_lm.models.cache")
 
 
 def _codec_name(kv_bits: int | None, kv_group_size: int) -> str | None:

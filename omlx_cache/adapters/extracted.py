@@ -1,10 +1,9 @@
 """What can be believed of caches that were extracted from a batch."""
 
 import copy
+import sys
 from collections.abc import Sequence
 from typing import Any
-
-from mlx_lm.models.cache import CacheList, RotatingKVCache
 
 from omlx_cache.arrays.mlxio import TOKEN_AXIS
 
@@ -20,11 +19,11 @@ def extracted(caches: Sequence[Any]) -> list[Any]:
 
 
 def _extracted(cache: Any) -> Any:
-    if isinstance(cache, CacheList):
+    if _is(cache, "CacheList"):
         other = copy.copy(cache)
         other.caches = tuple(extracted(cache.caches))
         return other
-    if not isinstance(cache, RotatingKVCache) or cache.keys is None:
+    if not _is(cache, "RotatingKVCache") or cache.keys is None:
         return cache
     length, most = cache.keys.shape[TOKEN_AXIS], cache.max_size
     if cache.keep or length <= most or cache._idx != length:
@@ -33,3 +32,9 @@ def _extracted(cache: Any) -> Any:
     other.keys, other.values = cache.keys[..., -most:, :], cache.values[..., -most:, :]
     other._idx = most
     return other
+
+
+def _is(cache: Any, name: str) -> bool:
+    """True for an instance of mlx-lm's class or mlx-vlm's; imports neither."""
+    loaded = (sys.modules.get(f"{package}.models.cache") for package in ("mlx_lm", "mlx_vlm"))
+    return any(isinstance(cache, getattr(module, name)) for module in loaded if module)

@@ -15,8 +15,10 @@ from omlx_cache.adapters.kv import KVCacheAdapter
 from omlx_cache.adapters.quantized import QuantizedKVCacheAdapter
 from omlx_cache.adapters.rotating import RotatingKVCacheAdapter
 from omlx_cache.adapters.turbo import TurboQuantKVCacheAdapter
+from omlx_cache.adapters.vlm_arrays import PoolingCacheAdapter, VlmArraysCacheAdapter
 
 _UPSTREAM = "mlx_lm.models.cache"
+_VLM = "mlx_vlm.models.cache"
 
 _ADAPTERS: dict[str, Adapter] = {
     f"{_UPSTREAM}.KVCache": KVCacheAdapter(),
@@ -25,13 +27,21 @@ _ADAPTERS: dict[str, Adapter] = {
     f"{_UPSTREAM}.RotatingKVCache": RotatingKVCacheAdapter(),
     f"{_UPSTREAM}.ChunkedKVCache": ChunkedKVCacheAdapter(),
     f"{_UPSTREAM}.ArraysCache": ArraysCacheAdapter(),
+    # mlx-vlm's classes share no pages with mlx-lm's: the two packages' models compute other bits.
+    f"{_VLM}.KVCache": KVCacheAdapter(),
+    f"{_VLM}.ConcatenateKVCache": ConcatenateKVCacheAdapter(),
+    f"{_VLM}.QuantizedKVCache": QuantizedKVCacheAdapter(),
+    f"{_VLM}.RotatingKVCache": RotatingKVCacheAdapter(),
+    f"{_VLM}.ChunkedKVCache": ChunkedKVCacheAdapter(),
+    f"{_VLM}.ArraysCache": VlmArraysCacheAdapter(),
+    f"{_VLM}.PoolingCache": PoolingCacheAdapter(),
     "mlx_vlm.turboquant.TurboQuantKVCache": TurboQuantKVCacheAdapter(),
     "mlx_lm.models.deepseek_v41.LayerCache": FieldsAdapter(
         fields=("window", "compress_kv", "index_k", "pending_kv", "pending_gate"),
         parameters=("window_size",),
     ),
 }
-_LISTS = {f"{_UPSTREAM}.CacheList"}
+_LISTS = {f"{_UPSTREAM}.CacheList", f"{_VLM}.CacheList"}
 _ALIASES = {
     f"omlx_cache.kv.{module}.{name}": f"{_UPSTREAM}.{name}"
     for module, name in (

@@ -8,17 +8,15 @@ a draft model a lane holds the target's caches and the draft's, restored to the 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 from mlx_lm.models.cache import QuantizedKVCache
 
 from omlx_cache.commit.budgets import Fit
 from omlx_cache.flights import Flight
 from omlx_cache.integrations.mlx_lm.models import ModelCaches
-from omlx_cache.integrations.mlx_lm.siblings import SiblingIndex
-from omlx_cache.requests.explainer import Walked
 from omlx_cache.results import CommitResult
 from omlx_cache.scope import RestoredSequence, Scope
 from omlx_cache.scopes import Scopes
+from omlx_cache.siblings import Found, SiblingIndex, find_along
 from omlx_cache_storage.keys import KeyChain, Tokens
 from omlx_cache_storage.page import PageId
 
@@ -33,16 +31,6 @@ class Bits(NamedTuple):
     bits: int
     group_size: int
     start: int
-
-
-class Found(NamedTuple):
-    """Where a prompt can be restored: up to `position` along a stored sequence's keys. `walked` is
-    the look-up along its own."""
-
-    position: int
-    chain: KeyChain
-    reason: str | None
-    walked: Walked
 
 
 class Stored(NamedTuple):
@@ -165,23 +153,7 @@ class Lane:
         return RestoredSequence(self.fresh(), 0, 0, restored.miss_reason)
 
     def _along(self, view: Scope, tokens: Tokens, limit: int) -> Found:
-        """Return the better of the prompt's own blocks and a sibling that parts inside one."""
-        chain = view.chain(tokens)
-        own = view.find(chain, limit)
-        walked = view.walked(chain, own.matched, own.lacking)
-        found = Found(own.position, chain, own.reason, walked)
-        boundary = own.matched // chain.block_size * chain.block_size
-        if boundary >= limit:
-            return found
-        sibling = self._siblings.longest(chain, boundary)
-        if sibling is None or min(sibling.shared, limit) <= own.position:
-            return found
-        assert np.array_equal(sibling.tokens[: sibling.shared], tokens[: sibling.shared])
-        other = view.chain(sibling.tokens)
-        reached = view.find(other, min(sibling.shared, limit))
-        if reached.position <= own.position:
-            return found
-        return Found(reached.position, other, own.reason, walked)
+        return find_along(view, self._siblings, tokens, limit)
 
 
 def nearest(

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from omlx_cache.requests.explainer import Walked
+from omlx_cache.scope import Scope
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, shared_length
 
 BLOCKS = 16_384
@@ -74,3 +76,33 @@ class SiblingIndex:
 
 def _boundary(chain: KeyChain, position: int) -> BlockKey:
     return chain.key(position) if position else chain.namespace
+
+
+class Found(NamedTuple):
+    """Where a prompt can be restored: up to `position` along a stored sequence's keys. `walked` is
+    the look-up along its own."""
+
+    position: int
+    chain: KeyChain
+    reason: str | None
+    walked: Walked
+
+
+def find_along(scope: Scope, siblings: SiblingIndex, tokens: Tokens, limit: int) -> Found:
+    """Return the better of the prompt's own blocks and a sibling that parts inside one."""
+    chain = scope.chain(tokens)
+    own = scope.find(chain, limit)
+    walked = scope.walked(chain, own.matched, own.lacking)
+    found = Found(own.position, chain, own.reason, walked)
+    boundary = own.matched // chain.block_size * chain.block_size
+    if boundary >= limit:
+        return found
+    sibling = siblings.longest(chain, boundary)
+    if sibling is None or min(sibling.shared, limit) <= own.position:
+        return found
+    assert np.array_equal(sibling.tokens[: sibling.shared], tokens[: sibling.shared])
+    other = scope.chain(sibling.tokens)
+    reached = scope.find(other, min(sibling.shared, limit))
+    if reached.position <= own.position:
+        return found
+    return Found(reached.position, other, own.reason, walked)
