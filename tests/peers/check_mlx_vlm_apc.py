@@ -1,0 +1,208 @@
+"""Check the cache in the place of mlx-vlm's APC, in its real generator; exits with 1 for a failure.
+
+Each scenario is asked three times: of the generator without a cache, with its own APC, and with a
+store; then of a new store on the same directory. Tokens are those without a cache, and never fewer
+of them are restored than by APC. Run by `make test-peers`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mlx_vlm import apc
+from vlm.drive import Answer, Asked, Worker
+from vlm.models import build
+from vlm.scenarios import SCENARIOS, pictures, text
+
+from omlx_cache import BlockStore, CacheSettings
+from omlx_cache.integrations.mlx_vlm import ApcManager, install
+from omlx_cache.integrations.mlx_vlm.generator import CachedBatchGenerator
+from omlx_cache.integrations.mlx_vlm.placing import around
+
+TURBO = {"kv_bits": 4, "kv_quant_scheme": "turboquant", "quantized_kv_start": 0}
+UNIFORM = {"kv_bits": 8, "kv_group_size": 32, "kv_quant_scheme": "uniform"}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dense": ("dense", {}),
+    "windows": ("windows", {}),
+    "hybrid": ("hybrid", {}),
+    "turboquant": ("dense", TURBO),
+    "hybrid, turboquant": ("hybrid", TURBO),
+    "uniform 8 bits": ("dense", UNIFORM),
+}
+
+
+def open_store(directory: str) -> BlockStore:
+    return BlockStore(
+        CacheSettings(
+            cold_dir=Path(directory),
+            hot_bytes="64MiB",
+            cold_bytes="256MiB",
+            min_free_bytes=0,
+            socket="off",
+            block_size=16,
+        )
+    )
+
+
+def ours(model: Any, store: BlockStore, **options: Any) -> Worker:
+    manager = ApcManager(store, whole=lambda inner: around(model, inner))
+    return Worker(model, manager, CachedBatchGenerator, **options)
+
+
+def same_tokens(got: Sequence[Answer], wanted: Sequence[Answer], what: str) -> None:
+    differ = [i for i, (a, b) in enumerate(zip(got, wanted, strict=True)) if a.tokens != b.tokens]
+    assert not differ, f"{what}: answers {differ} differ"
+
+
+def no_less(mine: Sequence[Answer], theirs: Sequence[Answer], what: str) -> None:
+    pairs = [(a.cached, b.cached) for a, b in zip(mine, theirs, strict=True)]
+    assert all(a >= b for a, b in pairs), f"{what}: {pairs}"
+
+
+def their_own(model: Any, scenario: Any, options: dict[str, Any]) -> list[Answer] | None:
+    """Return what APC answers, None where it ends in an error of its own."""
+    try:
+        answers: list[Answer] = scenario(Worker(model, apc.APCManager(num_blocks=4096), **options))
+    except RuntimeError:
+        return None
+    return answers
+
+
+def every_kind_in_every_scenario() -> None:
+    for kind, (name, options) in KINDS.items():
+        model = build(name)
+        for title, scenario in SCENARIOS.items():
+            what = f"{kind}, {title}"
+            wanted = scenario(Worker(model, **options))
+            theirs = their_own(model, scenario, options)
+            with tempfile.TemporaryDirectory() as directory:
+                with open_store(directory) as store:
+                    mine = scenario(ours(model, store, **options))
+                with open_store(directory) as store:
+                    again = scenario(ours(model, store, **options))
+            same_tokens(mine, wanted, what)
+            same_tokens(again, wanted, f"{what}, restarted")
+            if theirs is not None:
+                no_less(mine, theirs, what)
+                no_less(again, theirs, f"{what}, restarted")
+            right = theirs is not None and [a.tokens for a in theirs] == [a.tokens for a in wanted]
+            hits = ["-" if a is None else sum(x.cached for x in a) for a in (theirs, mine, again)]
+            print(
+                f"       {what}: APC {hits[0]}{'' if right else ' (other tokens or an error)'},",
+                end="",
+            )
+            print(f" here {hits[1]}, restarted {hits[2]}")
+
+
+def pictures_are_apart() -> None:
+    model = build("images")
+    wanted = pictures(Worker(model))
+    theirs = pictures(Worker(model, apc.APCManager(num_blocks=4096)))
+    assert wanted[2].tokens != wanted[3].tokens, "the pictures do not show in the answers"
+    with tempfile.TemporaryDirectory() as directory:
+        with open_store(directory) as store:
+            mine = pictures(ours(model, store))
+        with open_store(directory) as store:
+            again = pictures(ours(model, store))
+    same_tokens(mine, wanted, "pictures")
+    same_tokens(again, wanted, "pictures, restarted")
+    no_less(mine, theirs, "pictures")
+    assert mine[0].cached == mine[1].cached == 0, "another picture, the same words"
+    assert mine[2].cached >= 64, "the same picture again"
+    assert mine[4].cached == 0, "another tenant"
+    assert min(again[0].cached, again[1].cached) > 0, "after a restart"
+
+
+def pictures_need_the_whole_model_to_outlive_a_process() -> None:
+    """A language model says nothing of the weights that saw the picture."""
+    model = build("images")
+    with tempfile.TemporaryDirectory() as directory:
+        for _process in range(2):
+            with open_store(directory) as store:
+                manager = ApcManager(store)
+                answers = pictures(Worker(model, manager, CachedBatchGenerator))
+                assert answers[0].cached == 0, "kept for another process"
+                assert answers[2].cached, "kept for this process"
+
+
+def other_weights_around_the_same_language_model_share_nothing() -> None:
+    one, other = build("images"), build("images")
+    other.multi_modal_projector.linear_2.weight += 1.0
+    with tempfile.TemporaryDirectory() as directory, open_store(directory) as store:
+        first, second = (pictures(ours(model, store)) for model in (one, other))
+        assert second[0].cached == 0, "the other model's"
+        same_tokens(second, pictures(Worker(other)), "other weights")
+        assert first[0].tokens != second[0].tokens
+
+
+def two_models_share_a_store() -> None:
+    models = build("dense", 0), build("dense", 1)
+    with tempfile.TemporaryDirectory() as directory, open_store(directory) as store:
+        workers = [ours(model, store) for model in models]
+        for turn in range(2):
+            for model, worker in zip(models, workers, strict=True):
+                got = worker.say(text(150))
+                same_tokens([got], [Worker(model).say(text(150))], "two models")
+                assert got.cached == (149 if turn else 0), got.cached
+
+
+def a_generator_that_exists_gets_it() -> None:
+    model = build("dense")
+    worker = Worker(model)
+    with tempfile.TemporaryDirectory() as directory, open_store(directory) as store:
+        for wanted in (0, 99):
+            generator = worker.generator()
+            install(generator, store, model=model)
+            worker.insert(generator, Asked(text(100)))
+            cached = []
+            while generator.has_work:
+                cached += [prompt.cached_tokens for prompt in generator.next()[0]]
+            assert cached == [wanted], cached
+
+
+def an_unsupported_model_runs_without() -> None:
+    model = build("dense")
+    options = {**TURBO, "kv_bits": 3, "kv_key_bits": 2.5}
+    with tempfile.TemporaryDirectory() as directory, open_store(directory) as store:
+        mine = [ours(model, store, **options).say(text(100)) for _turn in range(2)]
+        same_tokens(mine, [Worker(model, **options).say(text(100))] * 2, "unsupported")
+        assert mine[1].cached == 0
+        misses = store.stats().misses
+        assert any(reason.startswith("unsupported") for reason in misses), misses
+
+
+CHECKS: tuple[Callable[[], None], ...] = (
+    every_kind_in_every_scenario,
+    pictures_are_apart,
+    pictures_need_the_whole_model_to_outlive_a_process,
+    other_weights_around_the_same_language_model_share_nothing,
+    two_models_share_a_store,
+    a_generator_that_exists_gets_it,
+    an_unsupported_model_runs_without,
+)
+
+
+def main() -> int:
+    """Run every check and print one line for each."""
+    print(f"mlx-vlm {importlib.metadata.version('mlx-vlm')}: its generator, on a store")
+    failed = 0
+    for check in CHECKS:
+        began = time.perf_counter()
+        try:
+            check()
+        except AssertionError as error:
+            failed += 1
+            print(f"FAILED {check.__name__}: {error}")
+        else:
+            print(f"ok     {check.__name__} ({time.perf_counter() - began:.0f} s)")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""What is asked of a loaded model in each scenario: requests, and the answers in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+from vlm.drive import Answer, Asked, Worker
+from vlm.models import IMAGE_TOKEN, IMAGE_TOKENS
+
+TURNS = 4
+Scenario = Callable[[Worker], list[Answer]]
+
+
+def text(count: int, topic: int = 0) -> list[int]:
+    """Return token ids that are the same in every process; no special one, no image's."""
+    return [(7 * i * i + i + topic * i) % 120 for i in range(count)]
+
+
+def turns(worker: Worker) -> list[Answer]:
+    """A conversation: each prompt is the last one, its answer, and something new."""
+    prompt, answers = text(100), []
+    for turn in range(TURNS):
+        answers.append(worker.say(prompt))
+        prompt = prompt + answers[-1].tokens + text(30, turn + 1)
+    return answers
+
+
+def branches(worker: Worker) -> list[Answer]:
+    """Prompts that part from one that was asked before: early, late, and inside a block."""
+    root = text(200)
+    return [worker.say(root)] + [worker.say(root[:n] + text(40, n)) for n in (64, 150, 199)]
+
+
+def together(worker: Worker) -> list[Answer]:
+    """Known and new prompts of different lengths that arrive at once."""
+    first = worker.say(text(120))
+    return [
+        first,
+        *worker.ask(
+            Asked(text(120) + text(20, 3)),
+            Asked(text(90, 7)),
+            Asked(text(110) + text(45, 5)),
+        ),
+    ]
+
+
+def after_an_abort(worker: Worker) -> list[Answer]:
+    """A request that leaves while its prompt is computed, and others that do not."""
+    known = worker.say(text(130))
+    generator = worker.generator()
+    left = worker.insert(generator, Asked(text(130) + text(200, 2)))
+    generator.next()
+    assert generator.remove(left)
+    stays = worker.insert(generator, Asked(text(130) + text(40, 4)))
+    said = []
+    while generator.has_work:
+        _prompts, generated = generator.next()
+        said += [int(response.token) for response in generated if response.uid == stays]
+    generator.close()
+    return [known, Answer(said, 0), worker.say(text(130) + text(200, 2))]
+
+
+def picture(shade: float) -> Any:
+    return mx.full((1, 3, 16, 16), shade) * mx.arange(16)
+
+
+def with_picture(count: int = 60, topic: int = 0) -> list[int]:
+    """Return a prompt with a place for a picture in it."""
+    words = text(count, topic)
+    return words[:20] + [IMAGE_TOKEN] * IMAGE_TOKENS + words[20:]
+
+
+def pictures(worker: Worker) -> list[Answer]:
+    """The same words with one picture, another, none of a tenant's, and the first again."""
+    prompt = with_picture()
+    one, other = picture(0.1), picture(-0.7)
+    asked = [
+        Asked(prompt, one),
+        Asked(prompt, other),
+        Asked(prompt + text(20, 3), one),
+        Asked(prompt + text(20, 3), other),
+        Asked(prompt + text(20, 3), one, tenant="a"),
+        Asked(text(60)),
+    ]
+    return [answer for request in asked for answer in worker.ask(request)]
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "turns": turns,
+    "branches": branches,
+    "together": together,
+    "after an abort": after_an_abort,
+}
