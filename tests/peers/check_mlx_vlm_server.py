@@ -1,0 +1,225 @@
+"""Check the cache inside mlx-vlm's own server; exits with 1 for a failure.
+
+First where it loads a model and generates (`server/app.py`, `server/generation.py`), then its own
+command in a process of its own, asked over HTTP, ended and started again. Run by `make test-peers`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from mlx_vlm.apc import APCManager
+from mlx_vlm.server.generation import GenerationArguments, ResponseGenerator
+from mlx_vlm.server.runtime import runtime
+from vlm.saved import save
+
+from omlx_cache import BlockStore, CacheSettings
+from omlx_cache.integrations.mlx_vlm import ApcManager, install, launch
+
+# The package's attribute of that name is the FastAPI object.
+app: Any = import_module("mlx_vlm.server.app")
+SECONDS = 120.0
+Said = tuple[list[int], int]
+
+SERVE = """
+import sys
+from omlx_cache import BlockStore, CacheSettings
+from omlx_cache.integrations.mlx_vlm import launch
+store = BlockStore(CacheSettings(cold_dir=sys.argv[1], hot_bytes="64MiB", cold_bytes="256MiB",
+                                 min_free_bytes=0, socket="off", block_size=16))
+with store:
+    launch.place(lambda: store)
+    launch.main(sys.argv[2:])
+"""
+
+
+def open_store(directory: Path) -> BlockStore:
+    return BlockStore(
+        CacheSettings(
+            cold_dir=directory,
+            hot_bytes="64MiB",
+            cold_bytes="256MiB",
+            min_free_bytes=0,
+            socket="off",
+            block_size=16,
+        )
+    )
+
+
+def chat(*turns: str) -> str:
+    roles = ("user", "assistant")
+    said = "".join(
+        f"<|im_start|>{roles[i % 2]}\n{turn}<|im_end|>\n" for i, turn in enumerate(turns)
+    )
+    return f"{said}<|im_start|>assistant\n"
+
+
+def say(generator: Any, prompt: str, count: int = 8) -> Said:
+    arguments = GenerationArguments(max_tokens=count, temperature=0.0)
+    _context, tokens = generator.generate(prompt, args=arguments)
+    said = list(tokens)
+    return [item.token for item in said], max(item.cached_tokens for item in said)
+
+
+QUESTION = "What a long question this is, about nothing much, and yet it goes on and on."
+PROMPTS = (
+    chat(QUESTION),
+    chat(QUESTION, "So it seems", "Indeed, and what then?"),
+    chat(QUESTION, "Not at all", "Why?"),
+)
+
+
+def alone(path: Path, manager: Any = None) -> list[Said]:
+    """Return what a generator says with its own cache, or without one."""
+    generator = ResponseGenerator(str(path), apc_manager=manager)
+    try:
+        generator.wait_until_ready()
+        return [say(generator, prompt) for prompt in PROMPTS]
+    finally:
+        generator.stop_and_join()
+
+
+def what_the_server_loads_uses_the_store(folder: Path) -> None:
+    """Two models in turns, an abort, a restart: every answer is the one without a cache."""
+    paths = [save(folder / f"model-{seed}", "hybrid", seed) for seed in (0, 1)]
+    wanted = [alone(path) for path in paths]
+    theirs = alone(paths[0], APCManager(num_blocks=4096))
+    stores: list[BlockStore] = []
+    launch.place(lambda: stores[-1])
+    hits = []
+    for _process in range(2):
+        stores.append(open_store(folder / "cache"))
+        with stores[-1]:
+            for path, answers in zip(paths, wanted, strict=True):
+                app.get_cached_model(str(path))
+                manager = runtime.apc_manager
+                assert isinstance(manager, ApcManager)
+                generator = runtime.response_generator
+                _context, left = generator.generate(
+                    chat(QUESTION * 20), args=GenerationArguments(max_tokens=200)
+                )
+                left.close()
+                said = [say(generator, prompt) for prompt in PROMPTS]
+                assert [tokens for tokens, _hit in said] == [t for t, _hit in answers], said
+                hits.append([hit for _tokens, hit in said])
+                assert manager.stats_snapshot()["hits"]
+            app.unload_model_sync()
+    own = [hit for _tokens, hit in theirs]
+    for number, mine in enumerate(hits):
+        assert all(a >= b for a, b in zip(mine, own, strict=True)), (number, mine, own)
+    assert min(hits[2] + hits[3]) > 0, f"restarted: {hits}"
+    print(f"       server, hybrid: APC {own}, here {hits[0]}, restarted {hits[2]}")
+
+
+def a_response_generator_that_exists_gets_it(folder: Path) -> None:
+    path = save(folder / "installed", "windows", 3)
+    wanted = alone(path)
+    with open_store(folder / "installed-cache") as store:
+        generator = ResponseGenerator(str(path))
+        install(generator, store)
+        said = [say(generator, prompt) for prompt in (*PROMPTS, PROMPTS[0])]
+        generator.stop_and_join()
+        assert [tokens for tokens, _hit in said[:3]] == [tokens for tokens, _hit in wanted]
+        assert said[1][1], said
+
+
+@contextmanager
+def served(folder: Path, model: Path) -> Iterator[str]:
+    """Run mlx-vlm's own command with the cache in place; ended as a person ends it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-c", SERVE, str(folder / "served-cache")),
+            *("--model", str(model), "--host", "127.0.0.1", "--port", str(port)),
+        ],
+        env={**os.environ, "MLX_VLM_CACHE_HOME": str(folder / "home")},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(SECONDS)
+
+
+def ask(url: str, model: Path) -> dict[str, Any]:
+    body = json.dumps(
+        {
+            "model": str(model),
+            "messages": [{"role": "user", "content": QUESTION}],
+            "max_tokens": 8,
+            "temperature": 0,
+        }
+    ).encode()
+    request = urllib.request.Request(
+        f"{url}/v1/chat/completions", body, {"content-type": "application/json"}
+    )
+    began = time.monotonic()
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=SECONDS) as response:
+                answer: dict[str, Any] = json.load(response)
+                return answer
+        except urllib.error.HTTPError:
+            raise
+        except OSError:
+            assert time.monotonic() - began < SECONDS, "the server does not come up"
+            time.sleep(0.2)
+
+
+def its_own_command_has_it_in_place(folder: Path) -> None:
+    model = save(folder / "served", "dense", 5)
+    answers = []
+    for _start in range(2):
+        with served(folder, model) as url:
+            answers.append(ask(url, model))
+    contents = [answer["choices"][0]["message"]["content"] for answer in answers]
+    assert contents[0] == contents[1], contents
+    cached = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers]
+    assert cached[0] == 0, cached
+    assert cached[1] > 64, cached
+    print(f"       command, started again: {cached[1]} of the prompt's tokens restored")
+
+
+CHECKS: tuple[Callable[[Path], None], ...] = (
+    what_the_server_loads_uses_the_store,
+    a_response_generator_that_exists_gets_it,
+    its_own_command_has_it_in_place,
+)
+
+
+def main() -> int:
+    """Run every check and print one line for each."""
+    failed = 0
+    for check in CHECKS:
+        began = time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                check(Path(folder))
+            except AssertionError as error:
+                failed += 1
+                print(f"FAILED {check.__name__}: {error}")
+            else:
+                print(f"ok     {check.__name__} ({time.perf_counter() - began:.0f} s)")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
