@@ -70,7 +70,16 @@ IMAGES: dict[str, Any] = {
     },
 }
 IMAGES["text_config"].pop("head_dim")
-CONFIGS = {"dense": DENSE, "windows": MIXED_WINDOWS, "hybrid": HYBRID, "images": IMAGES}
+LARGER = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
+BENCHED = {"head_dim": 64, "num_hidden_layers": 4, "num_key_value_heads": 2, **LARGER}
+CONFIGS = {
+    "benched dense": {**DENSE, **BENCHED},
+    "benched hybrid": {**HYBRID, **BENCHED},
+    "dense": DENSE,
+    "windows": MIXED_WINDOWS,
+    "hybrid": HYBRID,
+    "images": IMAGES,
+}
 
 
 def build(name: str, seed: int = 0) -> Any:
