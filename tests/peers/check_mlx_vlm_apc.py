@@ -18,6 +18,7 @@ from typing import Any
 
 sys.modules["mlx_lm"] = None  # type: ignore[assignment]
 
+import mlx.core as mx
 from mlx_vlm import apc
 from vlm.drive import Answer, Asked, Worker
 from vlm.models import build
@@ -144,6 +145,27 @@ def other_weights_around_the_same_language_model_share_nothing() -> None:
         assert first[0].tokens != second[0].tokens
 
 
+def what_their_hash_does_not_see_sets_prompts_apart() -> None:
+    """A sound by a name that their server does not hash, and a picture's grid."""
+    worker = Worker(build("dense"))
+    with tempfile.TemporaryDirectory() as directory, open_store(directory) as store:
+        install(generator := worker.generator(), store)
+        shown = [
+            {},
+            {"input_audio_embeds": mx.ones((1, 8, 4))},
+            {"input_audio_embeds": mx.zeros((1, 8, 4))},
+            {"image_grid_thw": mx.array([[1, 2, 8]])},
+            {"image_grid_thw": mx.array([[1, 4, 4]])},
+        ]
+        known = {"_apc_semantic_hash": 5, "inputs_embeds": mx.zeros((1, 30, 4))}
+        hashes = [generator._apc_extra_hash({**known, **more}) for more in shown]
+        assert hashes[0] == 5, "nothing else to see"
+        assert len(set(hashes)) == len(shown), hashes
+        grows = {"image_mask": mx.zeros((1, 30))}
+        assert generator._apc_extra_hash({**known, **grows}) == 5, "made from tokens"
+        assert generator._apc_extra_hash({**known, **shown[1]}) == hashes[1], "the same again"
+
+
 def two_models_share_a_store() -> None:
     models = build("dense", 0), build("dense", 1)
     with tempfile.TemporaryDirectory() as directory, open_store(directory) as store:
@@ -176,7 +198,7 @@ def an_unsupported_model_runs_without() -> None:
         mine = [ours(model, store, **options).say(text(100)) for _turn in range(2)]
         same_tokens(mine, [Worker(model, **options).say(text(100))] * 2, "unsupported")
         assert mine[1].cached == 0
-        misses = store.stats().misses
+        misses = store.stats().requests.misses
         assert any(reason.startswith("unsupported") for reason in misses), misses
 
 
@@ -185,6 +207,7 @@ CHECKS: tuple[Callable[[], None], ...] = (
     pictures_are_apart,
     pictures_need_the_whole_model_to_outlive_a_process,
     other_weights_around_the_same_language_model_share_nothing,
+    what_their_hash_does_not_see_sets_prompts_apart,
     two_models_share_a_store,
     a_generator_that_exists_gets_it,
     an_unsupported_model_runs_without,

@@ -1,5 +1,6 @@
 """mlx-vlm's BatchGenerator, whose prompts are restored from a store and kept in it."""
 
+import weakref
 from typing import Any
 
 from mlx_vlm.generate.ar import BatchGenerator
@@ -7,6 +8,7 @@ from mlx_vlm.generate.ar import BatchGenerator
 from omlx_cache.integrations.mlx_vlm.coordinator import StoreCoordinator
 from omlx_cache.integrations.mlx_vlm.form import form_of
 from omlx_cache.integrations.mlx_vlm.manager import ApcManager
+from omlx_cache.integrations.mlx_vlm.media import with_media
 
 
 class CachedBatchGenerator(BatchGenerator):  # type: ignore[misc]
@@ -32,3 +34,5 @@ def attach(generator: Any, manager: ApcManager) -> None:
     generator.apc = StoreCoordinator(manager, generator.model, sequences, plain=plain)
     generator.apc_manager = manager
     generator.apc_mode = generator.apc.legacy_mode
+    own, alive = type(generator)._apc_extra_hash, weakref.ref(generator)
+    generator._apc_extra_hash = lambda asked: with_media(own(alive(), asked), asked or {})
