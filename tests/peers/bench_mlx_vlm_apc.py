@@ -29,8 +29,7 @@ from vlm.drive import Asked, Worker
 from vlm.models import build
 
 from omlx_cache import BlockStore, CacheSettings
-from omlx_cache.integrations.mlx_vlm import ApcManager
-from omlx_cache.integrations.mlx_vlm.generator import CachedBatchGenerator
+from omlx_cache.integrations.mlx_vlm import ApcManager, CachedBatchGenerator
 from omlx_cache.integrations.mlx_vlm.placing import around
 from omlx_cache.tools.bench.replay_trace import ReplayRequest, Scale, read_trace
 
@@ -106,7 +105,7 @@ def measured(system: str, kind: str, arguments: argparse.Namespace, folder: Path
     for phase in ("turns", "restart"):
         command = [sys.executable, __file__, str(arguments.trace), "--child", system, kind, phase]
         command += ["--folder", str(folder), "--sessions", str(arguments.sessions)]
-        command += ["--turns", str(arguments.turns)]
+        command += ["--turns", str(arguments.turns), "--per-block", str(arguments.per_block)]
         ended = subprocess.run(command, check=True, capture_output=True, env=os.environ)
         told[phase] = json.loads(ended.stdout.splitlines()[-1])
     row = [kind.removeprefix("benched "), SYSTEMS[system]]
@@ -126,11 +125,12 @@ def main() -> int:
     parser.add_argument("trace", type=Path)
     parser.add_argument("--sessions", type=int, default=3)
     parser.add_argument("--turns", type=int, default=10)
+    parser.add_argument("--per-block", type=int, default=2, help="tokens for 64 of the trace's")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        scale = Scale(arguments.sessions, arguments.turns + 1, tokens_per_block=2, longest=6000)
+        scale = Scale(arguments.sessions, arguments.turns + 1, arguments.per_block, longest=6000)
         child(*arguments.child, read_trace(arguments.trace, scale), arguments.folder)
         return 0
     last = arguments.turns

@@ -25,8 +25,7 @@ from vlm.models import build
 from vlm.scenarios import SCENARIOS, pictures, text
 
 from omlx_cache import BlockStore, CacheSettings
-from omlx_cache.integrations.mlx_vlm import ApcManager, install
-from omlx_cache.integrations.mlx_vlm.generator import CachedBatchGenerator
+from omlx_cache.integrations.mlx_vlm import ApcManager, CachedBatchGenerator, install
 from omlx_cache.integrations.mlx_vlm.placing import around
 
 TURBO = {"kv_bits": 4, "kv_quant_scheme": "turboquant", "quantized_kv_start": 0}
@@ -35,6 +34,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "dense": ("dense", {}),
     "windows": ("windows", {}),
     "hybrid": ("hybrid", {}),
+    "positions of three kinds": ("mrope", {}),
     "turboquant": ("dense", TURBO),
     "hybrid, turboquant": ("hybrid", TURBO),
     "uniform 8 bits": ("dense", UNIFORM),

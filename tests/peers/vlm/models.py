@@ -70,6 +70,29 @@ IMAGES: dict[str, Any] = {
     },
 }
 IMAGES["text_config"].pop("head_dim")
+MROPE: dict[str, Any] = {
+    "model_type": "qwen2_vl",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "intermediate_size": 96,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "rms_norm_eps": 1e-6,
+    "vocab_size": VOCAB,
+    "rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]},
+    "image_token_id": IMAGE_TOKEN,
+    "video_token_id": IMAGE_TOKEN - 1,
+    "vision_start_token_id": IMAGE_TOKEN - 2,
+    "vision_config": {
+        "model_type": "qwen2_vl",
+        "depth": 1,
+        "embed_dim": 32,
+        "hidden_size": 64,
+        "num_heads": 2,
+        "patch_size": 4,
+        "spatial_patch_size": 4,
+    },
+}
 LARGER = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
 BENCHED = {"head_dim": 64, "num_hidden_layers": 4, "num_key_value_heads": 2, **LARGER}
 CONFIGS = {
@@ -79,6 +102,7 @@ CONFIGS = {
     "windows": MIXED_WINDOWS,
     "hybrid": HYBRID,
     "images": IMAGES,
+    "mrope": MROPE,
 }
 
 

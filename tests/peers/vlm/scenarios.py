@@ -62,6 +62,24 @@ def after_an_abort(worker: Worker) -> list[Answer]:
     return [known, Answer(said, 0), worker.say(text(130) + text(200, 2))]
 
 
+def while_another_answers(worker: Worker) -> list[Answer]:
+    """A known prompt that joins a batch whose first row is in the middle of its answer."""
+    known = worker.say(text(90))
+    generator = worker.generator()
+    said: dict[int, list[int]] = {}
+    cached: dict[int, int] = {}
+    uids = [worker.insert(generator, Asked(text(75, 6), generate=24))]
+    while generator.has_work:
+        prompts, generated = generator.next()
+        cached |= {prompt.uid: prompt.cached_tokens for prompt in prompts}
+        for response in generated:
+            said.setdefault(response.uid, []).append(int(response.token))
+        if len(uids) == 1 and len(said.get(uids[0], [])) == 5:
+            uids.append(worker.insert(generator, Asked(text(90) + text(25, 8))))
+    generator.close()
+    return [known] + [Answer(said[uid], cached[uid]) for uid in uids]
+
+
 def picture(shade: float) -> Any:
     return mx.full((1, 3, 16, 16), shade) * mx.arange(16)
 
@@ -92,4 +110,5 @@ SCENARIOS: dict[str, Scenario] = {
     "branches": branches,
     "together": together,
     "after an abort": after_an_abort,
+    "while another answers": while_another_answers,
 }
