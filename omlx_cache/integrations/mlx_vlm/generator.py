@@ -1,6 +1,6 @@
 """mlx-vlm's BatchGenerator, whose prompts are restored from a store and kept in it."""
 
-import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from mlx_vlm.generate.ar import BatchGenerator
@@ -21,10 +21,30 @@ class CachedBatchGenerator(BatchGenerator):  # type: ignore[misc]
         if ours:
             attach(self, apc_manager)
 
+    def _apc_extra_hash(self, prompt_kwargs: dict[str, Any]) -> int:
+        known = int(super()._apc_extra_hash(prompt_kwargs))
+        if not isinstance(self.apc_manager, ApcManager):
+            return known
+        return with_media(known, prompt_kwargs or {})
+
+    def _build_mixed_prompt_batch(self, sequences: Sequence[Any]) -> Any:
+        batch = super()._build_mixed_prompt_batch(sequences)
+        if batch is not None and batch._token_context:
+            # Penalties look at the whole prompt, the part that was restored included.
+            batch._token_context = [list(sequence[1]) for sequence in sequences]
+        return batch
+
 
 def attach(generator: Any, manager: ApcManager) -> None:
     """Have a BatchGenerator that has computed nothing yet use a manager; evaluates samples of the
     model's weights when the manager has not seen it."""
+    if not isinstance(generator, CachedBatchGenerator):
+        kind = type(generator)
+        generator.__class__ = (
+            CachedBatchGenerator
+            if kind is BatchGenerator
+            else type(f"Cached{kind.__name__}", (CachedBatchGenerator, kind), {})
+        )
     sequences = manager.bind(generator.model, form_of(generator))
     plain = (
         generator.kv_bits is None
@@ -34,5 +54,3 @@ def attach(generator: Any, manager: ApcManager) -> None:
     generator.apc = StoreCoordinator(manager, generator.model, sequences, plain=plain)
     generator.apc_manager = manager
     generator.apc_mode = generator.apc.legacy_mode
-    own, alive = type(generator)._apc_extra_hash, weakref.ref(generator)
-    generator._apc_extra_hash = lambda asked: with_media(own(alive(), asked), asked or {})

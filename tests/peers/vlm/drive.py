@@ -28,6 +28,7 @@ class Asked(NamedTuple):
     pixels: Any = None
     tenant: str | None = None
     generate: int = 12
+    processors: Any = None
 
 
 class Worker:
@@ -61,7 +62,10 @@ class Worker:
             model=self.model.language_model,
         )
         (uid,) = generator.insert(
-            [list(asked.tokens)], max_tokens=asked.generate, prompt_kwargs=[given]
+            [list(asked.tokens)],
+            max_tokens=asked.generate,
+            prompt_kwargs=[given],
+            logits_processors=[asked.processors],
         )
         return int(uid)
 

@@ -80,6 +80,18 @@ def while_another_answers(worker: Worker) -> list[Answer]:
     return [known] + [Answer(said[uid], cached[uid]) for uid in uids]
 
 
+def new_words_only(seen: mx.array, logits: mx.array) -> mx.array:
+    """Take the tokens that a prompt and its answer have had from the choice."""
+    had = (mx.arange(logits.shape[-1])[:, None] == seen[None]).any(axis=1)
+    return mx.where(had, logits - 1e3, logits)
+
+
+def penalised(worker: Worker) -> list[Answer]:
+    """Prompts whose answers depend on the tokens of the prompt, not on their KV alone."""
+    prompts = text(100), text(100), text(100) + text(30, 3)
+    return [worker.say(prompt, processors=[new_words_only]) for prompt in prompts]
+
+
 def picture(shade: float) -> Any:
     return mx.full((1, 3, 16, 16), shade) * mx.arange(16)
 
@@ -111,4 +123,5 @@ SCENARIOS: dict[str, Scenario] = {
     "together": together,
     "after an abort": after_an_abort,
     "while another answers": while_another_answers,
+    "penalised": penalised,
 }
