@@ -191,6 +191,19 @@ def a_generator_that_exists_gets_it() -> None:
             assert cached == [wanted], cached
 
 
+def the_stores_log_has_the_requests() -> None:
+    model = build("hybrid")
+    with tempfile.TemporaryDirectory() as directory, open_store(directory) as store:
+        worker = ours(model, store)
+        worker.ask(Asked(text(100)), Asked(text(80, 3), generate=5))
+        worker.say(text(120))
+        records = store.requests.records()
+        computed = sorted(record.computed_tokens for record in records)
+        assert computed == [21, 80, 100], computed
+        assert sorted(record.generated_tokens or 0 for record in records) == [5, 12, 12]
+        assert all(record.total_seconds for record in records)
+
+
 def an_unsupported_model_runs_without() -> None:
     model = build("dense")
     options = {**TURBO, "kv_bits": 3, "kv_key_bits": 2.5}
@@ -210,6 +223,7 @@ CHECKS: tuple[Callable[[], None], ...] = (
     what_their_hash_does_not_see_sets_prompts_apart,
     two_models_share_a_store,
     a_generator_that_exists_gets_it,
+    the_stores_log_has_the_requests,
     an_unsupported_model_runs_without,
 )
 

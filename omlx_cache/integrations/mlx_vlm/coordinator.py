@@ -12,6 +12,7 @@ from omlx_cache import reasons
 from omlx_cache.adapters.registry import children
 from omlx_cache.integrations.mlx_vlm.manager import ApcManager
 from omlx_cache.integrations.mlx_vlm.sequences import Sequences
+from omlx_cache.requests.log import AskedRequest
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
     """APCCoordinator's calls for one generator. `plain` says that a prompt computed alone has the
     model's own caches, and not a batch's. Nothing here raises: what goes wrong is a miss.
 
-    Mutable, by the generation thread: `_looked_up`.
+    Mutable, by the generation thread: `_looked_up`, and `asked`, the last request's record.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
         super().__init__(manager, model)
         self._sequences = sequences
         self._plain = plain
+        self.asked: AskedRequest | None = None
         self._looked_up: OrderedDict[tuple[int, ...], tuple[int, int | None]] = OrderedDict()
 
     @property
@@ -63,7 +65,7 @@ class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
         def useful(length: int) -> bool:
             return length >= LEAST and suffix_is_text_only(length)
 
-        warm, missed = self._sequences.warm(tokens, extra_hash, useful)
+        warm, missed, self.asked = self._sequences.warm(tokens, extra_hash, useful)
         self._looked_up[tuple(tokens)] = (0 if warm is None else warm.tokens, missed)
         while len(self._looked_up) > PROMPTS:
             self._looked_up.popitem(last=False)

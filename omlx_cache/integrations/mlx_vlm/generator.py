@@ -9,17 +9,39 @@ from omlx_cache.integrations.mlx_vlm.coordinator import StoreCoordinator
 from omlx_cache.integrations.mlx_vlm.form import form_of
 from omlx_cache.integrations.mlx_vlm.manager import ApcManager
 from omlx_cache.integrations.mlx_vlm.media import with_media
+from omlx_cache.integrations.mlx_vlm.under_way import UnderWay
 
 
 class CachedBatchGenerator(BatchGenerator):  # type: ignore[misc]
     """BatchGenerator's arguments; with an ApcManager as `apc_manager` its prompts are kept in that
     manager's store. With another manager, or none, it is its base class."""
 
+    _under_way: UnderWay | None = None
+
     def __init__(self, *args: Any, apc_manager: Any = None, **options: Any) -> None:
         ours = isinstance(apc_manager, ApcManager)
         super().__init__(*args, apc_manager=None if ours else apc_manager, **options)
         if ours:
             attach(self, apc_manager)
+
+    def _apc_pick_for(self, sequence: Any) -> Any:
+        picked = super()._apc_pick_for(sequence)
+        if self._under_way is not None and self.apc.asked is not None:
+            self._under_way.begin(sequence[0], self.apc.asked)
+            self.apc.asked = None
+        return picked
+
+    def next(self, **options: Any) -> Any:
+        prompts, generated = super().next(**options)
+        if self._under_way is not None:
+            self._under_way.computed(prompts)
+            self._under_way.answered(generated)
+        return prompts, generated
+
+    def remove(self, uid: int) -> bool:
+        if self._under_way is not None:
+            self._under_way.end(uid)
+        return bool(super().remove(uid))
 
     def _apc_extra_hash(self, prompt_kwargs: dict[str, Any]) -> int:
         known = int(super()._apc_extra_hash(prompt_kwargs))
@@ -54,3 +76,4 @@ def attach(generator: Any, manager: ApcManager) -> None:
     generator.apc = StoreCoordinator(manager, generator.model, sequences, plain=plain)
     generator.apc_manager = manager
     generator.apc_mode = generator.apc.legacy_mode
+    generator._under_way = UnderWay()

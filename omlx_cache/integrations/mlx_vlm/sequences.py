@@ -31,6 +31,15 @@ class Warm(NamedTuple):
     tokens: int
 
 
+class LookedUp(NamedTuple):
+    """What came of a look-up: a prefix, None for none; where a restore point was missed; and the
+    request's record."""
+
+    warm: Warm | None
+    missed: int | None
+    asked: AskedRequest
+
+
 class _Lane(NamedTuple):
     scope: Scope
     siblings: SiblingIndex
@@ -92,11 +101,9 @@ class Sequences:
 
     def warm(
         self, tokens: Sequence[int], extra_hash: int, useful: Callable[[int], bool]
-    ) -> tuple[Warm | None, int | None]:
-        """Restore as much of a prompt as there is; and say where a restore point was missed.
-
-        None when nothing was found that is `useful` (its length is asked for). Counts the request.
-        """
+    ) -> LookedUp:
+        """Restore as much of a prompt as there is and is `useful`, which is asked of its length.
+        Counts the request."""
         lane = self._for(len(tokens))
         asked = lane.scope.ask(len(tokens))
         began = time.perf_counter()
@@ -114,7 +121,7 @@ class Sequences:
             reason = f"{reasons.ERROR}:{type(error).__name__}"
         count = 0 if restored is None else restored.tokens
         asked.restored(count, cold, time.perf_counter() - began, reason)
-        return restored, wanted
+        return LookedUp(restored, wanted, asked)
 
     def _restore(
         self, lane: _Lane, tokens: Tokens, asked: AskedRequest, useful: Callable[[int], bool]
