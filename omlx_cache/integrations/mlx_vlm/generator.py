@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import mlx.core as mx
 from mlx_vlm.generate.ar import BatchGenerator
 
 from omlx_cache.integrations.mlx_vlm.coordinator import StoreCoordinator
@@ -39,9 +40,31 @@ class CachedBatchGenerator(BatchGenerator):  # type: ignore[misc]
         return prompts, generated
 
     def remove(self, uid: int) -> bool:
+        """Give a request up; what of its prompt has been computed is kept."""
         if self._under_way is not None:
             self._under_way.end(uid)
+            self._keep_begun(uid)
         return bool(super().remove(uid))
+
+    def _keep_begun(self, uid: int) -> None:
+        batch = self._prompt_batch
+        if batch is None or uid not in batch.uids or not batch._apc_meta:
+            return
+        row = batch.uids.index(uid)
+        columns, padded = batch._processed_prompt_columns, batch._right_pad_per_row is not None
+        if padded and columns > batch._suffix_lens[row]:
+            # Its padding is among its tokens until the batch is done.
+            return
+        meta = batch._apc_meta[row]
+        computed = batch._row_real_tokens_processed(row)
+        if computed > meta["prefix_len"]:
+            with mx.stream(self._stream):
+                self.apc.commit(
+                    batch.prompt_cache,
+                    meta["full_input_ids"][:computed],
+                    batch_idx=row,
+                    extra_hash=meta["extra_hash"],
+                )
 
     def _apc_extra_hash(self, prompt_kwargs: dict[str, Any]) -> int:
         known = int(super()._apc_extra_hash(prompt_kwargs))
