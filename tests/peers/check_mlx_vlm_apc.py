@@ -217,6 +217,23 @@ def what_an_aborted_prompt_had_computed_is_kept() -> None:
                 assert min(answer.cached for answer in got) >= 118, f"{kind}: {got}"
 
 
+def the_next_turn_restores_the_answer_too() -> None:
+    """Also of rows of one batch, which end one after the other."""
+    for kind in ("dense", "windows", "hybrid", "turboquant"):
+        name, options = KINDS[kind]
+        model = build(name)
+        asked = Asked(text(100), generate=6), Asked(text(90, 3), generate=14)
+        with tempfile.TemporaryDirectory() as directory, open_store(directory) as store:
+            worker = ours(model, store, **options)
+            said = worker.ask(*asked)
+            for request, answer in zip(asked, said, strict=True):
+                known = [*request.tokens, *answer.tokens]
+                got = worker.say(known + text(20, 9))
+                assert got.cached == len(known), f"{kind}: {got.cached} of {len(known)}"
+                plain = Worker(model, **options).say(known + text(20, 9))
+                same_tokens([got], [plain], f"{kind}, next turn")
+
+
 def the_stores_log_has_the_requests() -> None:
     model = build("hybrid")
     with tempfile.TemporaryDirectory() as directory, open_store(directory) as store:
@@ -250,6 +267,7 @@ CHECKS: tuple[Callable[[], None], ...] = (
     two_models_share_a_store,
     a_generator_that_exists_gets_it,
     what_an_aborted_prompt_had_computed_is_kept,
+    the_next_turn_restores_the_answer_too,
     the_stores_log_has_the_requests,
     an_unsupported_model_runs_without,
 )

@@ -11,8 +11,9 @@ from mlx_vlm.apc import APCCoordinator
 from omlx_cache import reasons
 from omlx_cache.adapters.registry import children
 from omlx_cache.integrations.mlx_vlm.manager import ApcManager
+from omlx_cache.integrations.mlx_vlm.rows import row_of
 from omlx_cache.integrations.mlx_vlm.sequences import Sequences
-from omlx_cache.requests.log import AskedRequest
+from omlx_cache.integrations.mlx_vlm.under_way import Asked
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
     """APCCoordinator's calls for one generator. `plain` says that a prompt computed alone has the
     model's own caches, and not a batch's. Nothing here raises: what goes wrong is a miss.
 
-    Mutable, by the generation thread: `_looked_up`, and `asked`, the last request's record.
+    Mutable, by the generation thread: `_looked_up`, and `asked`, what was looked up last.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
         super().__init__(manager, model)
         self._sequences = sequences
         self._plain = plain
-        self.asked: AskedRequest | None = None
+        self.asked: Asked | None = None
         self._looked_up: OrderedDict[tuple[int, ...], tuple[int, int | None]] = OrderedDict()
 
     @property
@@ -65,7 +66,8 @@ class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
         def useful(length: int) -> bool:
             return length >= LEAST and suffix_is_text_only(length)
 
-        warm, missed, self.asked = self._sequences.warm(tokens, extra_hash, useful)
+        warm, missed, record = self._sequences.warm(tokens, extra_hash, useful)
+        self.asked = Asked(record, tokens, extra_hash)
         self._looked_up[tuple(tokens)] = (0 if warm is None else warm.tokens, missed)
         while len(self._looked_up) > PROMPTS:
             self._looked_up.popitem(last=False)
@@ -191,7 +193,7 @@ class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
         try:
             row: Sequence[Any] | None = prompt_cache
             if not self._sequences.accepts(prompt_cache) or _is_batch(prompt_cache):
-                row = apc.snapshot_prompt_cache_row(prompt_cache, batch_idx or 0, clone=False)
+                row = row_of(prompt_cache, batch_idx or 0)
         except Exception:
             _log.exception("a row of the batch is not stored")
             row = None

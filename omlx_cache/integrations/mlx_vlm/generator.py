@@ -1,10 +1,12 @@
 """mlx-vlm's BatchGenerator, whose prompts are restored from a store and kept in it."""
 
+import logging
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
-from mlx_vlm.generate.ar import BatchGenerator
+from mlx_vlm.generate.ar import BatchGenerator, GenerationBatch
 
 from omlx_cache.integrations.mlx_vlm.coordinator import StoreCoordinator
 from omlx_cache.integrations.mlx_vlm.form import form_of
@@ -12,10 +14,34 @@ from omlx_cache.integrations.mlx_vlm.manager import ApcManager
 from omlx_cache.integrations.mlx_vlm.media import with_media
 from omlx_cache.integrations.mlx_vlm.under_way import UnderWay
 
+_log = logging.getLogger(__name__)
+
+
+class _Decoding(GenerationBatch):  # type: ignore[misc]
+    """A batch that tells of the rows that end in a step, before they are dropped. `ending` is a
+    weak reference: the generator owns the batch."""
+
+    ending: Any
+    _stepping = False
+
+    def next(self) -> Any:
+        self._stepping = True
+        try:
+            return super().next()
+        finally:
+            self._stepping = False
+
+    def filter(self, keep: Sequence[int]) -> None:
+        tell = self.ending()
+        if tell is not None and self._stepping:
+            tell(self, [row for row in range(len(self.uids)) if row not in set(keep)])
+        super().filter(keep)
+
 
 class CachedBatchGenerator(BatchGenerator):  # type: ignore[misc]
     """BatchGenerator's arguments; with an ApcManager as `apc_manager` its prompts are kept in that
-    manager's store. With another manager, or none, it is its base class."""
+    manager's store. With another manager, or none, or a model that cannot be identified, it is its
+    base class."""
 
     _under_way: UnderWay | None = None
 
@@ -23,7 +49,10 @@ class CachedBatchGenerator(BatchGenerator):  # type: ignore[misc]
         ours = isinstance(apc_manager, ApcManager)
         super().__init__(*args, apc_manager=None if ours else apc_manager, **options)
         if ours:
-            attach(self, apc_manager)
+            try:
+                attach(self, apc_manager)
+            except Exception:
+                _log.exception("prompts are computed without a cache")
 
     def _apc_pick_for(self, sequence: Any) -> Any:
         picked = super()._apc_pick_for(sequence)
@@ -33,18 +62,42 @@ class CachedBatchGenerator(BatchGenerator):  # type: ignore[misc]
         return picked
 
     def next(self, **options: Any) -> Any:
+        if self._under_way is None:
+            return super().next(**options)
+        decoding = self._generation_batch
+        if type(decoding) is GenerationBatch:
+            decoding.__class__ = _Decoding
+            decoding.ending = weakref.WeakMethod(self._keep_answers)
         prompts, generated = super().next(**options)
-        if self._under_way is not None:
-            self._under_way.computed(prompts)
-            self._under_way.answered(generated)
+        self._under_way.computed(prompts)
+        self._under_way.answered(generated)
         return prompts, generated
 
     def remove(self, uid: int) -> bool:
-        """Give a request up; what of its prompt has been computed is kept."""
+        """Give a request up; what of it has been computed is kept."""
         if self._under_way is not None:
+            with mx.stream(self._stream):
+                self._keep_begun(uid)
+                batch = self._generation_batch
+                if uid in batch.uids:
+                    self._keep(batch, batch.uids.index(uid), self._under_way.sequence(uid))
             self._under_way.end(uid)
-            self._keep_begun(uid)
         return bool(super().remove(uid))
+
+    def _keep_answers(self, batch: Any, rows: Sequence[int]) -> None:
+        """Keep rows that end in a step: a batch's caches hold what it has said, the last included,
+        which nobody has been told yet."""
+        under_way = self._under_way
+        if under_way is None:
+            return
+        said = batch._current_tokens.tolist()
+        for row in rows:
+            self._keep(batch, row, under_way.sequence(batch.uids[row], said[row]))
+
+    def _keep(self, batch: Any, row: int, sequence: tuple[list[int], int] | None) -> None:
+        if sequence is not None and isinstance(batch, _Decoding):
+            tokens, extra_hash = sequence
+            self.apc.commit(batch.prompt_cache, tokens, batch_idx=row, extra_hash=extra_hash)
 
     def _keep_begun(self, uid: int) -> None:
         batch = self._prompt_batch
@@ -58,13 +111,12 @@ class CachedBatchGenerator(BatchGenerator):  # type: ignore[misc]
         meta = batch._apc_meta[row]
         computed = batch._row_real_tokens_processed(row)
         if computed > meta["prefix_len"]:
-            with mx.stream(self._stream):
-                self.apc.commit(
-                    batch.prompt_cache,
-                    meta["full_input_ids"][:computed],
-                    batch_idx=row,
-                    extra_hash=meta["extra_hash"],
-                )
+            self.apc.commit(
+                batch.prompt_cache,
+                meta["full_input_ids"][:computed],
+                batch_idx=row,
+                extra_hash=meta["extra_hash"],
+            )
 
     def _apc_extra_hash(self, prompt_kwargs: dict[str, Any]) -> int:
         known = int(super()._apc_extra_hash(prompt_kwargs))

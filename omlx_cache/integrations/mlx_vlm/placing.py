@@ -1,5 +1,6 @@
 """Where mlx-vlm's server makes its cache and its generators, and names both itself."""
 
+import logging
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import Any
 
 from omlx_cache.integrations.mlx_vlm.manager import ApcManager
 from omlx_cache.store import BlockStore
+
+_log = logging.getLogger(__name__)
 
 
 def place(open_store: Callable[[], BlockStore]) -> None:
@@ -17,9 +20,14 @@ def place(open_store: Callable[[], BlockStore]) -> None:
     def whole(language_model: Any) -> Any:
         return around(getattr(runtime.response_generator, "model", None), language_model)
 
-    def from_env(model_namespace: str | None = None, overrides: Any = None) -> ApcManager:
+    def from_env(model_namespace: str | None = None, overrides: Any = None) -> ApcManager | None:
         path = (model_namespace or "").split("#")[0]
-        return ApcManager(open_store(), whole=whole, model_id=model_name(path))
+        try:
+            store = open_store()
+        except Exception:
+            _log.exception("the store cannot be opened: prompts are computed without a cache")
+            return None
+        return ApcManager(store, whole=whole, model_id=model_name(path))
 
     apc: Any = import_module("mlx_vlm.apc")
     apc.from_env = from_env
