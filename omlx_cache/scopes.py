@@ -3,7 +3,6 @@
 import copy
 import os
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Any, Self, TypedDict, Unpack
 
 from omlx_cache.adapters.base import UnsupportedCache
@@ -14,6 +13,7 @@ from omlx_cache.commit.snapshots import SnapshotPolicy, StridePolicy
 from omlx_cache.identity.fingerprint import adapter_identity, fingerprint_model
 from omlx_cache.identity.namespace import Namespace, make_namespace
 from omlx_cache.identity.salt import salt_digest
+from omlx_cache.mlx_lm_versions import make_prompt_cache, quantized
 from omlx_cache.pages.layout import layout_of
 from omlx_cache.pages.warming import warm_codecs
 from omlx_cache.restore.boundaries import Boundaries
@@ -75,7 +75,7 @@ class Scopes:
             store.settings.codec, min_quantize_tokens=store.settings.min_quantize_tokens
         )
         self._codec = _stored_codec(store.settings, codec_policy)
-        self._use(make_cache or (lambda: _upstream().make_prompt_cache(model)))
+        self._use(make_cache or (lambda: make_prompt_cache(model)))
         store.add_label(self._label)
         if self.unsupported_reason is None:
             policies = [self.codec_policy, *_cold_policies(store.settings)]
@@ -99,13 +99,7 @@ class Scopes:
         caches = list(self._make_cache())
         if kv_bits is None:
             return caches
-        theirs = _upstream()
-        return [
-            theirs.QuantizedKVCache(kv_group_size, kv_bits)
-            if isinstance(cache, theirs.KVCache)
-            else cache
-            for cache in caches
-        ]
+        return quantized(caches, kv_group_size, kv_bits)
 
     def scope(self, **options: Unpack[ScopeOptions]) -> Scope:
         """Return what restores and stores sequences of one kind, for servers without sessions.
@@ -170,10 +164,6 @@ class Scopes:
             label=self._label,
         )
         return self.store.register(namespace)
-
-
-def _upstream() -> Any:
-    return import_module("mlx_lm.models.cache")
 
 
 def _codec_name(kv_bits: int | None, kv_group_size: int) -> str | None:

@@ -1,11 +1,12 @@
 """What can be believed of caches that were extracted from a batch."""
 
 import copy
-import sys
 from collections.abc import Sequence
 from typing import Any
 
+from omlx_cache.adapters.registry import class_name
 from omlx_cache.arrays.mlxio import TOKEN_AXIS
+from omlx_cache.mlx_lm_versions import is_cache
 
 
 def extracted(caches: Sequence[Any]) -> list[Any]:
@@ -35,6 +36,5 @@ def _extracted(cache: Any) -> Any:
 
 
 def _is(cache: Any, name: str) -> bool:
-    """True for an instance of mlx-lm's class or mlx-vlm's; imports neither."""
-    loaded = (sys.modules.get(f"{package}.models.cache") for package in ("mlx_lm", "mlx_vlm"))
-    return any(isinstance(cache, getattr(module, name)) for module in loaded if module)
+    """True for an instance of mlx-lm's class, and for mlx-vlm's own, which loses count as well."""
+    return is_cache(cache, name) or class_name(cache) == f"mlx_vlm.models.cache.{name}"
