@@ -10,7 +10,7 @@ __all__ = ["NAME", "PACKAGE", "TESTED", "main", "place"]
 
 NAME = "mlx_vlm.server"
 PACKAGE = "mlx-vlm"
-TESTED = ">=0.7.10,<0.8"
+TESTED = "==0.7.10"
 
 
 def main(arguments: Sequence[str]) -> None:
