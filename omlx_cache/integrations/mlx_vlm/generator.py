@@ -142,7 +142,11 @@ def attach(generator: Any, manager: ApcManager) -> None:
             if kind is BatchGenerator
             else type(f"Cached{kind.__name__}", (CachedBatchGenerator, kind), {})
         )
-    sequences = manager.bind(generator.model, form_of(generator))
+    form = form_of(generator)
+    if form.policy is not None and form.policy.is_turboquant:
+        # Restored rows of different lengths are padded, which a batch of these caches cannot be.
+        generator.prefill_batch_size = 1
+    sequences = manager.bind(generator.model, form)
     plain = (
         generator.kv_bits is None
         and generator.draft_model is None
