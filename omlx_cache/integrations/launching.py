@@ -90,7 +90,8 @@ def find(name: str) -> Launch:
     """Return the launch module of a server; raises UnknownServer, with the names that there are,
     and CannotRun when it cannot be imported."""
     if name not in SERVERS:
-        raise UnknownServer(f"{refusal('server', name, list(SERVERS))}; known: {', '.join(SERVERS)}")
+        known = list(SERVERS)
+        raise UnknownServer(f"{refusal('server', name, known)}; known: {', '.join(known)}")
     try:
         module = import_module(f"omlx_cache.integrations.{SERVERS[name]}.launch")
     except ImportError as error:

@@ -45,4 +45,3 @@ def test_its_flags_are_its_own(models: dict[str, Path], tmp_path: Path) -> None:
     assert [turn.text for turn in turns[0]] == [turn.text for turn in turns[1]]
     assert turns[1][2].cached_tokens == turns[1][2].prompt_tokens - 1
     assert " - DEBUG - " in server.text()
-

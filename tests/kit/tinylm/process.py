@@ -69,8 +69,8 @@ def serve_ours(home: Path, *arguments: str, forked: bool = False, **variables: s
 
 
 def run_server(home: Path, name: str, *arguments: str, **variables: str) -> Server:
-    """Start `omlx-cache run NAME` with a cold tier and runtime directory under `home`; a server that
-    takes `--port`."""
+    """Start `omlx-cache run NAME`, a server that takes `--port`, with a cold tier and runtime
+    directory under `home`."""
     environment = _cached_environment(home, variables)
     port = _free_port()
     command = ["-m", "omlx_cache_daemon", "run", name, *arguments, "--port", str(port)]
