@@ -17,3 +17,7 @@ check() {
 
 # shellcheck disable=SC2086
 check mlx_vlm $MLX_VLM
+
+# shellcheck disable=SC2086
+folder=$(install mlx_openai_server $MLX_OPENAI_SERVER)
+PYTHONPATH=".:daemon:storage:tests:$folder" "$python" tests/peers/check_openai_server.py
