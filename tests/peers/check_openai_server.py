@@ -254,6 +254,8 @@ async def check_interface(root: Path) -> None:
         cache = handler.prompt_cache
         assert isinstance(cache, HandlerPromptCache)
         await converse(handler, "figures")
+        while (await handler.get_queue_stats())["batch_stats"]["active_requests"]:
+            await asyncio.sleep(0.01)  # An answer is stored after its last word was sent.
         assert len(cache) == 1
         assert cache.nbytes > 0
         assert cache.stats_by_type()["assistant"]["n_sequences"] == 1

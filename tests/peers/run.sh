@@ -20,4 +20,6 @@ check mlx_vlm $MLX_VLM
 
 # shellcheck disable=SC2086
 folder=$(install mlx_openai_server $MLX_OPENAI_SERVER)
-PYTHONPATH=".:daemon:storage:tests:$folder" "$python" tests/peers/check_openai_server.py
+for script in check_openai_server check_run_openai_server; do
+    PYTHONPATH=".:daemon:storage:tests:$folder" "$python" "tests/peers/$script.py"
+done

@@ -68,12 +68,16 @@ def serve_ours(home: Path, *arguments: str, forked: bool = False, **variables: s
     return server
 
 
-def run_server(home: Path, name: str, *arguments: str, **variables: str) -> Server:
-    """Start `omlx-cache run NAME`, a server that takes `--port`, with a cold tier and runtime
-    directory under `home`."""
+def run_server(
+    home: Path, name: str, *arguments: str, port: int | None = None, **variables: str
+) -> Server:
+    """Start `omlx-cache run NAME`, with a cold tier and runtime directory under `home`; a server
+    that takes `--port`, or that listens on `port` anyway."""
     environment = _cached_environment(home, variables)
-    port = _free_port()
-    command = ["-m", "omlx_cache_daemon", "run", name, *arguments, "--port", str(port)]
+    if port is None:
+        port = free_port()
+        arguments = (*arguments, "--port", str(port))
+    command = ["-m", "omlx_cache_daemon", "run", name, *arguments]
     process, log = _start(home / "run.log", command, environment)
     server = Server(process, f"http://127.0.0.1:{port}", log)
     _wait_for(server)
@@ -83,7 +87,7 @@ def run_server(home: Path, name: str, *arguments: str, **variables: str) -> Serv
 def serve_upstream(home: Path, *arguments: str, forked: bool = False) -> Server:
     """Start mlx-lm's own server."""
     home.mkdir(parents=True, exist_ok=True)
-    port = _free_port()
+    port = free_port()
     command = ["-m", "mlx_lm", "server", "--port", str(port), *arguments]
     process, log = _start(home / "upstream.log", command, _environment(), forked)
     server = Server(process, f"http://127.0.0.1:{port}", log)
@@ -91,7 +95,8 @@ def serve_upstream(home: Path, *arguments: str, forked: bool = False) -> Server:
     return server
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
