@@ -8,17 +8,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count, pairwise
-from typing import Any, NamedTuple
-
-from mlx_lm.generate import BatchGenerator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omlx_cache.begun import Begun
+from omlx_cache.integrations.old_batches import row_caches
 from omlx_cache.integrations.rows import paged_source, row_of, stop_row_at
+from omlx_cache.mlx_lm_versions import check, stop_options
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.requests.timer import BatchTimer
 from omlx_cache.results import CommitResult
 from omlx_cache.session import Session
+
+if TYPE_CHECKING:
+    from mlx_lm.generate import BatchGenerator
 
 HELD_SECONDS = 0.05
 """How long `next` waits for another thread's blocks when it has nothing else to do."""
@@ -62,7 +65,8 @@ class CachedBatchGenerator:
     Mutable, by that one thread: `_requests` (by the generator's uid) and `_waiting` (by ours).
     """
 
-    def __init__(self, generator: BatchGenerator, cache: PrefixCache) -> None:
+    def __init__(self, generator: "BatchGenerator", cache: PrefixCache) -> None:
+        check(type(self).__name__)
         self._generator = generator
         self._cache = cache
         self._block_size = cache.store.settings.block_size
@@ -105,15 +109,16 @@ class CachedBatchGenerator:
             cached = session.cached_tokens
             session.want_snapshots(segments)
             stops = _stops(session, cached, len(prompt))
+            restored = session.take_cache() if cached else None
             try:
                 (inner,) = self._generator.insert_segments(
                     segments=[_split(prompt, cached, stops)],
                     max_tokens=[max_tokens],
-                    caches=[session.take_cache() if cached else None],
+                    caches=[row_caches(self._generator, restored)],
                     all_tokens=[prompt[:cached]],
                     samplers=[sampler],
                     logits_processors=[list(logits_processors)],
-                    stop_sequences=None if stop_sequences is None else [stop_sequences],
+                    **stop_options(stop_sequences),
                 )
             except BaseException:
                 session.abort()
