@@ -12,11 +12,13 @@ from omlx_cache.arrays.mlxio import check_packing
 from omlx_cache.integrations.mlx_lm.lanes import QUANTIZED_KV_START
 from omlx_cache.integrations.mlx_lm.models import model_name
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
+from omlx_cache.mlx_lm_versions import TESTED
 from omlx_cache.store import BlockStore
+
+__all__ = ["NAME", "PACKAGE", "TESTED", "main", "place"]
 
 NAME = "mlx_lm.server"
 PACKAGE = "mlx-lm"
-TESTED = ">=0.31.3,<0.33"
 
 _log = logging.getLogger(__name__)
 

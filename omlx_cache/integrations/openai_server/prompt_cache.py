@@ -9,6 +9,8 @@ from omlx_cache.integrations.mlx_lm.fetched import Fetched
 from omlx_cache.integrations.mlx_lm.lanes import QUANTIZED_KV_START
 from omlx_cache.integrations.mlx_lm.models import ModelSource
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
+from omlx_cache.integrations.old_batches import batchable
+from omlx_cache.mlx_lm_versions import batches_are_right
 from omlx_cache.settings.sizes import format_size
 from omlx_cache.store import BlockStore
 
@@ -67,14 +69,21 @@ class HandlerPromptCache:
         self, tokens_ids: list[int], *, allowed_sources: Collection[str] | None = None
     ) -> tuple[list[Any] | None, list[int]]:
         """Return a private prompt cache with a prefix of `tokens_ids`, and the tokens after it, one
-        at least; `(None, tokens_ids)` for a miss. Evaluates MLX and reads the disk."""
+        at least. Evaluates MLX and reads the disk.
+
+        `(None, tokens_ids)` for a miss; for a batch of an mlx-lm that computes rows wrong that
+        join it, empty caches that it computes right.
+        """
         with self._lock:
             caches, rest = self._cache.fetch_nearest_cache(self._key, tokens_ids)
-        batched = allowed_sources is not None and BATCHED in allowed_sources
-        if caches is not None and batched and not all(hasattr(cache, "merge") for cache in caches):
-            # Packed by a run without batches: a batch takes dense caches only.
-            return None, tokens_ids
-        return caches, rest
+            if allowed_sources is None or BATCHED not in allowed_sources:
+                return caches, rest
+            if caches is None or not all(hasattr(cache, "merge") for cache in caches):
+                # Packed by a run without batches, perhaps: a batch takes dense caches only.
+                caches, rest = None, tokens_ids
+            if batches_are_right():
+                return caches, rest
+            return batchable(caches or self._cache.fresh(self._key)) or None, rest
 
     def insert_cache(
         self,
