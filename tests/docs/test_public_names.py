@@ -14,6 +14,8 @@ PUBLIC = {
     "omlx_cache.adapters",
     "omlx_cache.integrations.batch",
     "omlx_cache.integrations.mlx_lm",
+    "omlx_cache.integrations.omlx",
+    "omlx_cache.integrations.openai_server",
     "omlx_cache.kv",
 }
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
