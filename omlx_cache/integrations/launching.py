@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -66,8 +67,8 @@ class Launch(Protocol):
 def launch(name: str, arguments: Sequence[str]) -> int:
     """Run a server until it ends, write what is pending, and return the exit code.
 
-    Raises UnknownServer, CannotRun and ConfigError before the server is imported. SIGTERM, where
-    the server leaves it to the system, ends it as Ctrl-C does.
+    Raises UnknownServer, CannotRun and ConfigError before anything of the server's runs. SIGTERM,
+    where the server leaves it to the system, ends it as Ctrl-C does.
     """
     settings = CacheSettings()
     module = find(name)
@@ -78,7 +79,10 @@ def launch(name: str, arguments: Sequence[str]) -> int:
     for note in settings.notes():
         if note not in said_by_the_store:
             _log.warning(note)
-    module.place(open_store)
+    try:
+        module.place(partial(open_store, name))
+    except ImportError as error:
+        raise CannotRun(f"{name} cannot be run: {error}") from error
     _log.info("%s", in_place(settings, f"{name} ({module.PACKAGE} {version})"))
     with _terminated_as_interrupted() as terminated:
         code = _code_of(module, arguments)
@@ -158,8 +162,9 @@ _store: "BlockStore | None" = None
 """This process's store, and the lock that guards it."""
 
 
-def open_store() -> "BlockStore":
-    """Return this process's one store, opened now if need be; it is closed when the process ends.
+def open_store(name: str = "run") -> "BlockStore":
+    """Return this process's one store, opened now if need be under a name that `omlx-cache ps`
+    shows; it is closed when the process ends.
 
     Any thread may call it. In a process that a server has spawned it reads the same variables.
     """
@@ -170,7 +175,7 @@ def open_store() -> "BlockStore":
         if _store is None or _store.closed:
             settings = CacheSettings()
             show_logs(settings)
-            _store = BlockStore(settings, name="run")
+            _store = BlockStore(settings, name=name)
         return _store
 
 

@@ -5,6 +5,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +41,7 @@ def test_a_server_that_is_missing_is_refused_with_the_tested_versions() -> None:
 
 def test_what_opens_the_store_can_be_handed_to_a_spawned_process() -> None:
     assert pickle.loads(pickle.dumps(open_store)) is open_store
+    assert pickle.loads(pickle.dumps(partial(open_store, "a"))).func is open_store
 
 
 def test_a_process_has_one_store_and_a_closed_one_is_opened_anew(
@@ -49,8 +51,9 @@ def test_a_process_has_one_store_and_a_closed_one_is_opened_anew(
     monkeypatch.setenv("OMLX_CACHE_SOCKET", "off")
     monkeypatch.setattr(launching, "show_logs", lambda settings: None)
     assert launching.close_store()
-    first = open_store()
+    first = open_store("a-server")
     try:
+        assert first.name == "a-server"
         assert open_store() is first
         assert launching.close_store()
         assert first.closed
@@ -72,6 +75,21 @@ launching.find = lambda name: SimpleNamespace(
     NAME=name, PACKAGE="pytest", TESTED=">=1", place=lambda opener: None, main=main)
 sys.exit(launching.launch("a-server", []))
 """
+
+
+def test_a_server_that_lacks_a_package_is_refused_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def place(opener: object) -> None:
+        raise ModuleNotFoundError("No module named 'fastapi'")
+
+    broken = server("pytest", ">=1")
+    broken.place = place
+    monkeypatch.setenv("OMLX_CACHE_COLD_DIR", str(tmp_path))
+    monkeypatch.setattr(launching, "find", lambda name: broken)
+    monkeypatch.setattr(launching, "show_logs", lambda settings: None)
+    with pytest.raises(CannotRun, match="a-server cannot be run: No module named 'fastapi'"):
+        launching.launch("a-server", [])
 
 
 @pytest.mark.parametrize(

@@ -247,6 +247,22 @@ async def check_two_models(root: Path) -> None:
     print("  two models: texts as each alone")
 
 
+async def check_draft_model(root: Path) -> None:
+    """A draft model's caches are restored with the target's. Their own cache is left out: it keeps
+    them under one token more than they hold, and answers other texts from the third turn on."""
+    model, draft = (make_model(root / str(seed), "qwen3", seed=seed) for seed in (1, 2))
+    case = Case("draft model", "qwen3", {"draft_model_path": str(draft)}, {})
+    said = []
+    for kind in (NONE, OURS, OURS):
+        async with serving(case, model, kind, root / kind) as handler:
+            said.append(await converse(handler, "drafts"))
+    for turns in said[1:]:
+        assert [turn.text for turn in turns] == [turn.text for turn in said[0]]
+    assert said[1][2].cached > said[1][1].prompt
+    assert said[2][0].cached == said[2][0].prompt - 1
+    print("  a draft model: texts as without a cache, restored after a restart")
+
+
 async def check_interface(root: Path) -> None:
     """What the server reads and calls beside fetch and insert."""
     model = make_model(root / "model", "qwen3")
@@ -274,7 +290,11 @@ async def everything() -> list[str]:
     jobs: list[tuple[str, Callable[[Path], Coroutine[Any, Any, None]]]] = [
         (case.name, lambda root, case=case: check(case, root)) for case in CASES
     ]
-    jobs += [("two models", check_two_models), ("interface", check_interface)]
+    jobs += [
+        ("two models", check_two_models),
+        ("draft model", check_draft_model),
+        ("interface", check_interface),
+    ]
     for name, job in jobs:
         with tempfile.TemporaryDirectory() as root:
             try:
@@ -293,7 +313,7 @@ def main() -> int:
     versions = {name: importlib.metadata.version(name) for name in ("mlx-openai-server", "mlx-lm")}
     print(", ".join(f"{name} {version}" for name, version in versions.items()))
     failed = asyncio.run(everything())
-    print(f"{len(failed)} of {len(CASES) + 2} failed")
+    print(f"{len(failed)} failed")
     return int(bool(failed))
 
 
