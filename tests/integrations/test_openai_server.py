@@ -118,7 +118,7 @@ def test_a_row_of_a_batch_that_would_be_computed_wrong_begins_with_caches_of_our
     dense: Any, store: BlockStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache, tokens = cache_for(store, dense), prompt_of(100)
-    monkeypatch.setattr(module, "batches_are_right", lambda: False)
+    monkeypatch.setattr(module, "is_old", lambda: True)
     found, rest = cache.fetch_nearest_cache(tokens, allowed_sources=BATCH)
     assert rest == tokens
     assert [layer.empty() for layer in found or []] == [True, True]

@@ -18,8 +18,9 @@ check() {
 # shellcheck disable=SC2086
 check mlx_vlm $MLX_VLM
 
-# shellcheck disable=SC2086
-folder=$(install mlx_openai_server $MLX_OPENAI_SERVER)
-for script in check_openai_server check_run_openai_server; do
-    PYTHONPATH=".:daemon:storage:tests:$folder" "$python" "tests/peers/$script.py"
-done
+. tests/peers/mlx_lm.sh
+theirs_with_our_cache
+ours_with_the_oldest
+
+. tests/peers/openai_server.sh
+openai_server

@@ -10,7 +10,7 @@ from omlx_cache.integrations.mlx_lm.lanes import QUANTIZED_KV_START
 from omlx_cache.integrations.mlx_lm.models import ModelSource
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
 from omlx_cache.integrations.old_batches import batchable
-from omlx_cache.mlx_lm_versions import batches_are_right
+from omlx_cache.mlx_lm_versions import is_old
 from omlx_cache.settings.sizes import format_size
 from omlx_cache.store import BlockStore
 
@@ -81,7 +81,7 @@ class HandlerPromptCache:
             if caches is None or not all(hasattr(cache, "merge") for cache in caches):
                 # Packed by a run without batches, perhaps: a batch takes dense caches only.
                 caches, rest = None, tokens_ids
-            if batches_are_right():
+            if not is_old():
                 return caches, rest
             return batchable(caches or self._cache.fresh(self._key)) or None, rest
 
