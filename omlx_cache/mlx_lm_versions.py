@@ -5,6 +5,7 @@ packages are kept where it cannot be imported.
 """
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -72,16 +73,11 @@ def quantized(prompt_cache: list[Any], group_size: int, bits: int) -> list[Any]:
     ]
 
 
-def chunks_are_exact() -> bool:
-    """False where a ChunkedKVCache drops tokens by the length of its buffer, so that what it holds
-    depends on when it grew: before 0.32."""
-    return _numbers(installed()) >= (0, 32)
-
-
-def batches_are_right() -> bool:
-    """False where a batch computes a row otherwise than alone, unless `old_batches` helps: before
-    0.32."""
-    return _numbers(installed()) >= (0, 32)
+def is_old() -> bool:
+    """True before 0.32. There a ChunkedKVCache drops tokens by the length of its buffer, so that
+    what it holds depends on when it grew; a batch computes a row otherwise than alone, unless
+    `old_batches` helps; and the server cannot pack caches."""
+    return _numbers(installed()) < (0, 32)
 
 
 def stop_options(stop_sequences: Any) -> dict[str, list[Any]]:
@@ -89,8 +85,51 @@ def stop_options(stop_sequences: Any) -> dict[str, list[Any]]:
     0.32, `stop_sequences` since."""
     if stop_sequences is None:
         return {}
-    old = _numbers(installed()) < (0, 32)
-    return {"state_machines" if old else "stop_sequences": [stop_sequences]}
+    return {"state_machines" if is_old() else "stop_sequences": [stop_sequences]}
+
+
+def has_images(messages: Any) -> bool:
+    """True for a chat with images that mlx-lm's server looks at: since 0.32.1."""
+    server: Any = import_module("mlx_lm.server")
+    return _sees_images(server) and any(server._image_parts(messages))
+
+
+def flatten_content(messages: Any, provider: Any) -> None:
+    """Make texts of the messages' parts, in place, as mlx-lm's server does for its template."""
+    server: Any = import_module("mlx_lm.server")
+    options = {"keep_images": provider.processor is not None} if _sees_images(server) else {}
+    server.process_message_content(messages, **options)
+
+
+def prompt_parts(parts: Sequence[Any]) -> tuple[Any, ...]:
+    """Return what `ResponseGenerator._tokenize` gives, its images last: None before 0.32.1."""
+    return (*parts, None)[:5]
+
+
+def as_prompt_parts(parts: Sequence[Any]) -> tuple[Any, ...]:
+    """Return such parts as `_tokenize` has to give them: without images before 0.32.1."""
+    return tuple(parts if _sees_images(import_module("mlx_lm.server")) else parts[:4])
+
+
+def context_fields(machine: Any, state: str) -> dict[str, Any]:
+    """Return what a `GenerationContext` has of `_make_state_machine`'s second part and a prompt's
+    initial state: before 0.32 that part is the texts of the sequences that are looked for."""
+    return {"sequences": machine} if is_old() else {"text_sm": machine, "initial_state": state}
+
+
+def set_wired_limit() -> None:
+    """Let MLX wire as much of a GPU's memory as is recommended, as mlx-lm's server does."""
+    utils: Any = import_module("mlx_lm.utils")
+    if not is_old():
+        utils.maybe_set_recommended_wired_limit()
+        return
+    mx: Any = import_module("mlx.core")
+    if mx.metal.is_available():
+        mx.set_wired_limit(mx.device_info()["max_recommended_working_set_size"])
+
+
+def _sees_images(server: Any) -> bool:
+    return hasattr(server, "_image_parts")
 
 
 def _numbers(text: str) -> tuple[int, ...]:

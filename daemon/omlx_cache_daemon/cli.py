@@ -81,6 +81,8 @@ def _run(arguments: Sequence[str]) -> int:
 def _refuse_unknown_flags(command: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
     """Raise UsageError for the first flag that a command does not have, nor one that begins so."""
     known = re.findall(r"--[a-z][a-z-]*", command.format_help())
+    if command.get_default("passes_on"):
+        arguments = _own(arguments)
     for word in arguments:
         flag = word.partition("=")[0]
         if word == "--":
@@ -89,6 +91,12 @@ def _refuse_unknown_flags(command: argparse.ArgumentParser, arguments: Sequence[
         is_flag = flag.startswith("--") and " " not in flag
         if is_flag and flag != "--version" and not any(name.startswith(flag) for name in known):
             raise UsageError(refusal("flag", flag, known))
+
+
+def _own(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the words up to the second that is no flag: what follows is for whom that names."""
+    words = [at for at, word in enumerate(arguments) if not word.startswith("-")]
+    return arguments[: words[1] + 1] if len(words) > 1 else arguments
 
 
 def command_names() -> list[str]:

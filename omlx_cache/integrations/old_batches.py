@@ -1,8 +1,8 @@
 """Rows that mlx-lm before 0.32 computes in a batch as it computes them alone.
 
 There a row that joins a batch before its first token makes the whole batch float32, and the
-recurrent state of an empty batch forgets which tokens are padding. Both are done by the caches, so
-a row's own caches can do it right: nothing of mlx-lm is changed.
+recurrent state of an empty batch takes padding for tokens. Both are done by the caches, so a row's
+own caches can do it right: nothing of mlx-lm is changed.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models import cache as upstream
 
-from omlx_cache.mlx_lm_versions import batches_are_right
+from omlx_cache.mlx_lm_versions import is_old
 
 
 def row_caches(generator: Any, restored: list[Any] | None) -> list[Any] | None:
     """Return what to insert a row with: its restored caches, or None where the generator makes
     right ones itself."""
-    if batches_are_right():
+    if not is_old():
         return restored
     return batchable(generator._make_new_cache() if restored is None else restored)
 
@@ -75,12 +75,18 @@ class RotatingKVCache(upstream.RotatingKVCache):  # type: ignore[misc]
 
 
 class ArraysCache(upstream.ArraysCache):  # type: ignore[misc]
-    @classmethod
-    def merge(cls, caches: Any) -> Any:
-        batch = upstream.ArraysCache.merge.__func__(upstream.ArraysCache, caches)
-        # Zeros say no more than None does, and hide the lengths that `prepare` announces.
-        batch.left_padding = None
-        return batch
+    lengths: Any
+
+    def make_mask(self, N: int) -> Any:
+        """Return which of the next `N` tokens are none of padding, on either side."""
+        lengths: Any = self.lengths
+        self.lengths = None
+        mask = super().make_mask(N)
+        self.lengths = lengths
+        if lengths is None:
+            return mask
+        within = mx.arange(N) < lengths[:, None]
+        return within if mask is None else mask & within
 
 
 _RIGHT: dict[type, type] = {

@@ -15,6 +15,8 @@ PUBLIC = {
     "omlx_cache.integrations.batch",
     "omlx_cache.integrations.mlx_lm",
     "omlx_cache.integrations.mlx_vlm",
+    "omlx_cache.integrations.omlx",
+    "omlx_cache.integrations.openai_server",
     "omlx_cache.kv",
 }
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -17,3 +17,10 @@ check() {
 
 # shellcheck disable=SC2086
 check mlx_vlm $MLX_VLM
+
+. tests/peers/mlx_lm.sh
+theirs_with_our_cache
+ours_with_the_oldest
+
+. tests/peers/openai_server.sh
+openai_server

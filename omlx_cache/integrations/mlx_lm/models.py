@@ -26,11 +26,13 @@ class ModelSource(Protocol):
 
 
 class LoadedModel(NamedTuple):
-    """A model that stays loaded, under the key that its requests name."""
+    """A model that stays loaded, under the key that its requests name; `max_kv_size` when its
+    server bounds the caches that it makes."""
 
     model_key: Any
     model: Any
     draft_model: Any = None
+    max_kv_size: int | None = None
 
 
 class ModelCaches(NamedTuple):
@@ -61,13 +63,18 @@ class Served(TypedDict):
     make_cache: Callable[[], list[Any]]
 
 
-def served(model: Any, model_path: str | None, adapter_path: str | None = None) -> Served:
+def served(
+    model: Any,
+    model_path: str | None,
+    adapter_path: str | None = None,
+    max_kv_size: int | None = None,
+) -> Served:
     """Return how the server identifies a model; does not keep it alive."""
     alive = weakref.ref(model)
     return {
         "model_id": model_name(model_path),
         "adapter": adapter_path,
-        "make_cache": lambda: make_prompt_cache(alive()),
+        "make_cache": lambda: make_prompt_cache(alive(), max_kv_size),
     }
 
 
@@ -75,10 +82,12 @@ def caches_of(source: ModelSource, store: BlockStore) -> ModelCaches:
     """Return what is loaded now; evaluates samples of the weights."""
     parts = source.model_key if isinstance(source.model_key, tuple) else (source.model_key,)
     path, adapter, draft_path = (*(str(p) if p else None for p in parts), None, None, None)[:3]
-    draft = None
+    draft, bound = None, getattr(source, "max_kv_size", None)
     if source.draft_model is not None:
-        draft = Scopes(source.draft_model, store, **served(source.draft_model, draft_path))
-    target = Scopes(source.model, store, **served(source.model, path, adapter))
+        draft = Scopes(
+            source.draft_model, store, **served(source.draft_model, draft_path, None, bound)
+        )
+    target = Scopes(source.model, store, **served(source.model, path, adapter, bound))
     return ModelCaches(target, draft, weakref.ref(source.model))
 
 

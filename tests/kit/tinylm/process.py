@@ -56,17 +56,7 @@ def serve_ours(home: Path, *arguments: str, forked: bool = False, **variables: s
 
     `forked` saves the imports where the system can fork after them.
     """
-    home.mkdir(parents=True, exist_ok=True)
-    environment = {
-        **_environment(),
-        "OMLX_CACHE_COLD_DIR": str(home / "cold"),
-        "OMLX_CACHE_RUNTIME_DIR": str(home / "run"),
-        "OMLX_CACHE_HOT_BYTES": "256MiB",
-        "OMLX_CACHE_COLD_BYTES": "1GiB",
-        "OMLX_CACHE_MIN_FREE_BYTES": "0",
-        "OMLX_CACHE_BLOCK_SIZE": "64",
-        **variables,
-    }
+    environment = _cached_environment(home, variables)
     command = ["-m", "omlx_cache_daemon", "serve", "--port", "0", *arguments]
     process, log = _start(home / "serve.log", command, environment, forked)
     assert process.stdout is not None
@@ -78,17 +68,52 @@ def serve_ours(home: Path, *arguments: str, forked: bool = False, **variables: s
     return server
 
 
+def run_server(
+    home: Path, name: str, *arguments: str, port: int | None = None, **variables: str
+) -> Server:
+    """Start `omlx-cache run NAME`, with a cold tier and runtime directory under `home`; a server
+    that takes `--port`, or that listens on `port` anyway."""
+    environment = _cached_environment(home, variables)
+    if port is None:
+        port = free_port()
+        arguments = (*arguments, "--port", str(port))
+    command = ["-m", "omlx_cache_daemon", "run", name, *arguments]
+    process, log = _start(home / "run.log", command, environment)
+    server = Server(process, f"http://127.0.0.1:{port}", log)
+    _wait_for(server)
+    return server
+
+
 def serve_upstream(home: Path, *arguments: str, forked: bool = False) -> Server:
     """Start mlx-lm's own server."""
     home.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = ["-m", "mlx_lm", "server", "--port", str(port), *arguments]
     process, log = _start(home / "upstream.log", command, _environment(), forked)
     server = Server(process, f"http://127.0.0.1:{port}", log)
     _wait_for(server)
     return server
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _cached_environment(home: Path, variables: dict[str, str]) -> dict[str, str]:
+    home.mkdir(parents=True, exist_ok=True)
+    return {
+        **_environment(),
+        "OMLX_CACHE_COLD_DIR": str(home / "cold"),
+        "OMLX_CACHE_RUNTIME_DIR": str(home / "run"),
+        "OMLX_CACHE_HOT_BYTES": "256MiB",
+        "OMLX_CACHE_COLD_BYTES": "1GiB",
+        "OMLX_CACHE_MIN_FREE_BYTES": "0",
+        "OMLX_CACHE_BLOCK_SIZE": "64",
+        **variables,
+    }
 
 
 def _environment() -> dict[str, str]:

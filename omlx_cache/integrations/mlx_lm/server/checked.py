@@ -24,6 +24,7 @@ from omlx_cache.integrations.mlx_lm.server.limits import Limits
 from omlx_cache.integrations.mlx_lm.server.refusals import BadRequest, Unavailable
 from omlx_cache.integrations.mlx_lm.server.replies import Reply, Tokenised
 from omlx_cache.integrations.mlx_lm.server.requests import check_sampling, check_tokens
+from omlx_cache.mlx_lm_versions import as_prompt_parts, prompt_parts
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class CheckedResponseGenerator(ResponseGenerator):  # type: ignore[misc]
         self._replies: WeakSet[Reply] = WeakSet()
         self.asked: Reply | None = None
         self.cutting = False
+        self._generation_failed = False
         super().__init__(provider, cache)
 
     def generate(
@@ -79,10 +81,26 @@ class CheckedResponseGenerator(ResponseGenerator):  # type: ignore[misc]
             except Empty:
                 return not self._generation_thread.is_alive()
 
+    def generation_available(self) -> bool:
+        """True while the thread that computes is alive, and has not given up."""
+        return self._generation_thread.is_alive() and not self._generation_failed
+
+    @property
+    def is_healthy(self) -> bool:
+        return self.generation_available()
+
+    def _generate(self) -> None:
+        """Where the thread begins before mlx-lm 0.32; later ones begin with the next."""
+        self._run_generate()
+
+    def _compute(self) -> None:
+        """Compute until the server stops; an error ends it."""
+        super()._generate()
+
     def _run_generate(self) -> None:
         while True:
             try:
-                self._generate()
+                self._compute()
                 return
             except Exception as error:
                 _log.exception("generation failed")
@@ -112,7 +130,7 @@ class CheckedResponseGenerator(ResponseGenerator):  # type: ignore[misc]
         self.asked = request.reply
         parts = self._tokenised(tokenizer, request, args)
         self._failures.check(request.reply.digest)
-        return parts
+        return as_prompt_parts(parts)
 
     def _tokenised(self, tokenizer: Any, request: Any, args: Any) -> tuple[Any, ...]:
         """Return the parts of a request's prompt, tokenised once; raises BadRequest."""
@@ -153,7 +171,7 @@ class CheckedResponseGenerator(ResponseGenerator):  # type: ignore[misc]
         if isinstance(request.prompt, list):
             tokens = list(request.prompt)
             return tokens, [tokens], ["assistant"], "normal", None
-        return tuple(super()._tokenize(tokenizer, request, args))
+        return prompt_parts(super()._tokenize(tokenizer, request, args))
 
     def _vocabulary_size(self) -> int:
         """Return how many tokens the models that are loaded have in common; evaluates nothing."""

@@ -1,0 +1,41 @@
+"""`omlx-cache run SERVER`: another project's server, its own flags, with this cache in place."""
+
+import argparse
+import atexit
+import os
+import sys
+
+from omlx_cache.integrations.servers import SERVERS
+from omlx_cache_daemon.errors import UsageError
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser(
+        "run",
+        help="run another server with this cache in place of its own",
+        description="Runs a server's own command, with this cache where it has its own. What "
+        "stands behind its name is the server's: `omlx-cache run vllm-mlx --help` shows its "
+        "flags. The cache is configured by variables, OMLX_CACHE_HOT_BYTES and so on: "
+        "`omlx-cache config` shows them.",
+        epilog=f"Servers: {', '.join(SERVERS)}.",
+    )
+    parser.add_argument("server", metavar="SERVER", help="which one: a name from the list below")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="...", help="its own arguments"
+    )
+    parser.set_defaults(passes_on=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    from omlx_cache.integrations.launching import UnknownServer, launch
+
+    try:
+        code = launch(args.server, args.arguments)
+    except UnknownServer as error:
+        raise UsageError(str(error)) from error
+    # MLX frees what a thread compiled after Python has joined it, and needs the interpreter for
+    # that: if it is being taken down by then, the process aborts.
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

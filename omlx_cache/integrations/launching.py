@@ -1,0 +1,221 @@
+"""`omlx-cache run`: another server's own command and flags, with this cache where it had its own.
+
+Each server has a `launch` module in its package here, found by the name that people type and
+imported only when that was typed. Nothing in this module imports MLX.
+"""
+
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Protocol, cast
+
+from packaging.specifiers import SpecifierSet
+
+from omlx_cache.integrations.servers import SERVERS
+from omlx_cache.logs import OWN_LOGGERS, set_level
+from omlx_cache.settings import CacheSettings
+from omlx_cache.settings.environment import refusal
+from omlx_cache.settings.sizes import format_size
+from omlx_cache.version import VERSION
+from omlx_cache_storage.errors import CacheError
+
+if TYPE_CHECKING:
+    from omlx_cache.store import BlockStore
+
+_log = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 60.0
+_FORMAT = "%(asctime)s - %(levelname)s - %(message)s"
+
+
+class UnknownServer(CacheError):
+    """No server of that name can be run."""
+
+
+class CannotRun(CacheError):
+    """A server is not there, is of a version that was not tested, or nothing can be kept."""
+
+
+class Launch(Protocol):
+    """A server's `launch` module."""
+
+    @property
+    def NAME(self) -> str:
+        """What people type."""
+
+    @property
+    def PACKAGE(self) -> str:
+        """The distribution whose version counts."""
+
+    @property
+    def TESTED(self) -> str:
+        """The versions that the tests ran with, as pip takes them."""
+
+    def place(self, open_store: Callable[[], "BlockStore"]) -> None:
+        """Put the cache where the server's own command will use it. `open_store` opens the one
+        store of the process that serves, when it is needed; it can be pickled."""
+
+    def main(self, arguments: Sequence[str]) -> None:
+        """Run the server's own entry point until it ends; raises SystemExit as it does."""
+
+
+def launch(name: str, arguments: Sequence[str]) -> int:
+    """Run a server until it ends, write what is pending, and return the exit code.
+
+    Raises UnknownServer, CannotRun and ConfigError before anything of the server's runs. SIGTERM,
+    where the server leaves it to the system, ends it as Ctrl-C does.
+    """
+    settings = CacheSettings()
+    module = find(name)
+    version = installed(module)
+    check_cold_dir(settings)
+    show_logs(settings)
+    said_by_the_store = settings.empty_budgets() + settings.unusable_directory()
+    for note in settings.notes():
+        if note not in said_by_the_store:
+            _log.warning(note)
+    try:
+        module.place(partial(open_store, name))
+    except ImportError as error:
+        raise CannotRun(f"{name} cannot be run: {error}") from error
+    _log.info("%s", in_place(settings, f"{name} ({module.PACKAGE} {version})"))
+    with _terminated_as_interrupted() as terminated:
+        code = _code_of(module, arguments)
+    clean = close_store()
+    return int(not clean) if terminated else code or int(not clean)
+
+
+def find(name: str) -> Launch:
+    """Return the launch module of a server; raises UnknownServer, with the names that there are,
+    and CannotRun when it cannot be imported."""
+    if name not in SERVERS:
+        known = list(SERVERS)
+        raise UnknownServer(f"{refusal('server', name, known)}; known: {', '.join(known)}")
+    try:
+        module = import_module(f"omlx_cache.integrations.{SERVERS[name]}.launch")
+    except ImportError as error:
+        raise CannotRun(f"{name} cannot be run: {error}") from error
+    return cast(Launch, module)
+
+
+def installed(module: Launch) -> str:
+    """Return the version of a server that is installed; raises CannotRun when it is not, or when it
+    is none that was tested."""
+    wanted = f"install one with: pip install '{module.PACKAGE}{module.TESTED}'"
+    try:
+        version = metadata.version(module.PACKAGE)
+    except metadata.PackageNotFoundError:
+        raise CannotRun(
+            f"{module.NAME} is not installed; tested are versions {module.TESTED} of "
+            f"{module.PACKAGE}; {wanted}"
+        ) from None
+    if not SpecifierSet(module.TESTED).contains(version, prereleases=True):
+        raise CannotRun(
+            f"{module.PACKAGE} {version} was not tested with this cache, versions {module.TESTED} "
+            f"were; {wanted}"
+        )
+    return version
+
+
+def check_cold_dir(settings: CacheSettings) -> None:
+    """Raise CannotRun for a directory that no store could open; writes nothing."""
+    trouble = settings.cold_dir_trouble()
+    if trouble:
+        raise CannotRun(
+            f"nothing can be kept in {settings.cold_dir}: {trouble}; name another place with "
+            "OMLX_CACHE_COLD_DIR, or keep all in memory with OMLX_CACHE_HOT_CACHE_ONLY=1"
+        )
+
+
+def in_place(settings: CacheSettings, server: str) -> str:
+    """Return the line that says what keeps a server's prompts, where, and how much of them."""
+    memory = f"{format_size(settings.hot_bytes)} of memory"
+    if settings.hot_cache_only:
+        kept = f"{memory}, nothing on the disk"
+    else:
+        disk = format_size(settings.cold_bytes)
+        kept = f"{memory}, {disk} of disk in {settings.cold_dir}"
+    return f"omlx-cache {VERSION} keeps the prompts of {server}: {kept}"
+
+
+def show_logs(settings: CacheSettings) -> None:
+    """Show what this project logs on standard error, from `log_level` on, and nothing else: the
+    server's own log is the server's to set up. Idempotent."""
+    set_level(settings.log_level if settings.is_given("log_level") else "info")
+    for name in OWN_LOGGERS:
+        logger = logging.getLogger(name)
+        if not logger.handlers:
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter(_FORMAT))
+            logger.addHandler(handler)
+            # A server that shows everything would show it twice.
+            logger.propagate = False
+
+
+_lock = threading.Lock()
+_store: "BlockStore | None" = None
+"""This process's store, and the lock that guards it."""
+
+
+def open_store(name: str = "run") -> "BlockStore":
+    """Return this process's one store, opened now if need be under a name that `omlx-cache ps`
+    shows; it is closed when the process ends.
+
+    Any thread may call it. In a process that a server has spawned it reads the same variables.
+    """
+    from omlx_cache.store import BlockStore
+
+    global _store
+    with _lock:
+        if _store is None or _store.closed:
+            settings = CacheSettings()
+            show_logs(settings)
+            _store = BlockStore(settings, name=name)
+        return _store
+
+
+def close_store(timeout: float = CLOSE_SECONDS) -> bool:
+    """Write what is pending and close this process's store; False when not all of it was written in
+    time. Nothing to do where none was opened."""
+    with _lock:
+        store = _store
+    return store is None or store.close(timeout)
+
+
+def _code_of(module: Launch, arguments: Sequence[str]) -> int:
+    try:
+        module.main(arguments)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return int(end.code or 0)
+        sys.stderr.write(f"{end.code}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[list[int]]:
+    """Have SIGTERM raise KeyboardInterrupt while the block runs, where it would end the process at
+    once; yields a list that names it once it came. Servers that handle it set their own handler,
+    and some raise it again when they have ended."""
+    came: list[int] = []
+
+    def handle(number: int, _frame: object) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield came
+        return
+    signal.signal(signal.SIGTERM, handle)
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,0 +1,69 @@
+"""`omlx-cache run mlx_lm.server`: mlx-lm's own server, its LRUPromptCache replaced by ours."""
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm import server
+
+from omlx_cache.arrays.mlxio import check_packing
+from omlx_cache.integrations.mlx_lm.lanes import QUANTIZED_KV_START
+from omlx_cache.integrations.mlx_lm.models import model_name
+from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
+from omlx_cache.mlx_lm_versions import TESTED
+from omlx_cache.store import BlockStore
+
+__all__ = ["NAME", "PACKAGE", "TESTED", "main", "place"]
+
+NAME = "mlx_lm.server"
+PACKAGE = "mlx-lm"
+
+_log = logging.getLogger(__name__)
+
+
+def place(open_store: Callable[[], BlockStore]) -> None:
+    """Have the server's response generator take its prompts from the store that `open_store` opens.
+
+    That generator is the one place where the server brings its models and its cache together.
+    """
+
+    class CachedResponseGenerator(server.ResponseGenerator):  # type: ignore[misc]
+        def __init__(self, model_provider: Any, prompt_cache: Any) -> None:
+            if mx.distributed.init().size() > 1:
+                # The ranks must restore the same prefix at the same time; their tiers may differ.
+                _log.warning("more than one rank: the prompt cache is mlx-lm's own, in memory")
+            else:
+                prompt_cache = _prompt_cache(open_store(), model_provider)
+            super().__init__(model_provider, prompt_cache)
+
+    server.ResponseGenerator = CachedResponseGenerator
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run `mlx_lm.server` with its own arguments until it is interrupted."""
+    sys.argv = [NAME, *arguments]
+    server.main()
+
+
+def _prompt_cache(store: BlockStore, provider: Any) -> TieredPromptCache:
+    """Return our cache for the server's flags; raises SystemExit for `--kv-bits` that MLX lacks."""
+    flags = provider.cli_args
+    # mlx-lm 0.31 has none of these three.
+    bits = getattr(flags, "kv_bits", None)
+    group = getattr(flags, "kv_group_size", 64)
+    if bits is not None:
+        try:
+            check_packing(bits, group)
+        except ValueError as error:
+            raise SystemExit(f"{NAME}: {error}") from error
+    if flags.model:
+        store.add_label(model_name(flags.model))
+    return TieredPromptCache(
+        store,
+        provider,
+        kv_bits=bits,
+        kv_group_size=group,
+        quantized_kv_start=getattr(flags, "quantized_kv_start", QUANTIZED_KV_START),
+    )

@@ -1,0 +1,123 @@
+"""Which versions of a server are run, and the one store of the process that serves."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from omlx_cache.integrations import launching
+from omlx_cache.integrations.launching import CannotRun, installed, open_store
+
+
+def server(package: str, tested: str) -> Any:
+    return SimpleNamespace(NAME="a-server", PACKAGE=package, TESTED=tested)
+
+
+def test_a_version_that_was_tested_is_taken() -> None:
+    assert installed(server("pytest", ">=1")).count(".") >= 1
+
+
+@pytest.mark.parametrize("tested", ["<1", ">=1000,<1001"])
+def test_a_version_that_was_not_tested_is_refused_with_those_that_were(tested: str) -> None:
+    with pytest.raises(CannotRun) as refused:
+        installed(server("pytest", tested))
+    assert "was not tested" in str(refused.value)
+    assert f"pip install 'pytest{tested}'" in str(refused.value)
+
+
+def test_a_server_that_is_missing_is_refused_with_the_tested_versions() -> None:
+    with pytest.raises(CannotRun) as refused:
+        installed(server("no-such-server-at-all", ">=0.6.0,<0.7"))
+    assert "a-server is not installed" in str(refused.value)
+    assert "pip install 'no-such-server-at-all>=0.6.0,<0.7'" in str(refused.value)
+
+
+def test_what_opens_the_store_can_be_handed_to_a_spawned_process() -> None:
+    assert pickle.loads(pickle.dumps(open_store)) is open_store
+    assert pickle.loads(pickle.dumps(partial(open_store, "a"))).func is open_store
+
+
+def test_a_process_has_one_store_and_a_closed_one_is_opened_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OMLX_CACHE_HOT_CACHE_ONLY", "1")
+    monkeypatch.setenv("OMLX_CACHE_SOCKET", "off")
+    monkeypatch.setattr(launching, "show_logs", lambda settings: None)
+    assert launching.close_store()
+    first = open_store("a-server")
+    try:
+        assert first.name == "a-server"
+        assert open_store() is first
+        assert launching.close_store()
+        assert first.closed
+        assert open_store() is not first
+    finally:
+        assert launching.close_store()
+
+
+SERVES = """
+import os, signal, sys
+from types import SimpleNamespace
+from omlx_cache.integrations import launching
+
+def main(arguments):
+    launching.open_store()
+    {body}
+
+launching.find = lambda name: SimpleNamespace(
+    NAME=name, PACKAGE="pytest", TESTED=">=1", place=lambda opener: None, main=main)
+sys.exit(launching.launch("a-server", []))
+"""
+
+
+def test_a_server_that_lacks_a_package_is_refused_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def place(opener: object) -> None:
+        raise ModuleNotFoundError("No module named 'fastapi'")
+
+    broken = server("pytest", ">=1")
+    broken.place = place
+    monkeypatch.setenv("OMLX_CACHE_COLD_DIR", str(tmp_path))
+    monkeypatch.setattr(launching, "find", lambda name: broken)
+    monkeypatch.setattr(launching, "show_logs", lambda settings: None)
+    with pytest.raises(CannotRun, match="a-server cannot be run: No module named 'fastapi'"):
+        launching.launch("a-server", [])
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("pass", 0),
+        ("raise SystemExit(3)", 3),
+        ("raise SystemExit('a reason')", 1),
+        ("raise KeyboardInterrupt", 130),
+        ("os.kill(os.getpid(), signal.SIGTERM); signal.pause()", 0),
+        # As uvicorn: it handles the signal, ends, and raises it again for who was there before.
+        ("signal.signal(signal.SIGTERM, signal.getsignal(15)); signal.raise_signal(15)", 0),
+    ],
+)
+def test_whatever_ends_the_server_the_store_is_closed_and_the_exit_code_its_own(
+    body: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMLX_CACHE_COLD_DIR", str(tmp_path / "cold"))
+    monkeypatch.setenv("OMLX_CACHE_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("OMLX_CACHE_LOG_LEVEL", "debug")
+    ended = subprocess.run(
+        [sys.executable, "-c", SERVES.format(body=body)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+    )
+    assert ended.returncode == code, ended.stderr
+    assert "keeps the prompts of a-server (pytest " in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
