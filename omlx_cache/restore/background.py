@@ -17,7 +17,7 @@ from functools import partial
 
 from omlx_cache.adapters.base import PAGED
 from omlx_cache.arrays.mlxio import on_host
-from omlx_cache.restore.fetch import READ_TOGETHER, fetch
+from omlx_cache.restore.fetch import READ_BYTES, fetch
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import PageUse, RestorePoint
 from omlx_cache.restore.plan import PageFailed, PageRead, Plan, batches, is_direct
@@ -26,6 +26,9 @@ from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.page import Page, PageId
 
 _log = logging.getLogger(__name__)
+
+TOGETHER = 3
+"""Small pages that one task reads: at a deadline only whole tasks have come."""
 
 Task = Callable[[], None]
 
@@ -203,7 +206,7 @@ class Reading:
             ]
         self.walk.source.withdraw([read.use.page for read in missing])
         with self._lock:
-            self._left.extend(() if self._closed else batches(missing, READ_TOGETHER))
+            self._left.extend(() if self._closed else batches(missing, TOGETHER, READ_BYTES))
             pages = dict(self.arrived)
         self._deliver([read for read in here if read.use.page in pages], pages)
         self._one_ended()

@@ -16,7 +16,7 @@ from omlx_cache.arrays.mlxio import (
     on_host,
     writable_view,
 )
-from omlx_cache.restore.plan import BATCH_BYTES, PageFailed, PageRead, batches, is_direct
+from omlx_cache.restore.plan import PageFailed, PageRead, batches, is_direct
 from omlx_cache.restore.source import PageSource
 from omlx_cache_storage.errors import PageError, PageUnreadable
 from omlx_cache_storage.interrupts import result_of
@@ -25,8 +25,10 @@ from omlx_cache_storage.page import Buffer, Page, PageId
 READ_AHEAD = 12
 """Cold pages asked for at a time: enough to keep a disk busy, few enough that encoded ones stay
 small."""
-READ_TOGETHER = 3
-"""Small pages that one task reads: a thread is awoken less often, and no fewer are at work."""
+READ_TOGETHER = 32
+"""Small pages that one task reads, `READ_BYTES` of them at most: reading one is Python's work more
+than the disk's, and threads that are at that together hold each other up."""
+READ_BYTES = 1 << 20
 
 
 class Targets(Protocol):
@@ -114,7 +116,7 @@ def fetch_all(
     take_all: Callable[[Sequence[PageRead], Mapping[PageId, Page]], object],
     targets: Targets | None = None,
     *,
-    step_bytes: int = BATCH_BYTES,
+    step_bytes: int = 2 * READ_BYTES,
 ) -> None:
     """Read pages on the store's threads, and give them to `take_all` here, in order, some
     `step_bytes` of them at a time.
@@ -147,7 +149,7 @@ def fetch_all(
             came.pages[read.use.page] = page
         return came
 
-    left = deque(batches(reads, READ_TOGETHER))
+    left = deque(batches(reads, READ_TOGETHER, READ_BYTES))
     under_way: deque[Future[_Came]] = deque()
     begun = nbytes = 0
     came = _Came([], {}, None)

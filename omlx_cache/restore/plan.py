@@ -31,8 +31,8 @@ from omlx_cache_storage.page import (
     shared_tensors,
 )
 
-BATCH_BYTES = 1 << 20
-"""Pages are copied together up to so much: what stays in a core's cache on its way."""
+BATCH_BYTES = 4 << 20
+"""Small pages are copied together up to so much: few calls, and a core's cache mostly holds it."""
 
 
 class PageFailed(Exception):

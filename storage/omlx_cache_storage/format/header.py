@@ -11,6 +11,7 @@ this order, and a reader accepts no other: a flipped bit anywhere is noticed.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
@@ -44,6 +45,28 @@ _SHARED_CHARACTERS = 128 * SHARED_TENSORS
 _BEGIN = f'{{"{METADATA}":'
 _DECODER = json.JSONDecoder()
 _compact = json.JSONEncoder(separators=(",", ":")).encode
+_TAILS = ("0", "1")
+_FIELDS = (
+    "namespace",
+    "key",
+    "parent",
+    "group",
+    "position",
+    "tokens",
+    "tail",
+    "codec",
+    "extra",
+    "checksum",
+)
+_TEXT = r'"([^"\\]*(?:\\.[^"\\]*)*)"'
+_METADATA = re.compile(
+    re.escape(_BEGIN)
+    + rf'(\{{"format":"{FORMAT_VERSION}"'
+    + "".join(f',"{name}":{_TEXT}' for name in _FIELDS)
+    + r'),"header_checksum":"(?P<header_checksum>[0-9a-f]*)"\}(?=[,}])',
+    re.DOTALL,
+)
+"""A header's metadata as it is written, to be read without a parser: a file is one of hundreds."""
 
 
 class Header(NamedTuple):
@@ -115,32 +138,36 @@ def decode_header(raw: bytes) -> Header:
     if len(raw) < total:
         raise CorruptPage(f"the header should have {total} bytes, the file has {len(raw)}")
     try:
-        text = raw[LENGTH_BYTES : raw.rfind(b"}", LENGTH_BYTES, total) + 1].decode()
-        if not text.startswith(_BEGIN):
-            raise CorruptPage("the header does not begin with its metadata")
-        fields, end = _DECODER.raw_decode(text, len(_BEGIN))
-        entries = "{" + text[end:].removeprefix(",")
-        if not set(map(type, fields.values())) <= {str}:
-            raise CorruptPage("an entry of the header's metadata is not a text")
-        if fields["format"] != str(FORMAT_VERSION):
-            raise _other_format(fields, json.loads(entries))
+        end = raw.rfind(b"}", LENGTH_BYTES, total) + 1
+        text = raw[LENGTH_BYTES:end].decode()
+        found = _METADATA.match(text)
+        if found is None:
+            raise _not_ours(text)
+        signed, namespace, key, parent, group, position, tokens, tail, codec, extra, checksum = (
+            found.groups()[:11]
+        )
+        entries = "{" + text[found.end() :].removeprefix(",")
         shared = len(entries) <= _SHARED_CHARACTERS
         meta = PageMeta(
-            namespace=BlockKey(bytes.fromhex(fields["namespace"])),
-            key=BlockKey(bytes.fromhex(fields["key"])),
-            parent=BlockKey(bytes.fromhex(fields["parent"])),
-            group=fields["group"],
-            position=int(fields["position"]),
-            held=int(fields["tokens"]),
-            tail=fields["tail"] == "1",
-            codec=fields["codec"],
+            namespace=_block_key(namespace),
+            key=_block_key(key),
+            parent=_block_key(parent),
+            group=_text(group),
+            position=_number(position),
+            held=_number(tokens),
+            tail=tail == _TAILS[True],
+            codec=_text(codec),
             tensors=(_tensors if shared else _tensors.__wrapped__)(entries),
-            extra=fields["extra"],
+            extra=_text(extra),
         )
-        header = Header(meta, fields["checksum"], total)
-        if encode_header(meta, header.checksum) != raw[:total]:
-            raise CorruptPage("the header is not what its own entries and checksum say")
-        return header
+        if (
+            found["header_checksum"] != _header_checksum(signed + "}", entries)
+            or tail not in _TAILS
+            or total - end >= ALIGNMENT
+            or raw[end:total] != b" " * (total - end)
+        ):
+            raise _not_its_own()
+        return Header(meta, _text(checksum), total)
     except PageError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -156,6 +183,46 @@ def tensor_spec(name: object, dtype: object, shape: object) -> TensorSpec:
     if not isinstance(shape, list) or len(shape) > MAX_RANK or not all(map(_is_dimension, shape)):
         raise CorruptPage(f"tensor {name!r:.80} has shape {shape!r:.80}")
     return TensorSpec(name, dtype, tuple(shape))
+
+
+def _block_key(text: str) -> BlockKey:
+    key = bytes.fromhex(text)
+    if key.hex() != text:
+        raise _not_its_own()
+    return BlockKey(key)
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if str(number) != text:
+        raise _not_its_own()
+    return number
+
+
+def _text(text: str) -> str:
+    """Return what a JSON text between quotes says; raises CorruptPage unless it is written so."""
+    if text.isascii() and text.isprintable() and "\\" not in text:
+        return text
+    said: str = json.loads(f'"{text}"', strict=False)
+    if _compact(said) != f'"{text}"':
+        raise _not_its_own()
+    return said
+
+
+def _not_its_own() -> CorruptPage:
+    return CorruptPage("the header is not what its own entries and checksum say")
+
+
+def _not_ours(text: str) -> PageError:
+    """Say what is wrong with a header's text that is not as it would be written now."""
+    if not text.startswith(_BEGIN):
+        return CorruptPage("the header does not begin with its metadata")
+    fields, end = _DECODER.raw_decode(text, len(_BEGIN))
+    if not set(map(type, fields.values())) <= {str}:
+        return CorruptPage("an entry of the header's metadata is not a text")
+    if fields["format"] == str(FORMAT_VERSION):
+        return _not_its_own()
+    return _other_format(fields, json.loads("{" + text[end:].removeprefix(",")))
 
 
 def _other_format(fields: dict[str, str], tensors: Mapping[str, object]) -> PageError:
@@ -199,7 +266,10 @@ def _tensors(entries: str) -> Tensors:
             raise CorruptPage(f"tensor {name!r:.80} lies at {span!r:.80}, not at {offset}")
         offset += spec.nbytes
         specs.append(spec)
-    return shared_tensors(tuple(specs))
+    tensors = shared_tensors(tuple(specs))
+    if _entries.__wrapped__(tensors) != entries:
+        raise _not_its_own()
+    return tensors
 
 
 def _is_dimension(value: object) -> bool:
@@ -215,7 +285,7 @@ def _fields(meta: PageMeta, checksum: str) -> dict[str, str]:
         "group": meta.group,
         "position": str(meta.position),
         "tokens": str(meta.held),
-        "tail": "1" if meta.tail else "0",
+        "tail": _TAILS[meta.tail],
         "codec": meta.codec,
         "extra": meta.extra,
         "checksum": checksum,
