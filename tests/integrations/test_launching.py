@@ -11,9 +11,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from mlx_lm.models.cache import KVCache
 
+from kit import zoo
+from omlx_cache import BlockStore
 from omlx_cache.integrations import launching
 from omlx_cache.integrations.launching import CannotRun, installed, open_store
+from omlx_cache.integrations.mlx_lm import LoadedModel
+from omlx_cache.integrations.mlx_lm import launch as mlx_lm_launch
+
+from .conftest import prompt_of
 
 
 def server(package: str, tested: str) -> Any:
@@ -60,6 +67,20 @@ def test_a_process_has_one_store_and_a_closed_one_is_opened_anew(
         assert open_store() is not first
     finally:
         assert launching.close_store()
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_an_old_mlx_lms_rows_begin_with_caches_of_ours(
+    old: bool, store: BlockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlx_lm_launch, "is_old", lambda: old)
+    model, prompt = zoo.build("qwen3"), prompt_of(50)
+    cache = mlx_lm_launch.RunPromptCache(store, LoadedModel("a model", model))
+    found, rest = cache.fetch_nearest_cache("a model", prompt)
+    assert rest == prompt
+    kinds = [type(layer) for layer in found or []]
+    assert len(kinds) == (2 if old else 0)
+    assert all(issubclass(kind, KVCache) and kind is not KVCache for kind in kinds)
 
 
 SERVES = """

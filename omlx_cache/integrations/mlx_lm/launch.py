@@ -12,7 +12,8 @@ from omlx_cache.arrays.mlxio import check_packing
 from omlx_cache.integrations.mlx_lm.lanes import QUANTIZED_KV_START
 from omlx_cache.integrations.mlx_lm.models import model_name
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
-from omlx_cache.mlx_lm_versions import TESTED
+from omlx_cache.integrations.old_batches import batchable
+from omlx_cache.mlx_lm_versions import TESTED, is_old
 from omlx_cache.store import BlockStore
 
 __all__ = ["NAME", "PACKAGE", "TESTED", "main", "place"]
@@ -21,6 +22,19 @@ NAME = "mlx_lm.server"
 PACKAGE = "mlx-lm"
 
 _log = logging.getLogger(__name__)
+
+
+class RunPromptCache(TieredPromptCache):
+    """Gives rows caches that a batch computes right, empty ones too, where the batches of this
+    mlx-lm would make others of their own."""
+
+    def fetch_nearest_cache(
+        self, model: Any, tokens: Sequence[int]
+    ) -> tuple[list[Any] | None, list[int]]:
+        caches, rest = super().fetch_nearest_cache(model, tokens)
+        if is_old():
+            caches = batchable(caches or self.fresh(model)) or None
+        return caches, rest
 
 
 def place(open_store: Callable[[], BlockStore]) -> None:
@@ -47,7 +61,7 @@ def main(arguments: Sequence[str]) -> None:
     server.main()
 
 
-def _prompt_cache(store: BlockStore, provider: Any) -> TieredPromptCache:
+def _prompt_cache(store: BlockStore, provider: Any) -> RunPromptCache:
     """Return our cache for the server's flags; raises SystemExit for `--kv-bits` that MLX lacks."""
     flags = provider.cli_args
     # mlx-lm 0.31 has none of these three.
@@ -60,7 +74,7 @@ def _prompt_cache(store: BlockStore, provider: Any) -> TieredPromptCache:
             raise SystemExit(f"{NAME}: {error}") from error
     if flags.model:
         store.add_label(model_name(flags.model))
-    return TieredPromptCache(
+    return RunPromptCache(
         store,
         provider,
         kv_bits=bits,

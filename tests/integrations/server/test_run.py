@@ -1,11 +1,14 @@
 """`omlx-cache run mlx_lm.server`: mlx-lm's own server and flags, with this cache in its place."""
 
 import signal
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from kit.tinylm import Server, run_server
+from kit.versions import BEFORE_0_32
 
 from .conftest import assert_same_but_cached_more, converse
 
@@ -32,6 +35,24 @@ def test_turns_are_restored_before_and_after_a_restart(
     assert str(tmp_path / "cold") in server.text()
 
 
+def test_requests_at_once_get_the_answers_of_each_alone(
+    models: dict[str, Path], theirs: Server, tmp_path: Path
+) -> None:
+    # In bfloat16, and long enough that one joins while another answers.
+    model, topics = models["windowed"], [f"chat {number}" for number in range(4)]
+    alone = [converse(theirs, model, topic, 2, max_tokens=40) for topic in topics]
+    server = run_server(tmp_path, SERVER, "--model", str(model))
+    try:
+        with ThreadPoolExecutor(len(topics)) as pool:
+            asked = partial(converse, server, model, turns=2, max_tokens=40)
+            together = list(pool.map(asked, topics))
+    finally:
+        assert server.stop() == 0, server.text()
+    for mine, plain in zip(together, alone, strict=True):
+        assert_same_but_cached_more(mine, plain)
+
+
+@pytest.mark.skipif(BEFORE_0_32, reason="mlx-lm: its server cannot pack caches")
 def test_its_flags_are_its_own(models: dict[str, Path], tmp_path: Path) -> None:
     flags = ("--model", str(models["wide"]), "--kv-bits", "8", "--kv-group-size", "32")
     started = ("--quantized-kv-start", "0", "--log-level", "DEBUG")
