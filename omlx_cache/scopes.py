@@ -5,8 +5,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Self, TypedDict, Unpack
 
-from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
-
 from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.arrays.mlxio import architecture, check_packing
 from omlx_cache.codecs import CODEC_NAMES, CodecPolicy
@@ -15,6 +13,7 @@ from omlx_cache.commit.snapshots import SnapshotPolicy, StridePolicy
 from omlx_cache.identity.fingerprint import adapter_identity, fingerprint_model
 from omlx_cache.identity.namespace import Namespace, make_namespace
 from omlx_cache.identity.salt import salt_digest
+from omlx_cache.mlx_lm_versions import make_prompt_cache, quantized
 from omlx_cache.pages.layout import layout_of
 from omlx_cache.pages.warming import warm_codecs
 from omlx_cache.restore.boundaries import Boundaries
@@ -100,10 +99,7 @@ class Scopes:
         caches = list(self._make_cache())
         if kv_bits is None:
             return caches
-        return [
-            QuantizedKVCache(kv_group_size, kv_bits) if isinstance(cache, KVCache) else cache
-            for cache in caches
-        ]
+        return quantized(caches, kv_group_size, kv_bits)
 
     def scope(self, **options: Unpack[ScopeOptions]) -> Scope:
         """Return what restores and stores sequences of one kind, for servers without sessions.

@@ -4,9 +4,8 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from mlx_lm.models.cache import CacheList, RotatingKVCache
-
 from omlx_cache.arrays.mlxio import TOKEN_AXIS
+from omlx_cache.mlx_lm_versions import is_cache
 
 
 def extracted(caches: Sequence[Any]) -> list[Any]:
@@ -20,11 +19,11 @@ def extracted(caches: Sequence[Any]) -> list[Any]:
 
 
 def _extracted(cache: Any) -> Any:
-    if isinstance(cache, CacheList):
+    if is_cache(cache, "CacheList"):
         other = copy.copy(cache)
         other.caches = tuple(extracted(cache.caches))
         return other
-    if not isinstance(cache, RotatingKVCache) or cache.keys is None:
+    if not is_cache(cache, "RotatingKVCache") or cache.keys is None:
         return cache
     length, most = cache.keys.shape[TOKEN_AXIS], cache.max_size
     if cache.keep or length <= most or cache._idx != length:

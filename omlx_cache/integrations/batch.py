@@ -8,17 +8,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count, pairwise
-from typing import Any, NamedTuple
-
-from mlx_lm.generate import BatchGenerator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omlx_cache.begun import Begun
 from omlx_cache.integrations.rows import paged_source, row_of, stop_row_at
+from omlx_cache.mlx_lm_versions import check, stop_options
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.requests.timer import BatchTimer
 from omlx_cache.results import CommitResult
 from omlx_cache.session import Session
+
+if TYPE_CHECKING:
+    from mlx_lm.generate import BatchGenerator
 
 HELD_SECONDS = 0.05
 """How long `next` waits for another thread's blocks when it has nothing else to do."""
@@ -62,7 +64,8 @@ class CachedBatchGenerator:
     Mutable, by that one thread: `_requests` (by the generator's uid) and `_waiting` (by ours).
     """
 
-    def __init__(self, generator: BatchGenerator, cache: PrefixCache) -> None:
+    def __init__(self, generator: "BatchGenerator", cache: PrefixCache) -> None:
+        check(type(self).__name__)
         self._generator = generator
         self._cache = cache
         self._block_size = cache.store.settings.block_size
@@ -113,7 +116,7 @@ class CachedBatchGenerator:
                     all_tokens=[prompt[:cached]],
                     samplers=[sampler],
                     logits_processors=[list(logits_processors)],
-                    stop_sequences=None if stop_sequences is None else [stop_sequences],
+                    **stop_options(stop_sequences),
                 )
             except BaseException:
                 session.abort()

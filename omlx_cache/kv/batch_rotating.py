@@ -13,9 +13,10 @@ from mlx_lm.models import cache as upstream
 from .buffers import Array, owned, regrow, shared
 from .copies import Independent
 from .growth import positive
+from .versions import KeysAndValues
 
 
-class BatchWindows(Independent, upstream.BatchRotatingKVCache):  # type: ignore[misc]
+class BatchWindows(Independent, KeysAndValues, upstream.BatchRotatingKVCache):  # type: ignore[misc]
     """mlx-lm's BatchRotatingKVCache with room and without its waste; `rotating` makes it whole."""
 
     keep = 0
@@ -65,7 +66,9 @@ class BatchWindows(Independent, upstream.BatchRotatingKVCache):  # type: ignore[
     def extract(self, idx: int) -> Any:
         """Return row `idx` as an owned RotatingKVCache; evaluates the paddings."""
         row = self.new_row()
-        row.state = super().extract(idx).state
+        alone = super().extract(idx)
+        row.keys, row.values = alone.keys, alone.values
+        row.offset, row._idx = alone.offset, alone._idx
         return row
 
     def finalize(self) -> None:

@@ -9,9 +9,10 @@ from .buffers import Array, regrow, shared
 from .capacity import Capacity
 from .growth import Growth
 from .quantized import QuantizedKVCache
+from .versions import KeysAndValues
 
 
-class KVCache(Capacity, upstream.KVCache):  # type: ignore[misc]
+class KVCache(Capacity, KeysAndValues, upstream.KVCache):  # type: ignore[misc]
     """Drop-in for mlx-lm's KVCache; with no option set, the same arrays in the same buffers.
 
     max_size: tokens to allocate room for on first use; no reallocation up to there. Past
@@ -34,13 +35,14 @@ class KVCache(Capacity, upstream.KVCache):  # type: ignore[misc]
         self._set_options(max_size, step, growth)
 
     @property
-    def state(self) -> tuple[Any, Any, int]:
-        """The buffers themselves, over-allocation included, and the token count."""
-        return self.keys, self.values, self.offset
+    def state(self) -> tuple[Any, ...]:
+        """Upstream's: the buffers themselves, over-allocation included, and the token count."""
+        base: tuple[Any, ...] = upstream.KVCache.state.fget(self)
+        return base
 
     @state.setter
     def state(self, state: Any) -> None:
-        self.keys, self.values, self.offset = shared(state)
+        upstream.KVCache.state.fset(self, shared(state))
 
     def update_and_fetch(self, keys: Array, values: Array) -> tuple[Array, Array]:
         """Append (B, heads, n, dim) and return all tokens so far; lazy, mutates the cache."""

@@ -8,9 +8,10 @@ from mlx_lm.models import cache as upstream
 from .buffers import Array, regrow, shared
 from .capacity import Capacity
 from .growth import Growth
+from .versions import KeysAndValues
 
 
-class QuantizedKVCache(Capacity, upstream.QuantizedKVCache):  # type: ignore[misc]
+class QuantizedKVCache(Capacity, KeysAndValues, upstream.QuantizedKVCache):  # type: ignore[misc]
     """Drop-in for mlx-lm's QuantizedKVCache; with no option set, the same bits.
 
     step, max_size and growth are KVCache's.
@@ -29,13 +30,14 @@ class QuantizedKVCache(Capacity, upstream.QuantizedKVCache):  # type: ignore[mis
         self._set_options(max_size, step, growth)
 
     @property
-    def state(self) -> tuple[Any, Any, int, int, int]:
-        """The buffers themselves, over-allocation included, and the scalars."""
-        return self.keys, self.values, self.offset, self.group_size, self.bits
+    def state(self) -> tuple[Any, ...]:
+        """Upstream's: the buffers themselves, over-allocation included, and the scalars."""
+        base: tuple[Any, ...] = upstream.QuantizedKVCache.state.fget(self)
+        return base
 
     @state.setter
     def state(self, state: Any) -> None:
-        self.keys, self.values, self.offset, self.group_size, self.bits = shared(state)
+        upstream.QuantizedKVCache.state.fset(self, shared(state))
 
     def update_and_fetch(self, keys: Array, values: Array) -> tuple[Any, Any]:
         """Quantise and append (B, heads, n, dim); return all tokens so far, quantised; lazy."""

@@ -13,9 +13,10 @@ from .buffers import Array, drop_front, join, owned, regrow, shared
 from .copies import Independent
 from .growth import positive
 from .pinned import PinnedWindows, fill
+from .versions import KeysAndValues
 
 
-class RotatingKVCache(Independent, upstream.RotatingKVCache):  # type: ignore[misc]
+class RotatingKVCache(Independent, KeysAndValues, upstream.RotatingKVCache):  # type: ignore[misc]
     """Drop-in for mlx-lm's RotatingKVCache; with no option set, the same arrays and state.
 
     capacity: columns to allocate on first use, at most `max_size`; pass `max_size` for the
@@ -46,19 +47,13 @@ class RotatingKVCache(Independent, upstream.RotatingKVCache):  # type: ignore[mi
 
     @property
     def state(self) -> tuple[Any, ...]:
-        """The buffers themselves and upstream's scalars."""
-        return self.keys, self.values, self.offset, self.keep, self.max_size, self._idx
+        """Upstream's: the buffers themselves and the scalars."""
+        base: tuple[Any, ...] = upstream.RotatingKVCache.state.fget(self)
+        return base
 
     @state.setter
     def state(self, state: Any) -> None:
-        (
-            self.keys,
-            self.values,
-            self.offset,
-            self.keep,
-            self.max_size,
-            self._idx,
-        ) = shared(state)
+        upstream.RotatingKVCache.state.fset(self, shared(state))
 
     def trim(self, n: int) -> int:
         """Forget the last `n` tokens; return how many, 0 once older ones were overwritten."""

@@ -14,6 +14,7 @@ from mlx_lm.models.cache import (
 
 from kit import zoo
 from kit.drive import chunks, decode, feed, prefill, random_tokens, request, run, same
+from kit.versions import keys_and_values
 from omlx_cache import BlockStore, PrefixCache
 
 PROMPT = random_tokens(100, 1)
@@ -222,7 +223,7 @@ def test_a_cache_that_cannot_be_read_any_more_is_skipped(store: BlockStore, spoi
             if spoil == "trimmed":
                 layer.trim(3)
             else:
-                layer.state = [mx.concatenate([side, side]) for side in layer.keys_and_values()]
+                layer.state = [mx.concatenate([side, side]) for side in keys_and_values(layer)]
         for token in MORE:
             session.append(token)
         session.checkpoint()

@@ -9,6 +9,7 @@ from mlx_lm.models.cache import ConcatenateKVCache, KVCache, make_prompt_cache
 
 from kit import zoo
 from kit.drive import digest, feed, prefill, random_tokens, request, run, same
+from kit.versions import keys_and_values
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.pages.layout import layout_of
 from omlx_cache.pages.tensors import page_arrays
@@ -210,7 +211,7 @@ def test_a_committed_cache_of_another_class_is_not_stored(store: BlockStore) -> 
     with cache.session(PROMPT) as session:
         prefill(model, session, 32)
         other = ConcatenateKVCache()
-        other.state = session.prompt_cache[0].keys_and_values()
+        other.state = keys_and_values(session.prompt_cache[0])
         result = session.commit([other, *session.prompt_cache[1:]])
         assert (result.pages, result.skipped) == (0, {"layout_changed": 1})
 

@@ -10,6 +10,7 @@ import pytest
 from mlx_lm.models.cache import KVCache, LRUPromptCache, make_prompt_cache
 
 from kit import zoo
+from kit.versions import keys_and_values
 from omlx_cache import BlockStore
 from omlx_cache.integrations.mlx_lm import LoadedModel, TieredPromptCache
 
@@ -180,7 +181,7 @@ def test_a_key_without_a_model_is_kept_for_the_object_alone(store: BlockStore) -
     found, rest = cache.fetch_nearest_cache(KEY, tokens + [20] * 5)
     assert found is not None
     assert rest == [20] * 5
-    keys, values = found[0].keys_and_values()
+    keys, values = keys_and_values(found[0])
     assert mx.array_equal(keys.flatten(), mx.arange(24))
     assert mx.array_equal(keys, values)
     found[0].update_and_fetch(*arrays(8))
@@ -244,7 +245,7 @@ def test_it_is_made_and_used_as_upstreams_is(options: dict[str, int]) -> None:
     parted, rest = cache.fetch_nearest_cache(key, [*first, 20, 20, 40])
     assert parted is not None
     assert rest == [40]
-    keys, values = parted[0].keys_and_values()
+    keys, values = keys_and_values(parted[0])
     assert keys.flatten().tolist() == values.flatten().tolist() == [*range(24), 0, 1]
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from mlx_lm.models import cache as upstream
 
 from kit.examples import examples
+from kit.versions import reloaded
 from kv.drive import DTYPES, Pair, lengths_around, run, scripts
 from omlx_cache.kv import Geometric, KVCache, QuantizedKVCache, RotatingKVCache
 
@@ -116,5 +117,5 @@ def test_upstream_continues_from_a_planned_rotating_state(script: Any, keep: int
     )
     run(pair, script)
     if pair.ours.keys is not None:
-        pair.ours = upstream.RotatingKVCache.from_state(pair.ours.state)
+        pair.ours = reloaded(pair.ours, upstream.RotatingKVCache)
         run(pair, [("update", 1), ("update", 5), ("update", WINDOW + 1), ("update", 1)])

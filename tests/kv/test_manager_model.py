@@ -8,6 +8,7 @@ from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import KVCache as UpstreamKVCache
 from mlx_lm.models.llama import Model, ModelArgs
 
+from kit.versions import keys_and_values
 from kv.drive import assert_same
 from omlx_cache.kv import AppendError, KVCacheManager
 
@@ -135,7 +136,7 @@ def test_a_padded_batch_prefill_discards_the_padding(model: Model) -> None:
 def test_a_restored_prefix_goes_straight_into_a_slot(model: Model, through: str) -> None:
     caches = [UpstreamKVCache() for _ in range(LAYERS)]
     model(mx.array([prompt(5, 16)]), cache=caches)
-    restored = [cache.keys_and_values() for cache in caches]
+    restored = [keys_and_values(cache) for cache in caches]
     manager = pool()
     seq_id = manager.allocate_sequence(40)
     views = manager.views(seq_id)

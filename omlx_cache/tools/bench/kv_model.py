@@ -57,14 +57,15 @@ class ModelProbe:
         return KVSample(f"layer {index}", keys, values, queries)
 
     def _kv(self, index: int) -> tuple[mx.array, mx.array]:
-        keys, values, offset = self._cache[index].state
-        return keys[:, :, :offset], values[:, :, :offset]
+        layer = self._cache[index]
+        return layer.keys[:, :, : layer.offset], layer.values[:, :, : layer.offset]
 
     def _run(self, layers: Decoded) -> mx.array:
         """Return the continuation's logits (64, vocabulary) on a private copy of the cache."""
         cache = copy.deepcopy(self._cache)
         for index, (keys, values) in zip(self._measured, layers, strict=True):
-            cache[index] = KVCache.from_state((keys, values, keys.shape[2]))
+            cache[index] = KVCache()
+            cache[index].update_and_fetch(keys, values)
         logits: mx.array = self._model(self._rest, cache=cache)[0]
         mx.eval(logits)
         return logits

@@ -9,6 +9,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from kit.recall.model import Recall
+from kit.versions import keys_and_values
 
 Through = Callable[[int, mx.array, mx.array], tuple[mx.array, mx.array]]
 """(layer, keys, values) of the context -> what a restored cache holds instead."""
@@ -32,6 +33,6 @@ def accuracy(model: Any, task: Recall, through: Through) -> float:
 
 
 def _restored(layer: int, cache: KVCache, through: Through) -> KVCache:
-    keys, values, offset = cache.state
-    kept = through(layer, keys[:, :, :offset], values[:, :, :offset])
-    return KVCache.from_state((*kept, offset))
+    other = KVCache()
+    other.update_and_fetch(*through(layer, *keys_and_values(cache)))
+    return other

@@ -7,6 +7,8 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
+from kit.versions import has_model
+
 from .family import Family, build_model
 
 FAMILIES: dict[str, Family] = {}
@@ -45,6 +47,8 @@ def define(
 ) -> None:
     """Register a family; `module` is the mlx-lm model file when the name is not it."""
     source = module or name
+    if not has_model(source):
+        return
     settings = {"model_type": source, **config}
 
     def build(seed: int) -> nn.Module:

@@ -1,0 +1,100 @@
+"""mlx-lm's versions: which this works with, and what differs between them.
+
+Nothing else asks for a version. mlx-lm is imported inside the functions only: caches of other
+packages are kept where it cannot be imported.
+"""
+
+import sys
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from omlx_cache_storage.errors import CacheError
+
+TESTED = ">=0.31.3,<0.33"
+"""The versions that the tests ran with: 0.31.3, 0.32.0, 0.32.1 and 0.32.2."""
+_FIRST, _BEYOND = (0, 31, 3), (0, 33)
+
+_CACHES = "mlx_lm.models.cache"
+
+
+class UntestedVersion(CacheError, RuntimeError):
+    """mlx-lm is not there, or in a version that nobody has tried this with; says what to do."""
+
+
+def installed() -> str:
+    """Return the version of the mlx-lm that is imported or would be, empty without one."""
+    loaded = getattr(sys.modules.get("mlx_lm"), "__version__", None)
+    if isinstance(loaded, str):
+        return loaded
+    try:
+        return version("mlx-lm")
+    except PackageNotFoundError:
+        return ""
+
+
+def check(what: str) -> None:
+    """Raise UntestedVersion, which names `what`, unless the installed mlx-lm is a tested one."""
+    found = installed()
+    if found and _numbers(found) >= _FIRST and _numbers(found)[:2] < _BEYOND:
+        return
+    here = f"mlx-lm {found} is installed" if found else "mlx-lm is not installed"
+    raise UntestedVersion(
+        f"{what} is tested with mlx-lm {TESTED}, and {here}: pip install 'mlx-lm{TESTED}'"
+    )
+
+
+def make_prompt_cache(model: Any) -> list[Any]:
+    """Return mlx-lm's caches of a model; raises ImportError, which says what to do, without it."""
+    try:
+        caches = import_module(_CACHES)
+    except ImportError as error:
+        raise ImportError(
+            f"mlx-lm makes a model's caches, and it cannot be imported ({error}): "
+            f"pip install 'mlx-lm{TESTED}', or give make_cache= a function that returns them"
+        ) from error
+    return list(caches.make_prompt_cache(model))
+
+
+def is_cache(cache: Any, *names: str) -> bool:
+    """True for an instance of one of mlx-lm's cache classes; imports nothing."""
+    caches = sys.modules.get(_CACHES)
+    return caches is not None and isinstance(cache, tuple(getattr(caches, n) for n in names))
+
+
+def quantized(prompt_cache: list[Any], group_size: int, bits: int) -> list[Any]:
+    """Return caches with an empty QuantizedKVCache for each KVCache; others stay themselves."""
+    return [
+        import_module(_CACHES).QuantizedKVCache(group_size, bits)
+        if is_cache(cache, "KVCache")
+        else cache
+        for cache in prompt_cache
+    ]
+
+
+def chunks_are_exact() -> bool:
+    """False where a ChunkedKVCache drops tokens by the length of its buffer, so that what it holds
+    depends on when it grew: before 0.32."""
+    return _numbers(installed()) >= (0, 32)
+
+
+def stop_options(stop_sequences: Any) -> dict[str, list[Any]]:
+    """Return `BatchGenerator.insert_segments`'s argument for one row's end: `state_machines` before
+    0.32, `stop_sequences` since."""
+    if stop_sequences is None:
+        return {}
+    old = _numbers(installed()) < (0, 32)
+    return {"state_machines" if old else "stop_sequences": [stop_sequences]}
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Return a version's leading numbers, three at most: those of a release candidate too."""
+    found: list[int] = []
+    for part in text.split(".")[:3]:
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        found.append(int(digits))
+        if digits != part:
+            break
+    return tuple(found)
