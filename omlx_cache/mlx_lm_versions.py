@@ -78,6 +78,12 @@ def chunks_are_exact() -> bool:
     return _numbers(installed()) >= (0, 32)
 
 
+def batches_are_right() -> bool:
+    """False where a batch computes a row otherwise than alone, unless `old_batches` helps: before
+    0.32."""
+    return _numbers(installed()) >= (0, 32)
+
+
 def stop_options(stop_sequences: Any) -> dict[str, list[Any]]:
     """Return `BatchGenerator.insert_segments`'s argument for one row's end: `state_machines` before
     0.32, `stop_sequences` since."""

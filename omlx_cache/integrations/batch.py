@@ -11,6 +11,7 @@ from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omlx_cache.begun import Begun
+from omlx_cache.integrations.old_batches import row_caches
 from omlx_cache.integrations.rows import paged_source, row_of, stop_row_at
 from omlx_cache.mlx_lm_versions import check, stop_options
 from omlx_cache.prefix import PrefixCache
@@ -108,11 +109,12 @@ class CachedBatchGenerator:
             cached = session.cached_tokens
             session.want_snapshots(segments)
             stops = _stops(session, cached, len(prompt))
+            restored = session.take_cache() if cached else None
             try:
                 (inner,) = self._generator.insert_segments(
                     segments=[_split(prompt, cached, stops)],
                     max_tokens=[max_tokens],
-                    caches=[session.take_cache() if cached else None],
+                    caches=[row_caches(self._generator, restored)],
                     all_tokens=[prompt[:cached]],
                     samplers=[sampler],
                     logits_processors=[list(logits_processors)],

@@ -11,7 +11,10 @@ from typing import Any, NamedTuple
 from mlx_lm.models.cache import BatchKVCache, CacheList
 
 from omlx_cache.adapters.base import TokenRange
+from omlx_cache.integrations import old_batches
 from omlx_cache.pages.geometry import Source
+
+_BATCHES = BatchKVCache, old_batches.BatchKVCache
 
 
 class Row(NamedTuple):
@@ -70,7 +73,7 @@ def paged_source(row: Row, start: int) -> Source | None:
     stop = len(row.tokens)
     padding: int | None = None
     for path, cache in _leaves(row.caches, ""):
-        if type(cache) is not BatchKVCache or cache.keys is None:
+        if type(cache) not in _BATCHES or cache.keys is None:
             continue
         if padding is None:
             padding = int(cache.left_padding[row.slot].item())

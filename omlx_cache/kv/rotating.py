@@ -31,6 +31,11 @@ class RotatingKVCache(Independent, KeysAndValues, upstream.RotatingKVCache):  # 
 
     capacity: int | None = None
 
+    keys: Any
+    values: Any
+    offset: int
+    _idx: int
+
     def __init__(
         self,
         max_size: int,

@@ -20,7 +20,7 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
-from kit.versions import has_model, keys_and_values
+from kit.versions import BEFORE_0_32, has_model, keys_and_values
 from omlx_cache.kv import KVCache as RoomyKVCache
 from omlx_cache.kv import RotatingKVCache as RoomyRotatingKVCache
 
@@ -180,8 +180,6 @@ SUBJECTS = [
     Subject("RotatingKVCache, long window", lambda: RotatingKVCache(100), Widths(4, 4, mx.float32)),
     Subject("RotatingKVCache, shorter than a block", lambda: RotatingKVCache(7)),
     Subject("RotatingKVCache, short and keep 3", lambda: RotatingKVCache(9, keep=3)),
-    Subject("ChunkedKVCache", lambda: ChunkedKVCache(24)),
-    Subject("ChunkedKVCache, long chunks", lambda: ChunkedKVCache(96)),
     Subject("ArraysCache", lambda: ArraysCache(3)),
     Subject("ArraysCache, one array", lambda: ArraysCache(1)),
     Subject("ArraysCache, padded", _padded),
@@ -192,3 +190,8 @@ SUBJECTS = [
 ]
 if LayerCache is not None:
     SUBJECTS.append(Subject("LayerCache", lambda: LayerCache(24)))
+if not BEFORE_0_32:
+    SUBJECTS += [
+        Subject("ChunkedKVCache", lambda: ChunkedKVCache(24)),
+        Subject("ChunkedKVCache, long chunks", lambda: ChunkedKVCache(96)),
+    ]

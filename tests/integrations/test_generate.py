@@ -11,6 +11,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import make_logits_processors
 
 from kit.tinylm import make_model
+from kit.versions import BEFORE_0_32
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.integrations.mlx_lm import generate, stream_generate
 
@@ -152,9 +153,11 @@ def test_logits_processors_see_the_restored_prompt(
     cache = PrefixCache(model, store)
     penalty = {"repetition_penalty": 1.5, "repetition_context_size": 60}
     options = {"max_tokens": 12, "logits_processors": make_logits_processors(**penalty)}
-    expected = upstream_generate(model, tokenizer, TEXT, **options)
-    assert generate(model, tokenizer, TEXT, cache, **options) == expected
-    assert generate(model, tokenizer, TEXT, cache, **options) == expected
+    first = generate(model, tokenizer, TEXT, cache, **options)
+    assert generate(model, tokenizer, TEXT, cache, **options) == first
+    if not BEFORE_0_32:
+        # There mlx-lm shows its processors the last token of a prompt only.
+        assert first == upstream_generate(model, tokenizer, TEXT, **options)
     generate(model, tokenizer, TEXT, cache, max_tokens=3, logits_processors=[spy])
     assert seen[0] == prompt
     assert seen[1][: len(prompt)] == prompt

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from mlx_lm.generate import BatchGenerator
 
+from kit.versions import since_0_32
 from omlx_cache.integrations.rows import stop_row_at
 
 from .conftest import model_of, prompt_of
@@ -31,7 +32,10 @@ def run(generator: BatchGenerator, start: dict[int, int]) -> tuple[dict[int, lis
     return answers, ends
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "qwen3_next"])
+HYBRID = since_0_32("qwen3_next", "the padding of a plain batch is computed into its states")
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", HYBRID])
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_a_row_stops_there_and_computes_the_same(family: str, steps: int) -> None:
     plain = generator_of(family)

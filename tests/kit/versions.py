@@ -4,9 +4,15 @@ import copy
 import importlib.util
 from typing import Any
 
+import pytest
 from mlx_lm.models import cache as upstream
 
 BEFORE_0_32 = hasattr(upstream._BaseCache, "meta_state")
+
+
+def since_0_32(value: Any, why: str) -> Any:
+    """A parameter of a test that mlx-lm before 0.32 cannot pass."""
+    return pytest.param(value, marks=pytest.mark.skipif(BEFORE_0_32, reason=f"mlx-lm: {why}"))
 
 
 def keys_and_values(cache: Any) -> Any:

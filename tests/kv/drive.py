@@ -88,7 +88,7 @@ class Pair:
         # After a long chunk upstream retains more than its window, a planned cache does not.
         window = getattr(theirs, "max_size", None)
         if self.same_state or window is None or theirs.keys.shape[2] <= window:
-            assert_same(ours.keys_and_values(), keys_and_values(theirs))
+            assert_same(keys_and_values(ours), keys_and_values(theirs))
         assert (ours.offset, ours.size()) == (theirs.offset, theirs.size())
         if self.same_state:
             assert_same(whole_state(ours), whole_state(theirs))

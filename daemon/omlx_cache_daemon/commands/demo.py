@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from omlx_cache.mlx_lm_versions import check
 from omlx_cache_daemon.errors import UsageError
 from omlx_cache_daemon.options import add_format_option, positive_count
 
@@ -32,6 +33,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
+    check("omlx-cache demo")
     from omlx_cache.settings import CacheSettings
     from omlx_cache.tools.demo.command import run as demonstrate
 

@@ -4,6 +4,7 @@ import argparse
 import logging
 import os
 
+from omlx_cache.mlx_lm_versions import check
 from omlx_cache_daemon.logs import show_logs
 from omlx_cache_daemon.options import positive_seconds
 from omlx_cache_daemon.server_flags import (
@@ -40,6 +41,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
+    check("omlx-cache serve")
     level = show_logs(given_level(args), args.log_level)
     if args.model:
         # Before MLX is imported, which takes seconds on a cold disk.

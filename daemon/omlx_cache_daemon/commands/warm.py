@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from omlx_cache.mlx_lm_versions import check
 from omlx_cache.settings.errors import ConfigError
 from omlx_cache.settings.names import SETTING_NAMES
 from omlx_cache.tools.warm_report import WarmReport
@@ -58,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
         with _progress_bar("prompts") as progress:
             report = warm_through(server, prompts, args.chat_template_args, progress)
     elif args.model:
+        check("omlx-cache warm")
         from omlx_cache.integrations.mlx_lm.server.warm import warm
 
         with _progress_bar("tokens") as progress:

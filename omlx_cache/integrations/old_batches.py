@@ -1,0 +1,90 @@
+"""Rows that mlx-lm before 0.32 computes in a batch as it computes them alone.
+
+There a row that joins a batch before its first token makes the whole batch float32, and the
+recurrent state of an empty batch forgets which tokens are padding. Both are done by the caches, so
+a row's own caches can do it right: nothing of mlx-lm is changed.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models import cache as upstream
+
+from omlx_cache.mlx_lm_versions import batches_are_right
+
+
+def row_caches(generator: Any, restored: list[Any] | None) -> list[Any] | None:
+    """Return what to insert a row with: its restored caches, or None where the generator makes
+    right ones itself."""
+    if batches_are_right():
+        return restored
+    return batchable(generator._make_new_cache() if restored is None else restored)
+
+
+def batchable(prompt_cache: Sequence[Any]) -> list[Any]:
+    """Return a row's caches, which are changed to classes whose batches are right."""
+    for cache in prompt_cache:
+        _change(cache)
+    return list(prompt_cache)
+
+
+def _change(cache: Any) -> None:
+    if type(cache) is upstream.CacheList:
+        batchable(cache.caches)
+    elif type(cache) in _RIGHT:
+        cache.__class__ = _RIGHT[type(cache)]
+
+
+class _Extends:
+    """Mixin of a batch: rows without tokens have the type of those that have some."""
+
+    def extend(self: Any, other: Any) -> None:
+        for empty, full in ((self, other), (other, self)):
+            if empty.keys is None and full.keys is not None:
+                rows = empty.offset.shape[0]
+                empty.keys, empty.values = (
+                    mx.zeros((rows, side.shape[1], 0, side.shape[3]), side.dtype)
+                    for side in (full.keys, full.values)
+                )
+        super().extend(other)  # type: ignore[misc]
+
+
+class BatchKVCache(_Extends, upstream.BatchKVCache):  # type: ignore[misc]
+    pass
+
+
+class BatchRotatingKVCache(_Extends, upstream.BatchRotatingKVCache):  # type: ignore[misc]
+    pass
+
+
+class KVCache(upstream.KVCache):  # type: ignore[misc]
+    @classmethod
+    def merge(cls, caches: Any) -> Any:
+        batch = upstream.BatchKVCache.merge(caches)
+        batch.__class__ = BatchKVCache
+        return batch
+
+
+class RotatingKVCache(upstream.RotatingKVCache):  # type: ignore[misc]
+    @classmethod
+    def merge(cls, caches: Any) -> Any:
+        batch = upstream.BatchRotatingKVCache.merge(caches)
+        batch.__class__ = BatchRotatingKVCache
+        return batch
+
+
+class ArraysCache(upstream.ArraysCache):  # type: ignore[misc]
+    @classmethod
+    def merge(cls, caches: Any) -> Any:
+        batch = upstream.ArraysCache.merge.__func__(upstream.ArraysCache, caches)
+        # Zeros say no more than None does, and hide the lengths that `prepare` announces.
+        batch.left_padding = None
+        return batch
+
+
+_RIGHT: dict[type, type] = {
+    upstream.KVCache: KVCache,
+    upstream.RotatingKVCache: RotatingKVCache,
+    upstream.ArraysCache: ArraysCache,
+}
