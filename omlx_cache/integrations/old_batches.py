@@ -1,8 +1,8 @@
 """Rows that mlx-lm before 0.32 computes in a batch as it computes them alone.
 
 There a row that joins a batch before its first token makes the whole batch float32, and the
-recurrent state of an empty batch forgets which tokens are padding. Both are done by the caches, so
-a row's own caches can do it right: nothing of mlx-lm is changed.
+recurrent state of an empty batch takes padding for tokens. Both are done by the caches, so a row's
+own caches can do it right: nothing of mlx-lm is changed.
 """
 
 from collections.abc import Sequence
@@ -33,6 +33,60 @@ def _change(cache: Any) -> None:
     if type(cache) is upstream.CacheList:
         batchable(cache.caches)
     elif type(cache) in _RIGHT:
+        cache.__class__ = _RIGHT[type(cache)]
+
+
+class _Extends:
+    """Mixin of a batch: rows without tokens have the type of those that have some."""
+
+    def extend(self: Any, other: Any) -> None:
+        for empty, full in ((self, other), (other, self)):
+            if empty.keys is None and full.keys is not None:
+                rows = empty.offset.shape[0]
+                empty.keys, empty.values = (
+                    mx.zeros((rows, side.shape[1], 0, side.shape[3]), side.dtype)
+                    for side in (full.keys, full.values)
+                )
+        super().extend(other)  # type: ignore[misc]
+
+
+class BatchKVCache(_Extends, upstream.BatchKVCache):  # type: ignore[misc]
+    pass
+
+
+class BatchRotatingKVCache(_Extends, upstream.BatchRotatingKVCache):  # type: ignore[misc]
+    pass
+
+
+class KVCache(upstream.KVCache):  # type: ignore[misc]
+    @classmethod
+    def merge(cls, caches: Any) -> Any:
+        batch = upstream.BatchKVCache.merge(caches)
+        batch.__class__ = BatchKVCache
+        return batch
+
+
+class RotatingKVCache(upstream.RotatingKVCache):  # type: ignore[misc]
+    @classmethod
+    def merge(cls, caches: Any) -> Any:
+        batch = upstream.BatchRotatingKVCache.merge(caches)
+        batch.__class__ = BatchRotatingKVCache
+        return batch
+
+
+class ArraysCache(upstream.ArraysCache):  # type: ignore[misc]
+    def make_mask(self, N: int) -> Any:
+        """Return which of the next `N` tokens are none of padding, on either side."""
+        lengths, self.lengths = self.lengths, None
+        mask = super().make_mask(N)
+        self.lengths = lengths
+        if lengths is None:
+            return mask
+        within = mx.arange(N) < lengths[:, None]
+        return within if mask is None else mask & within
+
+
+_RIGHT:
         cache.__class__ = _RIGHT[type(cache)]
 
 

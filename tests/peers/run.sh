@@ -17,3 +17,7 @@ check() {
 
 # shellcheck disable=SC2086
 check mlx_vlm $MLX_VLM
+
+. tests/peers/mlx_lm.sh
+theirs_with_our_cache
+ours_with_the_oldest

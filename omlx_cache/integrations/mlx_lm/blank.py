@@ -13,6 +13,19 @@ def blank_like(prompt_cache: Sequence[Any]) -> list[Any]:
     return [_blank(cache) for cache in prompt_cache]
 
 
+def dense_like(prompt_cache: Sequence[Any]) -> list[Any]:
+    """Return what `blank_like` does, dense where a model's own dense caches were packed since.
+
+    mlx-lm packs all of them at once: beside a dense one, packed caches are the model's own.
+    """
+    blank = blank_like(prompt_cache)
+    if any(type(cache) is upstream.KVCache for cache in blank):
+        return blank
+    return [
+        upstream.KVCache() if type(cache) is upstream.QuantizedKVCache else cache for cache in blank
+    ]
+
+
 def _blank(cache: Any) -> Any:
     kind = type(cache)
     if kind is upstream.KVCache:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypedDict
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
-from omlx_cache.integrations.mlx_lm.blank import blank_like
+from omlx_cache.integrations.mlx_lm.blank import blank_like, dense_like
 from omlx_cache.scopes import Scopes
 from omlx_cache.store import BlockStore
 
@@ -93,12 +93,13 @@ class _Unknown:
 
 
 def unknown_model(store: BlockStore, prompt_cache: Sequence[Any]) -> ModelCaches:
-    """Return a cache for a key without a model, with the layout of a first insert.
+    """Return a cache for a key without a model, with the layout of a first insert,
+    as it was before its caches were packed.
 
     Its pages are found by this object only, in this process: without weights there is no
     identity that would make them safe to share. Raises UnsupportedCache for foreign classes.
     """
-    template = blank_like(prompt_cache)
+    template = dense_like(prompt_cache)
     stand_in = _Unknown()
     cache = Scopes(stand_in, store, make_cache=lambda: blank_like(template))
     return ModelCaches(cache, None, lambda: stand_in)

@@ -1,6 +1,7 @@
 """TieredPromptCache: what mlx-lm's server calls, kept in tiers and shared between prompts."""
 
 import logging
+import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Sequence
@@ -42,6 +43,9 @@ _log = logging.getLogger(__name__)
 
 MODELS = 8
 
+INSERT_SECONDS = 1.0
+"""How long a fetch waits for an insert on another thread."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Known:
@@ -63,7 +67,8 @@ class TieredPromptCache:
     Raises ValueError for `kv_bits` that MLX lacks; `fetch_nearest_cache` and `insert_cache` never
     raise: what goes wrong is a miss, or nothing stored.
 
-    Mutable, by that one thread: `_known`, `_asked`, `_followed`, the ledger, `last`.
+    A fetch on another thread sees what an insert that has begun stores: `_inserting` is held by
+    one. Mutable, by that one thread: `_known`, `_asked`, `_followed`, the ledger, `last`.
     """
 
     def __init__(
@@ -88,6 +93,7 @@ class TieredPromptCache:
         self._salt = salt
         self._known: OrderedDict[Any, _Known] = OrderedDict()
         self._ledger = SequenceLedger(self._store)
+        self._inserting = threading.RLock()
         self._asked: Tokens = as_tokens([])
         self._followed: deque[Following] = deque(maxlen=REMEMBERED)
         self.last: Fetched | None = None
@@ -102,6 +108,8 @@ class TieredPromptCache:
         the disk.
         """
         prompt = list(tokens)
+        if self._inserting.acquire(timeout=INSERT_SECONDS):
+            self._inserting.release()
         asked = self._ask(model, len(prompt))
         began = time.perf_counter()
         try:
@@ -155,7 +163,8 @@ class TieredPromptCache:
     ) -> None:
         """Store the caches of a sequence, as far as they hold its tokens; copies what it keeps."""
         try:
-            self._insert(model, as_tokens(tokens), prompt_cache, cache_type)
+            with self._inserting:
+                self._insert(model, as_tokens(tokens), prompt_cache, cache_type)
             self.trim_to(n_sequences=self._most[0], n_bytes=self._most[1])
         except UnsupportedCache as error:
             self._store.counters.skip(reasons.UNSUPPORTED)

@@ -1,0 +1,32 @@
+# To be sourced by run.sh: the versions of mlx-lm that are not the locked one, and its own tests.
+OLDEST_MLX_LM=0.31.3
+# What its tests of the server ask with.
+REQUESTS="requests==2.34.2 urllib3==2.8.0 certifi==2026.10.18 charset-normalizer==3.5.2"
+
+# A part of our tests, for what differs between the versions: classes, batches, servers.
+ours_with_the_oldest() {
+    local folder
+    folder=$(install "mlx_lm-$OLDEST_MLX_LM" "mlx-lm==$OLDEST_MLX_LM")
+    echo "our tests with mlx-lm $OLDEST_MLX_LM:"
+    PYTHONPATH="$folder:.:daemon:storage" "$python" -m pytest -q -p no:cacheprovider \
+        -n 2 --dist loadfile \
+        tests/adapters tests/kv/test_batch_generator.py tests/kv/test_options.py \
+        tests/store/test_operations.py tests/store/test_without_mlx_lm.py \
+        tests/integrations/test_{batch,generate,packed_inserts,prompt_cache,rows,versions}.py
+}
+
+# mlx-lm's tests of its server, with our prompt cache.
+theirs_with_our_cache() {
+    local sources folder version
+    version=$("$python" -c 'import importlib.metadata as m; print(m.version("mlx-lm"))')
+    # shellcheck disable=SC2086
+    folder=$(install requests $REQUESTS)
+    if ! sources=$(sdist "mlx-lm==$version") || [ ! -f "$sources/tests/test_server.py" ]; then
+        echo "mlx-lm $version has no tests on PyPI: they are left out." >&2
+        return
+    fi
+    # Models of this machine's user are nothing to the tests.
+    HF_HUB_OFFLINE=1 HF_HUB_CACHE="$folder/no-hub" \
+        PYTHONPATH=".:daemon:storage:tests:$folder" "$python" \
+        tests/peers/check_mlx_lm_server.py "$sources/tests/test_server.py"
+}
