@@ -5,6 +5,7 @@ packages are kept where it cannot be imported.
 """
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -91,6 +92,33 @@ def stop_options(stop_sequences: Any) -> dict[str, list[Any]]:
         return {}
     old = _numbers(installed()) < (0, 32)
     return {"state_machines" if old else "stop_sequences": [stop_sequences]}
+
+
+def has_images(messages: Any) -> bool:
+    """True for a chat with images that mlx-lm's server looks at: since 0.32.1."""
+    server: Any = import_module("mlx_lm.server")
+    return _sees_images(server) and any(server._image_parts(messages))
+
+
+def flatten_content(messages: Any, provider: Any) -> None:
+    """Make texts of the messages' parts, in place, as mlx-lm's server does for its template."""
+    server: Any = import_module("mlx_lm.server")
+    options = {"keep_images": provider.processor is not None} if _sees_images(server) else {}
+    server.process_message_content(messages, **options)
+
+
+def prompt_parts(parts: Sequence[Any]) -> tuple[Any, ...]:
+    """Return what `ResponseGenerator._tokenize` gives, its images last: None before 0.32.1."""
+    return (*parts, None)[:5]
+
+
+def as_prompt_parts(parts: Sequence[Any]) -> tuple[Any, ...]:
+    """Return such parts as `_tokenize` has to give them: without images before 0.32.1."""
+    return tuple(parts if _sees_images(import_module("mlx_lm.server")) else parts[:4])
+
+
+def _sees_images(server: Any) -> bool:
+    return hasattr(server, "_image_parts")
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -75,66 +75,18 @@ class RotatingKVCache(upstream.RotatingKVCache):  # type: ignore[misc]
 
 
 class ArraysCache(upstream.ArraysCache):  # type: ignore[misc]
+    lengths: Any
+
     def make_mask(self, N: int) -> Any:
         """Return which of the next `N` tokens are none of padding, on either side."""
-        lengths, self.lengths = self.lengths, None
+        lengths: Any = self.lengths
+        self.lengths = None
         mask = super().make_mask(N)
         self.lengths = lengths
         if lengths is None:
             return mask
         within = mx.arange(N) < lengths[:, None]
         return within if mask is None else mask & within
-
-
-_RIGHT:
-        cache.__class__ = _RIGHT[type(cache)]
-
-
-class _Extends:
-    """Mixin of a batch: rows without tokens have the type of those that have some."""
-
-    def extend(self: Any, other: Any) -> None:
-        for empty, full in ((self, other), (other, self)):
-            if empty.keys is None and full.keys is not None:
-                rows = empty.offset.shape[0]
-                empty.keys, empty.values = (
-                    mx.zeros((rows, side.shape[1], 0, side.shape[3]), side.dtype)
-                    for side in (full.keys, full.values)
-                )
-        super().extend(other)  # type: ignore[misc]
-
-
-class BatchKVCache(_Extends, upstream.BatchKVCache):  # type: ignore[misc]
-    pass
-
-
-class BatchRotatingKVCache(_Extends, upstream.BatchRotatingKVCache):  # type: ignore[misc]
-    pass
-
-
-class KVCache(upstream.KVCache):  # type: ignore[misc]
-    @classmethod
-    def merge(cls, caches: Any) -> Any:
-        batch = upstream.BatchKVCache.merge(caches)
-        batch.__class__ = BatchKVCache
-        return batch
-
-
-class RotatingKVCache(upstream.RotatingKVCache):  # type: ignore[misc]
-    @classmethod
-    def merge(cls, caches: Any) -> Any:
-        batch = upstream.BatchRotatingKVCache.merge(caches)
-        batch.__class__ = BatchRotatingKVCache
-        return batch
-
-
-class ArraysCache(upstream.ArraysCache):  # type: ignore[misc]
-    @classmethod
-    def merge(cls, caches: Any) -> Any:
-        batch = upstream.ArraysCache.merge.__func__(upstream.ArraysCache, caches)
-        # Zeros say no more than None does, and hide the lengths that `prepare` announces.
-        batch.left_padding = None
-        return batch
 
 
 _RIGHT: dict[type, type] = {

@@ -24,6 +24,7 @@ from omlx_cache.integrations.mlx_lm.server.limits import Limits
 from omlx_cache.integrations.mlx_lm.server.refusals import BadRequest, Unavailable
 from omlx_cache.integrations.mlx_lm.server.replies import Reply, Tokenised
 from omlx_cache.integrations.mlx_lm.server.requests import check_sampling, check_tokens
+from omlx_cache.mlx_lm_versions import as_prompt_parts, prompt_parts
 
 _log = logging.getLogger(__name__)
 
@@ -112,7 +113,7 @@ class CheckedResponseGenerator(ResponseGenerator):  # type: ignore[misc]
         self.asked = request.reply
         parts = self._tokenised(tokenizer, request, args)
         self._failures.check(request.reply.digest)
-        return parts
+        return as_prompt_parts(parts)
 
     def _tokenised(self, tokenizer: Any, request: Any, args: Any) -> tuple[Any, ...]:
         """Return the parts of a request's prompt, tokenised once; raises BadRequest."""
@@ -153,7 +154,7 @@ class CheckedResponseGenerator(ResponseGenerator):  # type: ignore[misc]
         if isinstance(request.prompt, list):
             tokens = list(request.prompt)
             return tokens, [tokens], ["assistant"], "normal", None
-        return tuple(super()._tokenize(tokenizer, request, args))
+        return prompt_parts(super()._tokenize(tokenizer, request, args))
 
     def _vocabulary_size(self) -> int:
         """Return how many tokens the models that are loaded have in common; evaluates nothing."""

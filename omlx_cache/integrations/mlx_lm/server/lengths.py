@@ -4,9 +4,10 @@ hundreds of bytes for each of its characters."""
 import copy
 from typing import Any
 
-from mlx_lm.server import convert_chat, process_message_content
+from mlx_lm.server import convert_chat
 
 from omlx_cache.integrations.mlx_lm.server.refusals import BadRequest
+from omlx_cache.mlx_lm_versions import flatten_content
 
 PIECE = 1 << 16
 _SURE_CHARACTERS = 4
@@ -50,7 +51,7 @@ def text_of(request: Any, args: Any, provider: Any) -> str:
     messages = copy.deepcopy(request.messages)
     if not tokenizer.has_chat_template:
         return str(convert_chat(messages, request.role_mapping))
-    process_message_content(messages, keep_images=provider.processor is not None)
+    flatten_content(messages, provider)
     options = {**provider.cli_args.chat_template_args, **(args.chat_template_kwargs or {})}
     options |= {"tools": request.tools, "tokenize": False, "add_generation_prompt": True}
     return str(tokenizer.apply_chat_template(messages, **options))

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from mlx_lm.server import TimeBudget, _image_parts
+from mlx_lm.server import TimeBudget
 
 from omlx_cache.flights import Flights
 from omlx_cache.integrations.mlx_lm.server.checked import CheckedResponseGenerator
 from omlx_cache.integrations.mlx_lm.server.held import Arrival, HeldRequests, still
 from omlx_cache.integrations.mlx_lm.server.limits import Limits
 from omlx_cache.integrations.mlx_lm.server.replies import EarlyContext
+from omlx_cache.mlx_lm_versions import has_images
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.keys import Tokens, as_tokens
 
@@ -101,7 +102,7 @@ class SharingResponseGenerator(CheckedResponseGenerator):
         return (
             arrival.args.model == self._joined
             and self._is_batchable(arrival.args)
-            and not any(_image_parts(arrival.request.messages))
+            and not has_images(arrival.request.messages)
         )
 
 
