@@ -73,16 +73,11 @@ def quantized(prompt_cache: list[Any], group_size: int, bits: int) -> list[Any]:
     ]
 
 
-def chunks_are_exact() -> bool:
-    """False where a ChunkedKVCache drops tokens by the length of its buffer, so that what it holds
-    depends on when it grew: before 0.32."""
-    return _numbers(installed()) >= (0, 32)
-
-
-def batches_are_right() -> bool:
-    """False where a batch computes a row otherwise than alone, unless `old_batches` helps: before
-    0.32."""
-    return _numbers(installed()) >= (0, 32)
+def is_old() -> bool:
+    """True before 0.32. There a ChunkedKVCache drops tokens by the length of its buffer, so that
+    what it holds depends on when it grew; a batch computes a row otherwise than alone, unless
+    `old_batches` helps; and the server cannot pack caches."""
+    return _numbers(installed()) < (0, 32)
 
 
 def stop_options(stop_sequences: Any) -> dict[str, list[Any]]:
@@ -90,8 +85,7 @@ def stop_options(stop_sequences: Any) -> dict[str, list[Any]]:
     0.32, `stop_sequences` since."""
     if stop_sequences is None:
         return {}
-    old = _numbers(installed()) < (0, 32)
-    return {"state_machines" if old else "stop_sequences": [stop_sequences]}
+    return {"state_machines" if is_old() else "stop_sequences": [stop_sequences]}
 
 
 def has_images(messages: Any) -> bool:
@@ -115,6 +109,23 @@ def prompt_parts(parts: Sequence[Any]) -> tuple[Any, ...]:
 def as_prompt_parts(parts: Sequence[Any]) -> tuple[Any, ...]:
     """Return such parts as `_tokenize` has to give them: without images before 0.32.1."""
     return tuple(parts if _sees_images(import_module("mlx_lm.server")) else parts[:4])
+
+
+def context_fields(machine: Any, state: str) -> dict[str, Any]:
+    """Return what a `GenerationContext` has of `_make_state_machine`'s second part and a prompt's
+    initial state: before 0.32 that part is the texts of the sequences that are looked for."""
+    return {"sequences": machine} if is_old() else {"text_sm": machine, "initial_state": state}
+
+
+def set_wired_limit() -> None:
+    """Let MLX wire as much of a GPU's memory as is recommended, as mlx-lm's server does."""
+    utils: Any = import_module("mlx_lm.utils")
+    if not is_old():
+        utils.maybe_set_recommended_wired_limit()
+        return
+    mx: Any = import_module("mlx.core")
+    if mx.metal.is_available():
+        mx.set_wired_limit(mx.device_info()["max_recommended_working_set_size"])
 
 
 def _sees_images(server: Any) -> bool:

@@ -6,14 +6,14 @@ from typing import Any
 from omlx_cache.adapters.base import GroupSpec, Phase, Ranges, TokenRange, UnsupportedCache
 from omlx_cache.adapters.kv import KVCacheAdapter
 from omlx_cache.arrays.mlxio import Array
-from omlx_cache.mlx_lm_versions import chunks_are_exact
+from omlx_cache.mlx_lm_versions import is_old
 
 
 class ChunkedKVCacheAdapter(KVCacheAdapter):
     """mlx-lm's ChunkedKVCache (Llama 4): index 0 of the buffer is token `start_position`."""
 
     def group(self, cache: Any) -> GroupSpec:
-        if not chunks_are_exact():
+        if is_old():
             raise UnsupportedCache("ChunkedKVCache of mlx-lm before 0.32")
         return GroupSpec("window", int(cache.chunk_size))
 

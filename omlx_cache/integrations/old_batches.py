@@ -11,13 +11,13 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models import cache as upstream
 
-from omlx_cache.mlx_lm_versions import batches_are_right
+from omlx_cache.mlx_lm_versions import is_old
 
 
 def row_caches(generator: Any, restored: list[Any] | None) -> list[Any] | None:
     """Return what to insert a row with: its restored caches, or None where the generator makes
     right ones itself."""
-    if batches_are_right():
+    if not is_old():
         return restored
     return batchable(generator._make_new_cache() if restored is None else restored)
 

@@ -8,13 +8,21 @@ import mlx.core as mx
 import mlx_lm
 import pytest
 from mlx_lm.generate import BatchGenerator
-from mlx_lm.models.cache import ArraysCache, BatchKVCache, CacheList, KVCache, RotatingKVCache
+from mlx_lm.models.cache import (
+    ArraysCache,
+    BatchKVCache,
+    CacheList,
+    ChunkedKVCache,
+    KVCache,
+    RotatingKVCache,
+)
 
 from kit.versions import BEFORE_0_32
-from omlx_cache import BlockStore, PrefixCache
+from omlx_cache import BlockStore, PrefixCache, UnsupportedCache
+from omlx_cache.adapters.chunked import ChunkedKVCacheAdapter
 from omlx_cache.integrations.batch import CachedBatchGenerator
 from omlx_cache.integrations.old_batches import batchable
-from omlx_cache.mlx_lm_versions import UntestedVersion, check, chunks_are_exact
+from omlx_cache.mlx_lm_versions import UntestedVersion, check, is_old
 
 from .conftest import model_of
 
@@ -64,8 +72,15 @@ def test_commands_refuse_an_untested_version_in_one_line(command: str) -> None:
     )
 
 
-def test_chunked_windows_are_left_alone_where_their_contents_depend_on_their_buffers() -> None:
-    assert chunks_are_exact() is not BEFORE_0_32
+def test_chunked_windows_are_left_alone_where_their_contents_depend_on_their_buffers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert is_old() is BEFORE_0_32
+    monkeypatch.setattr(mlx_lm, "__version__", "0.31.3")
+    with pytest.raises(UnsupportedCache, match=r"ChunkedKVCache of mlx-lm before 0\.32"):
+        ChunkedKVCacheAdapter().group(ChunkedKVCache(32))
+    monkeypatch.setattr(mlx_lm, "__version__", "0.32.0")
+    assert ChunkedKVCacheAdapter().group(ChunkedKVCache(32)).kind == "window"
 
 
 def _filled(cache: KVCache) -> KVCache:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kit.tinylm import Server, serve_ours, serve_upstream
+from kit.versions import BEFORE_0_32
 
 from .conftest import SYSTEM, ask, assert_same_but_cached_more, converse
 
@@ -123,6 +124,7 @@ def test_a_template_that_strips_reasoning_still_shares_the_rest(
     assert mine[2].cached_tokens >= mine[1].prompt_tokens - len("assistant\n") - 4
 
 
+@pytest.mark.skipif(BEFORE_0_32, reason="mlx-lm: its server has no --kv-bits")
 def test_quantised_kv(
     models: dict[str, Path], forks: None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -47,6 +47,7 @@ class CheckedResponseGenerator(ResponseGenerator):  # type: ignore[misc]
         self._replies: WeakSet[Reply] = WeakSet()
         self.asked: Reply | None = None
         self.cutting = False
+        self._generation_failed = False
         super().__init__(provider, cache)
 
     def generate(
@@ -80,10 +81,26 @@ class CheckedResponseGenerator(ResponseGenerator):  # type: ignore[misc]
             except Empty:
                 return not self._generation_thread.is_alive()
 
+    def generation_available(self) -> bool:
+        """True while the thread that computes is alive, and has not given up."""
+        return self._generation_thread.is_alive() and not self._generation_failed
+
+    @property
+    def is_healthy(self) -> bool:
+        return self.generation_available()
+
+    def _generate(self) -> None:
+        """Where the thread begins before mlx-lm 0.32; later ones begin with the next."""
+        self._run_generate()
+
+    def _compute(self) -> None:
+        """Compute until the server stops; an error ends it."""
+        super()._generate()
+
     def _run_generate(self) -> None:
         while True:
             try:
-                self._generate()
+                self._compute()
                 return
             except Exception as error:
                 _log.exception("generation failed")

@@ -20,7 +20,7 @@ from omlx_cache.integrations.mlx_lm.server.receiving import (
     linger,
     read_body,
 )
-from omlx_cache.integrations.mlx_lm.server.refusals import Refused, TooSlow, Unavailable
+from omlx_cache.integrations.mlx_lm.server.refusals import BadRequest, Refused, TooSlow, Unavailable
 from omlx_cache.integrations.mlx_lm.server.requests import check_body
 
 _log = logging.getLogger(__name__)
@@ -125,9 +125,12 @@ class Handler(APIHandler):  # type: ignore[misc]
         """Parsed before, within limits that mlx-lm does not have."""
 
     def validate_model_parameters(self) -> None:
-        """Raise ValueError for a body that cannot be answered; mlx-lm sends its text."""
+        """Raise BadRequest for a body that cannot be answered."""
         check_body(self.body, chat=self.path != _TEXT)
-        super().validate_model_parameters()
+        try:
+            super().validate_model_parameters()
+        except ValueError as error:
+            raise BadRequest(str(error)) from error
 
     def handle_completion(self, request: Any, stop_words: list[str]) -> None:
         try:

@@ -12,6 +12,7 @@ from mlx_lm.server import ModelProvider
 from mlx_lm.utils import _download
 
 from omlx_cache.integrations.mlx_lm.server.names import labels, no_such_model
+from omlx_cache.mlx_lm_versions import is_old
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
 from omlx_cache.tools.places import is_missing_folder
@@ -87,6 +88,9 @@ class WatchedProvider(ModelProvider):  # type: ignore[misc]
         for label in labels(args.model):
             self._model_map[label] = args.model
             self._adapter_map[label] = args.adapter_path
+        if is_old() and args.model:
+            # It looks an adapter up by the path that it found for the name.
+            self._adapter_map[args.model] = args.adapter_path
 
     def load(
         self,

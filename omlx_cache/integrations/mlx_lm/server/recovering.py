@@ -13,6 +13,8 @@ from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBat
 from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_cache.integrations.mlx_lm.server.replies import Reply
+from omlx_cache.integrations.old_batches import row_caches
+from omlx_cache.mlx_lm_versions import is_old
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +54,16 @@ class _Resumed:
             matcher.advance(token)
         return matcher
 
+    def make_state(self) -> Any:
+        """As `matcher`, for mlx-lm before 0.32."""
+        state = self._stops.make_state()
+        for token in self._spoken:
+            state, _sequence, _name = self._stops.match(state, token)
+        return state
+
+    def match(self, state: Any, token: int) -> Any:
+        return self._stops.match(state, token)
+
 
 class RecoveringBatchGenerator(BatchGenerator):  # type: ignore[misc]
     """After an error each row that was under way is computed alone, up to its next token; the one
@@ -75,6 +87,9 @@ class RecoveringBatchGenerator(BatchGenerator):  # type: ignore[misc]
         super().__init__(*args, **options)
 
     def insert_segments(self, segments: Any, *args: Any, **options: Any) -> Any:
+        if is_old():
+            asked = options.get("caches") or [None] * len(segments)
+            options["caches"] = [row_caches(self, caches) for caches in asked]
         uids = super().insert_segments(segments, *args, **options)
         for row in list(self._unprocessed_sequences)[-len(uids) :]:
             uid, parts, most, _cache, held, sampler, processors, stops = row
@@ -185,6 +200,7 @@ class RecoveringBatchGenerator(BatchGenerator):  # type: ignore[misc]
         job = self._jobs[uid]
         tokens = [*job.held, *chain.from_iterable(job.segments), *job.said]
         cache, rest = self._restore(tokens)
+        cache = row_caches(self, cache)
         position = len(tokens) - len(rest)
         spoken = [*job.spoken, *job.said]
         again = _Job(

@@ -178,15 +178,15 @@ class MeasuredResponseGenerator(SharingResponseGenerator):
         self._timer = PromptTimer(found.asked, found.prompt_tokens)
         self._timer.begin(found.restored_tokens)
 
-    def _generate(self) -> None:
+    def _compute(self) -> None:
         with storing_batches(self._measured, lambda: self.asked):
-            super()._generate()
+            super()._compute()
 
-    def _serve_single(self, request: Any, stream: Any) -> None:
+    def _serve_single(self, request: Any, *stream: Any) -> None:
         responses, *rest = request
         with self._measured.lending():
             watched = _Progress(responses, self._prefilled, self._begun, lambda: self.cutting)
-            super()._serve_single((watched, *rest), stream)
+            super()._serve_single((watched, *rest), *stream)
 
     def _prefilled(self, count: int) -> None:
         found = None if self.asked is None else self.asked.fetched

@@ -13,7 +13,6 @@ from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import LRUPromptCache
-from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from omlx_cache.arrays.mlxio import check_packing
 from omlx_cache.integrations.mlx_lm.models import model_name
@@ -35,6 +34,7 @@ from omlx_cache.integrations.mlx_lm.server.responses import (
 )
 from omlx_cache.integrations.mlx_lm.server.signals import Signals
 from omlx_cache.integrations.mlx_lm.server.stopping import attended
+from omlx_cache.mlx_lm_versions import installed, is_old, set_wired_limit
 from omlx_cache.settings import CacheSettings, ConfigError
 from omlx_cache.store import BlockStore
 
@@ -64,6 +64,8 @@ def serve(
     """
     cache_settings = CacheSettings(**settings)
     check_cold_dir(cache_settings)
+    if args.kv_bits is not None and is_old():
+        raise ConfigError(f"kv_bits needs mlx-lm 0.32: {installed()} serves dense caches only")
     if args.kv_bits is not None:
         try:
             check_packing(args.kv_bits, args.kv_group_size)
@@ -74,7 +76,7 @@ def serve(
         if note not in said_by_the_store:
             _log.warning(note)
     leads = mx.distributed.init().rank() == 0
-    maybe_set_recommended_wired_limit()
+    set_wired_limit()
     with ExitStack() as stack:
         bound = stack.enter_context(bind(args.host, args.port)) if leads else None
         signals = stack.enter_context(Signals(last=True))

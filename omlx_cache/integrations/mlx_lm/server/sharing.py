@@ -13,7 +13,7 @@ from omlx_cache.integrations.mlx_lm.server.checked import CheckedResponseGenerat
 from omlx_cache.integrations.mlx_lm.server.held import Arrival, HeldRequests, still
 from omlx_cache.integrations.mlx_lm.server.limits import Limits
 from omlx_cache.integrations.mlx_lm.server.replies import EarlyContext
-from omlx_cache.mlx_lm_versions import has_images
+from omlx_cache.mlx_lm_versions import context_fields, has_images
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.keys import Tokens, as_tokens
 
@@ -43,9 +43,9 @@ class SharingResponseGenerator(CheckedResponseGenerator):
         self._joined: Any = None
         super().__init__(provider, cache, limits)
 
-    def _generate(self) -> None:
+    def _compute(self) -> None:
         self._time_budget = _Budget(self._held.has_free)
-        super()._generate()
+        super()._compute()
 
     def _next_request(self, timeout: float | None = None) -> Any:
         while True:
@@ -92,9 +92,8 @@ class SharingResponseGenerator(CheckedResponseGenerator):
             has_tool_calling=tokenizer.has_tool_calling,
             has_thinking=tokenizer.has_thinking,
             tool_parser=tokenizer.tool_parser,
-            text_sm=machine,
-            initial_state=parts[3],
             prompt=parts[0],
+            **context_fields(machine, parts[3]),
         )
 
     def _joins(self, arrival: Arrival) -> bool:
