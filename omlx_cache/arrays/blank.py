@@ -71,9 +71,7 @@ def begin_zeros(specs: Sequence[TensorSpec]) -> Zeros:
 @cache
 def _streams() -> list[Any]:
     """Return the process's streams for zeros: MLX gives each a thread, which stays."""
-    # Before mlx 0.32 any thread may use any stream.
-    make = getattr(mx, "new_thread_unsafe_stream", mx.new_stream)
-    return [make(mx.cpu) for _ in range(STREAMS)]
+    return [mx.new_thread_unsafe_stream(mx.cpu) for _ in range(STREAMS)]
 
 
 def blank_bytes(nbytes: int) -> Array:

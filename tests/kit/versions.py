@@ -1,6 +1,7 @@
 """Tests of several versions of mlx-lm: what all of them have, by one name."""
 
 import copy
+import importlib
 import importlib.util
 from typing import Any
 
@@ -35,6 +36,15 @@ def reloaded(cache: Any, into: Any = None) -> Any:
     if cache.keys is None:
         return copy.deepcopy(cache)
     return made.from_state(cache.state, cache.meta_state)
+
+
+def stops(*sequences: list[int]) -> Any:
+    """What ends a row of a batch: at any of some sequences of tokens."""
+    generate: Any = importlib.import_module("mlx_lm.generate")
+    if BEFORE_0_32:
+        ends = {"normal": [(sequence, None) for sequence in sequences]} if sequences else {}
+        return generate.SequenceStateMachine(ends)
+    return generate.StopSequences(list(sequences) or None)
 
 
 def has_model(module: str) -> bool:

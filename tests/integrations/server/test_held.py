@@ -10,6 +10,7 @@ from omlx_cache.integrations.mlx_lm.server import held
 from omlx_cache.integrations.mlx_lm.server.failures import FailedInputs
 from omlx_cache.integrations.mlx_lm.server.held import Arrival, HeldRequests
 from omlx_cache.integrations.mlx_lm.server.replies import EarlyContext, Reply
+from omlx_cache.mlx_lm_versions import context_fields
 
 
 class Waits:
@@ -62,9 +63,8 @@ def context() -> Any:
         has_tool_calling=False,
         has_thinking=False,
         tool_parser=None,
-        text_sm=None,
-        initial_state="normal",
         prompt=[1, 2],
+        **context_fields(None, "normal"),
     )
 
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx_lm.generate import BatchGenerator, StopSequences
+from mlx_lm.generate import BatchGenerator
 
+from kit.versions import stops
 from kit.zoo.family import build_model
 from kit.zoo.registry import FAMILIES
 from omlx_cache.integrations.mlx_lm.server.failures import (
@@ -18,6 +19,8 @@ from omlx_cache.integrations.mlx_lm.server.failures import (
 )
 from omlx_cache.integrations.mlx_lm.server.recovering import RecoveringBatchGenerator
 from omlx_cache.integrations.mlx_lm.server.refusals import ComputationFailed
+from omlx_cache.integrations.old_batches import row_caches
+from omlx_cache.mlx_lm_versions import stop_options
 
 BAD = 255
 PROMPTS = [[3 + (n * 11 + i * i) % 200 for i in range(20 + 9 * n)] for n in range(4)]
@@ -84,7 +87,8 @@ def make(reply: Reply) -> Iterator[Any]:
 
 def expected(model: Any) -> list[list[int]]:
     generator = BatchGenerator(model, prefill_step_size=16)
-    uids = generator.insert(PROMPTS, [TOKENS] * len(PROMPTS))
+    own = [row_caches(generator, None) for _ in PROMPTS]
+    uids = generator.insert(PROMPTS, [TOKENS] * len(PROMPTS), own)
     found = run(generator)
     generator.close()
     return [found[uid] for uid in uids]
@@ -155,13 +159,13 @@ def test_rows_that_are_removed_while_each_is_computed_alone_are_not_missed(
 def test_a_stop_sequence_that_was_half_seen_still_stops(model: Any, make: Any) -> None:
     whole = expected(model)[0]
     stop = tuple(whole[4:7])
-    stops = [StopSequences([stop])] + [StopSequences()] * 3
+    stopped = {next(iter(stop_options(0))): [stops(stop)] + [stops()] * 3}
     calm = make(model)
-    first = calm.insert(PROMPTS, [TOKENS] * 4, stop_sequences=list(stops))[0]
+    first = calm.insert(PROMPTS, [TOKENS] * 4, **stopped)[0]
     ends = len(run(calm)[first])
     for calls in range(5, 12):
         generator = make(Failing(model, calls))
-        uid = generator.insert(PROMPTS, [TOKENS] * 4, stop_sequences=list(stops))[0]
+        uid = generator.insert(PROMPTS, [TOKENS] * 4, **stopped)[0]
         assert len(run(generator)[uid]) == ends
 
 

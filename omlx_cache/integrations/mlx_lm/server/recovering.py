@@ -86,11 +86,12 @@ class RecoveringBatchGenerator(BatchGenerator):  # type: ignore[misc]
         self._unprocessed_sequences: deque[Any]
         super().__init__(*args, **options)
 
-    def insert_segments(self, segments: Any, *args: Any, **options: Any) -> Any:
+    def insert_segments(
+        self, segments: Any, max_tokens: Any = None, caches: Any = None, *args: Any, **options: Any
+    ) -> Any:
         if is_old():
-            asked = options.get("caches") or [None] * len(segments)
-            options["caches"] = [row_caches(self, caches) for caches in asked]
-        uids = super().insert_segments(segments, *args, **options)
+            caches = [row_caches(self, row) for row in caches or [None] * len(segments)]
+        uids = super().insert_segments(segments, max_tokens, caches, *args, **options)
         for row in list(self._unprocessed_sequences)[-len(uids) :]:
             uid, parts, most, _cache, held, sampler, processors, stops = row
             self._jobs[uid] = _Job(
