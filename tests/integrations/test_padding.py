@@ -4,12 +4,13 @@ from argparse import Namespace
 from typing import Any
 
 import mlx.core as mx
+import mlx_lm
 import pytest
 from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import make_prompt_cache
 
 from kit.tinylm import make_model
-from kit.versions import BEFORE_0_32
+from kit.versions import LOCKED
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.integrations.batch import CachedBatchGenerator
 from omlx_cache.integrations.mlx_lm.server.loading import WatchedProvider
@@ -26,7 +27,7 @@ LENGTHS = (150, 70, 113)
         ("qwen3", True),
         ("qwen3_next", True),
         ("lfm2", True),
-        ("mamba2", not BEFORE_0_32),
+        ("mamba2", mlx_lm.__version__ == LOCKED),
         ("jamba", False),
         ("mamba", False),
         ("rwkv7", False),
