@@ -14,8 +14,8 @@ ours_with_the_oldest() {
         tests/store/test_operations.py tests/store/test_without_mlx_lm.py \
         tests/integrations/test_{batch,generate,packed_inserts,prompt_cache,rows,versions}.py \
         tests/integrations/server/test_bad_requests.py \
-        tests/integrations/server/test_equals_upstream.py::test_a_draft_model_restores_both_caches \
-        tests/integrations/server/test_equals_upstream.py::test_a_chat_of_several_turns
+        tests/integrations/server/test_equals_upstream.py::test_a_chat_of_several_turns \
+        tests/integrations/server/test_equals_upstream.py::test_a_draft_model_restores_both_caches
 }
 
 # mlx-lm's tests of its server, with our prompt cache.
