@@ -81,8 +81,8 @@ bench: setup ## Print benchmark ratios, each measured against its bound in one r
 bench-peers: setup ## Set the cache beside mlx-lm's and mlx-vlm's: first token and memory (minutes)
 	@bash tests/peers/bench.sh $(ARGS)
 
-test-peers: setup ## Compare with other projects' packages, each in its own environment
-	@if [ -f tests/peers/run.sh ]; then bash tests/peers/run.sh; else echo "No peers to test yet."; fi
+test-peers: setup ## Run inside other projects' servers, each in its own environment (minutes)
+	@bash tests/peers/run.sh $(ARGS)
 
 lock: ## Resolve requirements.lock anew (needs uv)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \

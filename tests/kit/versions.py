@@ -5,9 +5,11 @@ import importlib
 import importlib.util
 from typing import Any
 
+import mlx_lm
 import pytest
 from mlx_lm.models import cache as upstream
 
+LOCKED = "0.32.2"
 BEFORE_0_32 = hasattr(upstream._BaseCache, "meta_state")
 
 
@@ -48,8 +50,9 @@ def stops(*sequences: list[int]) -> Any:
 
 
 def has_model(module: str) -> bool:
-    """Whether the installed mlx-lm has a model file; only old ones may lack what a test names."""
-    return not BEFORE_0_32 or importlib.util.find_spec(f"mlx_lm.models.{module}") is not None
+    """Whether the installed mlx-lm has a model file; only older ones may lack what a test names."""
+    found = importlib.util.find_spec(f"mlx_lm.models.{module}")
+    return mlx_lm.__version__ == LOCKED or found is not None
 
 
 def _ours(cache: Any) -> bool:

@@ -3,6 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/install.sh
+. tests/peers/mlx_vlm.sh
 
 # shellcheck disable=SC2086
 folder=$(install mlx_vlm $MLX_VLM) || echo "mlx-vlm cannot be installed: it is left out." >&2

@@ -1,12 +1,7 @@
 # To be sourced in the repository's root: `install NAME PACKAGE...` puts packages into a folder of
-# their own inside .venv, once, and says where. Without what they depend on and we have already:
-# mlx-vlm and its server with all of it is 1 GB, so 115 MB (downloaded: 25 MB).
+# their own inside .venv, once, and says where. Without what they depend on and we have already, and
+# without what only other paths of theirs need: a server with all of it is 1 to 6 GB.
 python=${PYTHON:-.venv/bin/python}
-MLX_VLM="mlx-vlm==0.7.10 requests==2.34.2 urllib3==2.8.0 certifi==2026.10.18 \
-    charset-normalizer==3.5.2 pillow==13.0.0 fastapi==0.129.2 starlette==1.10.0 uvicorn==0.54.0 \
-    mlx-audio==0.6.2 miniaudio==1.71 python-multipart==0.0.34 websockets==17.4 \
-    cryptography==50.0.2 cffi==2.1.1 pycparser==3.12"
-
 install() {
     local folder=${PEERS:-.venv/peers}/$1
     shift
@@ -15,6 +10,20 @@ install() {
         "$python" -m pip --disable-pip-version-check install --quiet --only-binary :all: \
             --no-deps --ignore-requires-python --target "$folder" "$@" >&2 || return 1
         echo "$*" > "$folder/.complete"
+    fi
+    echo "$folder"
+}
+
+# `sdist PACKAGE==VERSION` unpacks a source distribution there, once, and says where.
+sdist() {
+    local folder=${PEERS:-.venv/peers}/sdist-$1
+    if [ ! -f "$folder/.complete" ]; then
+        rm -rf "$folder"
+        mkdir -p "$folder"
+        "$python" -m pip --disable-pip-version-check download --quiet --no-binary :all: \
+            --no-deps --dest "$folder" "$1" >&2 || return 1
+        tar -xzf "$folder"/*.tar.gz --strip-components 1 -C "$folder" || return 1
+        touch "$folder/.complete"
     fi
     echo "$folder"
 }

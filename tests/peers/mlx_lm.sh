@@ -1,4 +1,4 @@
-# To be sourced by run.sh: the versions of mlx-lm that are not the locked one, and its own tests.
+# To be sourced: the versions of mlx-lm that are not the locked one, and its own tests.
 OLDEST_MLX_LM=0.31.3
 # What its tests of the server ask with.
 REQUESTS="requests==2.34.2 urllib3==2.8.0 certifi==2026.10.18 charset-normalizer==3.5.2"
@@ -14,8 +14,8 @@ ours_with_the_oldest() {
         tests/store/test_operations.py tests/store/test_without_mlx_lm.py \
         tests/integrations/test_{batch,generate,packed_inserts,prompt_cache,rows,versions}.py \
         tests/integrations/server/test_bad_requests.py \
-        tests/integrations/server/test_equals_upstream.py::test_a_draft_model_restores_both_caches \
-        tests/integrations/server/test_equals_upstream.py::test_a_chat_of_several_turns
+        tests/integrations/server/test_equals_upstream.py::test_a_chat_of_several_turns \
+        tests/integrations/server/test_equals_upstream.py::test_a_draft_model_restores_both_caches
 }
 
 # mlx-lm's tests of its server, with our prompt cache.
@@ -32,4 +32,9 @@ theirs_with_our_cache() {
     HF_HUB_OFFLINE=1 HF_HUB_CACHE="$folder/no-hub" \
         PYTHONPATH=".:daemon:storage:tests:$folder" "$python" \
         tests/peers/check_mlx_lm_server.py "$sources/tests/test_server.py"
+}
+
+mlx_lm() {
+    theirs_with_our_cache
+    ours_with_the_oldest
 }

@@ -1,4 +1,4 @@
-# To be sourced by run.sh: mlx-openai-server with this cache, and with its own.
+# To be sourced: mlx-openai-server with this cache, and with its own.
 
 # What its text models need: outlines, for JSON schemas, would bring torch.
 MLX_OPENAI_SERVER="mlx-openai-server==1.8.1 mlx-lm==0.31.3 loguru==0.7.3 dill==0.4.1 click==8.3.3 \

@@ -1,26 +1,15 @@
 #!/usr/bin/env bash
-# Runs each check_*.py here against the package that it names.
+# Runs the checks against other projects' packages: all of them, or those that are named.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/install.sh
-
-check() {
-    local name=$1 folder
-    shift
-    folder=$(install "$name" "$@")
-    for script in tests/peers/check_*.py; do
-        if grep -q "^from ${name}\b\|^from ${name}\." "$script"; then
-            PYTHONPATH=".:daemon:storage:$folder" "$python" "$script"
-        fi
-    done
-}
-
-# shellcheck disable=SC2086
-check mlx_vlm $MLX_VLM
-
 . tests/peers/mlx_lm.sh
-theirs_with_our_cache
-ours_with_the_oldest
-
 . tests/peers/openai_server.sh
-openai_server
+. tests/peers/mlx_vlm.sh
+. tests/peers/vllm_mlx.sh
+
+for peer in ${@:-mlx_lm openai_server mlx_vlm vllm_mlx}; do
+    SECONDS=0
+    "$peer"
+    echo "-- $peer took ${SECONDS}s"
+done

@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.server import ModelProvider
 from mlx_lm.utils import _download
 
 from omlx_cache.integrations.mlx_lm.server.names import labels, no_such_model
+from omlx_cache.integrations.padding import heeds_padding
 from omlx_cache.mlx_lm_versions import is_old
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
@@ -80,6 +82,8 @@ class WatchedProvider(ModelProvider):  # type: ignore[misc]
     it when a client names one that is not there. `prepare` is called once the default one is there,
     on the thread that computes. `_failure` is written before `_ended` is set."""
 
+    is_batchable: bool
+
     def __init__(self, args: argparse.Namespace) -> None:
         self._ended = threading.Event()
         self._failure: CannotLoad | None = None
@@ -104,6 +108,14 @@ class WatchedProvider(ModelProvider):  # type: ignore[misc]
             # What the command line names is reported by `loading`.
             self._look_up(self._model_map.get(model_path, model_path))
         return super().load(model_path, adapter_path, draft_model_path)
+
+    def _load(self, *key: Any) -> None:
+        """Load; a model whose states take padding for tokens is served one request at a time."""
+        super()._load(*key)
+        model = self.model
+        if self.is_batchable and not heeds_padding(model, lambda: make_prompt_cache(model)):
+            self.is_batchable = False
+            _log.info("one request at a time: in a batch this model computes padding")
 
     def _look_up(self, name: str | None) -> None:
         if self.is_distributed or (self.model_key is not None and self.model_key[0] == name):

@@ -1,0 +1,93 @@
+"""Models whose states take a batch's padding for tokens: nothing that it spoilt is kept."""
+
+from argparse import Namespace
+from typing import Any
+
+import mlx.core as mx
+import mlx_lm
+import pytest
+from mlx_lm.generate import BatchGenerator
+from mlx_lm.models.cache import make_prompt_cache
+
+from kit.tinylm import make_model
+from kit.versions import LOCKED
+from omlx_cache import BlockStore, PrefixCache
+from omlx_cache.integrations.batch import CachedBatchGenerator
+from omlx_cache.integrations.mlx_lm.server.loading import WatchedProvider
+from omlx_cache.integrations.padding import heeds_padding
+
+from .conftest import model_of, prompt_of
+
+LENGTHS = (150, 70, 113)
+
+
+@pytest.mark.parametrize(
+    ("family", "heeds"),
+    [
+        ("qwen3", True),
+        ("qwen3_next", True),
+        ("lfm2", True),
+        ("mamba2", mlx_lm.__version__ == LOCKED),
+        ("jamba", False),
+        ("mamba", False),
+        ("rwkv7", False),
+    ],
+)
+def test_it_is_told_whether_a_model_heeds_padding(family: str, heeds: bool) -> None:
+    model = model_of(family)
+    assert heeds_padding(model, lambda: make_prompt_cache(model)) is heeds
+
+
+def test_a_model_that_cannot_be_tried_is_taken_as_it_is() -> None:
+    def fail() -> list[Any]:
+        raise RuntimeError("no caches")
+
+    assert heeds_padding(None, fail)
+
+
+@pytest.mark.parametrize("family", ["jamba", "rwkv7"])
+def test_what_is_restored_after_a_padded_batch_is_what_a_request_alone_holds(
+    family: str, store: BlockStore
+) -> None:
+    model = model_of(family)
+    cache = PrefixCache(model, store)
+    batch = CachedBatchGenerator(BatchGenerator(model, prefill_step_size=64), cache)
+    prompts = [prompt_of(length, seed=length) for length in LENGTHS]
+    for prompt in prompts:
+        batch.submit(prompt, max_tokens=4)
+    ended = {}
+    while len(batch):
+        ended.update({token.uid: token.commit for token in batch.next() if token.commit})
+    assert len(ended) == len(prompts)
+    assert any(result.skipped == {"unsupported": 1} for result in ended.values())
+    assert store.stats().requests.live_sessions == 0
+    restored = 0
+    for prompt in prompts:
+        whole = make_prompt_cache(model)
+        expected = model(mx.array([prompt]), cache=whole)[0, -1]
+        with cache.session(prompt) as session:
+            restored += session.cached_tokens
+            rest = mx.array([prompt[session.cached_tokens :]])
+            logits = model(rest, cache=session.prompt_cache)[0, -1]
+            mx.eval(logits, expected)
+        assert mx.abs(logits - expected).max() <= 0.05 * mx.abs(expected).max()
+    # The longest row of each step is padded by nothing.
+    assert restored > 0
+
+
+@pytest.mark.parametrize(("family", "batches"), [("qwen3_next", True), ("mamba", False)])
+def test_the_server_computes_such_a_models_requests_one_at_a_time(
+    family: str, batches: bool, tmp_path: Any
+) -> None:
+    folder = make_model(tmp_path / "model", family)
+    flags = {
+        "adapter_path": None,
+        "draft_model": None,
+        "pipeline": False,
+        "trust_remote_code": False,
+        "chat_template": "",
+        "use_default_chat_template": False,
+    }
+    provider = WatchedProvider(Namespace(model=str(folder), **flags))
+    provider.load(str(folder), None, None)
+    assert provider.is_batchable is batches
