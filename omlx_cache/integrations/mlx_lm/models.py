@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypedDict
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
+from omlx_cache.codecs import CodecPolicy
 from omlx_cache.integrations.mlx_lm.blank import blank_like
 from omlx_cache.scopes import Scopes
 from omlx_cache.store import BlockStore
@@ -26,11 +27,15 @@ class ModelSource(Protocol):
 
 
 class LoadedModel(NamedTuple):
-    """A model that stays loaded, under the key that its requests name."""
+    """A model that stays loaded, under the key that its requests name. `make_cache` makes its empty
+    caches where the server bounds them itself, `codec_policy` says how its pages are kept where
+    that is not the store's setting."""
 
     model_key: Any
     model: Any
     draft_model: Any = None
+    make_cache: Callable[[], list[Any]] | None = None
+    codec_policy: CodecPolicy | None = None
 
 
 class ModelCaches(NamedTuple):
@@ -78,7 +83,12 @@ def caches_of(source: ModelSource, store: BlockStore) -> ModelCaches:
     draft = None
     if source.draft_model is not None:
         draft = Scopes(source.draft_model, store, **served(source.draft_model, draft_path))
-    target = Scopes(source.model, store, **served(source.model, path, adapter))
+    described = served(source.model, path, adapter)
+    policy = None
+    if isinstance(source, LoadedModel):
+        described["make_cache"] = source.make_cache or described["make_cache"]
+        policy = source.codec_policy
+    target = Scopes(source.model, store, codec_policy=policy, **described)
     return ModelCaches(target, draft, weakref.ref(source.model))
 
 

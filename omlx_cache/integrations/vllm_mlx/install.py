@@ -1,0 +1,104 @@
+"""Putting the cache into a scheduler of vllm-mlx that exists already."""
+
+import dataclasses
+import logging
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from mlx_lm.models.cache import make_prompt_cache
+
+from omlx_cache.codecs import CodecPolicy
+from omlx_cache.integrations.vllm_mlx.prefix_cache import TieredPrefixCache
+from omlx_cache.store import BlockStore
+from omlx_cache_storage.interrupts import uninterrupted
+
+_log = logging.getLogger(__name__)
+
+MB = 1 << 20
+
+
+@uninterrupted
+def install(target: Any, store: BlockStore, *, model_id: str | None = None) -> TieredPrefixCache:
+    """Put the cache into a scheduler, before its first request, and return it.
+
+    `target` is vllm-mlx's `Scheduler`, or its batch generator for models with images. The cache
+    that it has is dropped, and its SSD tier closed. `model_id` names the model; without it its
+    tokenizer's path does. The server's `cache_memory_mb` and 8- or 4-bit `kv_cache_quantization`
+    hold for this cache too. The store stays the caller's to close.
+
+    Raises TypeError for a target that is neither.
+    """
+    if hasattr(target, "memory_aware_cache"):
+        return _into_scheduler(target, store, model_id)
+    if hasattr(target, "prefix_cache") and hasattr(target, "language_model"):
+        return _into_generator(target, store, model_id)
+    raise TypeError(
+        "install(scheduler, store) takes vllm_mlx's Scheduler, or the MLLMBatchGenerator of its "
+        f"MLLMScheduler, not {type(target).__name__}"
+    )
+
+
+def _into_scheduler(scheduler: Any, store: BlockStore, model_id: str | None) -> TieredPrefixCache:
+    config = scheduler.config
+    if scheduler._ssd_tier is not None:
+        scheduler.close_ssd_tier()
+    # The engine opens the tier again when it starts, unless its directory is not set.
+    scheduler.config = dataclasses.replace(config, ssd_cache_dir=None)
+    scheduler.prefix_cache = scheduler.block_aware_cache = scheduler.paged_cache_manager = None
+    # A prompt is stored again once it has grown by more than this. Here that writes what is new.
+    scheduler.SNAPSHOT_REFRESH_TOKENS = 0
+    cache = TieredPrefixCache(
+        scheduler.model,
+        store,
+        model_id=_name(scheduler.tokenizer) if model_id is None else model_id,
+        make_cache=_bounded(scheduler),
+        codec_policy=_policy(
+            store,
+            config.kv_cache_quantization,
+            config.kv_cache_quantization_bits,
+            config.kv_cache_min_quantize_tokens,
+        ),
+        max_bytes=None if config.cache_memory_mb is None else config.cache_memory_mb * MB,
+    )
+    scheduler.memory_aware_cache = cache
+    return cache
+
+
+def _bounded(scheduler: Any) -> Callable[[], list[Any]] | None:
+    """Return what makes caches as the scheduler bounds them; None when it does not."""
+    bound = scheduler._bounded_kv_size()
+    if bound is None:
+        return None
+    model, bounded = weakref.ref(scheduler.model), type(scheduler)._bound_cache_layers
+    return lambda: list(bounded(make_prompt_cache(model()), bound))
+
+
+def _into_generator(generator: Any, store: BlockStore, model_id: str | None) -> TieredPrefixCache:
+    model, bound = weakref.ref(generator.language_model), generator.max_kv_size or None
+    generator.prefix_cache = TieredPrefixCache(
+        generator.language_model,
+        store,
+        model_id=_name(generator.processor) if model_id is None else model_id,
+        make_cache=lambda: list(make_prompt_cache(model(), bound)),
+    )
+    return generator.prefix_cache
+
+
+def _name(tokenizer: Any) -> str:
+    """Return the path or hub id that a tokenizer or processor was loaded from; "" without one."""
+    for source in (tokenizer, getattr(tokenizer, "tokenizer", None)):
+        name = getattr(source, "name_or_path", None)
+        if isinstance(name, str) and name:
+            return name
+    return ""
+
+
+def _policy(store: BlockStore, wanted: bool, bits: int, least: int) -> CodecPolicy | None:
+    """Return how pages are kept; None leaves it to the store, which has a codec or is not told."""
+    if not wanted or store.settings.codec != "dense":
+        return None
+    if bits not in (4, 8):
+        _log.warning("pages are kept in 4 or 8 bits or as they are, not in %d: as they are", bits)
+        return None
+    return CodecPolicy("affine8" if bits == 8 else "affine4", min_quantize_tokens=least)
