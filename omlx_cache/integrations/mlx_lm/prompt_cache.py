@@ -238,6 +238,16 @@ class TieredPromptCache:
             return 0
         return found[1].position if found else 0
 
+    def stops(self, model: Any, tokens: Sequence[int], start: int) -> list[int]:
+        """Return where a prompt's windows and recurrent state are wanted while it is computed from
+        `start` on; none for a model that has only pages, or is not known."""
+        known = self._lanes(model)
+        scope = None if known is None else known.lanes[None].view
+        if scope is None or scope.trims:
+            return []
+        chain = scope.chain(as_tokens(tokens))
+        return scope.stops(start, len(tokens), scope.find(chain, len(tokens) - 1).wanted_state)
+
     @uninterrupted
     def clear(self, model: Any) -> None:
         """Give back the memory that a model's pages have; the disk keeps what it has of them, and

@@ -9,6 +9,7 @@ from typing import Any
 from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_cache.codecs import CodecPolicy
+from omlx_cache.integrations.vllm_mlx.batches import follow_rows
 from omlx_cache.integrations.vllm_mlx.prefix_cache import TieredPrefixCache
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.interrupts import uninterrupted
@@ -62,7 +63,21 @@ def _into_scheduler(scheduler: Any, store: BlockStore, model_id: str | None) -> 
         max_bytes=None if config.cache_memory_mb is None else config.cache_memory_mb * MB,
     )
     scheduler.memory_aware_cache = cache
+    _store_while_computing(scheduler, cache)
     return cache
+
+
+def _store_while_computing(scheduler: Any, cache: TieredPrefixCache) -> None:
+    """Have the scheduler's batches stored while they are computed: no argument reaches the place
+    where it makes its generator."""
+    alive, make = weakref.ref(scheduler), type(scheduler)._create_batch_generator
+
+    def create(*args: Any, **options: Any) -> Any:
+        return follow_rows(make(alive(), *args, **options), cache)
+
+    scheduler._close_batch_generator()
+    scheduler._current_sampler_params = None
+    scheduler._create_batch_generator = create
 
 
 def _bounded(scheduler: Any) -> Callable[[], list[Any]] | None:

@@ -5,8 +5,10 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from omlx_cache.codecs import CodecPolicy
+from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.models import LoadedModel
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
 from omlx_cache.integrations.vllm_mlx.prepared import Besides, Prepared, independent
@@ -31,7 +33,7 @@ class TieredPrefixCache:
     they belong on the thread that runs the model, one at a time; every other method may be called
     from any thread. No method raises for what the cache does.
 
-    `_lock` guards `_tally`, `_besides`, `_reserved` and the prompt cache.
+    `_lock` guards `_tally`, `_besides`, `_given`, `_reserved` and the prompt cache.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class TieredPrefixCache:
         self._besides = Besides()
         self._tally = Tally()
         self._reserved = 0
+        self._given: WeakKeyDictionary[Any, list[int]] = WeakKeyDictionary()
         self._last_match_type: str | None = None
         self._last_matched_key: tuple[int, ...] | None = None
 
@@ -73,6 +76,8 @@ class TieredPrefixCache:
             self._last_matched_key = tuple(prompt[:position]) if position else None
             if position and not rest:
                 self._last_match_type = "exact"
+            if caches:
+                self._given[caches[0]] = prompt[:position]
             return caches, rest
 
     def _fetch(self, prompt: list[int]) -> tuple[list[Any] | None, list[int]]:
@@ -98,6 +103,23 @@ class TieredPrefixCache:
         except Exception:
             _log.exception("a cache cannot be copied")
             return None
+
+    # What is stored while it is computed.
+
+    def held_by(self, cache: Sequence[Any] | None) -> list[int]:
+        """Return the tokens that caches from `fetch` hold; [] for any others, which are empty."""
+        with self._lock:
+            return list(self._given.get(cache[0], ())) if cache else []
+
+    def stops(self, tokens: Sequence[int], start: int) -> list[int]:
+        """Return where a prompt's windows and recurrent state are wanted while it is computed."""
+        with self._lock:
+            return self._prompts.stops(self._key, tokens, start)
+
+    def follow(self, tokens: Sequence[int]) -> Following | None:
+        """Return what stores a sequence while it is computed; None for an unknown kind of cache."""
+        with self._lock:
+            return next(iter(self._prompts.followers(self._key, tokens, 0)), None)
 
     # What it stores.
 
