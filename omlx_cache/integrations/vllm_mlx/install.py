@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import re
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,8 @@ from omlx_cache_storage.interrupts import uninterrupted
 _log = logging.getLogger(__name__)
 
 MB = 1 << 20
+SNAPSHOT = re.compile(r"models--([^/]+)/snapshots/")
+"""Where the hub's own cache has a model."""
 
 
 @uninterrupted
@@ -91,13 +94,14 @@ def _bounded(scheduler: Any) -> Callable[[], list[Any]] | None:
 
 def _into_generator(generator: Any, store: BlockStore, model_id: str | None) -> TieredPrefixCache:
     model, bound = weakref.ref(generator.language_model), generator.max_kv_size or None
-    generator.prefix_cache = TieredPrefixCache(
+    cache = TieredPrefixCache(
         generator.language_model,
         store,
         model_id=_name(generator.processor) if model_id is None else model_id,
         make_cache=lambda: list(make_prompt_cache(model(), bound)),
     )
-    return generator.prefix_cache
+    generator.prefix_cache = cache
+    return cache
 
 
 def _name(tokenizer: Any) -> str:
@@ -105,7 +109,8 @@ def _name(tokenizer: Any) -> str:
     for source in (tokenizer, getattr(tokenizer, "tokenizer", None)):
         name = getattr(source, "name_or_path", None)
         if isinstance(name, str) and name:
-            return name
+            of_the_hub = SNAPSHOT.search(name)
+            return of_the_hub[1].replace("--", "/") if of_the_hub else name
     return ""
 
 

@@ -25,13 +25,13 @@ class TieredPrefixCache:
     A look-up leaves at least one token over, so there is no "exact" hit that has to be thrown away;
     only a prompt that something was kept beside (`prepare_store(auxiliary=)`) comes back whole.
     What it returns is the caller's own. Any prefix of what was stored is found, as far as the kind
-    of its caches allows; entries replace nothing, and share their pages. `remove` and `evict_prefixes`
-    delete no pages, and the SSD tier of the server is not used: the store has its own.
+    of its caches allows; entries replace nothing, and share their pages. `remove` deletes no pages,
+    and the SSD tier of the server is not used: the store has its own.
 
     Models share the store's budgets. `make_cache` makes the empty caches that the server makes.
-    Nothing is asked of the model before the first call of `fetch` or `store`. Those evaluate MLX, so
-    they belong on the thread that runs the model, one at a time; every other method may be called
-    from any thread. No method raises for what the cache does.
+    Nothing is asked of the model before the first `fetch` or `store`. Those evaluate MLX, so they
+    belong on the thread that runs the model; every other method may be called from any thread. No
+    method raises for what the cache does.
 
     `_lock` guards `_tally`, `_besides`, `_given`, `_reserved` and the prompt cache.
     """
