@@ -7,7 +7,7 @@ with windows or recurrent state.
 
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -20,13 +20,17 @@ _log = logging.getLogger(__name__)
 NEEDED = ("_prompt_batch", "_generation_batch", "_unprocessed_sequences", "insert_segments")
 
 
-def follow_rows(generator: Any, cache: TieredPrefixCache) -> Any:
+Parts = Callable[[list[int]], Iterable[int]]
+"""Says where the parts of the chat end that a prompt was made from."""
+
+
+def follow_rows(generator: Any, cache: TieredPrefixCache, parts: Parts) -> Any:
     """Return the generator, whose rows are stored from now on; as it was when it is of a kind that
     does not say where its rows are."""
     if not all(hasattr(generator, name) for name in NEEDED):
         _log.warning("requests are stored when they end: an unknown kind of batch generator")
         return generator
-    rows = _Rows(generator, cache)
+    rows = _Rows(generator, cache, parts)
     generator.insert, generator.next, generator.remove = rows.insert, rows.next, rows.remove
     weakref.finalize(generator, rows.end).atexit = False
     return generator
@@ -39,10 +43,11 @@ class _Rows:
     Mutable, by that thread: `_followed` and `_stops`, by uid.
     """
 
-    def __init__(self, generator: Any, cache: TieredPrefixCache) -> None:
+    def __init__(self, generator: Any, cache: TieredPrefixCache, parts: Parts) -> None:
         self._generator = weakref.ref(generator)
         self._kind: Any = type(generator)
         self._cache = cache
+        self._parts = parts
         self._followed: dict[int, Following | None] = {}
         self._stops: dict[int, frozenset[int]] = {}
 
@@ -66,9 +71,9 @@ class _Rows:
         return uids
 
     def _wanted(self, held: list[int], prompt: list[int]) -> list[int]:
-        start = len(held)
+        start, whole = len(held), [*held, *prompt]
         try:
-            stops = self._cache.stops([*held, *prompt], start)
+            stops = self._cache.stops(whole, start, self._parts(whole))
         except Exception:
             _log.exception("a prompt is computed without restore points")
             return []

@@ -76,7 +76,13 @@ def _store_while_computing(scheduler: Any, cache: TieredPrefixCache) -> None:
     alive, make = weakref.ref(scheduler), type(scheduler)._create_batch_generator
 
     def create(*args: Any, **options: Any) -> Any:
-        return follow_rows(make(alive(), *args, **options), cache)
+        return follow_rows(make(alive(), *args, **options), cache, parts)
+
+    def parts(prompt: list[int]) -> set[int]:
+        # What the engine says of a chat: the tokens of all messages but the last.
+        asked: Any = alive()
+        known = asked.requests.values()
+        return {one.prefix_boundary for one in known if one.prompt_token_ids == prompt} - {0}
 
     scheduler._close_batch_generator()
     scheduler._current_sampler_params = None

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -111,10 +111,12 @@ class TieredPrefixCache:
         with self._lock:
             return list(self._given.get(cache[0], ())) if cache else []
 
-    def stops(self, tokens: Sequence[int], start: int) -> list[int]:
-        """Return where a prompt's windows and recurrent state are wanted while it is computed."""
+    def stops(self, tokens: Sequence[int], start: int, parts: Iterable[int] = ()) -> list[int]:
+        """Return where a prompt's windows and recurrent state are wanted while it is computed from
+        `start` on, the ends of a chat's parts among them; none for models that have only pages."""
         with self._lock:
-            return self._prompts.stops(self._key, tokens, start)
+            stops = self._prompts.stops(self._key, tokens, start)
+        return sorted({*stops, *parts}) if stops else []
 
     def follow(self, tokens: Sequence[int]) -> Following | None:
         """Return what stores a sequence while it is computed; None for an unknown kind of cache."""
