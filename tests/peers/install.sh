@@ -5,8 +5,8 @@ python=${PYTHON:-.venv/bin/python}
 MLX_VLM="mlx-vlm==0.7.10 requests==2.34.2 urllib3==2.8.0 certifi==2026.10.18 \
     charset-normalizer==3.5.2 pillow==13.0.0"
 # Its schedulers and engine need this much of the 40 packages that it names.
-VLLM_MLX="vllm-mlx==0.6.0 mlx-lm==0.31.3 psutil==7.1.3 jsonschema==4.25.1 attrs==25.4.0 \
-    referencing==0.37.0 rpds-py==0.29.0 jsonschema-specifications==2025.9.1"
+VLLM_MLX="vllm-mlx==0.6.0 mlx-lm==0.31.3 psutil==7.2.2 jsonschema==4.26.0 attrs==26.1.0 \
+    referencing==0.37.0 rpds-py==2026.9.1 jsonschema-specifications==2025.9.1"
 
 install() {
     local folder=${PEERS:-.venv/peers}/$1

@@ -10,12 +10,14 @@ check() {
     folder=$(install "$name" "$@")
     for script in tests/peers/check_*.py; do
         if grep -q "^from ${name}\b\|^from ${name}\." "$script"; then
-            PYTHONPATH=".:daemon:storage:tests:$folder" "$python" "$script"
+            PYTHONPATH=".:daemon:storage:tests:$folder${beside:+:$beside}" "$python" "$script"
         fi
     done
 }
 
 # shellcheck disable=SC2086
 check mlx_vlm $MLX_VLM
+# shellcheck disable=SC2086
+beside=$(install mlx_vlm $MLX_VLM)
 # shellcheck disable=SC2086
 check vllm_mlx $VLLM_MLX
