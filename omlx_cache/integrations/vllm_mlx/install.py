@@ -26,7 +26,7 @@ SNAPSHOT = re.compile(r"models--([^/]+)/snapshots/")
 def install(target: Any, store: BlockStore, *, model_id: str | None = None) -> TieredPrefixCache:
     """Put the cache into a scheduler, before its first request, and return it.
 
-    `target` is vllm-mlx's `Scheduler`, or its batch generator for models with images. The cache
+    `target` is vllm-mlx's `Scheduler`, its `MLLMScheduler` or that one's generator. The cache
     that it has is dropped, and its SSD tier closed. `model_id` names the model; without it its
     tokenizer's path does. The server's `cache_memory_mb` and 8- or 4-bit `kv_cache_quantization`
     hold for this cache too. The store stays the caller's to close.
@@ -35,11 +35,14 @@ def install(target: Any, store: BlockStore, *, model_id: str | None = None) -> T
     """
     if hasattr(target, "memory_aware_cache"):
         return _into_scheduler(target, store, model_id)
+    if hasattr(target, "batch_generator") and hasattr(target, "mm_processor"):
+        target._ensure_batch_generator()
+        target = target.batch_generator
     if hasattr(target, "prefix_cache") and hasattr(target, "language_model"):
         return _into_generator(target, store, model_id)
     raise TypeError(
-        "install(scheduler, store) takes vllm_mlx's Scheduler, or the MLLMBatchGenerator of its "
-        f"MLLMScheduler, not {type(target).__name__}"
+        "install(scheduler, store) takes vllm_mlx's Scheduler or MLLMScheduler, not "
+        f"{type(target).__name__}"
     )
 
 
@@ -63,7 +66,7 @@ def _into_scheduler(scheduler: Any, store: BlockStore, model_id: str | None) -> 
             config.kv_cache_quantization_bits,
             config.kv_cache_min_quantize_tokens,
         ),
-        max_bytes=None if config.cache_memory_mb is None else config.cache_memory_mb * MB,
+        max_bytes=_bytes(config.cache_memory_mb),
     )
     scheduler.memory_aware_cache = cache
     _store_while_computing(scheduler, cache)
@@ -100,14 +103,22 @@ def _bounded(scheduler: Any) -> Callable[[], list[Any]] | None:
 
 def _into_generator(generator: Any, store: BlockStore, model_id: str | None) -> TieredPrefixCache:
     model, bound = weakref.ref(generator.language_model), generator.max_kv_size or None
+    own = getattr(generator.prefix_cache, "_config", None)
     cache = TieredPrefixCache(
         generator.language_model,
         store,
         model_id=_name(generator.processor) if model_id is None else model_id,
         make_cache=lambda: list(make_prompt_cache(model(), bound)),
+        codec_policy=own
+        and _policy(store, own.kv_quantize, own.kv_bits, own.kv_min_quantize_tokens),
+        max_bytes=_bytes(own and own.max_memory_mb),
     )
     generator.prefix_cache = cache
     return cache
+
+
+def _bytes(megabytes: int | None) -> int | None:
+    return None if megabytes is None else megabytes * MB
 
 
 def _name(tokenizer: Any) -> str:
