@@ -68,8 +68,9 @@ def serving(system: str, of: Loaded, directory: Path, memory: int, ended: ExitSt
     return made
 
 
-def served(on: Any, prompt: Sequence[int], most: int) -> tuple[float, int]:
-    """Serve a request to its end; return the seconds to its first token and the cached tokens."""
+def served(on: Any, prompt: Sequence[int], most: int) -> tuple[float, int, list[int]]:
+    """Serve a request to its end; return the seconds to its first token, the cached tokens and the
+    answer."""
     asked = request(prompt, most)
     began = time.perf_counter()
     on.add_request(asked)
@@ -81,7 +82,34 @@ def served(on: Any, prompt: Sequence[int], most: int) -> tuple[float, int]:
         if not first and asked.num_output_tokens:
             first = time.perf_counter() - began
     on.remove_finished_request(asked.request_id)
-    return first, cached or 0
+    return first, cached or 0, asked.output_token_ids
+
+
+class Chats:
+    """The prompts of the trace's sessions, with the answers that were given in the place of those
+    that the trace has: as a client sends them."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._known: dict[str, list[Any]] = json.loads(file.read_text()) if file.exists() else {}
+
+    def prompt(self, asked: ReplayRequest) -> list[int]:
+        traced = [3 + ord(character) % 120 for character in asked.prompt]
+        before, said, answer = self._known.get(asked.session, ([], [], []))
+        pairs = enumerate(zip(before, traced, strict=False))
+        shared = next((place for place, (a, b) in pairs if a != b), min(len(before), len(traced)))
+        prompt = [*said[:shared], *traced[shared:]]
+        if shared == len(before):
+            room = len(traced) - shared
+            prompt[shared : shared + len(answer)] = answer[:room]
+        self._known[asked.session] = [traced, prompt, []]
+        return prompt
+
+    def answered(self, asked: ReplayRequest, tokens: Sequence[int]) -> None:
+        self._known[asked.session][2] = list(tokens)
+
+    def save(self) -> None:
+        self._file.write_text(json.dumps(self._known))
 
 
 def run(system: str, phase: str, given: argparse.Namespace, directory: Path) -> dict[str, Any]:
@@ -94,14 +122,17 @@ def run(system: str, phase: str, given: argparse.Namespace, directory: Path) -> 
     weights = mx.get_active_memory()
     measured: dict[int, list[tuple[float, int]]] = {}
     turns: dict[str, int] = {}
+    chats = Chats(directory.parent / f"{system}.json")
     with ExitStack() as ended:
         on = serving(system, of, directory, given.memory_mb, ended)
         served(on, prompt_of(700, 77), 4)
         for asked in requests:
             turn = turns[asked.session] = turns.get(asked.session, 0) + 1
             if (phase == "serve") == (turn < TURNS):
-                result = served(on, tokens_of(asked), asked.max_tokens)
-                measured.setdefault(turn, []).append(result)
+                seconds, cached, answer = served(on, chats.prompt(asked), asked.max_tokens)
+                chats.answered(asked, answer)
+                measured.setdefault(turn, []).append((seconds, cached))
+        chats.save()
         mx.clear_cache()
         held = mx.get_active_memory() - weights
         hot = on.memory_aware_cache.memory_usage_mb if on.memory_aware_cache else 0.0
@@ -113,10 +144,6 @@ def run(system: str, phase: str, given: argparse.Namespace, directory: Path) -> 
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "disk_mb": sum(f.stat().st_blocks * 512 for f in directory.rglob("*") if f.is_file()) / MB,
     }
-
-
-def tokens_of(asked: ReplayRequest) -> list[int]:
-    return [3 + ord(character) % 120 for character in asked.prompt]
 
 
 def table(given: argparse.Namespace) -> None:
