@@ -8,12 +8,14 @@ with 1 and the names of what differs.
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib.metadata
 import logging
 import subprocess
 import sys
 import tempfile
 import traceback
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -252,6 +254,21 @@ def the_servers_calls_for_upkeep_are_answered() -> None:
         assert conversation(serving)[0].cached == 399
 
 
+def a_closed_batch_frees_its_caches_at_once() -> None:
+    model = loaded(FOLDER, "qwen3")
+    with ours(model) as serving:
+        asked = request(prompt_of(400), 50)
+        serving.add_request(asked)
+        for _step in range(5):
+            serving.step()
+        gone = weakref.ref(serving.batch_generator)
+        gc.disable()
+        serving._recover_from_generation_error()
+        gc.enable()
+        assert gone() is None, "the generator waits for the garbage collector"
+        assert ask(serving, prompt_of(400)).cached >= 256
+
+
 def a_repetition_penalty_sees_the_restored_tokens_too() -> None:
     model = loaded(FOLDER, "qwen3")
     prompt = prompt_of(300)
@@ -299,6 +316,7 @@ CHECKS: tuple[Callable[[], None], ...] = (
     pages_are_written_once_however_often_the_scheduler_stores,
     the_engine_serves_from_threads_of_its_own,
     the_servers_calls_for_upkeep_are_answered,
+    a_closed_batch_frees_its_caches_at_once,
     a_repetition_penalty_sees_the_restored_tokens_too,
     its_own_command_gets_this_cache_and_its_ssd_tier_stays_closed,
 )

@@ -12,7 +12,7 @@ import numpy as np
 
 from omlx_cache.kv.buffers import shared
 
-BESIDES = 64
+BESIDES = 16
 """How many prompts' last logits are remembered; each is as long as the vocabulary."""
 
 
