@@ -14,6 +14,7 @@ PUBLIC = {
     "omlx_cache.adapters",
     "omlx_cache.integrations.batch",
     "omlx_cache.integrations.mlx_lm",
+    "omlx_cache.integrations.vllm_mlx",
     "omlx_cache.kv",
 }
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
