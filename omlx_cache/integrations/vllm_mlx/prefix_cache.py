@@ -48,7 +48,7 @@ class TieredPrefixCache:
     ) -> None:
         self._store = store
         self._key = (model_id, None, None)
-        source = LoadedModel(self._key, model, None, make_cache, codec_policy)
+        source = LoadedModel(self._key, model, make_cache=make_cache, codec_policy=codec_policy)
         self._prompts = TieredPromptCache(store, source, max_bytes=max_bytes)
         self._most = max_bytes
         self._lock = threading.RLock()
