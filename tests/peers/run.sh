@@ -21,3 +21,6 @@ check mlx_vlm $MLX_VLM
 beside=$(install mlx_vlm $MLX_VLM)
 # shellcheck disable=SC2086
 check vllm_mlx $VLLM_MLX
+
+. tests/peers/vllm_mlx.sh
+own_tests_of_vllm_mlx
