@@ -370,6 +370,19 @@ class Tiers:
         self.cold.discard(on_disk)
         return len(pages | on_disk)
 
+    @uninterrupted
+    def leave_memory(self, namespace: BlockKey) -> int:
+        """Drop the pages of a namespace from memory, as far as the disk has them; return their
+        bytes. Those that somebody holds stay valid."""
+        cold = self.cold
+        if cold is None:
+            return 0
+        held = [entry.meta for entry in self.hot.entries() if entry.meta.namespace == namespace]
+        stored = zip(held, [cold.info(meta.id) for meta in held], strict=True)
+        gone = [meta for meta, info in stored if info is not None and info.held >= meta.held]
+        self.hot.discard([meta.id for meta in gone])
+        return sum(meta.nbytes for meta in gone)
+
     def drop(self, pages: Collection[PageId], timeout: float) -> None:
         """Delete pages from both tiers; waits for one that is being written, as `clear` does."""
         self.departures.note(pages, "removed")

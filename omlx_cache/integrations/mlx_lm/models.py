@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypedDict
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
+from omlx_cache.codecs import CodecPolicy
 from omlx_cache.integrations.mlx_lm.blank import blank_like, dense_like
 from omlx_cache.scopes import Scopes
 from omlx_cache.store import BlockStore
@@ -26,13 +27,16 @@ class ModelSource(Protocol):
 
 
 class LoadedModel(NamedTuple):
-    """A model that stays loaded, under the key that its requests name; `max_kv_size` when its
-    server bounds the caches that it makes."""
+    """A model that stays loaded, under the key that its requests name. Where the server bounds its
+    caches, `max_kv_size` says how mlx-lm does it, or `make_cache` makes empty ones of the model;
+    `codec_policy` says how its pages are kept where that is not the store's setting."""
 
     model_key: Any
     model: Any
     draft_model: Any = None
     max_kv_size: int | None = None
+    make_cache: Callable[[], list[Any]] | None = None
+    codec_policy: CodecPolicy | None = None
 
 
 class ModelCaches(NamedTuple):
@@ -87,7 +91,12 @@ def caches_of(source: ModelSource, store: BlockStore) -> ModelCaches:
         draft = Scopes(
             source.draft_model, store, **served(source.draft_model, draft_path, None, bound)
         )
-    target = Scopes(source.model, store, **served(source.model, path, adapter, bound))
+    described = served(source.model, path, adapter, bound)
+    policy = None
+    if isinstance(source, LoadedModel):
+        described["make_cache"] = source.make_cache or described["make_cache"]
+        policy = source.codec_policy
+    target = Scopes(source.model, store, codec_policy=policy, **described)
     return ModelCaches(target, draft, weakref.ref(source.model))
 
 

@@ -235,6 +235,43 @@ class TieredPromptCache:
         ended knows nothing of that."""
         return {page for following in self._followed for page in following.stored_of(chain)}
 
+    @uninterrupted
+    def restorable(self, model: Any, tokens: Sequence[int]) -> int:
+        """Return how many of the tokens a fetch would restore if others followed them; reads no
+        payload, and never raises."""
+        try:
+            known = self._lanes(model)
+            found = known and nearest(known.lanes.values(), as_tokens([*tokens, 0]))
+        except Exception:
+            _log.exception("the prompt cache is passed by")
+            return 0
+        return found[1].position if found else 0
+
+    def stops(self, model: Any, tokens: Sequence[int], start: int) -> list[int]:
+        """Return where a prompt's windows and recurrent state are wanted while it is computed from
+        `start` on; none for a model that has only pages, or is not known."""
+        known = self._lanes(model)
+        scope = None if known is None else known.lanes[None].view
+        if scope is None or scope.trims:
+            return []
+        chain = scope.chain(as_tokens(tokens))
+        return scope.stops(start, len(tokens), scope.find(chain, len(tokens) - 1).wanted_state)
+
+    @uninterrupted
+    def clear(self, model: Any) -> None:
+        """Give back the memory that a model's pages have; the disk keeps what it has of them, and
+        what is not written yet stays. Without a disk they are deleted."""
+        known = self._known.get(model)
+        for lane in [] if known is None else known.lanes.values():
+            for scope in lane.scopes():
+                if not scope.supported:
+                    continue
+                namespace = scope.chain(as_tokens([])).namespace
+                if self._store.cold_dir is None:
+                    self._store.clear(namespace)
+                else:
+                    self._store.leave_memory(namespace)
+
     def fit(self, model: Any) -> Fit | None:
         """Return how much of a sequence of a known model the budgets hold; None before one was
         stored. Any thread may ask."""

@@ -1,0 +1,131 @@
+"""The rows of a batch, stored while the scheduler computes them.
+
+The scheduler itself stores a prompt after its first token, and only for some kinds of cache, and a
+sequence at its end: too late for a client that goes away, and with one restore point for a model
+with windows or recurrent state.
+"""
+
+import logging
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from omlx_cache.integrations.mlx_lm.following import Following
+from omlx_cache.integrations.rows import row_of
+from omlx_cache.integrations.vllm_mlx.prefix_cache import TieredPrefixCache
+
+_log = logging.getLogger(__name__)
+
+NEEDED = ("_prompt_batch", "_generation_batch", "_unprocessed_sequences", "insert_segments")
+
+
+Parts = Callable[[list[int]], Iterable[int]]
+"""Says where the parts of the chat end that a prompt was made from."""
+
+
+def follow_rows(generator: Any, cache: TieredPrefixCache, parts: Parts) -> Any:
+    """Return the generator, whose rows are stored from now on; as it was when it is of a kind that
+    does not say where its rows are."""
+    if not all(hasattr(generator, name) for name in NEEDED):
+        _log.warning("requests are stored when they end: an unknown kind of batch generator")
+        return generator
+    rows = _Rows(generator, cache, parts)
+    generator.insert, generator.next, generator.remove = rows.insert, rows.next, rows.remove
+    weakref.finalize(generator, rows.end).atexit = False
+    return generator
+
+
+class _Rows:
+    """Follows each row from its insertion to its end. Use it on the model's thread.
+
+    Does not keep the generator alive, which holds its caches for as long as it lives.
+    Mutable, by that thread: `_followed` and `_stops`, by uid.
+    """
+
+    def __init__(self, generator: Any, cache: TieredPrefixCache, parts: Parts) -> None:
+        self._generator = weakref.ref(generator)
+        self._kind: Any = type(generator)
+        self._cache = cache
+        self._parts = parts
+        self._followed: dict[int, Following | None] = {}
+        self._stops: dict[int, frozenset[int]] = {}
+
+    def insert(
+        self, prompts: Sequence[Sequence[int]], *, caches: Any = None, **options: Any
+    ) -> list[int]:
+        """Insert prompts, interrupted where their restore points are, with the tokens that their
+        caches hold."""
+        given = caches or [None] * len(prompts)
+        held = [self._cache.held_by(one) for one in given]
+        pairs = list(zip(held, map(list, prompts), strict=True))
+        stops = [self._wanted(before, prompt) for before, prompt in pairs]
+        uids: list[int] = self._kind.insert_segments(
+            self._generator(),
+            [_split(p, len(b), s) for (b, p), s in zip(pairs, stops, strict=True)],
+            caches=caches,
+            all_tokens=held,
+            **options,
+        )
+        self._stops.update(zip(uids, map(frozenset, stops), strict=True))
+        return uids
+
+    def _wanted(self, held: list[int], prompt: list[int]) -> list[int]:
+        start, whole = len(held), [*held, *prompt]
+        try:
+            stops = self._cache.stops(whole, start, self._parts(whole))
+        except Exception:
+            _log.exception("a prompt is computed without restore points")
+            return []
+        return [stop for stop in stops if start < stop < start + len(prompt)]
+
+    def next(self) -> Any:
+        """Do a step, and store what became complete."""
+        prompts, generated = self._kind.next(self._generator())
+        for response in prompts:
+            if not response.end_of_prompt:
+                self._store(response.uid)
+        for response in generated:
+            if response.finish_reason is None:
+                self._store(response.uid)
+            else:
+                self._forget(response.uid)
+        return prompts, generated
+
+    def remove(self, uids: Sequence[int], *args: Any, **options: Any) -> Any:
+        """Drop rows; the blocks that they had completed stay stored."""
+        for uid in uids:
+            self._forget(uid)
+        return self._kind.remove(self._generator(), uids, *args, **options)
+
+    def end(self) -> None:
+        """Free what was cut and not stored."""
+        for uid in list(self._stops):
+            self._forget(uid)
+
+    def _store(self, uid: int) -> None:
+        generator: Any = self._generator()
+        row = row_of(generator, uid)
+        if row is None:
+            return
+        try:
+            if uid not in self._followed:
+                self._followed[uid] = self._cache.follow(row.tokens)
+        except Exception:
+            _log.exception("a request is stored when it ends")
+            self._followed[uid] = None
+        following = self._followed[uid]
+        if following is not None:
+            keep = len(row.tokens) in self._stops.get(uid, ())
+            following.row(row, lambda: generator.extract_cache([uid])[uid][0], keep=keep)
+
+    def _forget(self, uid: int) -> None:
+        self._stops.pop(uid, None)
+        following = self._followed.pop(uid, None)
+        if following is not None:
+            following.close()
+
+
+def _split(prompt: list[int], start: int, stops: Sequence[int]) -> list[list[int]]:
+    edges = [0, *(stop - start for stop in stops), len(prompt)]
+    return [prompt[a:b] for a, b in pairwise(edges)]

@@ -1,0 +1,235 @@
+"""The prefix cache that vllm-mlx's schedulers call. The real scheduler is in tests/peers."""
+
+import threading
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache
+
+from omlx_cache import BlockStore
+from omlx_cache.integrations.vllm_mlx import TieredPrefixCache, install
+from omlx_cache.integrations.vllm_mlx.prepared import independent
+
+from .conftest import Open, model_of, prompt_of
+
+
+def computed(model: Any, tokens: list[int]) -> tuple[list[Any], mx.array]:
+    """Return caches that hold the tokens, and the logits after the last one."""
+    caches = make_prompt_cache(model)
+    logits = model(mx.array([tokens]), cache=caches)[0, -1]
+    mx.eval(logits, [cache.state for cache in caches])
+    return caches, logits
+
+
+def continued(model: Any, caches: list[Any], tokens: list[int]) -> mx.array:
+    return model(mx.array([tokens]), cache=caches)[0, -1]
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_next", "gemma3_text"])
+def test_what_is_stored_is_restored_and_a_token_is_left_over(
+    family: str, store: BlockStore
+) -> None:
+    model, tokens = model_of(family), prompt_of(300)
+    cache = TieredPrefixCache(model, store)
+    caches, _logits = computed(model, tokens)
+    assert cache.fetch(tokens) == (None, tokens)
+    assert cache._last_match_type == "miss"
+    assert cache.store(tokens, caches)
+    restored, rest = cache.fetch([*tokens, 7])
+    assert (rest, cache._last_match_type) == ([7], "prefix")
+    assert cache._last_matched_key == tuple(tokens)
+    assert restored is not None
+    assert mx.array_equal(continued(model, restored, rest), continued(model, caches, rest))
+    assert cache.held_by(restored) == tokens
+    assert cache.held_by(make_prompt_cache(model)) == []
+
+
+def test_a_prepared_entry_is_the_cache_of_that_moment(store: BlockStore) -> None:
+    model, tokens = model_of("qwen3_next"), prompt_of(200)
+    cache = TieredPrefixCache(model, store)
+    caches, _logits = computed(model, tokens)
+    entry = cache.prepare_store(tokens, caches)
+    assert entry is not None
+    assert entry.memory_bytes > 0
+    mx.eval(continued(model, caches, prompt_of(50, 5)))
+    assert tokens not in cache
+    assert cache.commit_prepared(entry)
+    restored, rest = cache.fetch([*tokens, 7])
+    fresh, _logits = computed(model, tokens)
+    assert restored is not None
+    assert mx.array_equal(continued(model, restored, rest), continued(model, fresh, rest))
+
+
+def test_an_entry_that_the_guard_refuses_is_not_published(store: BlockStore) -> None:
+    model, tokens = model_of("qwen3"), prompt_of(200)
+    cache, lock = TieredPrefixCache(model, store), threading.Lock()
+    entry = cache.prepare_store(tokens, computed(model, tokens)[0])
+    assert entry is not None
+    guarded: list[bool] = []
+
+    def refuse() -> bool:
+        guarded.append(lock.locked())
+        return False
+
+    assert not cache.commit_prepared(entry, commit_lock=lock, commit_guard=refuse)
+    assert guarded == [True]
+    assert tokens not in cache
+    assert not lock.locked()
+
+
+def test_a_prompt_with_its_logits_comes_back_whole_and_any_other_does_not(
+    store: BlockStore,
+) -> None:
+    model, tokens = model_of("qwen3_next"), prompt_of(200)
+    cache = TieredPrefixCache(model, store)
+    caches, logits = computed(model, tokens)
+    entry = cache.prepare_store(tokens, caches, auxiliary={"last_logits": logits})
+    assert entry is not None
+    assert cache.fetch_exact_auxiliary(tokens) is None
+    assert cache.commit_prepared(entry)
+    beside = cache.fetch_exact_auxiliary(tokens)
+    assert beside is not None
+    assert mx.array_equal(beside["last_logits"], logits)
+    restored, rest = cache.fetch(tokens)
+    assert (rest, cache._last_match_type) == ([], "exact")
+    assert restored is not None
+    assert mx.array_equal(continued(model, restored, [7]), continued(model, caches, [7]))
+    assert cache.fetch_exact_auxiliary([*tokens, 7]) is None
+    assert cache.fetch([*tokens, 7])[1] == [7]
+
+
+def test_logits_go_when_the_caches_are_gone(open_store: Open) -> None:
+    with open_store(hot_cache_only=True) as store:
+        model, tokens = model_of("qwen3"), prompt_of(200)
+        cache = TieredPrefixCache(model, store)
+        caches, logits = computed(model, tokens)
+        entry = cache.prepare_store(tokens, caches, auxiliary={"last_logits": logits})
+        assert entry is not None
+        assert cache.commit_prepared(entry)
+        store.shrink_hot(0)
+        assert cache.fetch_exact_auxiliary(tokens) is None
+        assert cache.fetch(tokens) == (None, tokens)
+
+
+def test_clear_gives_memory_back_and_leaves_the_disk_and_other_models(open_store: Open) -> None:
+    with open_store() as store:
+        tokens, models = prompt_of(600), [model_of("qwen3"), model_of("qwen3_next")]
+        caches = [TieredPrefixCache(model, store) for model in models]
+        for cache, model in zip(caches, models, strict=True):
+            assert cache.store(tokens, computed(model, tokens)[0])
+        assert store.flush()
+        both = store.hot_usage().nbytes
+        caches[0].clear()
+        assert 0 < store.hot_usage().nbytes < both
+        caches[1].clear()
+        assert store.hot_usage().nbytes == 0
+        assert caches[0].get_stats()["misses"] == 0
+        assert caches[0].fetch([*tokens, 7])[1] == [7]
+
+
+def test_clear_deletes_what_is_in_memory_only(open_store: Open) -> None:
+    with open_store(hot_cache_only=True) as store:
+        model, tokens = model_of("qwen3"), prompt_of(300)
+        cache = TieredPrefixCache(model, store)
+        assert cache.store(tokens, computed(model, tokens)[0])
+        assert len(cache) == 1
+        cache.clear()
+        assert len(cache) == 0
+        assert cache.fetch([*tokens, 7])[0] is None
+
+
+def test_a_clear_loses_nothing_that_is_not_written_yet(open_store: Open) -> None:
+    with open_store(write_policy="back") as store:
+        model, tokens = model_of("qwen3"), prompt_of(300)
+        cache = TieredPrefixCache(model, store)
+        assert cache.store(tokens, computed(model, tokens)[0])
+        cache.clear()
+        assert cache.fetch([*tokens, 7])[1] == [7]
+
+
+def test_counts_are_those_that_the_server_shows(store: BlockStore) -> None:
+    model, tokens = model_of("qwen3"), prompt_of(300)
+    cache = TieredPrefixCache(model, store)
+    cache.fetch(tokens)
+    assert cache.store(tokens, computed(model, tokens)[0])
+    cache.fetch([*tokens, 7])
+    stats = cache.get_stats()
+    assert (stats["hits"], stats["misses"], stats["hit_rate"]) == (1, 1, 0.5)
+    assert (stats["tokens_saved"], stats["entry_count"]) == (300, 1)
+    assert 0 < stats["current_memory_mb"] <= stats["max_memory_mb"]
+    assert (len(cache), len(cache._entries)) == (1, 1)
+    cache.reset_stats()
+    assert cache.get_stats()["hits"] == 0
+    assert tokens in cache
+
+
+def test_what_cannot_be_stored_is_refused_and_counted(store: BlockStore) -> None:
+    model = model_of("qwen3")
+    cache = TieredPrefixCache(model, store)
+    assert not cache.store([], make_prompt_cache(model))
+    assert not cache.store([1, 2, 3], [])
+    assert not cache.store([1, 2, 3], [object(), object()])
+    assert cache.get_stats()["store_rejections"] == 1
+    assert cache.fetch([1, 2, 3, 4])[0] is None
+
+
+def test_a_model_that_nobody_knows_is_a_miss(store: BlockStore) -> None:
+    cache = TieredPrefixCache(object(), store)
+    assert cache.fetch([1, 2, 3]) == (None, [1, 2, 3])
+    assert not cache.store([1, 2, 3], [KVCache()])
+    cache.clear()
+
+
+def test_memory_is_set_aside_up_to_the_limit(store: BlockStore) -> None:
+    cache = TieredPrefixCache(model_of("qwen3"), store, max_bytes=1000)
+    assert cache.try_reserve_memory(800)
+    assert not cache.try_reserve_memory(300)
+    assert cache.get_stats()["memory_utilization"] == 0.8
+    cache.release_reserved_memory(800)
+    assert cache.try_reserve_memory(300)
+
+
+def test_removing_a_prompt_forgets_its_logits(store: BlockStore) -> None:
+    model, tokens = model_of("qwen3"), prompt_of(200)
+    cache = TieredPrefixCache(model, store)
+    caches, logits = computed(model, tokens)
+    assert not cache.remove(tokens)
+    entry = cache.prepare_store(tokens, caches, auxiliary={"last_logits": logits})
+    assert entry is not None
+    assert cache.commit_prepared(entry)
+    assert cache.remove(tokens, include_ssd=True)
+    assert cache.fetch_exact_auxiliary(tokens) is None
+
+
+@pytest.mark.parametrize(
+    "cache", [KVCache(), RotatingKVCache(8), ArraysCache(2), CacheList(KVCache(), KVCache())]
+)
+def test_copies_see_no_later_write(cache: Any) -> None:
+    ones = mx.ones((1, 1, 4, 8))
+
+    def write(to: Any, what: mx.array) -> None:
+        if isinstance(to, ArraysCache):
+            to[0] = what
+        else:
+            for one in getattr(to, "caches", (to,)):
+                one.update_and_fetch(what, what)
+
+    write(cache, ones)
+    (twin,) = independent([cache])
+    write(cache, 2 * ones)
+    write(cache, 3 * ones[:, :, :1])
+    arrays = [leaf for leaf in _leaves(twin.state) if isinstance(leaf, mx.array)]
+    assert arrays
+    assert all(mx.max(leaf).item() <= 1 for leaf in arrays)
+
+
+def _leaves(state: Any) -> list[Any]:
+    if isinstance(state, (list, tuple)):
+        return [leaf for one in state for leaf in _leaves(one)]
+    return [state]
+
+
+def test_only_a_scheduler_takes_the_cache(store: BlockStore) -> None:
+    with pytest.raises(TypeError, match="Scheduler"):
+        install(object(), store)
