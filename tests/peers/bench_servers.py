@@ -1,248 +1,182 @@
-"""Set a server's own prompt cache beside this one, in one run: prints rows of a Markdown table.
+"""Other projects' servers with their own cache and with this one, asked over HTTP, in one run.
 
-    bench_servers.py TRACE [--servers NAME ...] [--tokens-per-block N]
+    python tests/peers/bench_servers.py NAME=PYTHON... [--trace FILE] [--plot FILE.svg]
 
-TRACE is a file of sessions, a JSON object a line, gzipped or not, as a coding agent makes them:
-`requests`, each with `runs` (the prompt's blocks: first id, count, first id, count...). A block
-becomes a few characters that follow from its id, so that prompts share what they share in the
-trace. Both caches serve the same prompts through HTTP, by the server's own command and by
-`omlx-cache run`, and once more in a process that starts anew.
+NAME is what `omlx-cache run` takes, PYTHON an interpreter whose environment has that server. Each
+mode serves one conversation, or with `--trace` the requests of coding agents, scaled down; then it
+ends, and starts again on the same directories for the last request. Printed as Markdown: seconds to
+the first token, resident memory of the server's processes, bytes on the disk, and how many answers
+are those of the server without a cache.
 """
 
-from __future__ import annotations
-
 import argparse
-import gzip
-import json
-import os
-import socket
+import random
 import statistics
-import string
-import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from openai import OpenAI
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / part) for part in ("", "daemon", "storage", "tests", "tests/peers")]
 
-from kit.tinylm import make_model
+from serving import NO_CACHE, OURS, OURS_SAYS, PEERS, Server  # noqa: E402
 
-SERVERS = ("mlx_lm.server", "mlx-openai-server")
-TURNS = 11
-LETTERS = string.ascii_letters + string.digits
-# Large enough that a prompt takes longer to compute than a request takes otherwise.
-SIZES = {
-    "hidden_size": 256,
-    "num_hidden_layers": 8,
-    "intermediate_size": 768,
-    "num_attention_heads": 4,
+from kit.tinylm import make_model  # noqa: E402
+from omlx_cache.tools.bench.plot import Plot  # noqa: E402
+from omlx_cache.tools.bench.replay_trace import Scale, read_trace  # noqa: E402
+
+SHAPE = {
+    "hidden_size": 384,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 6,
     "num_key_value_heads": 2,
     "head_dim": 64,
+    "max_position_embeddings": 32_768,
 }
+"""Large enough that a prompt takes longer to compute than a request takes otherwise."""
+LETTERS = "abcdefghijklmnopqrstuvwxyz ,."
+WARM_UP = [{"role": "user", "content": "warm up"}]
 
-
-@dataclass(frozen=True)
-class Measured:
-    """Seconds to the first token of each turn, of the last again after a restart, and sizes."""
-
-    first_tokens: list[float]
-    restarted: float
-    resident: int
-    disk: int
-
-
-def prompts(trace: Path, per_block: int) -> list[str]:
-    """The first session's prompts, shortened."""
-    raw = trace.read_bytes()
-    lines = (gzip.decompress(raw) if trace.suffix == ".gz" else raw).splitlines()
-    sessions = (json.loads(line)["requests"] for line in lines)
-    requests = next(found for found in sessions if len(found) >= TURNS)
-    return ["".join(text(block, per_block) for block in blocks(r)) for r in requests[:TURNS]]
-
-
-def blocks(request: dict[str, Any]) -> Iterator[int]:
-    runs = request["runs"]
-    for first, count in zip(runs[::2], runs[1::2], strict=True):
-        yield from range(first, first + count)
-
-
-def text(block: int, count: int) -> str:
-    return "".join(LETTERS[(block * 2654435761 >> 3 * i) % len(LETTERS)] for i in range(count))
-
-
-def command(server: str, ours: bool, model: Path, own: Path) -> list[str]:
-    arguments = {
-        "mlx_lm.server": ["--model", str(model)],
-        "mlx-openai-server": [
-            *("launch", "--model-path", str(model), "--no-log-file"),
-            *("--prompt-cache-dir", str(own)),
-        ],
-    }[server]
-    if ours:
-        return ["-m", "omlx_cache_daemon", "run", server, *arguments]
-    if server == "mlx_lm.server":
-        return ["-m", "mlx_lm", "server", *arguments]
-    return ["-c", "from app.cli import cli; cli()", *arguments]
+Messages = list[dict[str, str]]
 
 
 @dataclass
-class Running:
-    """A server's process."""
+class Measured:
+    """What one mode did: seconds to the first token by request, the last one after a restart."""
 
-    process: subprocess.Popen[bytes]
-    client: OpenAI
-    model: str
-
-    def first_token(self, prompt: str) -> float:
-        """Seconds from the request to the first word of the answer, which is read to its end."""
-        began = time.perf_counter()
-        stream = self.client.chat.completions.create(
-            model=self.model,
-            messages=[{"role": "user", "content": prompt}],
-            max_tokens=4,
-            temperature=0,
-            stream=True,
-        )
-        seconds = 0.0
-        for chunk in stream:
-            if not seconds and chunk.choices and chunk.choices[0].delta.content:
-                seconds = time.perf_counter() - began
-        return seconds
-
-    def resident(self) -> int:
-        return sum(_resident(pid) for pid in _tree(self.process.pid))
-
-    def end(self) -> None:
-        self.process.terminate()
-        self.process.wait(60)
+    first: list[float] = field(default_factory=list)
+    restarted: float = 0.0
+    resident: int = 0
+    disk: int = 0
+    texts: list[str] = field(default_factory=list)
 
 
-def start(server: str, ours: bool, model: Path, home: Path) -> Running:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(home / "stand-ins"), *sys.path]),
-        "HF_HUB_OFFLINE": "1",
-        "OMLX_CACHE_COLD_DIR": str(home / "cold"),
-        "OMLX_CACHE_RUNTIME_DIR": str(home / "run"),
-        "OMLX_CACHE_MIN_FREE_BYTES": "0",
-        "OMLX_CACHE_HOT_BYTES": "2GiB",
-        "OMLX_CACHE_COLD_BYTES": "8GiB",
-    }
-    arguments = command(server, ours, model, home / "own")
-    with (home / "log").open("a") as log:
-        process = subprocess.Popen(
-            [sys.executable, *arguments, "--host", "127.0.0.1", "--port", str(port)],
-            env=environment,
-            stdout=log,
-            stderr=log,
-            cwd=home,
-        )
-    client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0)
-    while not _answers(f"http://127.0.0.1:{port}/health"):
-        assert process.poll() is None, (home / "log").read_text()
-        time.sleep(0.1)
-    running = Running(process, client, str(model))
-    running.first_token("warm up")
-    return running
+def conversation(tokens: int, turns: int) -> list[Messages]:
+    """Return what is asked at each turn: a system prompt of `tokens` characters, and answers that
+    are made up, so that every mode is asked the same."""
+    draw = random.Random(7)
+
+    def words(length: int) -> str:
+        return "".join(draw.choices(LETTERS, k=length))
+
+    messages = [{"role": "system", "content": words(tokens)}]
+    asked = []
+    for _ in range(turns + 1):
+        messages.append({"role": "user", "content": words(200)})
+        asked.append(list(messages))
+        messages.append({"role": "assistant", "content": words(40)})
+    return asked
 
 
-def measure(server: str, ours: bool, asked: list[str]) -> Measured:
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        home = Path(folder)
-        stand_in_for_outlines(home / "stand-ins")
-        model = make_model(home / "model", "qwen3", **SIZES)
-        first = start(server, ours, model, home)
+def from_trace(path: Path) -> list[Messages]:
+    """Return the prompts of four agents that take turns."""
+    scale = Scale(sessions=4, requests=6, tokens_per_block=4, longest=6000)
+    return [[{"role": "user", "content": r.prompt}] for r in read_trace(path, scale)]
+
+
+def measure(name: str, mode: str, python: str, model: Path, asked: Sequence[Messages]) -> Measured:
+    """Serve all but the last request, restart, serve the last."""
+    found = Measured()
+    with tempfile.TemporaryDirectory() as folder:
+        disk, log = Path(folder) / "disk", Path(folder) / "log"
+        server = Server(name, mode, python, model, disk, log)
         try:
-            seconds = [first.first_token(prompt) for prompt in asked[:-1]]
-            resident = first.resident()
-            if not ours:
-                disk = _size(home / "own")
+            server.ask(WARM_UP)
+            for messages in asked[:-1]:
+                seconds, text = server.ask(messages)
+                found.first.append(seconds)
+                found.texts.append(text)
+            found.resident = server.resident()
         finally:
-            first.end()
-        if ours:
-            disk = _size(home / "cold")
-        again = start(server, ours, model, home)
+            server.stop()
+        if mode == OURS and OURS_SAYS not in log.read_text():
+            raise RuntimeError(f"the cache is not in place:\n{log.read_text()[-2000:]}")
+        found.disk = sum(f.stat().st_size for f in disk.rglob("*") if f.is_file())
+        server = Server(name, mode, python, model, disk, log)
         try:
-            restarted = again.first_token(asked[-1])
+            server.ask(WARM_UP)
+            found.restarted, text = server.ask(asked[-1])
+            found.texts.append(text)
         finally:
-            again.end()
-    return Measured(seconds, restarted, resident, disk)
+            server.stop()
+    return found
 
 
-def stand_in_for_outlines(folder: Path) -> None:
-    """Outlines is for JSON schemas only, and would bring torch."""
-    models = folder / "outlines" / "models"
-    models.mkdir(parents=True)
-    (folder / "outlines" / "__init__.py").write_text("")
-    (folder / "outlines" / "processors.py").write_text("JSONLogitsProcessor = None\n")
-    (models / "__init__.py").write_text("")
-    (models / "transformers.py").write_text(
-        "class TransformerTokenizer:\n    def __init__(self, tokenizer):\n        pass\n"
-    )
-
-
-def row(name: str, found: Measured) -> str:
-    turns = found.first_tokens
-    cells = [
-        name,
-        f"{1e3 * turns[1]:.0f} ms",
-        f"{1e3 * turns[9]:.0f} ms",
-        f"{1e3 * statistics.median(turns[1:]):.0f} ms",
-        f"{1e3 * found.restarted:.0f} ms",
-        f"{found.resident / 2**20:.0f} MiB",
-        f"{found.disk / 2**20:.1f} MiB",
+def table(name: str, found: Mapping[str, Measured]) -> str:
+    """Return the rows of one server."""
+    lines = [
+        f"| {name} | first | second | last | median | after a restart | memory | disk | answers |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|---|",
     ]
-    return f"| {' | '.join(cells)} |"
+    expected = found.get(NO_CACHE, next(iter(found.values()))).texts
+    for mode, got in found.items():
+        same = sum(a == b for a, b in zip(expected, got.texts, strict=True))
+        seconds = (
+            got.first[0],
+            got.first[1],
+            got.first[-1],
+            statistics.median(got.first[1:]),
+            got.restarted,
+        )
+        lines.append(
+            f"| {mode} | {' | '.join(f'{s:.2f} s' for s in seconds)} "
+            f"| {got.resident / 1e6:.0f} MB | {got.disk / 1e6:.1f} MB "
+            f"| {same} of {len(got.texts)} |"
+        )
+    return "\n".join(lines)
 
 
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5):
-            return True
-    except OSError:
-        return False
+def plot(found: Mapping[str, Mapping[str, Measured]]) -> str:
+    """Return an SVG: for each server the median request and the one after a restart, by mode."""
+    modes = list(dict.fromkeys(mode for by_mode in found.values() for mode in by_mode))
+    drawn = Plot(max(m.restarted for by_mode in found.values() for m in by_mode.values()))
+    for place, name in enumerate(found):
+        drawn.tick((place + 0.25) / len(found), "median")
+        drawn.tick((place + 0.7) / len(found), "restarted")
+        drawn.upright(place / len(found), name)
+    for number, mode in enumerate(modes):
+        points = []
+        for place, by_mode in enumerate(found.values()):
+            if mode in by_mode:
+                got = by_mode[mode]
+                aside = 0.03 * (number - len(modes) / 2)
+                points += [
+                    ((place + 0.25 + aside) / len(found), statistics.median(got.first[1:])),
+                    ((place + 0.7 + aside) / len(found), got.restarted),
+                ]
+        drawn.dots(number, mode, points)
+    return drawn.end("time to first token: the median request, and the first one after a restart")
 
 
-def _tree(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    below = children.read_text().split() if children.exists() else []
-    return [pid, *(each for child in below for each in _tree(int(child)))]
-
-
-def _resident(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next((1024 * int(x.split()[1]) for x in lines if x.startswith("VmRSS")), 0)
-
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Set servers' own prompt caches beside this one.")
-    parser.add_argument("trace", type=Path)
-    parser.add_argument("--servers", nargs="+", choices=SERVERS, default=SERVERS)
-    parser.add_argument("--tokens-per-block", type=int, default=2, metavar="N")
-    args = parser.parse_args()
-    asked = prompts(args.trace, args.tokens_per_block)
-    print(f"Prompts of {len(asked[0]):,} to {len(asked[-1]):,} tokens.\n")
-    print("| cache | turn 2 | turn 10 | median | after a restart | memory | disk |")
-    print("|---|---|---|---|---|---|---|")
-    for server in args.servers:
-        for ours in (False, True):
-            found = measure(server, ours, asked)
-            name = f"`omlx-cache run {server}`" if ours else f"`{server}`"
-            print(row(name, found), flush=True)
-    return 0
+def main() -> None:
+    """Measure the servers that are named, and print a table of each."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("servers", nargs="+", metavar="NAME=PYTHON")
+    parser.add_argument("--family", default="llama")
+    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--turns", type=int, default=10)
+    parser.add_argument("--trace", type=Path)
+    parser.add_argument("--modes", nargs="*")
+    parser.add_argument("--plot", type=Path)
+    options = parser.parse_args()
+    asked = conversation(options.tokens, options.turns)
+    if options.trace:
+        asked = from_trace(options.trace)
+    every: dict[str, dict[str, Measured]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        shape = SHAPE if options.family == "llama" else {}
+        model = make_model(Path(folder) / "model", options.family, **shape)
+        for named in options.servers:
+            name, _, python = named.partition("=")
+            modes = [m for m in PEERS[name].modes if not options.modes or m in options.modes]
+            every[name] = {mode: measure(name, mode, python, model, asked) for mode in modes}
+            print(table(name, every[name]), flush=True)
+    if options.plot:
+        options.plot.write_text(plot(every))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

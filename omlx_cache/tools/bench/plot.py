@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 
 WIDTH, HEIGHT, MARGIN = 640, 320, 48
-COLOURS = ("#b4512d", "#1f6f8b")
+COLOURS = ("#b4512d", "#1f6f8b", "#8a8a8a", "#6b8e23")
 
 
 class Plot:
@@ -40,7 +40,7 @@ class Plot:
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>' for x, y in placed
         ]
         self._parts.append(
-            f'<text x="{MARGIN + 8 + 160 * number}" y="{MARGIN - 24}" fill="{colour}">'
+            f'<text x="{MARGIN + 8 + 140 * number}" y="{MARGIN - 24}" fill="{colour}">'
             f"{escape(name)}</text>"
         )
 
