@@ -8,8 +8,30 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/mlx_vlm.sh
 . tests/peers/vllm_mlx.sh
 
-for peer in ${@:-mlx_lm openai_server mlx_vlm vllm_mlx}; do
-    SECONDS=0
-    "$peer"
-    echo "-- $peer took ${SECONDS}s"
-done
+in_turn() {
+    local peer
+    for peer in "$@"; do
+        SECONDS=0
+        "$peer"
+        echo "-- $peer took ${SECONDS}s"
+    done
+}
+
+if [ $# -gt 0 ]; then
+    in_turn "$@"
+    exit
+fi
+
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+echo "Two at a time; what they say comes when they have ended."
+in_turn mlx_lm openai_server > "$logs/first" 2>&1 &
+first=$!
+in_turn mlx_vlm vllm_mlx > "$logs/second" 2>&1 &
+second=$!
+failed=0
+wait $first || failed=1
+cat "$logs/first"
+wait $second || failed=1
+cat "$logs/second"
+exit $failed
