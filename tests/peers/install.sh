@@ -27,17 +27,3 @@ sdist() {
     fi
     echo "$folder"
 }
-
-# `sdist PACKAGE==VERSION` unpacks a source distribution there, once, and says where.
-sdist() {
-    local folder=${PEERS:-.venv/peers}/sdist-$1
-    if [ ! -f "$folder/.complete" ]; then
-        rm -rf "$folder"
-        mkdir -p "$folder"
-        "$python" -m pip --disable-pip-version-check download --quiet --no-binary :all: \
-            --no-deps --dest "$folder" "$1" >&2 || return 1
-        tar -xzf "$folder"/*.tar.gz --strip-components 1 -C "$folder" || return 1
-        touch "$folder/.complete"
-    fi
-    echo "$folder"
-}

@@ -55,9 +55,6 @@ def check_body(body: Mapping[str, Any], *, chat: bool) -> None:
     for name in ("max_tokens", "max_completion_tokens"):
         # mlx-lm 0.32.0 does not look.
         _expect(name, "at least 1", body.get(name) is None or body[name] >= 1)
-    for name in ("max_tokens", "max_completion_tokens"):
-        # mlx-lm 0.32.0 does not look.
-        _expect(name, "at least 1", body.get(name) is None or body[name] >= 1)
     _expect("xtc_threshold", "at most 0.5", body.get("xtc_threshold", 0) <= 0.5)
     seed = body.get("seed")
     fits = seed is None or (_is_int(seed) and 0 <= seed < 2**64)
