@@ -74,10 +74,10 @@ def quantized(prompt_cache: list[Any], group_size: int, bits: int) -> list[Any]:
 
 
 def is_old() -> bool:
-    """True before 0.32. There a ChunkedKVCache drops tokens by the length of its buffer, so that
-    what it holds depends on when it grew; a batch computes a row otherwise than alone, unless
-    `old_batches` helps; and the server cannot pack caches."""
-    return _numbers(installed()) < (0, 32)
+    """True before 0.32; False where there is none. Before 0.32 a ChunkedKVCache drops tokens by the
+    length of its buffer, so that what it holds depends on when it grew; a batch computes a row
+    otherwise than alone, unless `old_batches` helps; and the server cannot pack caches."""
+    return () < _numbers(installed()) < (0, 32)
 
 
 def stop_options(stop_sequences: Any) -> dict[str, list[Any]]:

@@ -6,14 +6,15 @@ from typing import Any
 from omlx_cache.adapters.base import GroupSpec, Phase, Ranges, TokenRange, UnsupportedCache
 from omlx_cache.adapters.kv import KVCacheAdapter
 from omlx_cache.arrays.mlxio import Array
-from omlx_cache.mlx_lm_versions import is_old
+from omlx_cache.mlx_lm_versions import is_cache, is_old
 
 
 class ChunkedKVCacheAdapter(KVCacheAdapter):
-    """mlx-lm's ChunkedKVCache (Llama 4): index 0 of the buffer is token `start_position`."""
+    """mlx-lm's ChunkedKVCache (Llama 4), and mlx-vlm's own: index 0 of the buffer is token
+    `start_position`."""
 
     def group(self, cache: Any) -> GroupSpec:
-        if is_old():
+        if is_old() and is_cache(cache, "ChunkedKVCache"):
             raise UnsupportedCache("ChunkedKVCache of mlx-lm before 0.32")
         return GroupSpec("window", int(cache.chunk_size))
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import mlx.core as mx
 import mlx_lm
@@ -18,7 +19,7 @@ from mlx_lm.models.cache import (
 )
 
 from kit.versions import BEFORE_0_32
-from omlx_cache import BlockStore, PrefixCache, UnsupportedCache
+from omlx_cache import BlockStore, PrefixCache, UnsupportedCache, mlx_lm_versions
 from omlx_cache.adapters.chunked import ChunkedKVCacheAdapter
 from omlx_cache.integrations.batch import CachedBatchGenerator
 from omlx_cache.integrations.old_batches import batchable
@@ -81,6 +82,20 @@ def test_chunked_windows_are_left_alone_where_their_contents_depend_on_their_buf
         ChunkedKVCacheAdapter().group(ChunkedKVCache(32))
     monkeypatch.setattr(mlx_lm, "__version__", "0.32.0")
     assert ChunkedKVCacheAdapter().group(ChunkedKVCache(32)).kind == "window"
+
+
+@pytest.mark.parametrize("version", ["", "0.31.3"])
+def test_another_packages_chunked_windows_do_not_ask_for_mlx_lms_version(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlx_lm_versions, "installed", lambda: version)
+    other = SimpleNamespace(chunk_size=32)
+    assert ChunkedKVCacheAdapter().group(other).kind == "window"
+
+
+def test_where_there_is_no_mlx_lm_it_is_not_an_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mlx_lm_versions, "installed", lambda: "")
+    assert not is_old()
 
 
 def _filled(cache: KVCache) -> KVCache:
