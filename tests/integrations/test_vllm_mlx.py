@@ -5,10 +5,12 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache
 
 from omlx_cache import BlockStore
 from omlx_cache.integrations.vllm_mlx import TieredPrefixCache, install
+from omlx_cache.integrations.vllm_mlx.batches import follow_rows
 from omlx_cache.integrations.vllm_mlx.prepared import independent
 
 from .conftest import Open, model_of, prompt_of
@@ -110,6 +112,29 @@ def test_logits_go_when_the_caches_are_gone(open_store: Open) -> None:
         store.shrink_hot(0)
         assert cache.fetch_exact_auxiliary(tokens) is None
         assert cache.fetch(tokens) == (None, tokens)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_next", "lfm2", "jamba", "mamba", "rwkv7"])
+def test_what_a_row_of_a_batch_leaves_is_what_a_request_alone_holds(
+    family: str, store: BlockStore
+) -> None:
+    model = model_of(family)
+    cache = TieredPrefixCache(model, store)
+    generator = follow_rows(BatchGenerator(model, max_tokens=3), cache, lambda prompt: ())
+    prompts = [prompt_of(length, seed=length) for length in (150, 70, 113)]
+    generator.insert(prompts)
+    ended: dict[int, Any] = {}
+    while len(ended) < len(prompts):
+        _prompts, generated = generator.next()
+        ended.update({one.uid: one for one in generated if one.finish_reason is not None})
+    for response in ended.values():
+        tokens = list(response.all_tokens)
+        cache.store(tokens, response.prompt_cache)
+        restored, rest = cache.fetch([*tokens, 7])
+        assert restored is not None
+        fresh, _logits = computed(model, tokens[: len(tokens) + 1 - len(rest)])
+        given, expected = continued(model, restored, rest), continued(model, fresh, rest)
+        assert mx.abs(given - expected).max() <= 0.05 * mx.abs(expected).max()
 
 
 def test_clear_gives_memory_back_and_leaves_the_disk_and_other_models(open_store: Open) -> None:

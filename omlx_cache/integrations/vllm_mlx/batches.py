@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from omlx_cache.integrations.mlx_lm.following import Following
+from omlx_cache.integrations.old_batches import row_caches
 from omlx_cache.integrations.rows import row_of
 from omlx_cache.integrations.vllm_mlx.prefix_cache import TieredPrefixCache
 
@@ -26,10 +27,16 @@ Parts = Callable[[list[int]], Iterable[int]]
 
 def follow_rows(generator: Any, cache: TieredPrefixCache, parts: Parts) -> Any:
     """Return the generator, whose rows are stored from now on; as it was when it is of a kind that
-    does not say where its rows are."""
+    does not say where its rows are. Call it on the model's thread.
+
+    What is stored is restored for requests alone, so rows are computed as they are alone: of a
+    model whose states take padding for tokens, prompts one after the other.
+    """
     if not all(hasattr(generator, name) for name in NEEDED):
         _log.warning("requests are stored when they end: an unknown kind of batch generator")
         return generator
+    if not cache.heeds_padding:
+        generator.prefill_batch_size = 1
     rows = _Rows(generator, cache, parts)
     generator.insert, generator.next, generator.remove = rows.insert, rows.next, rows.remove
     weakref.finalize(generator, rows.end).atexit = False
@@ -56,14 +63,15 @@ class _Rows:
     ) -> list[int]:
         """Insert prompts, interrupted where their restore points are, with the tokens that their
         caches hold."""
+        generator: Any = self._generator()
         given = caches or [None] * len(prompts)
         held = [self._cache.held_by(one) for one in given]
         pairs = list(zip(held, map(list, prompts), strict=True))
         stops = [self._wanted(before, prompt) for before, prompt in pairs]
         uids: list[int] = self._kind.insert_segments(
-            self._generator(),
+            generator,
             [_split(p, len(b), s) for (b, p), s in zip(pairs, stops, strict=True)],
-            caches=caches,
+            caches=[row_caches(generator, one) for one in given],
             all_tokens=held,
             **options,
         )

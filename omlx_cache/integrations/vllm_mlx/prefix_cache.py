@@ -4,13 +4,17 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
+
+from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_cache.codecs import CodecPolicy
 from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.models import LoadedModel
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
+from omlx_cache.integrations.padding import heeds_padding
 from omlx_cache.integrations.vllm_mlx.prepared import Besides, Prepared, independent
 from omlx_cache.integrations.vllm_mlx.tally import MB, Tally
 from omlx_cache.store import BlockStore
@@ -48,8 +52,10 @@ class TieredPrefixCache:
     ) -> None:
         self._store = store
         self._key = (model_id, None, None)
-        source = LoadedModel(self._key, model, make_cache=make_cache, codec_policy=codec_policy)
-        self._prompts = TieredPromptCache(store, source, max_bytes=max_bytes)
+        self._source = LoadedModel(
+            self._key, model, make_cache=make_cache, codec_policy=codec_policy
+        )
+        self._prompts = TieredPromptCache(store, self._source, max_bytes=max_bytes)
         self._most = max_bytes
         self._lock = threading.RLock()
         self._besides = Besides()
@@ -105,6 +111,13 @@ class TieredPrefixCache:
             return None
 
     # What is stored while it is computed.
+
+    @cached_property
+    def heeds_padding(self) -> bool:
+        """False for a model whose states take a batch's padding for tokens; computes a few tokens
+        when it is asked first, on the thread that runs the model."""
+        model = self._source.model
+        return heeds_padding(model, lambda: make_prompt_cache(model))
 
     def held_by(self, cache: Sequence[Any] | None) -> list[int]:
         """Return the tokens that caches from `fetch` hold; [] for any others, which are empty."""
