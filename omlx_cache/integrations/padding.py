@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import ArraysCache, CacheList
+from mlx_lm.models.cache import ArraysCache, CacheList, make_prompt_cache
 
 from omlx_cache.arrays.mlxio import evaluate
 from omlx_cache.integrations.old_batches import batchable
@@ -35,6 +35,15 @@ def heeds_padding(model: Any, make_cache: Callable[[], list[Any]]) -> bool:
         _log.debug("padding is not tried on this model: %r", error)
         return True
     return all(_close(one, other) for one, other in zip(little, much, strict=True))
+
+
+def refuse_batches(provider: Any) -> None:
+    """Have mlx-lm's ModelProvider say that its model is served one request at a time, where a batch
+    would compute padding into its states. Call it on the model's thread, once for each model."""
+    model = provider.model
+    if provider.is_batchable and not heeds_padding(model, lambda: make_prompt_cache(model)):
+        provider.is_batchable = False
+        _log.info("one request at a time: in a batch this model computes padding")
 
 
 def _close(one: mx.array, other: mx.array) -> bool:

@@ -235,13 +235,29 @@ def test_a_spawned_process_puts_the_cache_in_place_and_then_works(
     assert app.server.create_handler_from_config is not original
 
 
-def test_what_is_no_handler_is_refused(
-    app: types.SimpleNamespace, store: BlockStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def scheduler_class(app: types.SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Stands for the server's BatchScheduler, with the fields that `install` reads."""
     handlers: Any = types.ModuleType("app.handler.mlx_lm")
     handlers.MLXLMHandler = type("MLXLMHandler", (), {})
     monkeypatch.setitem(sys.modules, "app.handler", types.ModuleType("app.handler"))
     monkeypatch.setitem(sys.modules, "app.handler.mlx_lm", handlers)
-    sys.modules["app.core"].BatchScheduler = type("BatchScheduler", (), {})  # type: ignore[attr-defined]
+    fields = {"_prompt_cache": None, "_max_kv_size": None, "_batch_generator": None}
+    made = type("BatchScheduler", (), {**fields, "_prefill_batch_size": 8})
+    sys.modules["app.core"].BatchScheduler = made  # type: ignore[attr-defined]
+    return made
+
+
+@pytest.mark.parametrize(("family", "together"), [("qwen3_next", 8), ("jamba", 1), ("qwen3", 8)])
+def test_prompts_of_a_model_that_takes_padding_for_tokens_are_computed_one_after_the_other(
+    family: str, together: int, scheduler_class: Any, store: BlockStore
+) -> None:
+    scheduler = scheduler_class()
+    scheduler._model = zoo.build(family)
+    cache = install(scheduler, store)
+    assert (scheduler._prompt_cache, scheduler._prefill_batch_size) == (cache, together)
+
+
+def test_what_is_no_handler_is_refused(scheduler_class: Any, store: BlockStore) -> None:
     with pytest.raises(TypeError, match="MLXLMHandler or BatchScheduler, not int"):
         install(3, store)

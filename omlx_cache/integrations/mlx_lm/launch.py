@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from omlx_cache.integrations.mlx_lm.lanes import QUANTIZED_KV_START
 from omlx_cache.integrations.mlx_lm.models import model_name
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
 from omlx_cache.integrations.old_batches import batchable
+from omlx_cache.integrations.padding import refuse_batches
 from omlx_cache.mlx_lm_versions import TESTED, is_old
 from omlx_cache.store import BlockStore
 
@@ -40,7 +42,9 @@ class RunPromptCache(TieredPromptCache):
 def place(open_store: Callable[[], BlockStore]) -> None:
     """Have the server's response generator take its prompts from the store that `open_store` opens.
 
-    That generator is the one place where the server brings its models and its cache together.
+    That generator is the one place where the server brings its models and its cache together. What
+    a batch leaves is restored for requests alone, so a model whose states take a batch's padding
+    for tokens is served one request at a time.
     """
 
     class CachedResponseGenerator(server.ResponseGenerator):  # type: ignore[misc]
@@ -50,7 +54,15 @@ def place(open_store: Callable[[], BlockStore]) -> None:
                 _log.warning("more than one rank: the prompt cache is mlx-lm's own, in memory")
             else:
                 prompt_cache = _prompt_cache(open_store(), model_provider)
+            self._looked_at: Callable[[], Any] = lambda: None
             super().__init__(model_provider, prompt_cache)
+
+        def _is_batchable(self, args: Any) -> bool:
+            provider = self.model_provider
+            if provider.model is not None and self._looked_at() is not provider.model:
+                self._looked_at = weakref.ref(provider.model)
+                refuse_batches(provider)
+            return bool(super()._is_batchable(args))
 
     server.ResponseGenerator = CachedResponseGenerator
 

@@ -2,8 +2,11 @@
 
 from typing import Any
 
+from mlx_lm.models.cache import make_prompt_cache
+
 from omlx_cache.integrations.mlx_lm.models import LoadedModel
 from omlx_cache.integrations.openai_server.prompt_cache import HandlerPromptCache
+from omlx_cache.integrations.padding import heeds_padding
 from omlx_cache.store import BlockStore
 
 
@@ -11,7 +14,9 @@ def install(target: Any, store: BlockStore, *, model_path: str = "") -> HandlerP
     """Have an MLXLMHandler or a BatchScheduler keep its prompts in `store`; returns what it calls.
 
     Best before the first request: what its own cache holds is dropped. `model_path` names a
-    scheduler's model for people. Raises TypeError for anything else.
+    scheduler's model for people. What a batch leaves is restored for requests alone, so prompts of
+    a model whose states take a batch's padding for tokens are computed one after the other; looks
+    at a model with recurrent state for that. Raises TypeError for anything else.
     """
     from app.core import BatchScheduler
     from app.handler.mlx_lm import MLXLMHandler
@@ -19,12 +24,16 @@ def install(target: Any, store: BlockStore, *, model_path: str = "") -> HandlerP
     if isinstance(target, MLXLMHandler):
         cache = _for_handler(target, store)
         own, target.prompt_cache = target.prompt_cache, cache
+        if not _heeds_padding(target.model.model):
+            target._batch_prefill_size = 1
         if target._batch_scheduler is not None:
             target._batch_scheduler._prompt_cache = cache
+            _keep_padding_out(target._batch_scheduler)
     elif isinstance(target, BatchScheduler):
         source = LoadedModel(model_path or "model", target._model, max_kv_size=target._max_kv_size)
         cache = HandlerPromptCache(store, source)
         own, target._prompt_cache = target._prompt_cache, cache
+        _keep_padding_out(target)
     else:
         raise TypeError(
             "install(target, store) takes mlx-openai-server's MLXLMHandler or BatchScheduler, not "
@@ -33,6 +42,17 @@ def install(target: Any, store: BlockStore, *, model_path: str = "") -> HandlerP
     if own is not None:
         own.close()
     return cache
+
+
+def _keep_padding_out(scheduler: Any) -> None:
+    if not _heeds_padding(scheduler._model):
+        scheduler._prefill_batch_size = 1
+        if scheduler._batch_generator is not None:
+            scheduler._batch_generator.prefill_batch_size = 1
+
+
+def _heeds_padding(model: Any) -> bool:
+    return heeds_padding(model, lambda: make_prompt_cache(model))
 
 
 def _for_handler(handler: Any, store: BlockStore) -> HandlerPromptCache:

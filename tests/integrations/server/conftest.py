@@ -30,6 +30,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "draft": make_model(root / "draft", "qwen3", seed=7),
         "windowed": make_model(root / "windowed", "gemma3_text"),
         "hybrid": make_model(root / "hybrid", "qwen3_next"),
+        "padded": make_model(root / "padded", "jamba"),
         "wide": make_model(root / "wide", "qwen3", head_dim=32),
         "thinking": make_model(root / "thinking", "qwen3", thinking=True),
         "thinking-hybrid": make_model(root / "thinking-hybrid", "qwen3_next", thinking=True),

@@ -35,11 +35,13 @@ def test_turns_are_restored_before_and_after_a_restart(
     assert str(tmp_path / "cold") in server.text()
 
 
+# One in bfloat16, and long enough that one joins while another answers; and one whose states take
+# a batch's padding for tokens.
+@pytest.mark.parametrize("name", ["windowed", "padded"])
 def test_requests_at_once_get_the_answers_of_each_alone(
-    models: dict[str, Path], theirs: Server, tmp_path: Path
+    name: str, models: dict[str, Path], theirs: Server, tmp_path: Path
 ) -> None:
-    # In bfloat16, and long enough that one joins while another answers.
-    model, topics = models["windowed"], [f"chat {number}" for number in range(4)]
+    model, topics = models[name], ["chat" + " about it" * 9 * number for number in range(4)]
     alone = [converse(theirs, model, topic, 2, max_tokens=40) for topic in topics]
     server = run_server(tmp_path, SERVER, "--model", str(model))
     try:

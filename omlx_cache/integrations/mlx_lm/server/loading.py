@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.server import ModelProvider
 from mlx_lm.utils import _download
 
 from omlx_cache.integrations.mlx_lm.server.names import labels, no_such_model
-from omlx_cache.integrations.padding import heeds_padding
+from omlx_cache.integrations.padding import refuse_batches
 from omlx_cache.mlx_lm_versions import is_old
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
@@ -112,10 +111,7 @@ class WatchedProvider(ModelProvider):  # type: ignore[misc]
     def _load(self, *key: Any) -> None:
         """Load; a model whose states take padding for tokens is served one request at a time."""
         super()._load(*key)
-        model = self.model
-        if self.is_batchable and not heeds_padding(model, lambda: make_prompt_cache(model)):
-            self.is_batchable = False
-            _log.info("one request at a time: in a batch this model computes padding")
+        refuse_batches(self)
 
     def _look_up(self, name: str | None) -> None:
         if self.is_distributed or (self.model_key is not None and self.model_key[0] == name):
