@@ -2,13 +2,16 @@
 
 import subprocess
 import sys
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
+import mlx.core as mx
 import pytest
 
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.integrations.mlx_vlm import ApcManager, install
 from omlx_cache.integrations.mlx_vlm.marks import marked
+from omlx_cache.integrations.mlx_vlm.media import with_media
 from omlx_cache.integrations.mlx_vlm.placing import around, model_name
 
 WITHOUT = """
@@ -40,6 +43,44 @@ def test_a_hash_sets_a_prompt_apart_from_its_first_token_on() -> None:
 def test_a_hash_means_the_same_in_every_process_unless_it_shall_not() -> None:
     assert marked([5, 6], 9).tolist() == marked([5, 6], 9).tolist()
     assert marked([5, 6], 9, b"a").tolist() != marked([5, 6], 9, b"b").tolist()
+
+
+@pytest.fixture
+def hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stands for mlx-vlm's own hash of inputs."""
+    apc: Any = ModuleType("mlx_vlm.apc")
+    apc._hash_payload = lambda value: hash(repr(getattr(value, "tolist", lambda: value)()))
+    apc._stable_int_hash = lambda *parts: hash(parts)
+    monkeypatch.setitem(sys.modules, "mlx_vlm", ModuleType("mlx_vlm"))
+    monkeypatch.setitem(sys.modules, "mlx_vlm.apc", apc)
+
+
+@pytest.mark.usefixtures("hashes")
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("input_audio_embeds", (1, 20, 80)),
+        ("input_audio_embeds", (1, 80, 64)),
+        ("image_grid_thw", (1, 3)),
+        ("spatial_shapes", (1, 2)),
+        ("aspect_ratio_ids", (1, 1)),
+        ("second_per_grid_ts", (1,)),
+    ],
+)
+def test_what_is_seen_or_heard_beside_the_tokens_sets_prompts_apart(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    # A prompt with as many tokens as the sound has numbers in a frame.
+    embeds = mx.zeros((1, 80, 4))
+    one, other = (with_media(7, {name: mx.full(shape, n), "inputs_embeds": embeds}) for n in (1, 2))
+    assert len({one, other, 7}) == 3
+
+
+@pytest.mark.usefixtures("hashes")
+def test_what_is_made_from_the_tokens_leaves_the_hash() -> None:
+    embeds, mask = mx.zeros((1, 80, 4)), mx.ones((1, 80), mx.bool_)
+    assert with_media(7, {"images_seq_mask": mask, "inputs_embeds": embeds}) == 7
+    assert with_media(7, {"position_ids": mx.arange(80), "inputs_embeds": embeds}) == 7
 
 
 def test_nothing_else_than_what_generates_takes_the_cache() -> None:
