@@ -9,7 +9,7 @@ from omlx_cache_storage.format.version import FORMAT_VERSION
 
 def software() -> dict[str, str]:
     """Return the versions of what computes KV; empty text for what is not installed."""
-    return {name: _version(name) for name in (MLX, MLX_LM)}
+    return {name: version_of(name) for name in (MLX, MLX_LM)}
 
 
 def installed() -> Versions:
@@ -18,7 +18,8 @@ def installed() -> Versions:
 
 
 @cache
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
+    """Return a package's version, empty when it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

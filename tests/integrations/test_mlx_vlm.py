@@ -7,12 +7,16 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_cache import BlockStore, CacheSettings
-from omlx_cache.integrations.mlx_vlm import ApcManager, install
+from omlx_cache.integrations.mlx_vlm import ApcManager, install, sequences
+from omlx_cache.integrations.mlx_vlm.form import KvForm
 from omlx_cache.integrations.mlx_vlm.marks import marked
 from omlx_cache.integrations.mlx_vlm.media import with_media
 from omlx_cache.integrations.mlx_vlm.placing import around, model_name
+
+from .conftest import model_of, prompt_of
 
 WITHOUT = """
 import sys
@@ -81,6 +85,26 @@ def test_what_is_made_from_the_tokens_leaves_the_hash() -> None:
     embeds, mask = mx.zeros((1, 80, 4)), mx.ones((1, 80), mx.bool_)
     assert with_media(7, {"images_seq_mask": mask, "inputs_embeds": embeds}) == 7
     assert with_media(7, {"position_ids": mx.arange(80), "inputs_embeds": embeds}) == 7
+
+
+def test_another_version_of_mlx_vlm_has_pages_of_its_own(
+    store: BlockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caches: Any = ModuleType("mlx_vlm.models.cache")
+    caches.make_prompt_cache = make_prompt_cache
+    monkeypatch.setitem(sys.modules, "mlx_vlm", ModuleType("mlx_vlm"))
+    monkeypatch.setitem(sys.modules, "mlx_vlm.models", ModuleType("mlx_vlm.models"))
+    monkeypatch.setitem(sys.modules, "mlx_vlm.models.cache", caches)
+    model, tokens = model_of("qwen3"), prompt_of(100)
+    held = make_prompt_cache(model)
+    mx.eval(model(mx.array([tokens]), cache=held))
+    found = []
+    for version in ("0.7.10", "0.7.11", "0.7.10"):
+        monkeypatch.setattr(sequences, "version_of", lambda _name, version=version: version)
+        one = sequences.Sequences(model, store, KvForm(), whole=model)
+        found.append(one.warm([*tokens, 7], 0, lambda length: True).warm is not None)
+        assert one.store(tokens, held, 0)
+    assert found == [False, False, True]
 
 
 def test_nothing_else_than_what_generates_takes_the_cache() -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from omlx_cache import reasons
 from omlx_cache.identity.fingerprint import fingerprint_model
+from omlx_cache.identity.software import version_of
 from omlx_cache.integrations.mlx_vlm.form import CACHES, KvForm
 from omlx_cache.integrations.mlx_vlm.marks import marked
 from omlx_cache.requests.log import AskedRequest
@@ -66,7 +67,10 @@ class Sequences:
         self._store = store
         self._model = alive = weakref.ref(language_model)
         self._nonce = b"" if whole is not None else secrets.token_bytes(16)
-        self._extra = {} if whole is None else {"whole": fingerprint_model(whole)}
+        # Another version of its models may compute other bits, as another mlx-lm may.
+        self._extra = {"mlx-vlm": version_of("mlx-vlm")}
+        if whole is not None:
+            self._extra["whole"] = fingerprint_model(whole)
 
         def fresh() -> list[Any]:
             return list(import_module(CACHES).make_prompt_cache(alive()))
