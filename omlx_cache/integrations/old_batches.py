@@ -11,6 +11,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models import cache as upstream
 
+from omlx_cache.adapters import adapter_for, register
 from omlx_cache.mlx_lm_versions import is_old
 
 
@@ -94,3 +95,11 @@ _RIGHT: dict[type, type] = {
     upstream.RotatingKVCache: RotatingKVCache,
     upstream.ArraysCache: ArraysCache,
 }
+
+# A server that computes a row alone after all hands such caches back as they are.
+for _own in _RIGHT:
+    register(
+        f"{__name__}.{_own.__name__}",
+        adapter_for(object.__new__(_own)),
+        same_as=f"{_own.__module__}.{_own.__name__}",
+    )

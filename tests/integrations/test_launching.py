@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import KVCache
 
@@ -20,7 +21,7 @@ from omlx_cache.integrations.launching import CannotRun, installed, open_store
 from omlx_cache.integrations.mlx_lm import LoadedModel
 from omlx_cache.integrations.mlx_lm import launch as mlx_lm_launch
 
-from .conftest import prompt_of
+from .conftest import model_of, prompt_of
 
 
 def server(package: str, tested: str) -> Any:
@@ -96,6 +97,20 @@ launching.find = lambda name: SimpleNamespace(
     NAME=name, PACKAGE="pytest", TESTED=">=1", place=lambda opener: None, main=main)
 sys.exit(launching.launch("a-server", []))
 """
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "qwen3_next"])
+def test_what_an_old_mlx_lm_computes_alone_with_such_caches_is_stored(
+    family: str, store: BlockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlx_lm_launch, "is_old", lambda: True)
+    model, tokens = model_of(family), prompt_of(100)
+    cache = mlx_lm_launch.RunPromptCache(store, LoadedModel("a model", model))
+    caches, rest = cache.fetch_nearest_cache("a model", tokens)
+    mx.eval(model(mx.array([rest]), cache=caches))
+    cache.insert_cache("a model", tokens, caches or [])
+    found, rest = cache.fetch_nearest_cache("a model", [*tokens, 5])
+    assert (rest, found is None) == ([5], False)
 
 
 def test_a_server_that_lacks_a_package_is_refused_in_a_line(
