@@ -1,4 +1,4 @@
-"""vllm-mlx with this cache: the prefix cache of its schedulers, for text and for images."""
+"""vllm-mlx with this cache: the prefix cache of its schedulers, for requests of text."""
 
 from omlx_cache.integrations.vllm_mlx.install import install
 from omlx_cache.integrations.vllm_mlx.prefix_cache import TieredPrefixCache
