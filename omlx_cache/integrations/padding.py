@@ -21,7 +21,8 @@ CLOSE = 0.02
 
 
 def heeds_padding(model: Any, make_cache: Callable[[], list[Any]]) -> bool:
-    """Return False for a model whose states depend on the padding behind a row. Never raises.
+    """Return False for a model whose states depend on the padding behind a row, and for one with
+    states of which that cannot be told. Never raises.
 
     Computes a few tokens twice for a model with recurrent states, with other padding: call it on
     the model's thread.
@@ -29,11 +30,15 @@ def heeds_padding(model: Any, make_cache: Callable[[], list[Any]]) -> bool:
     try:
         if not list(_states(make_cache())):
             return True
+    except Exception as error:
+        _log.debug("this model's caches cannot be made: %r", error)
+        return True
+    try:
         little = _beside_a_longer_row(model, make_cache, 2, padding=0)
         much = _beside_a_longer_row(model, make_cache, 32, padding=1)
     except Exception as error:
-        _log.debug("padding is not tried on this model: %r", error)
-        return True
+        _log.warning("whether this model heeds padding cannot be told: %r", error)
+        return False
     return all(_close(one, other) for one, other in zip(little, much, strict=True))
 
 

@@ -45,6 +45,14 @@ def test_a_model_that_cannot_be_tried_is_taken_as_it_is() -> None:
     assert heeds_padding(None, fail)
 
 
+def test_a_model_with_states_that_fails_in_a_batch_is_taken_for_one_that_computes_padding() -> None:
+    def fail(tokens: Any, cache: Any) -> Any:
+        raise RuntimeError("no batches")
+
+    model = model_of("jamba")
+    assert not heeds_padding(fail, lambda: make_prompt_cache(model))
+
+
 @pytest.mark.parametrize("family", ["jamba", "rwkv7"])
 def test_what_is_restored_after_a_padded_batch_is_what_a_request_alone_holds(
     family: str, store: BlockStore
