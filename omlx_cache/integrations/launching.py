@@ -83,7 +83,8 @@ def launch(name: str, arguments: Sequence[str]) -> int:
         module.place(partial(open_store, name))
     except ImportError as error:
         raise CannotRun(f"{name} cannot be run: {error}") from error
-    _log.info("%s", in_place(settings, f"{name} ({module.PACKAGE} {version})"))
+    if not {"-h", "--help"} & set(arguments):
+        _log.info("%s", in_place(settings, f"{name} ({module.PACKAGE} {version})"))
     with _terminated_as_interrupted() as terminated:
         code = _code_of(module, arguments)
     clean = close_store()

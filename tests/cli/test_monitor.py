@@ -29,6 +29,8 @@ with BlockStore(CacheSettings(hot_cache_only=True), name="embedded") as store:
         elif word == "restore":
             asked[name].restored(int(rest[0]), int(rest[1]), 0.25, rest[2])
             asked[name].computed(100, 0.5)
+        elif word == "untimed":
+            asked[name].restored(int(rest[0]), 0, 0.25, None)
         elif word == "end":
             asked[name].ended(20)
         elif word == "many":
@@ -130,6 +132,14 @@ def test_a_request_is_a_line_when_it_ends(driven: Driven, watch: Watch) -> None:
     assert words[9:15] == ["0.250", "s", "0.000", "s", "0.500", "s"]
     assert words[-1] == "evicted"
     assert monitor.stop() == (0, "")
+
+
+def test_what_a_server_does_not_time_is_computed_all_the_same(driven: Driven, watch: Watch) -> None:
+    monitor = watch()
+    driven.tell("ask one 5000")
+    driven.tell("untimed one 4900")
+    driven.tell("end one")
+    assert monitor.out.readline().split()[4:8] == ["5,000", "4,900", "0", "100"]
 
 
 def test_a_request_that_began_before_the_monitor_is_shown_and_one_that_ended_is_not(

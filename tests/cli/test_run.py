@@ -22,6 +22,15 @@ def test_behind_its_name_everything_is_the_servers(cli: Cli) -> None:
     assert shown.code == 0
     assert shown.out.startswith("usage: mlx_lm.server ")
     assert "--prompt-cache-size" in shown.out
+    assert "keeps the prompts" not in shown.err, "nothing is kept by a help text"
+
+
+def test_without_a_server_the_names_are_told(cli: Cli) -> None:
+    ended = cli("run")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == (
+        f"omlx-cache: name a server: {', '.join(SERVERS)}; see omlx-cache run --help\n"
+    )
 
 
 def test_a_flag_that_the_server_does_not_have_is_refused_by_it(cli: Cli) -> None:

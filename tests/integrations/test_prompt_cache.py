@@ -252,3 +252,21 @@ def test_it_is_made_and_used_as_upstreams_is(options: dict[str, int]) -> None:
 def test_bits_that_mlx_lacks_are_refused_when_it_is_made(store: BlockStore) -> None:
     with pytest.raises(ValueError, match="kv_bits=7"):
         TieredPromptCache(store, kv_bits=7)
+
+
+def test_a_request_ends_when_it_is_stored_with_its_answer(store: BlockStore) -> None:
+    """`monitor` shows what has ended, and a server of mlx-lm's says no more than what it stores."""
+    model = zoo.build("qwen3")
+    cache = TieredPromptCache(store, LoadedModel(KEY, model))
+    prompt = prompt_of(100)
+    for _ in range(2):
+        cache.fetch_nearest_cache(KEY, prompt)
+    caches = make_prompt_cache(model)
+    mx.eval(model(mx.array([[*prompt, 7, 8]]), cache=caches))
+    cache.insert_cache(KEY, prompt, caches)
+    assert [record.total_seconds for record in store.requests.records()] == [None, None]
+    for ended in (1, 2):
+        cache.insert_cache(KEY, [*prompt, 7, 8], caches)
+        records = store.requests.records()
+        assert [record.generated_tokens for record in records] == [2] * ended + [0] * (2 - ended)
+        assert [record.total_seconds is not None for record in records].count(True) == ended

@@ -84,11 +84,12 @@ def _rows(args: argparse.Namespace) -> list[Map]:
 
 
 def _shown(column: str, row: Map) -> object:
-    """Return a row's value; of the versions a stale one says that they are."""
+    """Return a row's value; of the versions a stale one says that they are, and what was not there
+    is left out."""
     versions = row.get(column)
     if column != "versions" or not isinstance(versions, dict):
         return versions
-    named = ", ".join(f"{name} {version}" for name, version in versions.items())
+    named = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
     return (f"{named} (stale)" if row.get("stale") else named) or "-"
 
 

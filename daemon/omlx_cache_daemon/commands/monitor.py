@@ -100,12 +100,21 @@ def _cells(record: Map) -> list[object]:
         str(record.get("model") or "-").rpartition("/")[2][:_MODEL_CHARACTERS],
         str(record.get("salt") or "-").rpartition(":")[2][:_SALT_DIGITS],
         *map(_count, (record.get("prompt_tokens"), hot, cold)),
-        _count(record.get("computed_tokens")),
+        _count(_computed(record)),
         _count(record.get("generated_tokens")),
         *(_seconds(record.get(f"{name}_seconds")) for name in ("restore", "held", "compute")),
         _seconds(record.get("total_seconds")),
         record.get("reason"),
     ]
+
+
+def _computed(record: Map) -> object:
+    """Return the tokens that were computed: the rest, where a server told of none that it timed."""
+    told, total = record.get("computed_tokens"), record.get("total_seconds")
+    asked, restored = record.get("prompt_tokens"), record.get("restored_tokens")
+    if told or total is None or not record.get("generated_tokens"):
+        return told
+    return asked - restored if isinstance(asked, int) and isinstance(restored, int) else told
 
 
 def _count(value: object) -> str | None:

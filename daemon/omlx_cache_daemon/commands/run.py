@@ -17,9 +17,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "stands behind its name is the server's: `omlx-cache run vllm-mlx --help` shows its "
         "flags. The cache is configured by variables, OMLX_CACHE_HOT_BYTES and so on: "
         "`omlx-cache config` shows them.",
+        usage="%(prog)s [-h] SERVER ...",
         epilog=f"Servers: {', '.join(SERVERS)}.",
     )
-    parser.add_argument("server", metavar="SERVER", help="which one: a name from the list below")
+    # Optional for argparse, which would ask for "..." too where it is missing.
+    parser.add_argument(
+        "server", nargs="?", metavar="SERVER", help="which one: a name from the list below"
+    )
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="its own arguments"
     )
@@ -27,6 +31,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.server is None:
+        raise UsageError(f"name a server: {', '.join(SERVERS)}; see omlx-cache run --help")
     from omlx_cache.integrations.launching import UnknownServer, launch
 
     try:

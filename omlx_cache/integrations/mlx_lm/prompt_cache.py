@@ -32,6 +32,7 @@ from omlx_cache.integrations.mlx_lm.models import (
     caches_of,
     unknown_model,
 )
+from omlx_cache.integrations.mlx_lm.unended import Unended
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
@@ -68,8 +69,12 @@ class TieredPromptCache:
     raise: what goes wrong is a miss, or nothing stored.
 
     A fetch on another thread sees what an insert that has begun stores: `_inserting` is held by
-    one. Mutable, by that one thread: `_known`, `_asked`, `_followed`, the ledger, `last`.
+    one. Mutable, by that one thread: `_known`, `_asked`, `_followed`, `_unended`, the ledger,
+    `last`.
     """
+
+    insert_ends_request = True
+    """Whether a prompt that is stored with its answer has ended: nothing else tells it here."""
 
     def __init__(
         self,
@@ -94,6 +99,7 @@ class TieredPromptCache:
         self._known: OrderedDict[Any, _Known] = OrderedDict()
         self._ledger = SequenceLedger(self._store)
         self._inserting = threading.RLock()
+        self._unended = Unended()
         self._asked: Tokens = as_tokens([])
         self._followed: deque[Following] = deque(maxlen=REMEMBERED)
         self.last: Fetched | None = None
@@ -138,6 +144,8 @@ class TieredPromptCache:
         if len(prompt) < 2:
             return None, 0, 0, reasons.TOO_SHORT
         array = self._asked = as_tokens(prompt)
+        if self.insert_ends_request:
+            self._unended.begin(array, asked)
         known = self._lanes(model)
         if known is None:
             return None, 0, 0, reasons.ABSENT
@@ -176,6 +184,8 @@ class TieredPromptCache:
     def _insert(
         self, model: Any, tokens: Tokens, prompt_cache: Sequence[Any], cache_type: str
     ) -> None:
+        if self.insert_ends_request:
+            self._unended.stored(tokens)
         known = self._lanes(model)
         if known is None:
             known = self._remember(model, unknown_model(self._store, prompt_cache))

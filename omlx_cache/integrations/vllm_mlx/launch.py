@@ -17,6 +17,7 @@ PACKAGE = "vllm-mlx"
 TESTED = ">=0.6.0,<0.7"
 
 BATCHING = "--continuous-batching"
+HELP = ("-h", "--help")
 SIMPLE = (
     f"vllm-mlx serve without {BATCHING} has one request at a time and keeps no prefixes that this "
     f"cache could serve: add {BATCHING}"
@@ -39,7 +40,7 @@ def place(open_store: Callable[[], BlockStore]) -> None:
 def main(arguments: Sequence[str]) -> None:
     """Run vllm-mlx's own command; raises SystemExit as it does, and for a mode without batches."""
     flags = [argument.split("=")[0] for argument in arguments]
-    if "serve" in flags[:1] and not {BATCHING, "--models-config"} & set(flags):
+    if "serve" in flags[:1] and not {BATCHING, "--models-config", *HELP} & set(flags):
         raise SystemExit(SIMPLE)
     sys.argv = [NAME, *arguments]
     import_module("vllm_mlx.cli").main()

@@ -39,6 +39,8 @@ class ServerPromptCache(TieredPromptCache):
     after each chunk, by the same thread. `fetched` is told of each fetch for a client.
     """
 
+    insert_ends_request = False
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.fetched: Callable[[Fetched], None] = lambda found: None
