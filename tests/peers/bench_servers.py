@@ -28,12 +28,12 @@ from omlx_cache.tools.bench.plot import Plot  # noqa: E402
 from omlx_cache.tools.bench.replay_trace import Scale, read_trace  # noqa: E402
 
 SHAPE = {
-    "hidden_size": 384,
-    "intermediate_size": 1024,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 6,
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 64,
+    "head_dim": 32,
     "max_position_embeddings": 32_768,
 }
 """Large enough that a prompt takes longer to compute than a request takes otherwise."""
@@ -156,7 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("servers", nargs="+", metavar="NAME=PYTHON")
     parser.add_argument("--family", default="llama")
-    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--tokens", type=int, default=1500)
     parser.add_argument("--turns", type=int, default=10)
     parser.add_argument("--trace", type=Path)
     parser.add_argument("--modes", nargs="*")

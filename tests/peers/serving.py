@@ -145,7 +145,8 @@ class Server:
                     continue
                 choices = json.loads(line[6:]).get("choices") or [{}]
                 words = choices[0].get("delta", {}).get("content") or ""
-                if words and not first:
+                # Some say at once that an answer will come, and some answers have no words.
+                if not first and (words or choices[0].get("finish_reason")):
                     first = time.perf_counter() - began
                 text += words
         return first, text
