@@ -149,6 +149,29 @@ def batches_restore_no_less_and_give_the_same_tokens() -> None:
         compared(name, together)
 
 
+def what_is_restored_after_a_batch_is_what_a_request_alone_holds() -> None:
+    # Rows that join a batch before their first token, beside one that is longer and is restored.
+    for family in ("llama", "qwen3_next", "gemma3_text", "mamba2"):
+        model, base = loaded(FOLDER, family), prompt_of(900, 1)
+        prompts = [[*base, *prompt_of(3000, 2)]]
+        prompts += [prompt_of(1100 + 50 * place, 20 + place) for place in range(3)]
+        with ours(model, prefill_step_size=256) as serving:
+            ask(serving, base)
+            asked = [request(prompt) for prompt in prompts]
+            for one in asked:
+                serving.add_request(one)
+                for _step in range(3):
+                    serving.step()
+            answers(serving, [])
+            for one in asked:
+                serving.remove_finished_request(one.request_id)
+            for prompt in prompts:
+                longer = [*prompt, *prompt_of(20, 7)]
+                given = ask(serving, longer)
+                assert given.cached >= len(prompt) - 1, (family, given.cached, len(prompt))
+                assert same(given, ask(none(model), longer)), (family, len(prompt))
+
+
 def what_was_computed_before_an_abort_is_found_again() -> None:
     for name in ("dense", "hybrid", "windowed"):
         given = compared(name, aborted, prefill_step_size=256)
@@ -320,6 +343,7 @@ CHECKS: tuple[Callable[[], None], ...] = (
     conversations_restore_no_less_and_give_the_same_tokens,
     branches_restore_no_less_and_give_the_same_tokens,
     batches_restore_no_less_and_give_the_same_tokens,
+    what_is_restored_after_a_batch_is_what_a_request_alone_holds,
     what_was_computed_before_an_abort_is_found_again,
     a_restarted_process_restores_what_another_has_stored,
     two_models_in_one_store_find_their_own_only,
