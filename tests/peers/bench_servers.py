@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / part) for part in ("", "daemon", "storage", "tests", "tests/peers")]
 
-from serving import NO_CACHE, OURS, OURS_SAYS, PEERS, Server  # noqa: E402
+from serving import NO_CACHE, ON_DISK, OURS, OURS_SAYS, OWN, PEERS, Server  # noqa: E402
 
 from kit.tinylm import make_model  # noqa: E402
 from omlx_cache.tools.bench.plot import Plot  # noqa: E402
@@ -131,7 +131,7 @@ def table(name: str, found: Mapping[str, Measured]) -> str:
 
 def plot(found: Mapping[str, Mapping[str, Measured]]) -> str:
     """Return an SVG: for each server the median request and the one after a restart, by mode."""
-    modes = list(dict.fromkeys(mode for by_mode in found.values() for mode in by_mode))
+    modes = [NO_CACHE, OWN, ON_DISK, OURS]
     drawn = Plot(max(m.restarted for by_mode in found.values() for m in by_mode.values()))
     for place, name in enumerate(found):
         drawn.tick((place + 0.25) / len(found), "median")

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 START_SECONDS = 120.0
 END_SECONDS = 60.0
 ANSWER_TOKENS = 16
-NO_CACHE, OWN, OURS = "no cache", "its own", "omlx-cache"
+NO_CACHE, OWN, ON_DISK, OURS = "no cache", "its own", "its own, disk", "omlx-cache"
 OURS_SAYS = "keeps the prompts of"
 
 
@@ -43,7 +43,7 @@ PEERS = {
         {
             NO_CACHE: (("--disable-prefix-cache",), {}),
             OWN: ((), {}),
-            "its own, SSD": (("--ssd-cache-dir", "{disk}/pages"), {}),
+            ON_DISK: (("--ssd-cache-dir", "{disk}/pages"), {}),
             OURS: ((), SETTINGS),
         },
     ),
@@ -62,7 +62,7 @@ PEERS = {
         {
             NO_CACHE: ((), {}),
             OWN: ((), {"APC_ENABLED": "1", "APC_DISK_ENABLED": "0"}),
-            "its own, disk": ((), {"APC_ENABLED": "1", "APC_DISK_PATH": "{disk}/pages"}),
+            ON_DISK: ((), {"APC_ENABLED": "1", "APC_DISK_PATH": "{disk}/pages"}),
             OURS: ((), SETTINGS),
         },
     ),
