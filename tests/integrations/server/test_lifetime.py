@@ -68,7 +68,9 @@ def test_a_chat_goes_on_after_kill_9(
         server = start(model)
         said = ask(server, models[model], messages)
         assert said.text == turn.text
-        assert said.cached_tokens >= turn.cached_tokens
+        # What other tests' chats share with the first turn is less than a block: `ours` has it in
+        # memory, a new process cannot.
+        assert number == 0 or said.cached_tokens >= turn.cached_tokens > 0
         wait_until_durable(home)
         server.kill()
         messages.append({"role": "assistant", "content": said.text})
