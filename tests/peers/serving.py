@@ -49,7 +49,10 @@ PEERS = {
     ),
     "mlx-openai-server": Peer(
         ("-m", "app.main"),
-        ("launch", "--model-path", "{model}", "--model-type", "lm", "--port", "{port}"),
+        (
+            *("launch", "--model-path", "{model}", "--model-type", "lm"),
+            *("--port", "{port}", "--no-log-file"),
+        ),
         {
             NO_CACHE: (("--prompt-cache-size", "0"), {}),
             OWN: ((), {}),
