@@ -7,14 +7,14 @@ away when its request starts, and what is stored is extracted from the batch.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import count, pairwise
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omlx_cache import reasons
 from omlx_cache.begun import Begun
 from omlx_cache.integrations.old_batches import row_caches
 from omlx_cache.integrations.padding import heeds_padding
-from omlx_cache.integrations.rows import paged_source, row_of, stop_row_at
+from omlx_cache.integrations.rows import paged_source, row_of, segments_of, stop_row_at
 from omlx_cache.mlx_lm_versions import check, stop_options
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.requests.log import AskedRequest
@@ -119,7 +119,7 @@ class CachedBatchGenerator:
             restored = session.take_cache() if cached else None
             try:
                 (inner,) = self._generator.insert_segments(
-                    segments=[_split(prompt, cached, stops)],
+                    segments=[segments_of(prompt, cached, stops)],
                     max_tokens=[max_tokens],
                     caches=[row_caches(self._generator, restored)],
                     all_tokens=[prompt[:cached]],
@@ -301,8 +301,3 @@ def _stops(session: Session, start: int, length: int) -> list[int]:
         return []
     wanted = {stop for stop in session.snapshot_positions if start < stop < length}
     return sorted(wanted | ({length - 1} if length - 1 > start else set()))
-
-
-def _split(tokens: list[int], start: int, stops: Sequence[int]) -> list[list[int]]:
-    edges = [start, *stops, len(tokens)]
-    return [tokens[a:b] for a, b in pairwise(edges)]

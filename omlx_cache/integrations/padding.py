@@ -20,13 +20,15 @@ _log = logging.getLogger(__name__)
 CLOSE = 0.02
 
 
-def heeds_padding(model: Any, make_cache: Callable[[], list[Any]]) -> bool:
+def heeds_padding(model: Any, make_cache: Callable[[], list[Any]] | None = None) -> bool:
     """Return False for a model whose states depend on the padding behind a row, and for one with
     states of which that cannot be told. Never raises.
 
+    `make_cache` makes other empty caches than mlx-lm would.
     Computes a few tokens twice for a model with recurrent states, with other padding: call it on
     the model's thread.
     """
+    make_cache = make_cache or (lambda: make_prompt_cache(model))
     try:
         if not list(_states(make_cache())):
             return True
@@ -45,8 +47,7 @@ def heeds_padding(model: Any, make_cache: Callable[[], list[Any]]) -> bool:
 def refuse_batches(provider: Any) -> None:
     """Have mlx-lm's ModelProvider say that its model is served one request at a time, where a batch
     would compute padding into its states. Call it on the model's thread, once for each model."""
-    model = provider.model
-    if provider.is_batchable and not heeds_padding(model, lambda: make_prompt_cache(model)):
+    if provider.is_batchable and not heeds_padding(provider.model):
         provider.is_batchable = False
         _log.info("one request at a time: in a batch this model computes padding")
 

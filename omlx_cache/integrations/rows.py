@@ -6,6 +6,7 @@ answer is None, and blocks are stored when the sequence ends.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from mlx_lm.models.cache import BatchKVCache, CacheList
@@ -64,6 +65,12 @@ def stop_row_at(generator: Any, uid: int, position: int) -> bool:
             segments[place : place + 1] = [whole[:cut], whole[cut:]]
         end += length
     return True
+
+
+def segments_of(tokens: list[int], start: int, stops: Sequence[int]) -> list[list[int]]:
+    """Return the tokens behind `start`, in parts that end at the stops."""
+    edges = [start, *stops, len(tokens)]
+    return [tokens[a:b] for a, b in pairwise(edges)]
 
 
 def paged_source(row: Row, start: int) -> Source | None:

@@ -58,9 +58,9 @@ class Lane:
         if not self._target.supported:
             return None
         limit = len(tokens) - 1
-        found = self._along(self._target, tokens, limit)
+        found = find_along(self._target, self._siblings, tokens, limit)
         if self._draft is not None:
-            draft = self._along(self._draft, tokens, found.position)
+            draft = find_along(self._draft, self._siblings, tokens, found.position)
             found = found._replace(position=min(found.position, draft.position))
         return found
 
@@ -104,7 +104,7 @@ class Lane:
         restored = self._target.restore(found.chain, found.position, room)
         if self._draft is None or not restored.tokens:
             return self._whole(restored)
-        along = self._along(self._draft, tokens, restored.tokens)
+        along = find_along(self._draft, self._siblings, tokens, restored.tokens)
         draft = self._draft.restore(along.chain, restored.tokens, room)
         if draft.tokens < restored.tokens:
             restored = self._target.restore(found.chain, draft.tokens, room)
@@ -151,9 +151,6 @@ class Lane:
         if restored.tokens or self._draft is None:
             return restored
         return RestoredSequence(self.fresh(), 0, 0, restored.miss_reason)
-
-    def _along(self, view: Scope, tokens: Tokens, limit: int) -> Found:
-        return find_along(view, self._siblings, tokens, limit)
 
 
 def nearest(

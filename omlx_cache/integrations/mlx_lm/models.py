@@ -3,7 +3,6 @@
 import secrets
 import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypedDict
 
 import mlx.core as mx
@@ -11,6 +10,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_cache.codecs import CodecPolicy
 from omlx_cache.integrations.mlx_lm.blank import blank_like, dense_like
+from omlx_cache.integrations.naming import model_name
 from omlx_cache.scopes import Scopes
 from omlx_cache.store import BlockStore
 
@@ -46,17 +46,6 @@ class ModelCaches(NamedTuple):
     target: Scopes
     draft: Scopes | None
     model: Any
-
-
-def model_name(model_path: str | None) -> str:
-    """Return what names a model in a namespace: a directory's own name, or the hub id.
-
-    A model that is moved keeps its cache; its weights are part of the identity anyway.
-    """
-    if not model_path:
-        return ""
-    path = Path(model_path).expanduser()
-    return path.resolve().name if path.is_dir() else str(model_path)
 
 
 class Served(TypedDict):

@@ -1,6 +1,5 @@
 """What a generator of mlx-vlm calls: look-up, checkpoints and commit, on a store."""
 
-import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,7 @@ from omlx_cache.integrations.mlx_vlm.manager import ApcManager
 from omlx_cache.integrations.mlx_vlm.rows import row_of
 from omlx_cache.integrations.mlx_vlm.sequences import Sequences
 from omlx_cache.integrations.mlx_vlm.under_way import Asked
-from omlx_cache_storage.keys import as_tokens
+from omlx_cache.integrations.naming import digest_of
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +70,7 @@ class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
         warm, missed, record = self._sequences.warm(tokens, extra_hash, useful)
         self.asked = Asked(record, tokens, extra_hash)
         if self.is_checkpoint:
-            self._looked_up[_digest(tokens)] = (0 if warm is None else warm.tokens, missed)
+            self._looked_up[digest_of(tokens)] = (0 if warm is None else warm.tokens, missed)
             while len(self._looked_up) > PROMPTS:
                 self._looked_up.popitem(last=False)
         self.manager.note(0 if warm is None else warm.tokens)
@@ -94,7 +93,7 @@ class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
         """Return where a prompt's state is kept, never before an image: no such prefix serves."""
         if not self.is_checkpoint:
             return []
-        start, missed = self._looked_up.get(_digest(token_ids), (0, None))
+        start, missed = self._looked_up.get(digest_of(token_ids), (0, None))
         first = apc.media_safe_prefix_min(token_ids, media_token_ids)
         stops = self._sequences.stops(start, len(token_ids), missed)
         return [stop for stop in stops if stop >= first]
@@ -203,10 +202,6 @@ class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
             self.manager.store.counters.skip(reasons.LAYOUT_CHANGED)
             return False
         return self._sequences.store(tokens, row, extra_hash)
-
-
-def _digest(tokens: Sequence[int]) -> bytes:
-    return hashlib.blake2b(as_tokens(list(tokens)).tobytes(), digest_size=16).digest()
 
 
 def _leaves(caches: Sequence[Any]) -> Iterator[Any]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from omlx_cache.integrations.naming import stand_in
 from omlx_cache_storage.keys import Tokens, as_tokens
 
 
@@ -14,7 +15,7 @@ def marked(tokens: Sequence[int], extra_hash: int, nonce: bytes = b"") -> Tokens
 
     So a prompt with an image is apart from its first token on. What comes before an image is of
     no use to another: mlx-vlm restores no prefix that ends before one, and the hash has the tenant
-    in it, who shares nothing. No vocabulary has negative ids. `nonce` makes a hash mean something
+    in it, who shares nothing. `nonce` makes a hash mean something
     in this process only.
     """
     keyed = as_tokens(list(tokens))
@@ -23,8 +24,6 @@ def marked(tokens: Sequence[int], extra_hash: int, nonce: bytes = b"") -> Tokens
     digest = hashlib.sha256(nonce)
     digest.update(extra_hash.to_bytes(16, "little", signed=True))
     digest.update(int(keyed[0]).to_bytes(8, "little", signed=True))
-    # As many of the digest's bits as a negative id has.
-    first = int.from_bytes(digest.digest()[:8], "little") >> 1
     replaced = np.array(keyed)
-    replaced[0] = -first - 1
+    replaced[0] = stand_in(digest.digest())
     return as_tokens(replaced.tolist())

@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
+from omlx_cache.integrations import naming
 from omlx_cache.integrations.mlx_vlm.manager import ApcManager
 from omlx_cache.store import BlockStore
 
@@ -50,8 +50,5 @@ def around(model: Any, language_model: Any) -> Any:
 
 
 def model_name(path: str | None) -> str | None:
-    """Return what names a model for people: a directory's own name, or the hub id."""
-    if not path:
-        return None
-    folder = Path(path).expanduser()
-    return folder.resolve().name if folder.is_dir() else str(path)
+    """Return what names a model for people; None for one that has no path."""
+    return naming.model_name(path) or None

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from mlx_lm.models.cache import make_prompt_cache
-
 from omlx_cache.integrations.mlx_lm.models import LoadedModel
 from omlx_cache.integrations.openai_server.prompt_cache import HandlerPromptCache
 from omlx_cache.integrations.padding import heeds_padding
@@ -24,16 +22,19 @@ def install(target: Any, store: BlockStore, *, model_path: str = "") -> HandlerP
     if isinstance(target, MLXLMHandler):
         cache = _for_handler(target, store)
         own, target.prompt_cache = target.prompt_cache, cache
-        if not _heeds_padding(target.model.model):
+        scheduler = target._batch_scheduler
+        if scheduler is not None:
+            scheduler._prompt_cache = cache
+        if not heeds_padding(target.model.model):
             target._batch_prefill_size = 1
-        if target._batch_scheduler is not None:
-            target._batch_scheduler._prompt_cache = cache
-            _keep_padding_out(target._batch_scheduler)
+            if scheduler is not None:
+                _prefill_one_at_a_time(scheduler)
     elif isinstance(target, BatchScheduler):
         source = LoadedModel(model_path or "model", target._model, max_kv_size=target._max_kv_size)
         cache = HandlerPromptCache(store, source)
         own, target._prompt_cache = target._prompt_cache, cache
-        _keep_padding_out(target)
+        if not heeds_padding(target._model):
+            _prefill_one_at_a_time(target)
     else:
         raise TypeError(
             "install(target, store) takes mlx-openai-server's MLXLMHandler or BatchScheduler, not "
@@ -44,15 +45,10 @@ def install(target: Any, store: BlockStore, *, model_path: str = "") -> HandlerP
     return cache
 
 
-def _keep_padding_out(scheduler: Any) -> None:
-    if not _heeds_padding(scheduler._model):
-        scheduler._prefill_batch_size = 1
-        if scheduler._batch_generator is not None:
-            scheduler._batch_generator.prefill_batch_size = 1
-
-
-def _heeds_padding(model: Any) -> bool:
-    return heeds_padding(model, lambda: make_prompt_cache(model))
+def _prefill_one_at_a_time(scheduler: Any) -> None:
+    scheduler._prefill_batch_size = 1
+    if scheduler._batch_generator is not None:
+        scheduler._batch_generator.prefill_batch_size = 1
 
 
 def _for_handler(handler: Any, store: BlockStore) -> HandlerPromptCache:

@@ -8,12 +8,11 @@ with windows or recurrent state.
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
 from typing import Any
 
 from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.old_batches import row_caches
-from omlx_cache.integrations.rows import row_of
+from omlx_cache.integrations.rows import row_of, segments_of
 from omlx_cache.integrations.vllm_mlx.prefix_cache import TieredPrefixCache
 
 _log = logging.getLogger(__name__)
@@ -70,7 +69,7 @@ class _Rows:
         stops = [self._wanted(before, prompt) for before, prompt in pairs]
         uids: list[int] = self._kind.insert_segments(
             generator,
-            [_split(p, len(b), s) for (b, p), s in zip(pairs, stops, strict=True)],
+            [segments_of([*b, *p], len(b), s) for (b, p), s in zip(pairs, stops, strict=True)],
             caches=[row_caches(generator, one) for one in given],
             all_tokens=held,
             **options,
@@ -132,8 +131,3 @@ class _Rows:
         following = self._followed.pop(uid, None)
         if following is not None:
             following.close()
-
-
-def _split(prompt: list[int], start: int, stops: Sequence[int]) -> list[list[int]]:
-    edges = [0, *(stop - start for stop in stops), len(prompt)]
-    return [prompt[a:b] for a, b in pairwise(edges)]

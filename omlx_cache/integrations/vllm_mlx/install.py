@@ -12,12 +12,12 @@ from mlx_lm.models.cache import make_prompt_cache
 from omlx_cache.codecs import CodecPolicy
 from omlx_cache.integrations.vllm_mlx.batches import follow_rows
 from omlx_cache.integrations.vllm_mlx.prefix_cache import TieredPrefixCache
+from omlx_cache.integrations.vllm_mlx.tally import MB
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.interrupts import uninterrupted
 
 _log = logging.getLogger(__name__)
 
-MB = 1 << 20
 SNAPSHOT = re.compile(r"models--([^/]+)/snapshots/")
 """Where the hub's own cache has a model."""
 

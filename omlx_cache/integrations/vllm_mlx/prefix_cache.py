@@ -8,8 +8,6 @@ from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from mlx_lm.models.cache import make_prompt_cache
-
 from omlx_cache.codecs import CodecPolicy
 from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.models import LoadedModel
@@ -116,8 +114,7 @@ class TieredPrefixCache:
     def heeds_padding(self) -> bool:
         """False for a model whose states take a batch's padding for tokens; computes a few tokens
         when it is asked first, on the thread that runs the model."""
-        model = self._source.model
-        return heeds_padding(model, lambda: make_prompt_cache(model))
+        return heeds_padding(self._source.model)
 
     def held_by(self, cache: Sequence[Any] | None) -> list[int]:
         """Return the tokens that caches from `fetch` hold; [] for any others, which are empty."""

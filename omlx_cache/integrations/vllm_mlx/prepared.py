@@ -4,12 +4,11 @@ import copy
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 
+from omlx_cache.integrations.naming import digest_of
 from omlx_cache.kv.buffers import shared
 
 BESIDES = 16
@@ -60,24 +59,20 @@ class Besides:
         """Keep a copy of some arrays; evaluates them."""
         copies = shared(dict(auxiliary))
         mx.eval([value for value in copies.values() if isinstance(value, mx.array)])
-        self._kept[_digest(tokens)] = copies
+        self._kept[digest_of(tokens)] = copies
         while len(self._kept) > self._most:
             self._kept.popitem(last=False)
 
     def get(self, tokens: Sequence[int]) -> dict[str, Any] | None:
         """Return what was kept beside exactly these tokens."""
-        kept = self._kept.get(_digest(tokens)) if self._kept else None
+        kept = self._kept.get(digest_of(tokens)) if self._kept else None
         if kept is None:
             return None
-        self._kept.move_to_end(_digest(tokens))
+        self._kept.move_to_end(digest_of(tokens))
         return dict(kept)
 
     def forget(self, tokens: Sequence[int]) -> None:
-        self._kept.pop(_digest(tokens), None)
+        self._kept.pop(digest_of(tokens), None)
 
     def clear(self) -> None:
         self._kept.clear()
-
-
-def _digest(tokens: Sequence[int]) -> bytes:
-    return blake2b(np.asarray(tokens, dtype="<i8").tobytes(), digest_size=16).digest()

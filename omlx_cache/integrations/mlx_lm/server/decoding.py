@@ -2,7 +2,7 @@
 
 from mlx_lm.server import ModelProvider
 
-from omlx_cache.integrations.mlx_lm.models import model_name
+from omlx_cache.integrations.naming import model_name
 
 
 class TokenDecoder:

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from omlx_cache.integrations.mlx_lm.models import model_name
 from omlx_cache.integrations.mlx_lm.server.offered import DEFAULT
 from omlx_cache.integrations.mlx_lm.server.refusals import NoSuchModel
+from omlx_cache.integrations.naming import model_name
 
 _SHOWN = 200
 

@@ -15,7 +15,6 @@ import mlx.core as mx
 from mlx_lm.models.cache import LRUPromptCache
 
 from omlx_cache.arrays.mlxio import check_packing
-from omlx_cache.integrations.mlx_lm.models import model_name
 from omlx_cache.integrations.mlx_lm.server.checked import CheckedResponseGenerator
 from omlx_cache.integrations.mlx_lm.server.http import HttpServer, bind
 from omlx_cache.integrations.mlx_lm.server.inventory import inventory
@@ -34,6 +33,7 @@ from omlx_cache.integrations.mlx_lm.server.responses import (
 )
 from omlx_cache.integrations.mlx_lm.server.signals import Signals
 from omlx_cache.integrations.mlx_lm.server.stopping import attended
+from omlx_cache.integrations.naming import model_name
 from omlx_cache.mlx_lm_versions import installed, is_old, set_wired_limit
 from omlx_cache.settings import CacheSettings, ConfigError
 from omlx_cache.store import BlockStore
