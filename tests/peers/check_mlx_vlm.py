@@ -13,6 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from checking import run_checks
 from mlx_vlm import turboquant as theirs
 
 from omlx_cache.codecs import TurboCodec, bitpack, join_parts, slice_parts, turbo_tables
@@ -162,17 +163,8 @@ CHECKS: tuple[Callable[[], None], ...] = (
 
 def main() -> int:
     """Run every check and print one line for each."""
-    print(f"mlx-vlm {importlib.metadata.version('mlx-vlm')}, mlx {mx.__version__}")
-    failed = 0
-    for check in CHECKS:
-        try:
-            check()
-        except AssertionError as error:
-            failed += 1
-            print(f"FAILED {check.__name__}: {error!r}")
-        else:
-            print(f"ok     {check.__name__}")
-    return 1 if failed else 0
+    title = f"mlx-vlm {importlib.metadata.version('mlx-vlm')}, mlx {mx.__version__}"
+    return run_checks(title, CHECKS)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 sys.modules["mlx_lm"] = None  # type: ignore[assignment]
 
 import mlx.core as mx
+from checking import run_checks
 from mlx_vlm import apc
 from vlm.drive import Answer, Asked, Worker
 from vlm.models import build
@@ -276,18 +276,8 @@ CHECKS: tuple[Callable[[], None], ...] = (
 
 def main() -> int:
     """Run every check and print one line for each."""
-    print(f"mlx-vlm {importlib.metadata.version('mlx-vlm')}: its generator, on a store")
-    failed = 0
-    for check in CHECKS:
-        began = time.perf_counter()
-        try:
-            check()
-        except AssertionError as error:
-            failed += 1
-            print(f"FAILED {check.__name__}: {error}")
-        else:
-            print(f"ok     {check.__name__} ({time.perf_counter() - began:.0f} s)")
-    return 1 if failed else 0
+    version = importlib.metadata.version("mlx-vlm")
+    return run_checks(f"mlx-vlm {version}: its generator, on a store", CHECKS)
 
 
 if __name__ == "__main__":

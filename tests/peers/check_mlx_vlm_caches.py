@@ -12,17 +12,17 @@ import sys
 import tempfile
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 sys.modules["mlx_lm"] = None  # type: ignore[assignment]
 
 import mlx.core as mx
 import numpy as np
+from keeping import Nothing, open_store
 from mlx.utils import tree_flatten
 from mlx_vlm.models import cache as theirs
 
-from omlx_cache import BlockStore, CacheSettings, PrefixCache
+from omlx_cache import PrefixCache
 
 HEADS, DIM, BLOCK, TOKENS, WINDOW, RATIO = 2, 32, 16, 150, 40, 4
 KEPT: dict[str, Callable[[], Any]] = {
@@ -48,13 +48,6 @@ REFUSED = {
     "StaticPrefixKVCache": lambda: theirs.StaticPrefixKVCache(256),
 }
 NEITHER = {"CacheMemory", "_BaseCache"}
-
-
-class Nothing:
-    """A model that computes nothing: its state is drawn."""
-
-    def parameters(self) -> dict[str, mx.array]:
-        return {}
 
 
 def drawn(seed: int, *shape: int) -> mx.array:
@@ -105,19 +98,6 @@ def same(left: list[Any], right: list[Any]) -> bool:
     )
 
 
-def open_store(directory: str) -> BlockStore:
-    return BlockStore(
-        CacheSettings(
-            cold_dir=Path(directory),
-            hot_bytes="64MiB",
-            cold_bytes="64MiB",
-            min_free_bytes=0,
-            socket="off",
-            block_size=BLOCK,
-        )
-    )
-
-
 def is_kept(name: str) -> None:
     """Restore hot and from the disk, at the end and where a prefix ends, then go on."""
     tokens = list(range(2 * TOKENS))
@@ -134,7 +114,7 @@ def is_kept(name: str) -> None:
     whole = fed(fresh(), 0, TOKENS)
     with tempfile.TemporaryDirectory() as directory:
         for process in ("hot", "cold"):
-            with open_store(directory) as store:
+            with open_store(directory, BLOCK) as store:
                 cache = PrefixCache(Nothing(), store, make_cache=fresh)
                 if process == "hot":
                     with cache.session(tokens[:TOKENS]) as session:
@@ -154,7 +134,7 @@ def is_kept(name: str) -> None:
 
 def is_refused(name: str) -> None:
     """A miss that names the class; nothing is stored, nothing raised."""
-    with tempfile.TemporaryDirectory() as directory, open_store(directory) as store:
+    with tempfile.TemporaryDirectory() as directory, open_store(directory, BLOCK) as store:
         cache = PrefixCache(Nothing(), store, make_cache=lambda: [REFUSED[name]()])
         with cache.session(list(range(TOKENS))) as session:
             reason = str(session.miss_reason)

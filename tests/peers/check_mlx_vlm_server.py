@@ -6,10 +6,10 @@ command in a process of its own, asked over HTTP, ended and started again. Run b
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,11 +22,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from checking import run_checks
 from mlx_vlm.apc import APCManager
 from mlx_vlm.server.generation import GenerationArguments, ResponseGenerator
 from mlx_vlm.server.runtime import runtime
 from vlm.saved import save
 
+from kit.tinylm import free_port
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.integrations.mlx_vlm import ApcManager, install, launch
 
@@ -140,9 +142,7 @@ def a_response_generator_that_exists_gets_it(folder: Path) -> None:
 @contextmanager
 def served(folder: Path, model: Path) -> Iterator[str]:
     """Run mlx-vlm's own command with the cache in place; ended as a person ends it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(
         [
             *(sys.executable, "-c", SERVE, str(folder / "served-cache")),
@@ -205,20 +205,20 @@ CHECKS: tuple[Callable[[Path], None], ...] = (
 )
 
 
+def in_a_folder(check: Callable[[Path], None]) -> Callable[[], None]:
+    """Return a check that has an empty folder for as long as it runs."""
+
+    @functools.wraps(check)
+    def run() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            check(Path(folder))
+
+    return run
+
+
 def main() -> int:
     """Run every check and print one line for each."""
-    failed = 0
-    for check in CHECKS:
-        began = time.perf_counter()
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                check(Path(folder))
-            except AssertionError as error:
-                failed += 1
-                print(f"FAILED {check.__name__}: {error}")
-            else:
-                print(f"ok     {check.__name__} ({time.perf_counter() - began:.0f} s)")
-    return 1 if failed else 0
+    return run_checks("mlx-vlm's server, on a store", map(in_a_folder, CHECKS))
 
 
 if __name__ == "__main__":

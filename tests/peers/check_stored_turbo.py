@@ -7,23 +7,16 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from keeping import Nothing, open_store
 from mlx_vlm.turboquant import TurboQuantKVCache
 
-from omlx_cache import BlockStore, CacheSettings, PrefixCache
+from omlx_cache import PrefixCache
 
 HEADS, DIM, LAYERS, TOKENS, BLOCK = 2, 80, 3, 300, 64
-
-
-class Nothing:
-    """A model that computes nothing: its KV is drawn."""
-
-    def parameters(self) -> dict[str, mx.array]:
-        return {}
 
 
 def fresh() -> list[Any]:
@@ -48,26 +41,13 @@ def same(left: list[Any], right: list[Any]) -> bool:
     )
 
 
-def open_store(directory: str) -> BlockStore:
-    return BlockStore(
-        CacheSettings(
-            cold_dir=Path(directory),
-            hot_bytes="64MiB",
-            cold_bytes="64MiB",
-            min_free_bytes=0,
-            socket="off",
-            block_size=BLOCK,
-        )
-    )
-
-
 def main() -> int:
     """Commit, then restore hot, from the disk, and at a position inside a page."""
     tokens = list(range(2 * TOKENS))
     live = fresh()
     feed(live, 0, TOKENS)
     with tempfile.TemporaryDirectory() as directory:
-        with open_store(directory) as store:
+        with open_store(directory, BLOCK) as store:
             cache = PrefixCache(Nothing(), store, make_cache=fresh)
             with cache.session(tokens[:TOKENS]) as session:
                 feed(session.prompt_cache, 0, TOKENS)
@@ -78,7 +58,7 @@ def main() -> int:
             assert store.flush()
         dense = 2 * 2 * LAYERS * HEADS * DIM * TOKENS
         assert stored.nbytes < dense / 3, (stored.nbytes, dense)
-        with open_store(directory) as store:
+        with open_store(directory, BLOCK) as store:
             cache = PrefixCache(Nothing(), store, make_cache=fresh)
             with cache.session(tokens[:200]) as session:
                 assert session.cached_tokens == 192, session.miss_reason

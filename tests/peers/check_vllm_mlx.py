@@ -14,7 +14,6 @@ import logging
 import subprocess
 import sys
 import tempfile
-import traceback
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +28,7 @@ from vllm_mlx.scheduler import Scheduler, SchedulerConfig
 from omlx_cache.integrations.vllm_mlx import TieredPrefixCache, install, launch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from checking import run_checks
 from vllm_driving import (
     Answer,
     Scenario,
@@ -364,21 +364,10 @@ def serve(name: str, directory: str, models: str) -> None:
 
 
 def main() -> int:
-    """Run every check and print one line for each."""
+    """Run every check, or those that are named, and print one line for each."""
     versions = (f"{name} {importlib.metadata.version(name)}" for name in ("vllm-mlx", "mlx-lm"))
-    print(f"{', '.join(versions)}, mlx {mx.__version__}")
-    failed = 0
-    for check in CHECKS:
-        if sys.argv[1:] and check.__name__ not in sys.argv[1:]:
-            continue
-        try:
-            check()
-        except Exception:
-            failed += 1
-            print(f"FAILED {check.__name__}:\n{traceback.format_exc()}")
-        else:
-            print(f"ok     {check.__name__}")
-    return 1 if failed else 0
+    named = [check for check in CHECKS if check.__name__ in sys.argv[1:]]
+    return run_checks(f"{', '.join(versions)}, mlx {mx.__version__}", named or CHECKS)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,8 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from kit.tinylm import free_port
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 120.0
@@ -88,9 +89,7 @@ class Server:
         self, name: str, mode: str, python: str, model: Path, disk: Path, log: Path
     ) -> None:
         peer = PEERS[name]
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         extra, variables = peer.modes[mode]
         names = {"model": str(model), "port": str(port), "disk": str(disk)}
         arguments = [part.format(**names) for part in (*peer.arguments, *extra)]

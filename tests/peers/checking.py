@@ -1,0 +1,21 @@
+"""Runs checks in turn, and says of each whether it held."""
+
+import time
+import traceback
+from collections.abc import Callable, Iterable
+
+
+def run_checks(title: str, checks: Iterable[Callable[[], object]]) -> int:
+    """Print a line for each check, with what failed; return 1 if one did, else 0."""
+    print(title)
+    failed = False
+    for check in checks:
+        began = time.perf_counter()
+        try:
+            check()
+        except Exception:
+            failed = True
+            print(f"FAILED {check.__name__}:\n{traceback.format_exc()}")
+        else:
+            print(f"ok     {check.__name__} ({time.perf_counter() - began:.0f} s)")
+    return int(failed)
