@@ -174,20 +174,20 @@ class HotTier:
             self._weigh(held, 1)
             return held.page
 
-    def unpin(self, page: PageId, *, written: Page | None, refused: bool = False) -> None:
-        """Undo one `pin`; `written` is the version of the page that the disk has now, `refused`
-        says that its budget has no room for the page."""
+    def unpin(self, page: PageId, *, written: Page | None, refused_ns: int | None = None) -> None:
+        """Undo one `pin`; `written` is the version of the page that the disk has now, `refused_ns`
+        the stamp at which its budget had no room for the page: one used since is worth more."""
         with self._lock:
             held = self._index.get(page)
             if held is None:
                 return
             self._weigh(held, -1)
             held.pins = max(0, held.pins - 1)
-            held.refused = refused
+            held.refused = refused_ns is not None and self._order.stamp(page) <= refused_ns
             if written is not None and written.meta.held >= held.held:
                 held.dirty = False
             self._weigh(held, 1)
-            if not self.retain and not held.pins and (refused or not held.dirty):
+            if not self.retain and not held.pins and (held.refused or not held.dirty):
                 if held.dirty:
                     self._departures.note([page], "disk")
                 self._drop(page)

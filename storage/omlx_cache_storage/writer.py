@@ -247,20 +247,23 @@ class Writer:
         return "gone"
 
     def _write(self, job: _Job) -> Outcome:
-        page = self._hot.get(job.page)
-        stamp = self._hot.used_ns(job.page)
-        if page is None or stamp is None:
-            return "gone"
-        outcome = self._ask_disk(page, stamp)
-        self._note_losses()
-        # Whoever used the page meanwhile told the hot tier first, and the cold one in vain.
-        used = self._hot.used_ns(job.page)
+        while True:
+            page = self._hot.get(job.page)
+            stamp = self._hot.used_ns(job.page)
+            if page is None or stamp is None:
+                return "gone"
+            outcome = self._ask_disk(page, stamp)
+            self._note_losses()
+            # Whoever used the page meanwhile told the hot tier first, and the cold one in vain.
+            used = self._hot.used_ns(job.page)
+            if outcome != "refused" or used is None or used <= stamp:
+                break
         if used is not None and used != stamp:
             self._cold.touch([job.page], used)
         self._hot.unpin(
             job.page,
             written=page if outcome == "written" else None,
-            refused=outcome == "refused",
+            refused_ns=stamp if outcome == "refused" else None,
         )
         return outcome
 

@@ -46,7 +46,7 @@ def test_own_pages_that_no_disk_takes_give_way_to_one_before_them(story: Story) 
     for number in (1, 3):
         assert _put(tier, story.page(number), dirty=True)
         tier.pin(story.id(number))
-        tier.unpin(story.id(number), written=None, refused=True)
+        tier.unpin(story.id(number), written=None, refused_ns=tier.used_ns(story.id(number)))
     position = story.page(2).meta.position
     assert not tier.reserve(KIB, own).granted
     assert not tier.reserve(KIB, own, position=story.page(4).meta.position).granted
@@ -197,7 +197,8 @@ def test_nothing_is_granted_beyond_the_limit_and_nothing_pinned_or_own_is_lost(
             pins[id_] = pins.get(id_, 0) + 1
         elif what in ("unpin", "write", "refuse") and pins.get(id_):
             pins[id_] -= 1
-            tier.unpin(id_, written=page if what == "write" else None, refused=what == "refuse")
+            refused_ns = tier.used_ns(id_) if what == "refuse" else None
+            tier.unpin(id_, written=page if what == "write" else None, refused_ns=refused_ns)
         elif what == "release":
             tier.release(reserved)
             reserved = 0

@@ -2,13 +2,15 @@
 
 import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from kit.storage import WriterRig, expected_payload, files_in
-from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.cold.tier import DIRECTORY_SLACK_BYTES, ColdTier
+from omlx_cache_storage.page import Page
+from omlx_cache_storage.tier import WriteResult
 
 KIB = 1024
 
@@ -203,6 +205,41 @@ def test_pages_used_while_they_wait_keep_that_recency_on_the_disk(rig: WriterRig
     again = ColdTier(rig.cold.directory, 2**30)
     again.open()
     assert [entry.page for entry in again.entries()] == rig.story.ids(3, 2, 1)
+
+
+@pytest.mark.parametrize("retain", [True, False])
+def test_a_page_used_while_the_disk_refuses_it_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retain: bool
+) -> None:
+    """Its chain was marked as used between the look at its stamp and the disk's answer: the deep
+    end, there already, was worth more for a moment, and the root must not stay away for that."""
+    rig = WriterRig(tmp_path / "cold", 64 * KIB, retain=retain)
+    deep = range(2, 9)
+    rig.put(*deep)
+    assert all(rig.offer(number) for number in deep)
+    assert rig.writer.flush(30)
+    rig.cold.limit_bytes = rig.cold.usage().nbytes + DIRECTORY_SLACK_BYTES
+    rig.put(1)
+    write, chain = rig.cold.write, rig.story.ids(1, *deep)
+
+    def used_meanwhile(page: Page, stamp_ns: int, document: Mapping[str, object]) -> WriteResult:
+        if used.is_set():
+            return write(page, stamp_ns, document)
+        used.set()
+        now = rig.clock.now()
+        for tier in (rig.hot, rig.cold):
+            tier.touch(chain, now)
+        result = write(page, stamp_ns, document)
+        assert result == "refused"
+        return result
+
+    used = threading.Event()
+    monkeypatch.setattr(rig.cold, "write", used_meanwhile)
+    assert rig.offer(1)
+    assert rig.writer.flush(30)
+    assert rig.on_disk(1)
+    assert not rig.on_disk(8)
+    rig.close()
 
 
 def test_a_page_superseded_while_it_waits_leaves_first(rig: WriterRig) -> None:

@@ -25,12 +25,13 @@ class WriterRig:
         queue_bytes: int,
         *,
         takes_up: bool = False,
+        retain: bool = True,
         disk: FaultyDisk | None = None,
     ) -> None:
-        clock = Clock()
+        self.clock = clock = Clock()
         self.story = Story(nbytes=4 * KIB)
         self.disk = disk or FaultyDisk()
-        self.hot = HotTier(256 * KIB, clock=clock)
+        self.hot = HotTier(256 * KIB, clock=clock, retain=retain)
         self.cold = ColdTier(directory, 2**30, fs=self.disk, clock=clock)
         self.cold.open()
         backlog = self.hot.dirty if takes_up else tuple
