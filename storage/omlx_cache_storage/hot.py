@@ -1,14 +1,17 @@
 """The hot tier: pages in memory, under a byte budget."""
 
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
+from omlx_cache_storage.branches import branches
 from omlx_cache_storage.departures import Departures
+from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.hot_page import Grant, Held, HotEntry
 from omlx_cache_storage.index import PageIndex
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.live import LivePages
-from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
+from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
+from omlx_cache_storage.pins import SHARE, Pins
 from omlx_cache_storage.recency import ChainRecency, Clock
 from omlx_cache_storage.stats import HotUsage
 from omlx_cache_storage.victims import Room, choose_victims
@@ -21,7 +24,7 @@ queues at a time: this share of the tier, so that the order is not gone through 
 class HotTier:
     """Holds live pages; `bytes held + bytes reserved <= limit_bytes` at every moment.
 
-    `_lock` guards `_index`, `_order`, `_bytes`, `_reserved`, `_dirty_bytes` (of unwritten
+    `_lock` guards `_index`, `_order`, `_pins`, `_bytes`, `_reserved`, `_dirty_bytes` (of unwritten
     pages), `_queued_bytes` (pinned ones of them), `_allowed` (what may be held for now,
     `limit_bytes` at most), `_peak`, `_evicted`, `_let_go`, `_closed`; any thread may call. No I/O
     here. A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that the
@@ -52,6 +55,7 @@ class HotTier:
         self._lock = threading.Lock()
         self._index: PageIndex[Held] = PageIndex()
         self._order = ChainRecency()
+        self._pins = Pins()
         self._bytes = 0
         self._reserved = 0
         self._allowed = limit_bytes
@@ -138,7 +142,7 @@ class HotTier:
             held = Held(page, dirty, 0 if old is None else old.pins)
             self._index.put(identity, held)
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
-            self._order.add(identity, meta.position, stamp_ns)
+            self._order.add(identity, meta.position, max(stamp_ns, self._hold(meta)))
             self._bytes += meta.nbytes
             self._weigh(held, 1)
             return True
@@ -246,12 +250,16 @@ class HotTier:
             self._order.visit(note)
         return named
 
-    def touch(self, chain: Iterable[PageId], stamp_ns: int | None = None) -> None:
+    def touch(
+        self, chain: Iterable[PageId], stamp_ns: int | None = None, since_ns: int = 0
+    ) -> None:
         """Mark pages as used at a stamp of the clock, now by default: worth a place on the disk
-        again, where that had refused them."""
+        again, where that had refused them. Not those used later than that and than `since_ns`."""
         with self._lock:
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
-            for page in self._order.touch(chain, stamp_ns):
+            order, latest = self._order, max(stamp_ns, since_ns)
+            older = [p for p in self._loose(chain) if p in order and order.stamp(p) <= latest]
+            for page in order.touch(older, stamp_ns):
                 held = self._index.get(page)
                 if held is not None and held.refused:
                     self._weigh(held, -1)
@@ -261,7 +269,29 @@ class HotTier:
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
         """Make pages the first to be evicted, the deepest of them first."""
         with self._lock:
-            self._order.touch(pages, self._clock.superseded() if stamp_ns is None else stamp_ns)
+            stamp_ns = self._clock.superseded() if stamp_ns is None else stamp_ns
+            self._order.touch(self._loose(pages), stamp_ns)
+
+    def hold(self, number: int, pages: Sequence[PageId], until_ns: int) -> Pinned:
+        """Keep pages until a time, those that come later too, as far as the tier's share for that
+        goes: root first."""
+        with self._lock:
+            self._pins.add(number, pages, until_ns, self._clock.now())
+            found = [held.page.meta for held in self._index.get_all(pages) if held is not None]
+            nbytes = count = 0
+            for meta in found:
+                kept_ns = self._hold(meta)
+                if kept_ns:
+                    self._order.touch([meta.id], kept_ns)
+                    count, nbytes = count + 1, nbytes + meta.nbytes
+            return Pinned(len(found), count, nbytes)
+
+    def let_loose(self, number: int) -> None:
+        """End what `hold` began: the pages count as used now."""
+        with self._lock:
+            now = self._clock.now()
+            for page, until_ns in self._pins.remove(number).items():
+                self._order.touch([page], until_ns or now)
 
     def discard(self, pages: Iterable[PageId]) -> int:
         """Forget pages, pinned or not; return how many there were."""
@@ -281,6 +311,17 @@ class HotTier:
     def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
         with self._lock:
             return self._index.tails_of(parents)
+
+    def branches(self, parents: Sequence[BlockKey], own: Collection[BlockKey]) -> set[BlockKey]:
+        """Return those of some boundaries that pages follow whose keys are not among `own`."""
+        with self._lock:
+            entries = self._index.items()
+        return branches(entries, parents, own)
+
+    @property
+    def patience_ns(self) -> int:
+        """For how long after its use a page is not given up for a new one."""
+        return 0
 
     def pages(self) -> set[PageId]:
         """Return what is held, in no order."""
@@ -345,12 +386,29 @@ class HotTier:
             return None, []
         return choose_victims(
             self._order.visit,
-            self._index.get,
+            self._evictable,
             Room(excess, own, position, self.limit_bytes // SPARE_SHARE),
             backed=self._backed,
             must_write=self._must_write,
             give_up_dirty=give_up_dirty,
         )
+
+    def _evictable(self, page: PageId) -> Held | None:
+        """Return a page that may make room for another, None for one that is pinned: as long as the
+        share of pins is one of what memory may hold now."""
+        pins = self._pins
+        if pins and pins.nbytes * SHARE <= self._allowed and pins.holds(page, self._clock.now()):
+            return None
+        return self._index.get(page)
+
+    def _hold(self, meta: PageMeta) -> int:
+        """Return until when a page is pinned, 0 for one that is not."""
+        if not self._pins or not self.retain:
+            return 0
+        return self._pins.hold(meta.id, meta.nbytes, self.limit_bytes, self._clock.now())
+
+    def _loose(self, pages: Iterable[PageId]) -> Iterable[PageId]:
+        return self._pins.loose(pages, self._clock.now()) if self._pins else pages
 
     def _must_write(self, held: Held) -> bool:
         """True for a page that is written before it may leave."""
@@ -384,7 +442,7 @@ class HotTier:
         held = self._index.get(page)
         if held is None or held.pins or held.dirty or not self._backed or self._live is None:
             return
-        if self._live.is_spare(page):
+        if self._live.is_spare(page) and not self._pins.holds(page, self._clock.now()):
             self._let_go += self._drop(page)
 
     def _drop(self, page: PageId) -> bool:
@@ -392,6 +450,7 @@ class HotTier:
         if held is None:
             return False
         self._order.discard(page)
+        self._pins.left(page)
         self._bytes -= held.page.meta.nbytes
         self._weigh(held, -1)
         return True

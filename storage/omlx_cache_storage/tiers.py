@@ -7,10 +7,12 @@ page holds. No MLX.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import count
 
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.flushing import flush, unwritten
+from omlx_cache_storage.hints import Ended, PinnedPages, Priority, use_stamp
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
@@ -25,6 +27,7 @@ from omlx_cache_storage.writer import Documents, Writer
 FLUSH_SECONDS = 30.0
 _PARTS = ("counters", "departures", "live", "_policy", "_clock", "hot", "cold", "_levels", "writer")
 RUN_BYTES = 8 << 20
+_pins = count(1)
 RUN_SHARE = 32
 """Pages are admitted together up to so many bytes, and up to this share of the hot tier."""
 
@@ -263,15 +266,19 @@ class Tiers:
 
     # Use: recency.
 
-    def stamp(self) -> int:
-        """Return a new stamp of the clock: pages of one use share one."""
-        return self._clock.now()
+    def stamp(self, priority: Priority = "normal", ended: Ended | None = None) -> int:
+        """Return a new stamp of the clock: pages of one use share one. What is known of the use
+        moves it (`use_stamp`)."""
+        patience = max(tier.patience_ns for tier in self._levels) if ended else 0
+        return use_stamp(self._clock.now(), priority, ended, patience)
 
-    def arrange(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None:
+    def arrange(
+        self, chain: Sequence[PageId], stamp_ns: int | None = None, since_ns: int = 0
+    ) -> None:
         """Put the pages of a chain at a stamp, now by default: they leave last, the root last of
-        all. That is no use: queued is only what a policy writes at once, and the disk had no room
-        for under its old stamp."""
-        self._mark(chain, stamp_ns, _nothing)
+        all; but those that were used later than that and than `since_ns`. That is no use: queued is
+        only what a policy writes at once, and the disk had no room for under its old stamp."""
+        self._mark(chain, stamp_ns, _nothing, since_ns)
         if self._policy.on_put:
             self._offer_each(chain)
 
@@ -280,11 +287,12 @@ class Tiers:
         chain: Sequence[PageId],
         stamp_ns: int | None = None,
         besides: Callable[[TierView], Iterable[PageId]] = _nothing,
+        since_ns: int = 0,
     ) -> None:
         """Mark the pages of a chain as used again, and with them those that `besides` names, asked
-        for each tier with what that one has. What the write policy wants on the disk by now is
-        queued, the root first."""
-        self._mark(chain, stamp_ns, besides)
+        for each tier with what that one has; but those that were used later than the stamp and than
+        `since_ns`. What the write policy wants on the disk by now is queued, the root first."""
+        self._mark(chain, stamp_ns, besides, since_ns)
         if self._policy.on_touch:
             self._offer_each(chain)
 
@@ -293,10 +301,29 @@ class Tiers:
         chain: Sequence[PageId],
         stamp_ns: int | None,
         besides: Callable[[TierView], Iterable[PageId]],
+        since_ns: int,
     ) -> None:
         stamp = self._clock.now() if stamp_ns is None else stamp_ns
         for level, tier in enumerate(self._levels):
-            tier.touch([*chain, *besides(TierView(self._levels[level:]))], stamp)
+            tier.touch([*chain, *besides(TierView(self._levels[level:]))], stamp, since_ns)
+
+    @uninterrupted
+    def pin(self, pages: Sequence[PageId], seconds: float) -> PinnedPages:
+        """Keep pages, root first, from being evicted for so many seconds, as far as they fit into
+        the share of each tier; those that come later too."""
+        number = next(_pins)
+        until = self._clock.now() + int(seconds * 1e9)
+        return PinnedPages(number, [tier.hold(number, pages, until) for tier in self._levels])
+
+    @uninterrupted
+    def unpin(self, number: int) -> None:
+        """End a pin; any number of times."""
+        for tier in self._levels:
+            tier.let_loose(number)
+
+    def branches(self, parents: Sequence[BlockKey], own: Collection[BlockKey]) -> set[BlockKey]:
+        """Return those of some boundaries that pages follow whose keys are not among `own`."""
+        return set().union(*(tier.branches(parents, own) for tier in self._levels))
 
     @uninterrupted
     def demote(self, pages: Iterable[PageId]) -> None:

@@ -1,6 +1,6 @@
 """What the cold tier knows of its files without touching the disk: index, order and bytes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from omlx_cache_storage.cold.records import StoredPage
@@ -107,19 +107,31 @@ class Contents:
     def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
         return self._index.tails_of(parents)
 
-    def touch(self, chain: Iterable[PageId], stamp_ns: int) -> list[PageId]:
-        """Mark pages as used at a stamp; return those that are here."""
-        return self._order.touch(chain, stamp_ns)
+    def touch(self, chain: Iterable[PageId], stamp_ns: int, since_ns: int = 0) -> list[PageId]:
+        """Mark pages as used at a stamp, but those used later than that and than `since_ns`; return
+        those that are marked."""
+        order, latest = self._order, max(stamp_ns, since_ns)
+        older = [page for page in chain if page in order and order.stamp(page) <= latest]
+        return order.touch(older, stamp_ns)
+
+    def place(self, pages: Iterable[PageId], stamp_ns: int) -> list[PageId]:
+        """Put pages at a stamp, whenever they were used; return those that are here."""
+        return self._order.touch(pages, stamp_ns)
 
     def stamp(self, page: PageId) -> int:
         """Return when a page was used; raises KeyError."""
         return self._order.stamp(page)
 
-    def victims(self, excess: int, candidate: Candidate | None = None) -> Victims:
+    def victims(
+        self,
+        excess: int,
+        candidate: Candidate | None = None,
+        is_pinned: Callable[[PageId], bool] = lambda page: False,
+    ) -> Victims:
         """Choose pages to evict for `excess` bytes, the first in the order first.
 
-        For a candidate only pages that are worth less are chosen, and its own earlier version:
-        a chain's deep end never drives out its root.
+        For a candidate only pages that are worth less are chosen, none that is pinned, and its own
+        earlier version: a chain's deep end never drives out its root.
         """
         pages: list[PageId] = []
         if excess <= 0 or excess > self.nbytes:
@@ -132,7 +144,7 @@ class Contents:
             if stored is None:
                 return True
             if candidate is not None and page != candidate.page:
-                outranked = not self._order.leaves_before(page, *candidate[1:])
+                outranked = not self._order.leaves_before(page, *candidate[1:]) or is_pinned(page)
             if not outranked:
                 pages.append(page)
                 excess -= stored.cost

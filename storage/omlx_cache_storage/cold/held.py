@@ -3,9 +3,10 @@
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from omlx_cache_storage.branches import branches
 from omlx_cache_storage.cold.contents import Contents
 from omlx_cache_storage.cold.deletion import Deleter
 from omlx_cache_storage.cold.disk import FileSystem
@@ -17,6 +18,7 @@ from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, 
 from omlx_cache_storage.format.names import page_path
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo, Tail
+from omlx_cache_storage.pins import Pins
 
 
 class HeldPages:
@@ -24,8 +26,9 @@ class HeldPages:
 
     `tidy` removes shard directories that a deletion may have left empty.
 
-    `_lock` guards `_contents`, `_health`, `_missing`, `_left` (evicted pages that nobody took note
-    of), `_unrecorded`, `_refused_rank` and `_corrupt`; no I/O, sorting or making of paths under it.
+    `_lock` guards `_contents`, `_pins`, `_health`, `_missing`, `_left` (evicted pages that nobody
+    took note of), `_unrecorded`, `_refused_rank` and `_corrupt`; no I/O, sorting or making of paths
+    under it.
     `_naming` keeps a deletion and a publication of one name apart and is taken before `_lock`.
     """
 
@@ -43,6 +46,7 @@ class HeldPages:
         self._deleter = Deleter(fs, tidy, self._naming, self._is_published_again)
         self._lock = threading.Lock()
         self._contents = Contents()
+        self._pins = Pins()
         self._health = Health()
         self._unrecorded: set[PageId] = set()
         self._missing: list[PageId] = []
@@ -174,6 +178,15 @@ class HeldPages:
         with self._lock:
             return self._contents.tails_of(parents)
 
+    def branches(self, parents: Sequence[BlockKey], own: Collection[BlockKey]) -> set[BlockKey]:
+        with self._lock:
+            entries = self._contents.snapshot().stored
+        return branches(entries, parents, own)
+
+    @property
+    def patience_ns(self) -> int:
+        return 0
+
     def entries(self) -> list[ColdEntry]:
         """Return every page, the first to be evicted first."""
         return sorted(self.listing(), key=lambda e: (e.used_ns, -e.stored.position, e.page))
@@ -190,6 +203,7 @@ class HeldPages:
 
     def _pop(self, page: PageId) -> StoredPage | None:
         self._unrecorded.discard(page)
+        self._pins.left(page)
         stored = self._contents.pop(page)
         if stored is not None:
             self._refused_rank = None
