@@ -316,8 +316,8 @@ class Scope:
         prompt_cache: Sequence[Any],
         prompt_length: int = 0,
         along: Iterable[PageId] = (),
-        ended: Ended | None = None,
         since_ns: int = 0,
+        ended: Ended | None = None,
     ) -> CommitResult:
         """Hand a finished sequence's pages to the tiers; copies, and evaluates what it copies.
 
