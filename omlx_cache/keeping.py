@@ -61,9 +61,8 @@ def retire(scope: Scope, chain: KeyChain) -> int:
     parents = {_key(chain, bound): bound for bound in bounds}
     tails = {tail for tail in store.tails_of(list(parents)) if tail.position <= len(chain)}
     ends = sorted({*block_ends(chain, len(chain)), *(tail.position for tail in tails)})
-    own = {chain.key(end) for end in ends}
-    left = store.branches(list(parents), own)
-    kept = max([parents[key] for key in left] + [store.flights.shared(chain)])
+    left = store.branches({*parents, *(chain.key(end) for end in ends)})
+    kept = max([parents.get(key, 0) for key in left] + [store.flights.shared(chain)])
     groups = {*(group.name for group in scope.groups), *(tail.group for tail in tails)}
     store.demote(PageId(chain.key(end), group) for end in ends if end > kept for group in groups)
     return kept

@@ -1,6 +1,6 @@
 """Where other sequences leave a chain, from what an index knows of its pages' parents. Pure."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from omlx_cache_storage.format.names import parent_hint
@@ -16,13 +16,10 @@ class _Follows(Protocol):
 
 
 def branches(
-    entries: Iterable[tuple[PageId, _Follows]],
-    parents: Sequence[BlockKey],
-    own: Collection[BlockKey],
+    entries: Iterable[tuple[PageId, _Follows]], keys: Collection[BlockKey]
 ) -> set[BlockKey]:
-    """Return those of `parents` that a page follows whose key is not among `own`. Looks at every
-    entry."""
-    boundaries = {parent_hint(parent): parent for parent in parents}
+    """Return those of the keys that a page follows which is none of them. Looks at every entry."""
+    boundaries, own = {parent_hint(key): key for key in keys}, set(keys)
     return {
         boundaries[entry.hint]
         for page, entry in entries

@@ -312,11 +312,11 @@ class HotTier:
         with self._lock:
             return self._index.tails_of(parents)
 
-    def branches(self, parents: Sequence[BlockKey], own: Collection[BlockKey]) -> set[BlockKey]:
-        """Return those of some boundaries that pages follow whose keys are not among `own`."""
+    def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
+        """Return those of a chain's keys that a page follows which is none of them."""
         with self._lock:
             entries = self._index.items()
-        return branches(entries, parents, own)
+        return branches(entries, keys)
 
     @property
     def patience_ns(self) -> int:

@@ -71,8 +71,8 @@ class Tier(Protocol):
         """Return the pages that may end inside the blocks after boundaries."""
         ...
 
-    def branches(self, parents: Sequence[BlockKey], own: Collection[BlockKey]) -> set[BlockKey]:
-        """Return those of some boundaries that pages follow whose keys are not among `own`."""
+    def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
+        """Return those of a chain's keys that a page follows which is none of them."""
         ...
 
     @property

@@ -321,9 +321,10 @@ class Tiers:
         for tier in self._levels:
             tier.let_loose(number)
 
-    def branches(self, parents: Sequence[BlockKey], own: Collection[BlockKey]) -> set[BlockKey]:
-        """Return those of some boundaries that pages follow whose keys are not among `own`."""
-        return set().union(*(tier.branches(parents, own) for tier in self._levels))
+    def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
+        """Return those of a chain's keys that a page follows which is none of them: where other
+        sequences leave it."""
+        return set().union(*(tier.branches(keys) for tier in self._levels))
 
     @uninterrupted
     def demote(self, pages: Iterable[PageId]) -> None:

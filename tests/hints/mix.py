@@ -1,4 +1,4 @@
-"""A synthetic mix of agents in tool loops and people who finish turns, in one hot tier of too little
+"""A synthetic mix of agents in tool loops and people who finish turns, in a hot tier of too little
 room, in virtual time. `python -m hints.mix` with `tests` on the path prints what hints gain."""
 
 import hashlib
@@ -108,7 +108,7 @@ class Served(NamedTuple):
 
 
 def replay(requests: Iterator[Asked], room: int, *, hints: bool) -> Served:
-    """Serve requests from a tier that holds `room` blocks, with or without saying how they ended."""
+    """Serve requests from a tier that holds `room` blocks, told how they ended or not."""
     clock = VirtualClock()
     tiers = tiers_of(room, clock)
     totals = {"agent": [0, 0], "person": [0, 0]}

@@ -178,10 +178,10 @@ class HeldPages:
         with self._lock:
             return self._contents.tails_of(parents)
 
-    def branches(self, parents: Sequence[BlockKey], own: Collection[BlockKey]) -> set[BlockKey]:
+    def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
         with self._lock:
             entries = self._contents.snapshot().stored
-        return branches(entries, parents, own)
+        return branches(entries, keys)
 
     @property
     def patience_ns(self) -> int:
