@@ -31,7 +31,13 @@ class PageSink(Protocol):
     def find(self, page: PageId) -> PageInfo | None: ...
     def tails(self, parent: BlockKey) -> set[Tail]: ...
     def admit(
-        self, nbytes: int, own: set[PageId], *, queue: bool = True, position: int | None = None
+        self,
+        nbytes: int,
+        own: set[PageId],
+        *,
+        queue: bool = True,
+        position: int | None = None,
+        priority: Priority = ...,
     ) -> bool: ...
     def admit_run(
         self,
@@ -41,6 +47,7 @@ class PageSink(Protocol):
         *,
         position: int | None = None,
         most: int = ...,
+        priority: Priority = ...,
     ) -> int: ...
     def release(self, nbytes: int) -> None: ...
     def put(self, page: Page, stamp_ns: int | None = None) -> bool: ...
@@ -180,7 +187,9 @@ class Admission:
         wanted, count = len(metas), 0
         while wanted and not count:
             position = metas[wanted - 1].position
-            count = self._store.admit_run(nbytes, wanted, self._own, position=position, most=most)
+            count = self._store.admit_run(
+                nbytes, wanted, self._own, position=position, most=most, priority=self._priority
+            )
             # Of large pages the writer's queue may have room for some.
             wanted = wanted // 2 if most else 0
         if not count:
@@ -240,8 +249,13 @@ class Admission:
         """Make the first of some pages of one size that left memory, and put them there again;
         return how many, 0 without room. Waits for nothing and writes nothing."""
         nbytes, position = metas[0].nbytes, metas[-1].position
-        count = self._store.admit_run(nbytes, len(metas), self._own, position=position)
-        if not count and self._store.admit(nbytes, self._own, queue=False, position=position):
+        priority = self._priority
+        count = self._store.admit_run(
+            nbytes, len(metas), self._own, position=position, priority=priority
+        )
+        if not count and self._store.admit(
+            nbytes, self._own, queue=False, position=position, priority=priority
+        ):
             count = 1
         if count:
             for page in _made(lambda: make(count), count * nbytes, self._store.release):
@@ -259,7 +273,7 @@ class Admission:
             deferred.point()
             # Asked first: what ends between a refusal and the wait is progress too.
             ended = self._store.writes_ended
-            if self._store.admit(nbytes, self._own, position=position):
+            if self._store.admit(nbytes, self._own, position=position, priority=self._priority):
                 return True
             if not self.finishing:
                 return False
@@ -269,7 +283,9 @@ class Admission:
                 if time.monotonic() - began >= left:
                     # A disk that hangs is waited for once, not again for each page.
                     self._deadline = 0.0
-                return self._store.admit(nbytes, self._own, queue=False, position=position)
+                return self._store.admit(
+                    nbytes, self._own, queue=False, position=position, priority=self._priority
+                )
 
     def _take(self, pages: Iterable[PageId]) -> None:
         new = set(pages)

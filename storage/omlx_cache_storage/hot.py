@@ -74,16 +74,18 @@ class HotTier:
         evict: bool = True,
         give_up_dirty: bool = False,
         position: int | None = None,
+        shift_ns: int = 0,
     ) -> Grant:
         """Set bytes aside for a page about to be made, evicting others as needed.
 
         Pages of the same sequence (`own`) leave last, and only those that the disk has, or that
         end behind `position`, where the new page does: they are nothing without it. Without
         `evict` only free room is granted. `give_up_dirty` evicts pages of others that the disk
-        lacks as well, whatever `keep_dirty` says.
+        lacks as well, whatever `keep_dirty` says. The page counts as used `shift_ns` later than
+        now, and pages of others with a later stamp than that stay.
         """
         with self._lock:
-            victims, dirty = self._victims(nbytes, own, evict, give_up_dirty, position)
+            victims, dirty = self._victims(nbytes, own, evict, give_up_dirty, position, shift_ns)
             if victims is None or self._closed:
                 return Grant(False, dirty)
             self._evict(victims)
@@ -376,6 +378,7 @@ class HotTier:
         evict: bool,
         give_up_dirty: bool,
         position: int | None,
+        shift_ns: int,
     ) -> tuple[list[PageId] | None, list[PageId]]:
         """Decide what must leave to make room, None when it cannot be made; and which pages
         stand in the way until they are written."""
@@ -387,10 +390,17 @@ class HotTier:
         return choose_victims(
             self._order.visit,
             self._evictable,
-            Room(excess, own, position, self.limit_bytes // SPARE_SHARE),
+            Room(
+                excess,
+                own,
+                position,
+                self.limit_bytes // SPARE_SHARE,
+                self._clock.now() + shift_ns,
+            ),
             backed=self._backed,
             must_write=self._must_write,
             give_up_dirty=give_up_dirty,
+            stamp_of=self._used_ns,
         )
 
     def _evictable(self, page: PageId) -> Held | None:
@@ -400,6 +410,12 @@ class HotTier:
         if pins and pins.nbytes * SHARE <= self._allowed and pins.holds(page, self._clock.now()):
             return None
         return self._index.get(page)
+
+    def _used_ns(self, page: PageId) -> int:
+        """Return the stamp of a page that may make room; 0 for one that is no longer pinned only
+        because memory is short."""
+        pinned = self._pins and self._pins.holds(page, self._clock.now())
+        return 0 if pinned else self._order.stamp(page)
 
     def _hold(self, meta: PageMeta) -> int:
         """Return until when a page is pinned, 0 for one that is not."""

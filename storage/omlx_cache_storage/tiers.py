@@ -12,7 +12,7 @@ from itertools import count
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.flushing import flush, unwritten
-from omlx_cache_storage.hints import Ended, PinnedPages, Priority, use_stamp
+from omlx_cache_storage.hints import Ended, PinnedPages, Priority, shift_ns, use_stamp
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
@@ -145,12 +145,14 @@ class Tiers:
         evict: bool = True,
         queue: bool = True,
         position: int | None = None,
+        priority: Priority = "normal",
     ) -> bool:
         """Reserve memory for a page about to be made; `put` or `release` must follow. Never waits.
 
         Evicts pages of others, then pages of the same sequence (`own`) that the disk has, or that
         end behind `position`, where the new one does; without
-        `evict` only free room is granted. With `queue` it is False as well when the policy writes
+        `evict` only free room is granted. `priority` says which pages of others are worth less.
+        With `queue` it is False as well when the policy writes
         a page at once and the writer has no room for it. Pages that must be written before they
         can leave are queued, so that another try may succeed.
         """
@@ -159,11 +161,16 @@ class Tiers:
             fits = nbytes <= writer.limit_bytes
             if fits and not self._writes_fail() and not writer.has_room(nbytes):
                 return False
-        granted, dirty = self.hot.reserve(nbytes, own, evict=evict, position=position)
+        shift = shift_ns(priority)
+        granted, dirty = self.hot.reserve(
+            nbytes, own, evict=evict, position=position, shift_ns=shift
+        )
         if granted or writer is None or not evict:
             return granted
         if self._writes_fail():
-            return self.hot.reserve(nbytes, own, give_up_dirty=True, position=position).granted
+            return self.hot.reserve(
+                nbytes, own, give_up_dirty=True, position=position, shift_ns=shift
+            ).granted
         self._offer_each(dirty)
         return False
 
@@ -175,6 +182,7 @@ class Tiers:
         *,
         position: int | None = None,
         most: int = 0,
+        priority: Priority = "normal",
     ) -> int:
         """Reserve memory for pages of one sequence and `nbytes` each, in one step; return for how
         many, `count` at most, and `most` bytes, or `RUN_BYTES`. The deepest ends at `position`.
@@ -191,7 +199,10 @@ class Tiers:
             return 0
         if self._policy.on_put and writer is not None and not writer.has_room(count * nbytes):
             return 0
-        return count if self.hot.reserve(count * nbytes, own, position=position).granted else 0
+        granted = self.hot.reserve(
+            count * nbytes, own, position=position, shift_ns=shift_ns(priority)
+        ).granted
+        return count if granted else 0
 
     def release(self, nbytes: int) -> None:
         """Give back what `admit` or `reserve` granted."""
