@@ -395,7 +395,7 @@ class HotTier:
                 own,
                 position,
                 self.limit_bytes // SPARE_SHARE,
-                self._clock.now() + shift_ns,
+                self._clock.now() + shift_ns - self.patience_ns,
             ),
             backed=self._backed,
             must_write=self._must_write,
