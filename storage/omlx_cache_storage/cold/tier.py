@@ -104,11 +104,11 @@ class ColdTier(HeldPages):
                 _log.warning("no cold tier: %s", error.strerror or error)
             raise
         with self._lock:
-            before, self._contents = self._contents.pages(), contents
+            before, self._contents = self._contents, contents
             self._deleter.forget()
             self._refused_rank = None
-            self._missing += before - contents.pages()
-            self._unrecorded &= contents.pages()
+            self._missing += [page for page in before if page not in contents]
+            self._unrecorded = {page for page in self._unrecorded if page in contents}
             self._health = Health()
             self._note_peak()
 
@@ -322,7 +322,7 @@ class ColdTier(HeldPages):
         with self._lock:
             over = self._used_bytes() - self.limit_bytes
             victims = self._contents.victims(over)
-            evicted = self._evict(victims.pages if victims.enough else self._contents.pages())
+            evicted = self._evict(victims.pages if victims.enough else list(self._contents))
         self._delete(evicted)
 
     def usage(self) -> ColdUsage:
@@ -351,8 +351,6 @@ class ColdTier(HeldPages):
         """Assert that the byte counts, the index and the order agree, when no write is running."""
         self._deleter.check_integrity()
         with self._lock:
-            pages = dict(self._contents.snapshot().stored)
             assert self._reserved == 0
-            assert self._contents.nbytes == sum(stored.cost for stored in pages.values())
-            assert {place.page for place in self._contents.snapshot().places} == set(pages)
+            self._contents.check_integrity()
             assert self._used_bytes() <= self.limit_bytes

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kit.storage import Story
-from omlx_cache_storage import recency
+from omlx_cache_storage import table
 from omlx_cache_storage.cold import held, records
 from omlx_cache_storage.cold.records import StoredPage
 from omlx_cache_storage.cold.tier import ColdTier
@@ -64,7 +64,7 @@ def test_info_is_answered_while_the_entries_of_many_pages_are_sorted(
         return first
 
     monkeypatch.setattr(held, "sorted", watched(sorted), raising=False)
-    monkeypatch.setattr(recency, "sorted", watched(sorted), raising=False)
+    monkeypatch.setattr(table, "sorted", watched(sorted), raising=False)
     monkeypatch.setattr(held, "page_path", watched(page_path))
     monkeypatch.setattr(records, "page_path", watched(page_path))
     found = crowded.entries()
@@ -80,7 +80,7 @@ def test_a_listing_makes_no_path_and_sorts_nothing(
     def never(*_: object, **__: object) -> Any:
         raise AssertionError("not needed")
 
-    for module in (held, recency):
+    for module in (held, table):
         monkeypatch.setattr(module, "sorted", never, raising=False)
     for module in (held, records):
         monkeypatch.setattr(module, "page_path", never)

@@ -1,0 +1,73 @@
+"""Stamps that a restart finds, put right: no page is older than those behind it.
+
+A process that was killed had not recorded that a chain was used again: its new deep end would
+outlive its root.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from omlx_cache_storage.cold.records import StoredPage
+from omlx_cache_storage.format.names import PARENT_HINT_BYTES
+from omlx_cache_storage.page import PAGED, PageId
+from omlx_cache_storage.recency import SUPERSEDED_NS
+
+
+def rooted(files: Iterable[tuple[StoredPage, int]]) -> list[tuple[StoredPage, int]]:
+    """Return the files with their stamps, no page's earlier than those of the pages behind it."""
+    found = list(files)
+    names = [stored.name for stored, _ in found]
+    stamps = rooted_stamps(
+        [name.id for name in names],
+        np.array([_number(name.parent_hint) for name in names], np.uint64),
+        np.array([name.position for name in names], np.int64),
+        np.array([stamp_ns for _, stamp_ns in found], np.int64),
+    )
+    return [(stored, stamp) for (stored, _), stamp in zip(found, stamps.tolist(), strict=True)]
+
+
+def rooted_stamps(
+    pages: Sequence[PageId],
+    hints: npt.NDArray[np.uint64],
+    positions: npt.NDArray[np.int64],
+    stamps: npt.NDArray[np.int64],
+) -> npt.NDArray[np.int64]:
+    """Return the stamps of pages, none earlier than those of the pages behind; `hints` are the
+    numbers of what names the page before each."""
+    if not pages:
+        return stamps
+    own = np.fromiter((_number(key) for key, _ in pages), np.uint64, len(pages))
+    # Nothing lies behind a page that is of use by itself.
+    paged = np.fromiter((group == PAGED for _, group in pages), np.bool_, len(pages))
+    known, which = np.unique(hints, return_inverse=True)
+    latest = np.zeros(len(known), np.int64)
+    np.maximum.at(latest, which, stamps)
+    at = np.minimum(np.searchsorted(known, own), len(known) - 1)
+    late = paged & (known[at] == own) & (stamps > SUPERSEDED_NS) & (stamps < latest[at])
+    return _raised(own, paged, hints, positions, stamps) if late.any() else stamps
+
+
+def _raised(
+    own: npt.NDArray[np.uint64],
+    paged: npt.NDArray[np.bool_],
+    hints: npt.NDArray[np.uint64],
+    positions: npt.NDArray[np.int64],
+    stamps: npt.NDArray[np.int64],
+) -> npt.NDArray[np.int64]:
+    """Go from the deep ends to the roots: what one page gets, the one before it gets from it."""
+    raised = stamps.copy()
+    behind: dict[int, int] = {}
+    deepest = np.argsort(-positions, kind="stable")
+    columns = (column[deepest].tolist() for column in (own, paged, hints, stamps))
+    for row, key, is_paged, hint, stamp in zip(deepest.tolist(), *columns, strict=True):
+        if is_paged and stamp > SUPERSEDED_NS and (latest := behind.get(key, 0)) > stamp:
+            stamp = raised[row] = latest
+        if stamp > behind.get(hint, 0):
+            behind[hint] = stamp
+    return raised
+
+
+def _number(key: bytes) -> int:
+    return int.from_bytes(key[:PARENT_HINT_BYTES], "big")
