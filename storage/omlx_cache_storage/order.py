@@ -1,9 +1,9 @@
 """The eviction order over rows of a table: least recently used, of equal stamps the deepest first.
 
 Pages of one use share one stamp, so what is ordered is mostly stamps: a heap of those that were
-given lately, each with its rows, in front of all other rows in one sorted array. What a page has
-left stays where it is until it comes up, or until such places outnumber a quarter of the others;
-then everything is merged into the array, in one pass. No object is kept for a page.
+given lately, each with its rows, beside all other rows in one sorted array. A place that a page has
+left stays until it comes up, or until the changes are as many as a quarter of the pages; then
+everything is merged into the array, in one pass. No object is kept for a page.
 """
 
 import heapq
@@ -21,6 +21,8 @@ FURTHEST = 1 << 62
 """Stamps of files may be anything; further from the epoch than this they are cut."""
 FEW = 256
 """Places left behind that are not worth a merge."""
+MANY = 1 << 16
+"""Places left behind that are worth one always: a merge sorts as many, which nobody notices."""
 MANY_TIES = 256
 """Stamps on both sides of a merge from which on sorting everything is quicker."""
 CHUNK = 16
@@ -174,8 +176,8 @@ class EvictionOrder:
         self._loose += len(rows)
 
     def _merge_if_loose(self) -> None:
-        """Settle every row when a quarter of the places, or more, may be left ones."""
-        if self._loose > self._live // 4 + FEW:
+        """Settle every row when enough has changed."""
+        if self._loose > min(self._live // 4 + FEW, MANY):
             self._merge()
 
     def _merge(self) -> None:

@@ -171,24 +171,23 @@ class PageTable:
 
     def fill(
         self,
-        pages: Iterable[PageId],
+        rows: dict[str, dict[BlockKey, int]],
+        keys: Sequence[BlockKey],
         hints: npt.NDArray[np.uint64],
         tails: npt.NDArray[np.bool_],
         positions: npt.NDArray[np.int64],
         stamps: npt.NDArray[np.int64],
     ) -> None:
-        """Take different pages at once into the first rows of an empty table."""
-        count = len(stamps)
+        """Take pages at once into an empty table, each with its row; `rows`, by group and key,
+        belongs to the table from then on."""
+        count = len(keys)
         self._grow(count)
         self._used = count
-        for row, (key, group) in enumerate(pages):
-            rows = self._rows.get(group)
-            if rows is None:
-                rows = self._rows[group] = {}
-            rows[key] = row
-            self._keys[row] = key
-        for group, rows in self._rows.items():
-            self._group[np.fromiter(rows.values(), np.intp, len(rows))] = self._number(group)
+        self._rows = rows
+        self._keys[:count] = keys
+        for group, numbers in rows.items():
+            at = np.fromiter(numbers.values(), np.intp, len(numbers))
+            self._group[at] = self._number(group)
         self._hint[:count] = hints
         self._tail[:count] = tails
         for row in np.flatnonzero(tails).tolist():

@@ -137,7 +137,9 @@ def test_a_filled_table_goes_on_like_one_that_grew(
     pages = [_page(number) for number in range(len(files))]
     tails = np.array([number % 5 == 0 for number in range(len(files))], np.bool_)
     hints = np.arange(len(files), dtype=np.uint64)
-    filled.fill(pages, hints, tails, positions, stamps)
+    keys = [page.key for page in pages]
+    rows = {"paged": {key: row for row, key in enumerate(keys)}}
+    filled.fill(rows, keys, hints, tails, positions, stamps)
     for row, (page, (position, stamp)) in enumerate(zip(pages, files, strict=True)):
         grown.add(page, position, row.to_bytes(8, "big"), bool(tails[row]), stamp)
     for step, number in enumerate(touched):

@@ -1,19 +1,18 @@
 """What the cold tier knows of its files without touching the disk: index, order and bytes."""
 
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from omlx_cache_storage.cold.filling import Files
 from omlx_cache_storage.cold.records import ENTRY_BYTES, StoredPage
 from omlx_cache_storage.cold.rooted import rooted_stamps
 from omlx_cache_storage.format.names import PageName
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.order import cut
-from omlx_cache_storage.page import PageId, PageInfo, Tail
+from omlx_cache_storage.page import PAGED, PageId, PageInfo, Tail
 from omlx_cache_storage.table import PageTable, TableCopy
 
 
@@ -88,30 +87,32 @@ class Contents:
     def undecodable(self) -> int:
         return len(self._undecodable)
 
-    def fill(self, files: Iterable[tuple[StoredPage, int]]) -> None:
-        """Take files of different pages at once, each with its stamp, into empty contents.
+    def fill(self, files: Files) -> None:
+        """Take many files at once into empty contents; `files` belongs to them from then on.
 
         No page gets an earlier stamp than the pages behind it have.
         """
-        pages: list[PageId] = []
-        hints, namespaces, tails = array("Q"), array("I"), array("B")
-        positions, held, nbytes, stamps = array("q"), array("q"), array("q"), array("q")
-        for (namespace, name, size), stamp_ns in files:
-            pages.append(name[0])
-            hints.append(int.from_bytes(name[1], "big"))
-            positions.append(name[2])
-            held.append(name[3])
-            tails.append(name[4])
-            namespaces.append(self._number(namespace))
-            nbytes.append(size)
-            stamps.append(cut(stamp_ns))
-        count = len(pages)
-        rooted = rooted_stamps(pages, _numbers(hints), _numbers(positions), _numbers(stamps))
-        self._table.fill(pages, _numbers(hints), _numbers(tails), _numbers(positions), rooted)
-        self._held[:count] = held
-        self._nbytes[:count] = nbytes
-        self._namespace[:count] = namespaces
-        self.nbytes = sum(nbytes) + ENTRY_BYTES * count
+        count = len(files)
+        self._table.fill(
+            files.numbers,
+            files.keys,
+            files.hints,
+            files.tails,
+            files.positions,
+            rooted_stamps(
+                files.keys,
+                files.numbers.get(PAGED, {}),
+                files.hints,
+                files.positions,
+                files.stamps,
+            ),
+        )
+        self._held[:count] = files.held
+        self._nbytes[:count] = files.nbytes
+        self._namespace[:count] = files.namespace
+        self._numbers = files.namespaces
+        self._namespaces = list(files.namespaces)
+        self.nbytes = int(files.nbytes.sum()) + ENTRY_BYTES * count
 
     def add(self, stored: StoredPage, stamp_ns: int) -> None:
         """Take a page that is not here."""
@@ -232,7 +233,3 @@ class Contents:
             number = self._numbers[namespace] = len(self._namespaces)
             self._namespaces.append(namespace)
         return number
-
-
-def _numbers(values: "array[int]") -> npt.NDArray[Any]:
-    return np.frombuffer(values, values.typecode)

@@ -4,14 +4,16 @@ A process that was killed had not recorded that a chain was used again: its new 
 outlive its root.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from omlx_cache_storage.cold.records import StoredPage
 from omlx_cache_storage.format.names import PARENT_HINT_BYTES
-from omlx_cache_storage.page import PAGED, PageId
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.order import cut
+from omlx_cache_storage.page import PAGED
 from omlx_cache_storage.recency import SUPERSEDED_NS
 
 
@@ -20,27 +22,29 @@ def rooted(files: Iterable[tuple[StoredPage, int]]) -> list[tuple[StoredPage, in
     found = list(files)
     names = [stored.name for stored, _ in found]
     stamps = rooted_stamps(
-        [name.id for name in names],
+        [name.id.key for name in names],
+        {name.id.key: number for number, name in enumerate(names) if name.id.group == PAGED},
         np.array([_number(name.parent_hint) for name in names], np.uint64),
         np.array([name.position for name in names], np.int64),
-        np.array([stamp_ns for _, stamp_ns in found], np.int64),
+        np.array([cut(stamp_ns) for _, stamp_ns in found], np.int64),
     )
     return [(stored, stamp) for (stored, _), stamp in zip(found, stamps.tolist(), strict=True)]
 
 
 def rooted_stamps(
-    pages: Sequence[PageId],
+    keys: Sequence[BlockKey],
+    paged_pages: Mapping[BlockKey, int],
     hints: npt.NDArray[np.uint64],
     positions: npt.NDArray[np.int64],
     stamps: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
-    """Return the stamps of pages, none earlier than those of the pages behind; `hints` are the
-    numbers of what names the page before each."""
-    if not pages:
+    """Return the stamps of pages, none earlier than those of the pages behind; `paged_pages` has
+    the places of those that are of use to others, `hints` what names the page before each."""
+    if not paged_pages:
         return stamps
-    own = np.fromiter((_number(key) for key, _ in pages), np.uint64, len(pages))
-    # Nothing lies behind a page that is of use by itself.
-    paged = np.fromiter((group == PAGED for _, group in pages), np.bool_, len(pages))
+    own = np.fromiter(map(_number, keys), np.uint64, len(keys))
+    paged = np.zeros(len(keys), np.bool_)
+    paged[np.fromiter(paged_pages.values(), np.intp, len(paged_pages))] = True
     known, which = np.unique(hints, return_inverse=True)
     latest = np.zeros(len(known), np.int64)
     np.maximum.at(latest, which, stamps)

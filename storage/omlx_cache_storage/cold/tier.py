@@ -8,16 +8,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from omlx_cache_storage.cold.catalog import Found
 from omlx_cache_storage.cold.collector import uncollected
 from omlx_cache_storage.cold.contents import Candidate, Contents, Victims
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
+from omlx_cache_storage.cold.filling import Files
 from omlx_cache_storage.cold.health import NO_ROOM, Health
 from omlx_cache_storage.cold.held import HeldPages
 from omlx_cache_storage.cold.records import StoredPage
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.format.header import encode_header, payload_checksum
-from omlx_cache_storage.format.names import name_of, page_path
+from omlx_cache_storage.format.names import PageName, name_of, page_path
 from omlx_cache_storage.page import Page, PageId
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import ColdUsage
@@ -115,14 +117,16 @@ class ColdTier(HeldPages):
     @uncollected()
     def _read_directory(self) -> Contents:
         """Return what is in the directory, made if need be; raises OSError."""
-        files = self._files.inventory()
-        now = time.time_ns()
+        files, now = Files(), time.time_ns()
+
+        def take(found: Found, name: PageName) -> str | None:
+            stored = StoredPage(found.namespace, name, found.nbytes)
+            useless = files.take(stored, min(found.mtime_ns, now))
+            return None if useless is None else self._path(useless)
+
+        self._files.inventory(take)
         contents = Contents()
-        contents.fill(
-            (StoredPage(f.namespace, f.name, f.nbytes), min(f.mtime_ns, now))
-            for f in files
-            if f.name
-        )
+        contents.fill(files)
         return contents
 
     def _used_bytes(self) -> int:

@@ -10,6 +10,7 @@ import pytest
 from kit.storage import Story
 from omlx_cache_storage import table
 from omlx_cache_storage.cold import held, records
+from omlx_cache_storage.cold.filling import Files
 from omlx_cache_storage.cold.records import StoredPage
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import PageName, page_path
@@ -26,15 +27,17 @@ def crowded(tmp_path: Path) -> ColdTier:
     cold = ColdTier(tmp_path, 2**40)
     cold.open()
     cold._contents.fill(
-        (
-            StoredPage(
-                story.namespace,
-                PageName(_page(n), b"\xff" * 8, n + 1, 1, False),
-                16384,
-            ),
-            10**18 + n % 7,
+        Files.of(
+            (
+                StoredPage(
+                    story.namespace,
+                    PageName(_page(n), b"\xff" * 8, n + 1, 1, False),
+                    16384,
+                ),
+                10**18 + n % 7,
+            )
+            for n in range(PAGES)
         )
-        for n in range(PAGES)
     )
     return cold
 
