@@ -172,7 +172,6 @@ class PageTable:
     def fill(
         self,
         rows: dict[str, dict[BlockKey, int]],
-        keys: Sequence[BlockKey],
         hints: npt.NDArray[np.uint64],
         tails: npt.NDArray[np.bool_],
         positions: npt.NDArray[np.int64],
@@ -180,14 +179,15 @@ class PageTable:
     ) -> None:
         """Take pages at once into an empty table, each with its row; `rows`, by group and key,
         belongs to the table from then on."""
-        count = len(keys)
+        count = len(stamps)
         self._grow(count)
         self._used = count
         self._rows = rows
-        self._keys[:count] = keys
         for group, numbers in rows.items():
             at = np.fromiter(numbers.values(), np.intp, len(numbers))
             self._group[at] = self._number(group)
+            for key, row in numbers.items():
+                self._keys[row] = key
         self._hint[:count] = hints
         self._tail[:count] = tails
         for row in np.flatnonzero(tails).tolist():

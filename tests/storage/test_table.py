@@ -139,7 +139,7 @@ def test_a_filled_table_goes_on_like_one_that_grew(
     hints = np.arange(len(files), dtype=np.uint64)
     keys = [page.key for page in pages]
     rows = {"paged": {key: row for row, key in enumerate(keys)}}
-    filled.fill(rows, keys, hints, tails, positions, stamps)
+    filled.fill(rows, hints, tails, positions, stamps)
     for row, (page, (position, stamp)) in enumerate(zip(pages, files, strict=True)):
         grown.add(page, position, row.to_bytes(8, "big"), bool(tails[row]), stamp)
     for step, number in enumerate(touched):

@@ -95,17 +95,10 @@ class Contents:
         count = len(files)
         self._table.fill(
             files.numbers,
-            files.keys,
             files.hints,
             files.tails,
             files.positions,
-            rooted_stamps(
-                files.keys,
-                files.numbers.get(PAGED, {}),
-                files.hints,
-                files.positions,
-                files.stamps,
-            ),
+            rooted_stamps(files.numbers.get(PAGED, {}), files.hints, files.positions, files.stamps),
         )
         self._held[:count] = files.held
         self._nbytes[:count] = files.nbytes

@@ -1,8 +1,7 @@
-"""Page files on their way into an index: columns, with no object for a file but its key."""
+"""Page files on their way into an index: rows of numbers, with no object for a file but its key."""
 
 from array import array
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,29 +12,31 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.order import cut
 from omlx_cache_storage.page import PageId
 
+Integers = npt.NDArray[np.int64]
+_HINT, _POSITION, _HELD, _NBYTES, _STAMP, _TAIL, _NAMESPACE = range(7)
+_WIDTH = 7
+
 
 class Files:
     """Takes files one by one; of two of one page it keeps the one that holds more, and of equal
-    ones the later one. A file's number is its place in every column."""
+    ones the later one. `numbers` has each file's row, by group and key."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, dict[BlockKey, int]] = {}
-        self.keys: list[BlockKey] = []
         self.namespaces: dict[BlockKey, int] = {}
-        self._hints = array("Q")
-        self._tails = array("B")
-        self._namespace = array("I")
-        self._columns = tuple(array("q") for _ in range(4))
+        # One buffer, and of plain numbers: freed, its memory goes back to the system.
+        self._rows = array("q")
 
     @classmethod
     def of(cls, files: Iterable[tuple[StoredPage, int]]) -> "Files":
+        """Take files with their stamps."""
         taken = cls()
         for stored, stamp_ns in files:
             taken.take(stored, stamp_ns)
         return taken
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self._rows) // _WIDTH
 
     def take(self, stored: StoredPage, stamp_ns: int) -> StoredPage | None:
         """Take a file; return the one that is of no use because of another, None without one."""
@@ -43,63 +44,57 @@ class Files:
         numbers = self.numbers.get(group)
         if numbers is None:
             numbers = self.numbers[group] = {}
-        count = len(self.keys)
+        count = len(self)
         number = numbers.setdefault(key, count)
-        values = position, held, nbytes, cut(stamp_ns)
         known = self.namespaces.setdefault(namespace, len(self.namespaces))
+        sign = int.from_bytes(hint, "big", signed=True)
+        row = (sign, position, held, nbytes, cut(stamp_ns), tail, known)
         if number == count:
-            self.keys.append(key)
-            self._hints.append(int.from_bytes(hint, "big"))
-            self._tails.append(tail)
-            self._namespace.append(known)
-            for column, value in zip(self._columns, values, strict=True):
-                column.append(value)
+            self._rows.extend(row)
             return None
-        _, old_held, _, old_stamp = (column[number] for column in self._columns)
-        if (held, values[-1]) <= (old_held, old_stamp):
+        at = slice(number * _WIDTH, (number + 1) * _WIDTH)
+        old = self._rows[at]
+        if (held, row[_STAMP]) <= (old[_HELD], old[_STAMP]):
             return stored
-        other = self._stored(number, PageId(key, group))
-        self._hints[number] = int.from_bytes(hint, "big")
-        self._tails[number] = tail
-        self._namespace[number] = known
-        for column, value in zip(self._columns, values, strict=True):
-            column[number] = value
-        return other
+        self._rows[at] = array("q", row)
+        return self._stored(PageId(key, group), old)
 
     @property
     def hints(self) -> npt.NDArray[np.uint64]:
-        return _numbers(self._hints)
+        return self._column(_HINT).view(np.uint64)
+
+    @property
+    def positions(self) -> Integers:
+        return self._column(_POSITION)
+
+    @property
+    def held(self) -> Integers:
+        return self._column(_HELD)
+
+    @property
+    def nbytes(self) -> Integers:
+        return self._column(_NBYTES)
+
+    @property
+    def stamps(self) -> Integers:
+        return self._column(_STAMP)
 
     @property
     def tails(self) -> npt.NDArray[np.bool_]:
-        return _numbers(self._tails).astype(np.bool_)
+        return self._column(_TAIL).astype(np.bool_)
 
     @property
-    def namespace(self) -> npt.NDArray[np.uint32]:
-        return _numbers(self._namespace)
+    def namespace(self) -> Integers:
+        return self._column(_NAMESPACE)
 
-    @property
-    def positions(self) -> npt.NDArray[np.int64]:
-        return _numbers(self._columns[0])
+    def _column(self, number: int) -> Integers:
+        """Return a view of a column."""
+        if not self._rows:
+            return np.empty(0, np.int64)
+        column: Integers = np.frombuffer(self._rows, np.int64).reshape(-1, _WIDTH)[:, number]
+        return column
 
-    @property
-    def held(self) -> npt.NDArray[np.int64]:
-        return _numbers(self._columns[1])
-
-    @property
-    def nbytes(self) -> npt.NDArray[np.int64]:
-        return _numbers(self._columns[2])
-
-    @property
-    def stamps(self) -> npt.NDArray[np.int64]:
-        return _numbers(self._columns[3])
-
-    def _stored(self, number: int, page: PageId) -> StoredPage:
-        hint = self._hints[number].to_bytes(PARENT_HINT_BYTES, "big")
-        position, held, nbytes, _ = (column[number] for column in self._columns)
-        name = PageName(page, hint, position, held, bool(self._tails[number]))
-        return StoredPage([*self.namespaces][self._namespace[number]], name, nbytes)
-
-
-def _numbers(values: "array[int]") -> npt.NDArray[Any]:
-    return np.frombuffer(values, values.typecode) if values else np.empty(0, values.typecode)
+    def _stored(self, page: PageId, row: "array[int]") -> StoredPage:
+        hint = row[_HINT].to_bytes(PARENT_HINT_BYTES, "big", signed=True)
+        name = PageName(page, hint, row[_POSITION], row[_HELD], bool(row[_TAIL]))
+        return StoredPage([*self.namespaces][row[_NAMESPACE]], name, row[_NBYTES])

@@ -4,7 +4,7 @@ A process that was killed had not recorded that a chain was used again: its new 
 outlive its root.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,6 @@ def rooted(files: Iterable[tuple[StoredPage, int]]) -> list[tuple[StoredPage, in
     found = list(files)
     names = [stored.name for stored, _ in found]
     stamps = rooted_stamps(
-        [name.id.key for name in names],
         {name.id.key: number for number, name in enumerate(names) if name.id.group == PAGED},
         np.array([_number(name.parent_hint) for name in names], np.uint64),
         np.array([name.position for name in names], np.int64),
@@ -32,30 +31,34 @@ def rooted(files: Iterable[tuple[StoredPage, int]]) -> list[tuple[StoredPage, in
 
 
 def rooted_stamps(
-    keys: Sequence[BlockKey],
-    paged_pages: Mapping[BlockKey, int],
+    paged: Mapping[BlockKey, int],
     hints: npt.NDArray[np.uint64],
     positions: npt.NDArray[np.int64],
     stamps: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
-    """Return the stamps of pages, none earlier than those of the pages behind; `paged_pages` has
-    the places of those that are of use to others, `hints` what names the page before each."""
-    if not paged_pages:
+    """Return the stamps of pages, none earlier than those of the pages behind.
+
+    `hints` says what names the page before each, `paged` where those lie: nothing is behind a page
+    that is of use by itself.
+    """
+    if not paged:
         return stamps
-    own = np.fromiter(map(_number, keys), np.uint64, len(keys))
-    paged = np.zeros(len(keys), np.bool_)
-    paged[np.fromiter(paged_pages.values(), np.intp, len(paged_pages))] = True
-    known, which = np.unique(hints, return_inverse=True)
+    own = np.fromiter(map(_number, paged), np.uint64, len(paged))
+    at = np.fromiter(paged.values(), np.intp, len(paged))
+    known = np.unique(hints)
     latest = np.zeros(len(known), np.int64)
-    np.maximum.at(latest, which, stamps)
-    at = np.minimum(np.searchsorted(known, own), len(known) - 1)
-    late = paged & (known[at] == own) & (stamps > SUPERSEDED_NS) & (stamps < latest[at])
-    return _raised(own, paged, hints, positions, stamps) if late.any() else stamps
+    np.maximum.at(latest, np.searchsorted(known, hints), stamps)
+    behind = np.minimum(np.searchsorted(known, own), len(known) - 1)
+    mine = stamps[at]
+    late = (mine > SUPERSEDED_NS) & (mine < latest[behind]) & (known[behind] == own)
+    if not late.any():
+        return stamps
+    keys = dict(zip(at.tolist(), own.tolist(), strict=True))
+    return _raised(keys, hints, positions, stamps)
 
 
 def _raised(
-    own: npt.NDArray[np.uint64],
-    paged: npt.NDArray[np.bool_],
+    keys: Mapping[int, int],
     hints: npt.NDArray[np.uint64],
     positions: npt.NDArray[np.int64],
     stamps: npt.NDArray[np.int64],
@@ -64,9 +67,10 @@ def _raised(
     raised = stamps.copy()
     behind: dict[int, int] = {}
     deepest = np.argsort(-positions, kind="stable")
-    columns = (column[deepest].tolist() for column in (own, paged, hints, stamps))
-    for row, key, is_paged, hint, stamp in zip(deepest.tolist(), *columns, strict=True):
-        if is_paged and stamp > SUPERSEDED_NS and (latest := behind.get(key, 0)) > stamp:
+    columns = hints[deepest].tolist(), stamps[deepest].tolist()
+    for row, hint, stamp in zip(deepest.tolist(), *columns, strict=True):
+        latest = behind.get(keys[row], 0) if row in keys else 0
+        if stamp > SUPERSEDED_NS and latest > stamp:
             stamp = raised[row] = latest
         if stamp > behind.get(hint, 0):
             behind[hint] = stamp
