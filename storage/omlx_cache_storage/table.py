@@ -4,7 +4,6 @@ A page is a row: its key is an entry of a dictionary, everything else a number i
 so that a million pages are no million objects for the garbage collector to go through.
 """
 
-import contextlib
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from operator import itemgetter
@@ -25,7 +24,8 @@ _key, _group = itemgetter(0), itemgetter(1)
 
 
 class Touched(NamedTuple):
-    """Pages that got a stamp, and the stamps that they had."""
+    """Pages that got a stamp, as often as they were named, and the stamps that they had, each page's
+    once."""
 
     pages: list[PageId]
     before: npt.NDArray[np.int64]
@@ -110,13 +110,13 @@ class PageTable:
         return [None] * len(pages) if rows is None else list(map(rows.get, map(_key, pages)))
 
     def page(self, row: int) -> PageId:
-        return PageId(self._keys[row], self._groups[self._group[row]])
+        return PageId(self._keys[row], self._groups[self._group.item(row)])
 
     def all_rows(self) -> list[int]:
         return [row for rows in self._rows.values() for row in rows.values()]
 
     def position(self, row: int) -> int:
-        return int(self._order.positions[row])
+        return self._order.positions.item(row)
 
     def positions(self, rows: npt.NDArray[np.intp]) -> list[int]:
         positions: list[int] = self._order.positions[rows].tolist()
@@ -124,10 +124,11 @@ class PageTable:
 
     def hint(self, row: int) -> bytes:
         """Return the first bytes of the key of the page before."""
-        return _hint_bytes(int(self._hint[row]))
+        return _hint_bytes(self._hint.item(row))
 
     def tail(self, row: int) -> bool:
-        return bool(self._tail[row])
+        tail: bool = self._tail.item(row)
+        return tail
 
     def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
         """Return the tails that may follow boundaries: hints, to be checked by key."""
@@ -135,7 +136,7 @@ class PageTable:
         for hint in self._tails.keys() & map(_hint_of, parents) if self._tails else ():
             found = self._tails[hint]
             for row in found if isinstance(found, set) else (found,):
-                tails.add(Tail(self.position(row), self._groups[self._group[row]]))
+                tails.add(Tail(self.position(row), self._groups[self._group.item(row)]))
         return tails
 
     def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
@@ -145,7 +146,7 @@ class PageTable:
         rows = np.flatnonzero(np.isin(self._hint[: self._used], np.array([*hints], np.uint64)))
         chain = set(keys)
         return {
-            hints[int(self._hint[row])]
+            hints[self._hint.item(row)]
             for row in rows.tolist()
             if self._order.is_here(row) and self._keys[row] not in chain
         }
@@ -199,8 +200,8 @@ class PageTable:
         rows = self._rows.get(page[1])
         row = None if rows is None else rows.pop(page[0], None)
         if row is not None:
-            if self._tail[row]:
-                self._drop_tail(int(self._hint[row]), row)
+            if self._tail.item(row):
+                self._drop_tail(self._hint.item(row), row)
             self._order.remove(row)
             self._keys[row] = None
             self._hint[row] = 0
@@ -214,7 +215,8 @@ class PageTable:
         held = [row for row in rows if row is not None]
         if len(held) < len(pages):
             pages = [page for page, row in zip(pages, rows, strict=True) if row is not None]
-        return Touched(pages, self._order.move(held, stamp_ns))
+        # Each once, so that stamps can be counted by what is reported.
+        return Touched(pages, self._order.move(list(dict.fromkeys(held)), stamp_ns))
 
     # The order.
 
@@ -231,10 +233,13 @@ class PageTable:
 
         `visitor` must not change the table. Costs O(log n) a page shown.
         """
-        with contextlib.closing(self._order.walk()) as walk:
+        walk = self._order.walk()
+        try:
             for row in walk:
                 if not visitor(self.page(row)):
                     return
+        finally:
+            walk.close()
 
     def ordered(self) -> list[PageId]:
         """Return all pages, the first to be evicted first."""

@@ -135,17 +135,17 @@ class Contents:
         row = self._table.row(page)
         if row is None:
             return None
-        namespace = self._namespaces[self._namespace[row]]
+        namespace = self._namespaces[self._namespace.item(row)]
         # The key of the table: a caller's equal one would be kept beside it.
         page = self._table.page(row)
-        position, held = self._table.position(row), int(self._held[row])
+        position, held = self._table.position(row), self._held.item(row)
         name = PageName(page, self._table.hint(row), position, held, self._table.tail(row))
-        return StoredPage(namespace, name, int(self._nbytes[row]))
+        return StoredPage(namespace, name, self._nbytes.item(row))
 
     def serial(self, page: PageId) -> int | None:
         """Return the number of a page's file: another one when it is written anew."""
         row = self._table.row(page)
-        return None if row is None else int(self._serial[row])
+        return None if row is None else self._serial.item(row)
 
     def is_undecodable(self, page: PageId) -> bool:
         return page in self._undecodable
@@ -183,7 +183,7 @@ class Contents:
     def cost(self, page: PageId) -> int:
         """Return what a page takes of the budget, 0 for one that is not here."""
         row = self._table.row(page)
-        return 0 if row is None else int(self._nbytes[row]) + ENTRY_BYTES
+        return 0 if row is None else self._nbytes.item(row) + ENTRY_BYTES
 
     def victims(self, excess: int, candidate: Candidate | None = None) -> Victims:
         """Choose pages to evict for `excess` bytes, the first in the order first.
