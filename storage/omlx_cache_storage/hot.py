@@ -3,17 +3,17 @@
 import threading
 from collections.abc import Collection, Iterable, Sequence
 
-from omlx_cache_storage.branches import branches
 from omlx_cache_storage.departures import Departures
+from omlx_cache_storage.format.names import parent_hint
 from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.hot_page import Grant, Held, HotEntry
-from omlx_cache_storage.index import PageIndex
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.live import LivePages
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.pins import SHARE, Pins
-from omlx_cache_storage.recency import ChainRecency, Clock
+from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import HotUsage
+from omlx_cache_storage.table import EntryTable
 from omlx_cache_storage.victims import Room, choose_victims
 
 SPARE_SHARE = 32
@@ -24,7 +24,7 @@ queues at a time: this share of the tier, so that the order is not gone through 
 class HotTier:
     """Holds live pages; `bytes held + bytes reserved <= limit_bytes` at every moment.
 
-    `_lock` guards `_index`, `_order`, `_pins`, `_bytes`, `_reserved`, `_dirty_bytes` (of unwritten
+    `_lock` guards `_index`, `_pins`, `_bytes`, `_reserved`, `_dirty_bytes` (of unwritten
     pages), `_queued_bytes` (pinned ones of them), `_allowed` (what may be held for now,
     `limit_bytes` at most), `_peak`, `_evicted`, `_let_go`, `_closed`; any thread may call. No I/O
     here. A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that the
@@ -53,8 +53,7 @@ class HotTier:
         self._backed = backed
         self._clock = clock or Clock()
         self._lock = threading.Lock()
-        self._index: PageIndex[Held] = PageIndex()
-        self._order = ChainRecency()
+        self._index: EntryTable[Held] = EntryTable()
         self._pins = Pins()
         self._bytes = 0
         self._reserved = 0
@@ -117,7 +116,7 @@ class HotTier:
                 return excess > 0
 
             if excess > 0:
-                self._order.visit(consider)
+                self._index.visit(consider)
             self._evict(victims)
             return excess <= 0
 
@@ -135,16 +134,15 @@ class HotTier:
         meta = page.meta
         with self._lock:
             self._reserved -= meta.nbytes
-            # One object for the index and the order: each would keep its own.
             identity = meta.id
             old = self._index.get(identity)
             if self._closed or (old is not None and old.held >= meta.held):
                 return False
             self._drop(identity)
             held = Held(page, dirty, 0 if old is None else old.pins)
-            self._index.put(identity, held)
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
-            self._order.add(identity, meta.position, max(stamp_ns, self._hold(meta)))
+            hint, stamp_ns = parent_hint(meta.parent), max(stamp_ns, self._hold(meta))
+            self._index.put(identity, held, meta.position, hint, meta.tail, stamp_ns)
             self._bytes += meta.nbytes
             self._weigh(held, 1)
             return True
@@ -167,7 +165,7 @@ class HotTier:
     def used_ns(self, page: PageId) -> int | None:
         """Return a page's recency stamp, None for one that is not here."""
         with self._lock:
-            return self._order.stamp(page) if page in self._order else None
+            return self._index.stamp(page) if page in self._index else None
 
     def pin(self, page: PageId) -> Page | None:
         """Keep a page in memory until `unpin`, and return it."""
@@ -189,7 +187,7 @@ class HotTier:
                 return
             self._weigh(held, -1)
             held.pins = max(0, held.pins - 1)
-            held.refused = refused_ns is not None and self._order.stamp(page) <= refused_ns
+            held.refused = refused_ns is not None and self._index.stamp(page) <= refused_ns
             if written is not None and written.meta.held >= held.held:
                 held.dirty = False
             self._weigh(held, 1)
@@ -217,8 +215,8 @@ class HotTier:
         to be written again if it was used since, and else once it is."""
         with self._lock:
             for page, stamp_ns in pages:
-                if page in self._order:
-                    self._set_lost(page, refused=self._order.stamp(page) <= stamp_ns)
+                if page in self._index:
+                    self._set_lost(page, refused=self._index.stamp(page) <= stamp_ns)
 
     def is_dirty(self, page: PageId) -> bool:
         """True when the page is here, the disk lacks it, and no write is queued."""
@@ -249,7 +247,7 @@ class HotTier:
                         named.append(page)
                 return left > beyond_bytes - spare
 
-            self._order.visit(note)
+            self._index.visit(note)
         return named
 
     def touch(
@@ -259,9 +257,8 @@ class HotTier:
         again, where that had refused them. Not those used later than that and than `since_ns`."""
         with self._lock:
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
-            order, latest = self._order, max(stamp_ns, since_ns)
-            older = [p for p in self._loose(chain) if p in order and order.stamp(p) <= latest]
-            for page in order.touch(older, stamp_ns):
+            older = self._index.touch(self._loose(chain), stamp_ns, max(stamp_ns, since_ns))
+            for page in older.pages:
                 held = self._index.get(page)
                 if held is not None and held.refused:
                     self._weigh(held, -1)
@@ -272,7 +269,7 @@ class HotTier:
         """Make pages the first to be evicted, the deepest of them first."""
         with self._lock:
             stamp_ns = self._clock.superseded() if stamp_ns is None else stamp_ns
-            self._order.touch(self._loose(pages), stamp_ns)
+            self._index.touch(self._loose(pages), stamp_ns)
 
     def hold(self, number: int, pages: Sequence[PageId], until_ns: int) -> Pinned:
         """Keep pages until a time, those that come later too, as far as the tier's share for that
@@ -284,7 +281,7 @@ class HotTier:
             for meta in found:
                 kept_ns = self._hold(meta)
                 if kept_ns:
-                    self._order.touch([meta.id], kept_ns)
+                    self._index.touch([meta.id], kept_ns)
                     count, nbytes = count + 1, nbytes + meta.nbytes
             return Pinned(len(found), count, nbytes)
 
@@ -293,7 +290,7 @@ class HotTier:
         with self._lock:
             now = self._clock.now()
             for page, until_ns in self._pins.remove(number).items():
-                self._order.touch([page], until_ns or now)
+                self._index.touch([page], until_ns or now)
 
     def discard(self, pages: Iterable[PageId]) -> int:
         """Forget pages, pinned or not; return how many there were."""
@@ -317,8 +314,7 @@ class HotTier:
     def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
         """Return those of a chain's keys that a page follows which is none of them."""
         with self._lock:
-            entries = self._index.items()
-        return branches(entries, keys)
+            return self._index.branches(keys)
 
     @property
     def patience_ns(self) -> int:
@@ -333,16 +329,16 @@ class HotTier:
     def namespaces(self) -> set[BlockKey]:
         """Return whose pages are held."""
         with self._lock:
-            return {held.page.meta.namespace for _page, held in self._index.items()}
+            return {held.page.meta.namespace for held in self._index.entries()}
 
     def entries(self) -> list[HotEntry]:
         """Return what is held, the first to be evicted first."""
         with self._lock:
             found = []
-            for page in self._order.ordered():
+            for page in self._index.ordered():
                 held = self._index.get(page)
                 if held is not None:
-                    found.append(HotEntry(held.page.meta, held.tier, self._order.stamp(page)))
+                    found.append(HotEntry(held.page.meta, held.tier, self._index.stamp(page)))
             return found
 
     def usage(self) -> HotUsage:
@@ -360,15 +356,16 @@ class HotTier:
     def check_integrity(self) -> None:
         """Assert that the byte counts, the index and the order agree."""
         with self._lock:
-            entries = dict(self._index.items())
-            held = sum(e.page.meta.nbytes for e in entries.values())
-            dirty = sum(e.page.meta.nbytes for e in entries.values() if e.unwritten)
-            queued = sum(e.page.meta.nbytes for e in entries.values() if e.unwritten and e.pins)
+            entries = self._index.entries()
+            held = sum(e.page.meta.nbytes for e in entries)
+            dirty = sum(e.page.meta.nbytes for e in entries if e.unwritten)
+            queued = sum(e.page.meta.nbytes for e in entries if e.unwritten and e.pins)
             assert self._bytes == held, (self._bytes, held)
             assert self._dirty_bytes == dirty, (self._dirty_bytes, dirty)
             assert self._queued_bytes == queued, (self._queued_bytes, queued)
             assert self._reserved >= 0, self._reserved
-            assert set(self._order.ordered()) == set(entries)
+            assert len(entries) == len(self._index)
+            self._index.check_integrity()
             assert self._bytes + self._reserved <= self.limit_bytes
 
     def _victims(
@@ -388,7 +385,7 @@ class HotTier:
         if not evict or nbytes > self._allowed:
             return None, []
         return choose_victims(
-            self._order.visit,
+            self._index.visit,
             self._evictable,
             Room(
                 excess,
@@ -415,7 +412,7 @@ class HotTier:
         """Return the stamp of a page that may make room; 0 for one that is no longer pinned only
         because memory is short."""
         pinned = self._pins and self._pins.holds(page, self._clock.now())
-        return 0 if pinned else self._order.stamp(page)
+        return 0 if pinned else self._index.stamp(page)
 
     def _hold(self, meta: PageMeta) -> int:
         """Return until when a page is pinned, 0 for one that is not."""
@@ -462,10 +459,9 @@ class HotTier:
             self._let_go += self._drop(page)
 
     def _drop(self, page: PageId) -> bool:
-        held = self._index.pop(page)
+        held = self._index.take(page)
         if held is None:
             return False
-        self._order.discard(page)
         self._pins.left(page)
         self._bytes -= held.page.meta.nbytes
         self._weigh(held, -1)
