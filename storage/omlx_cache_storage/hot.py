@@ -4,13 +4,14 @@ import threading
 from collections.abc import Collection, Iterable
 
 from omlx_cache_storage.departures import Departures
+from omlx_cache_storage.format.names import parent_hint
 from omlx_cache_storage.hot_page import Grant, Held, HotEntry
-from omlx_cache_storage.index import PageIndex
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.live import LivePages
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
-from omlx_cache_storage.recency import ChainRecency, Clock
+from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import HotUsage
+from omlx_cache_storage.table import EntryTable
 from omlx_cache_storage.victims import Room, choose_victims
 
 SPARE_SHARE = 32
@@ -50,8 +51,7 @@ class HotTier:
         self._backed = backed
         self._clock = clock or Clock()
         self._lock = threading.Lock()
-        self._index: PageIndex[Held] = PageIndex()
-        self._order = ChainRecency()
+        self._index: EntryTable[Held] = EntryTable()
         self._bytes = 0
         self._reserved = 0
         self._allowed = limit_bytes
@@ -111,7 +111,7 @@ class HotTier:
                 return excess > 0
 
             if excess > 0:
-                self._order.visit(consider)
+                self._index.visit(consider)
             self._evict(victims)
             return excess <= 0
 
@@ -129,16 +129,15 @@ class HotTier:
         meta = page.meta
         with self._lock:
             self._reserved -= meta.nbytes
-            # One object for the index and the order: each would keep its own.
             identity = meta.id
             old = self._index.get(identity)
             if self._closed or (old is not None and old.held >= meta.held):
                 return False
             self._drop(identity)
             held = Held(page, dirty, 0 if old is None else old.pins)
-            self._index.put(identity, held)
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
-            self._order.add(identity, meta.position, stamp_ns)
+            hint = parent_hint(meta.parent)
+            self._index.put(identity, held, meta.position, hint, meta.tail, stamp_ns)
             self._bytes += meta.nbytes
             self._weigh(held, 1)
             return True
@@ -161,7 +160,7 @@ class HotTier:
     def used_ns(self, page: PageId) -> int | None:
         """Return a page's recency stamp, None for one that is not here."""
         with self._lock:
-            return self._order.stamp(page) if page in self._order else None
+            return self._index.stamp(page) if page in self._index else None
 
     def pin(self, page: PageId) -> Page | None:
         """Keep a page in memory until `unpin`, and return it."""
@@ -183,7 +182,7 @@ class HotTier:
                 return
             self._weigh(held, -1)
             held.pins = max(0, held.pins - 1)
-            held.refused = refused_ns is not None and self._order.stamp(page) <= refused_ns
+            held.refused = refused_ns is not None and self._index.stamp(page) <= refused_ns
             if written is not None and written.meta.held >= held.held:
                 held.dirty = False
             self._weigh(held, 1)
@@ -211,8 +210,8 @@ class HotTier:
         to be written again if it was used since, and else once it is."""
         with self._lock:
             for page, stamp_ns in pages:
-                if page in self._order:
-                    self._set_lost(page, refused=self._order.stamp(page) <= stamp_ns)
+                if page in self._index:
+                    self._set_lost(page, refused=self._index.stamp(page) <= stamp_ns)
 
     def is_dirty(self, page: PageId) -> bool:
         """True when the page is here, the disk lacks it, and no write is queued."""
@@ -243,7 +242,7 @@ class HotTier:
                         named.append(page)
                 return left > beyond_bytes - spare
 
-            self._order.visit(note)
+            self._index.visit(note)
         return named
 
     def touch(self, chain: Iterable[PageId], stamp_ns: int | None = None) -> None:
@@ -251,7 +250,7 @@ class HotTier:
         again, where that had refused them."""
         with self._lock:
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
-            for page in self._order.touch(chain, stamp_ns):
+            for page in self._index.touch(chain, stamp_ns).pages:
                 held = self._index.get(page)
                 if held is not None and held.refused:
                     self._weigh(held, -1)
@@ -261,7 +260,7 @@ class HotTier:
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
         """Make pages the first to be evicted, the deepest of them first."""
         with self._lock:
-            self._order.touch(pages, self._clock.superseded() if stamp_ns is None else stamp_ns)
+            self._index.touch(pages, self._clock.superseded() if stamp_ns is None else stamp_ns)
 
     def discard(self, pages: Iterable[PageId]) -> int:
         """Forget pages, pinned or not; return how many there were."""
@@ -290,16 +289,16 @@ class HotTier:
     def namespaces(self) -> set[BlockKey]:
         """Return whose pages are held."""
         with self._lock:
-            return {held.page.meta.namespace for _page, held in self._index.items()}
+            return {held.page.meta.namespace for held in self._index.entries()}
 
     def entries(self) -> list[HotEntry]:
         """Return what is held, the first to be evicted first."""
         with self._lock:
             found = []
-            for page in self._order.ordered():
+            for page in self._index.ordered():
                 held = self._index.get(page)
                 if held is not None:
-                    found.append(HotEntry(held.page.meta, held.tier, self._order.stamp(page)))
+                    found.append(HotEntry(held.page.meta, held.tier, self._index.stamp(page)))
             return found
 
     def usage(self) -> HotUsage:
@@ -317,15 +316,16 @@ class HotTier:
     def check_integrity(self) -> None:
         """Assert that the byte counts, the index and the order agree."""
         with self._lock:
-            entries = dict(self._index.items())
-            held = sum(e.page.meta.nbytes for e in entries.values())
-            dirty = sum(e.page.meta.nbytes for e in entries.values() if e.unwritten)
-            queued = sum(e.page.meta.nbytes for e in entries.values() if e.unwritten and e.pins)
+            entries = self._index.entries()
+            held = sum(e.page.meta.nbytes for e in entries)
+            dirty = sum(e.page.meta.nbytes for e in entries if e.unwritten)
+            queued = sum(e.page.meta.nbytes for e in entries if e.unwritten and e.pins)
             assert self._bytes == held, (self._bytes, held)
             assert self._dirty_bytes == dirty, (self._dirty_bytes, dirty)
             assert self._queued_bytes == queued, (self._queued_bytes, queued)
             assert self._reserved >= 0, self._reserved
-            assert set(self._order.ordered()) == set(entries)
+            assert len(entries) == len(self._index)
+            self._index.check_integrity()
             assert self._bytes + self._reserved <= self.limit_bytes
 
     def _victims(
@@ -344,7 +344,7 @@ class HotTier:
         if not evict or nbytes > self._allowed:
             return None, []
         return choose_victims(
-            self._order.visit,
+            self._index.visit,
             self._index.get,
             Room(excess, own, position, self.limit_bytes // SPARE_SHARE),
             backed=self._backed,
@@ -388,10 +388,9 @@ class HotTier:
             self._let_go += self._drop(page)
 
     def _drop(self, page: PageId) -> bool:
-        held = self._index.pop(page)
+        held = self._index.take(page)
         if held is None:
             return False
-        self._order.discard(page)
         self._bytes -= held.page.meta.nbytes
         self._weigh(held, -1)
         return True

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from omlx_cache_storage.format.names import parent_hint
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
 
@@ -29,14 +28,6 @@ class Held:
     @property
     def nbytes(self) -> int:
         return self.page.meta.nbytes
-
-    @property
-    def tail(self) -> bool:
-        return self.page.meta.tail
-
-    @property
-    def hint(self) -> bytes:
-        return parent_hint(self.page.meta.parent)
 
     @property
     def tier(self) -> str:

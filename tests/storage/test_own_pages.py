@@ -71,12 +71,12 @@ def test_a_page_that_the_disk_evicted_is_unwritten_once_it_is_used_again(story: 
 def shown_by(tier: HotTier, monkeypatch: pytest.MonkeyPatch) -> list[PageId]:
     """Return a list that grows by every page that the tier's order shows from now on."""
     shown: list[PageId] = []
-    visit = tier._order.visit
+    visit = tier._index.visit
 
     def counting(visitor: Callable[[PageId], bool]) -> None:
         visit(lambda page: (shown.append(page), visitor(page))[1])
 
-    monkeypatch.setattr(tier._order, "visit", counting)
+    monkeypatch.setattr(tier._index, "visit", counting)
     return shown
 
 

@@ -1,14 +1,19 @@
 """What the cold tier knows of its files without touching the disk: index, order and bytes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.records import StoredPage
-from omlx_cache_storage.format.names import PARENT_HINT_BYTES
-from omlx_cache_storage.index import PageIndex
+import numpy as np
+import numpy.typing as npt
+
+from omlx_cache_storage.cold.filling import Files
+from omlx_cache_storage.cold.records import ENTRY_BYTES, StoredPage
+from omlx_cache_storage.cold.rooted import rooted_stamps
+from omlx_cache_storage.format.names import PageName
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import PAGED, PageId, Tail
-from omlx_cache_storage.recency import SUPERSEDED_NS, ChainRecency, Place
+from omlx_cache_storage.page import PAGED, PageId, PageInfo, Tail
+from omlx_cache_storage.table import PageTable, TableCopy
 
 
 class Candidate(NamedTuple):
@@ -36,84 +41,149 @@ class Victims(NamedTuple):
 class Snapshot(NamedTuple):
     """A copy of the contents, unsorted: cheap to take under a lock, to be worked on outside."""
 
-    stored: Sequence[tuple[PageId, StoredPage]]
-    places: Sequence[Place]
+    table: TableCopy
+    namespaces: Sequence[BlockKey]
+    namespace: npt.NDArray[np.uint32]
+    held: npt.NDArray[np.int64]
+    nbytes: npt.NDArray[np.int64]
+
+    def files(self) -> Iterator[tuple[StoredPage, int]]:
+        """Yield every page with its stamp."""
+        names = map(PageName, *self.table.named(), self.held.tolist(), self.table.tails.tolist())
+        namespaces = map(self.namespaces.__getitem__, self.namespace.tolist())
+        stored = map(StoredPage, namespaces, names, self.nbytes.tolist())
+        return zip(stored, self.table.stamps.tolist(), strict=True)
 
 
 class Contents:
     """Indexes page files and orders them for eviction. Not thread-safe: its owner's lock guards it.
 
     An undecodable page keeps its bytes and its place in the order, and is hidden from look-ups.
+    `_serial` has a number for each file: one that takes another's name is a different one.
     """
 
     def __init__(self) -> None:
         self.nbytes = 0
-        self._index: PageIndex[StoredPage] = PageIndex()
-        self._order = ChainRecency()
+        self._table = PageTable()
+        self._held = self._table.column(np.int64)
+        self._nbytes = self._table.column(np.int64)
+        self._namespace = self._table.column(np.uint32)
+        self._serial = self._table.column(np.int64)
+        self._serials = 0
+        self._namespaces: list[BlockKey] = []
+        self._numbers: dict[BlockKey, int] = {}
         self._undecodable: set[PageId] = set()
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self._table)
+
+    def __contains__(self, page: PageId) -> bool:
+        return page in self._table
+
+    def __iter__(self) -> Iterator[PageId]:
+        return iter(self._table)
 
     @property
     def undecodable(self) -> int:
         return len(self._undecodable)
 
-    def pages(self) -> set[PageId]:
-        return set(self._index)
+    def fill(self, files: Files) -> None:
+        """Take many files at once into empty contents; `files` belongs to them from then on.
 
-    def fill(self, files: Iterable[tuple[StoredPage, int]]) -> None:
-        """Take many files at once, each with its stamp, into empty contents."""
-        found = rooted(files)
-        for stored, _ in found:
-            self._index.put(stored.name.id, stored)
-        self._order.fill((s.name.id, s.position, stamp_ns) for s, stamp_ns in found)
-        self.nbytes = sum(stored.cost for stored, _ in found)
+        No page gets an earlier stamp than the pages behind it have.
+        """
+        count = len(files)
+        self._table.fill(
+            files.numbers,
+            files.hints,
+            files.tails,
+            files.positions,
+            rooted_stamps(files.numbers.get(PAGED, {}), files.hints, files.positions, files.stamps),
+        )
+        self._held[:count] = files.held
+        self._nbytes[:count] = files.nbytes
+        self._namespace[:count] = files.namespace
+        self._numbers = files.namespaces
+        self._namespaces = list(files.namespaces)
+        self.nbytes = int(files.nbytes.sum()) + ENTRY_BYTES * count
 
     def add(self, stored: StoredPage, stamp_ns: int) -> None:
         """Take a page that is not here."""
-        self._index.put(stored.name.id, stored)
-        self._order.add(stored.name.id, stored.position, stamp_ns)
+        name = stored.name
+        row = self._table.add(name.id, name.position, name.parent_hint, name.tail, stamp_ns)
+        self._held[row] = name.held
+        self._nbytes[row] = stored.nbytes
+        self._namespace[row] = self._number(stored.namespace)
+        self._serials += 1
+        self._serial[row] = self._serials
         self.nbytes += stored.cost
 
     def pop(self, page: PageId) -> StoredPage | None:
-        stored = self._index.pop(page)
+        stored = self.stored(page)
         if stored is not None:
-            self._order.discard(page)
+            self._table.pop(page)
             self._undecodable.discard(page)
             self.nbytes -= stored.cost
         return stored
 
     def get(self, page: PageId) -> StoredPage | None:
         """Return a page that this process can use, as far as it knows."""
-        return None if page in self._undecodable else self._index.get(page)
+        return None if page in self._undecodable else self.stored(page)
 
     def stored(self, page: PageId) -> StoredPage | None:
         """Return a page, whether it can be used or not."""
-        return self._index.get(page)
+        row = self._table.row(page)
+        if row is None:
+            return None
+        namespace = self._namespaces[self._namespace.item(row)]
+        # The key of the table: a caller's equal one would be kept beside it.
+        page = self._table.page(row)
+        position, held = self._table.position(row), self._held.item(row)
+        name = PageName(page, self._table.hint(row), position, held, self._table.tail(row))
+        return StoredPage(namespace, name, self._nbytes.item(row))
+
+    def serial(self, page: PageId) -> int | None:
+        """Return the number of a page's file: another one when it is written anew."""
+        row = self._table.row(page)
+        return None if row is None else self._serial.item(row)
 
     def is_undecodable(self, page: PageId) -> bool:
         return page in self._undecodable
 
     def quarantine(self, page: PageId) -> None:
         """Hide a page that cannot be decoded here."""
-        if page in self._index:
+        if page in self._table:
             self._undecodable.add(page)
 
-    def get_all(self, pages: Iterable[PageId]) -> list[StoredPage | None]:
-        """`get` for many pages."""
-        return list(map(self.get, pages)) if self._undecodable else self._index.get_all(pages)
+    def infos(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
+        """Return what is known of many pages, None for those that cannot be used."""
+        rows = self._table.rows(pages)
+        if self._undecodable:
+            hidden = map(self._undecodable.__contains__, pages)
+            rows = [None if h else row for row, h in zip(rows, hidden, strict=True)]
+        here = [row for row in rows if row is not None]
+        at = np.array(here, np.intp)
+        columns = self._table.positions(at), self._held[at].tolist(), self._nbytes[at].tolist()
+        found = map(PageInfo._make, zip(*columns, repeat("cold"), strict=False))
+        if len(here) == len(rows):
+            return list(found)
+        return [None if row is None else next(found) for row in rows]
 
     def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
-        return self._index.tails_of(parents)
+        return self._table.tails_of(parents)
 
     def touch(self, chain: Iterable[PageId], stamp_ns: int) -> list[PageId]:
         """Mark pages as used at a stamp; return those that are here."""
-        return self._order.touch(chain, stamp_ns)
+        return self._table.touch(chain, stamp_ns).pages
 
     def stamp(self, page: PageId) -> int:
         """Return when a page was used; raises KeyError."""
-        return self._order.stamp(page)
+        return self._table.stamp(page)
+
+    def cost(self, page: PageId) -> int:
+        """Return what a page takes of the budget, 0 for one that is not here."""
+        row = self._table.row(page)
+        return 0 if row is None else self._nbytes.item(row) + ENTRY_BYTES
 
     def victims(self, excess: int, candidate: Candidate | None = None) -> Victims:
         """Choose pages to evict for `excess` bytes, the first in the order first.
@@ -128,49 +198,31 @@ class Contents:
 
         def take(page: PageId) -> bool:
             nonlocal excess, outranked
-            stored = self._index.get(page)
-            if stored is None:
-                return True
             if candidate is not None and page != candidate.page:
-                outranked = not self._order.leaves_before(page, *candidate[1:])
+                outranked = not self._table.leaves_before(page, *candidate[1:])
             if not outranked:
                 pages.append(page)
-                excess -= stored.cost
+                excess -= self.cost(page)
             return excess > 0 and not outranked
 
-        self._order.visit(take)
+        self._table.visit(take)
         return Victims(pages, excess <= 0, outranked)
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(self._index.items(), self._order.places())
+        table = self._table.copy()
+        rows = table.rows
+        namespace, held, nbytes = self._namespace[rows], self._held[rows], self._nbytes[rows]
+        return Snapshot(table, list(self._namespaces), namespace, held, nbytes)
 
+    def check_integrity(self) -> None:
+        """Assert that the bytes, the index and the order agree."""
+        self._table.check_integrity()
+        assert self.nbytes == sum(stored.cost for stored, _ in self.snapshot().files())
+        assert all(page in self._table for page in self._undecodable)
 
-def rooted(files: Iterable[tuple[StoredPage, int]]) -> list[tuple[StoredPage, int]]:
-    """Return the files with their stamps, no page's earlier than those of the pages behind it.
-
-    A process that was killed had not recorded that a chain was used again: its new deep end would
-    outlive its root.
-    """
-    found = list(files)
-    behind: dict[bytes, int] = {}
-    for stored, stamp_ns in found:
-        hint = stored.name.parent_hint
-        if stamp_ns > behind.get(hint, 0):
-            behind[hint] = stamp_ns
-    if all(stamp_ns >= behind.get(_hint(stored), 0) for stored, stamp_ns in found):
-        return found
-    found.sort(key=lambda file: -file[0].name.position)
-    for at, (stored, stamp_ns) in enumerate(found):
-        raised = stamp_ns
-        if stamp_ns > SUPERSEDED_NS:
-            raised = max(stamp_ns, behind.get(_hint(stored), 0))
-        hint = stored.name.parent_hint
-        behind[hint] = max(raised, behind.get(hint, 0))
-        found[at] = stored, raised
-    return found
-
-
-def _hint(stored: StoredPage) -> bytes:
-    """Return what names the pages behind a page: nothing does if it is of use by itself."""
-    key, group = stored.name.id
-    return key[:PARENT_HINT_BYTES] if group == PAGED else b""
+    def _number(self, namespace: BlockKey) -> int:
+        number = self._numbers.get(namespace)
+        if number is None:
+            number = self._numbers[namespace] = len(self._namespaces)
+            self._namespaces.append(namespace)
+        return number

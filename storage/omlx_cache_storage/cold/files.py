@@ -16,9 +16,9 @@ from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
 from omlx_cache_storage.cold.document import MAX_DOCUMENT_BYTES, encode_document
 from omlx_cache_storage.cold.records import ENTRY_BYTES, SMALL_FILE_BYTES
 from omlx_cache_storage.cold.temporary import TemporaryNames
-from omlx_cache_storage.format.names import NAMESPACE_FILE, RATE_FILE
+from omlx_cache_storage.format.names import NAMESPACE_FILE, RATE_FILE, PageName
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Buffer, PageId
+from omlx_cache_storage.page import Buffer
 
 TAG_FILE = "CACHEDIR.TAG"
 TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
@@ -29,6 +29,16 @@ TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
 
 _DESCRIPTIONS = (NAMESPACE_FILE, RATE_FILE)
 """What a namespace's directory holds beside pages: it goes with the last of them."""
+
+
+Take = Callable[[Found, PageName], str | None]
+"""Takes a page file with what its name says, and returns the path of a file that is of no use
+because of another one, None if there is none."""
+
+
+def _take(found: Found, name: PageName) -> str | None:
+    """Have a use for every file."""
+    return None
 
 
 class PageFiles:
@@ -88,12 +98,12 @@ class PageFiles:
         except FileNotFoundError:
             return False
 
-    def inventory(self) -> list[Found]:
-        """Make the directory, delete leftovers, and return the pages.
+    def inventory(self, take: Take = _take) -> None:
+        """Make the directory, delete leftovers, and let `take` have the pages one by one.
 
         Raises NotPrivate, before anything is trusted, for a directory that others may write to.
-        Opens no file. Forgets what was known of directories before. Of two files of one page
-        the one that holds more is returned and the other deleted, as are empty directories.
+        Opens no file. Forgets what was known of directories before. What `take` has no use for is
+        deleted, as are empty directories.
         """
         self._make_root()
         self.fs.claim(self.directory)
@@ -105,25 +115,21 @@ class PageFiles:
             self._ignored = 0
         self._count(self._root)
         self._count_file(self._tag)
-        best: dict[PageId, Found] = {}
-        useless: list[Found] = []
+        used: set[str] = set()
+        useless: list[str] = []
         for found in walk(self.directory, self.fs, self._ignore):
             if found.name is None:
-                useless += [found] if found.is_leftover else []
+                useless += [found.path] if found.is_leftover else []
                 continue
-            other = best.get(found.name.id)
-            if other is None or _worth(found) > _worth(other):
-                best[found.name.id] = found
-                useless += [other] if other is not None else []
-            else:
-                useless.append(found)
-        for found in useless:
+            used.add(found.directory)
+            other = take(found, found.name)
+            useless += [] if other is None else [other]
+        for path in useless:
             with contextlib.suppress(OSError):
-                self.fs.remove(found.path)
-        self._count_directories({found.directory for found in best.values()})
+                self.fs.remove(path)
+        self._count_directories(used - set(map(os.path.dirname, useless)))
         with self._lock:
             self._identity = identity
-        return list(best.values())
 
     def _make_root(self) -> None:
         """Make the directory and its parents; their names are as durable as what will lie below."""
@@ -267,7 +273,3 @@ class PageFiles:
     def _forget(self, path: str) -> None:
         with self._lock:
             self._overhead -= self._counted.pop(path, 0)
-
-
-def _worth(found: Found) -> tuple[int, int]:
-    return (found.name.held if found.name is not None else 0, found.mtime_ns)

@@ -58,9 +58,9 @@ class HeldPages:
             stored = None if self._health.is_hidden(page) else self._contents.get(page)
         return None if stored is None else stored.info
 
-    def find_all(self, pages: Sequence[PageId]) -> list[StoredPage | None]:
+    def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
         with self._lock:
-            found = self._contents.get_all(pages)
+            found = self._contents.infos(pages)
             if self._health.hides_pages:
                 hidden = map(self._health.is_hidden, pages)
                 found = [None if h else one for one, h in zip(found, hidden, strict=True)]
@@ -94,7 +94,7 @@ class HeldPages:
         disk. A page evicted meanwhile stays readable until the block ends.
         """
         with self._lock:
-            stored = self._contents.get(page)
+            stored, serial = self._contents.get(page), self._contents.serial(page)
             undecodable = self._contents.is_undecodable(page)
             begun = stored is not None and self._health.begin_read(page)
         if undecodable:
@@ -111,7 +111,7 @@ class HeldPages:
                 self._health.end_read(page, whole=reader.was_read)
         except FileNotFoundError as error:
             with self._lock:
-                if self._is_still(stored):
+                if self._is_still(page, serial):
                     self._pop(page)
                     # Memory may have it by now, and believe that it lies here.
                     self._missing.append(page)
@@ -128,7 +128,7 @@ class HeldPages:
         except (CorruptPage, ForeignPage):
             with self._lock:
                 self._corrupt += 1
-                found = [page] if self._is_still(stored) else []
+                found = [page] if self._is_still(page, serial) else []
                 self._missing += found
             self._departures.note(found, "damaged")
             self.discard(found)
@@ -137,10 +137,10 @@ class HeldPages:
             with self._lock:
                 self._health.leave_read()
 
-    def _is_still(self, stored: StoredPage) -> bool:
+    def _is_still(self, page: PageId, serial: int | None) -> bool:
         """True unless a page was written anew since it was found: that one is neither gone nor
         wrong."""
-        return self._contents.stored(stored.name.id) is stored
+        return page in self._contents and self._contents.serial(page) == serial
 
     def quarantine(self, page: PageId) -> None:
         """Keep a page that this process cannot decode out of its look-ups; its file stays."""
@@ -182,8 +182,7 @@ class HeldPages:
         """Return every page, in no order: nothing is sorted for it."""
         with self._lock:
             snapshot = self._contents.snapshot()
-        stored = dict(snapshot.stored)
-        return [ColdEntry(self.directory, stored[p.page], p.stamp_ns) for p in snapshot.places]
+        return [ColdEntry(self.directory, stored, stamp) for stored, stamp in snapshot.files()]
 
     def _remove(self, pages: Iterable[PageId]) -> list[StoredPage]:
         return [stored for page in pages if (stored := self._pop(page)) is not None]

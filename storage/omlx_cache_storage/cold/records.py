@@ -29,14 +29,6 @@ class StoredPage(NamedTuple):
         return self.name.held
 
     @property
-    def tail(self) -> bool:
-        return self.name.tail
-
-    @property
-    def hint(self) -> bytes:
-        return self.name.parent_hint
-
-    @property
     def cost(self) -> int:
         """What the file takes of the budget."""
         return self.nbytes + ENTRY_BYTES

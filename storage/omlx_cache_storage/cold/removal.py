@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache_storage.cold.catalog import scan, walk_namespace
-from omlx_cache_storage.cold.contents import rooted
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.records import ColdEntry
+from omlx_cache_storage.cold.rooted import rooted
 from omlx_cache_storage.keys import BlockKey
 
 

@@ -8,16 +8,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from omlx_cache_storage.cold.catalog import Found
 from omlx_cache_storage.cold.collector import uncollected
 from omlx_cache_storage.cold.contents import Candidate, Contents, Victims
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
+from omlx_cache_storage.cold.filling import Files
 from omlx_cache_storage.cold.health import NO_ROOM, Health
 from omlx_cache_storage.cold.held import HeldPages
 from omlx_cache_storage.cold.records import StoredPage
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.format.header import encode_header, payload_checksum
-from omlx_cache_storage.format.names import name_of, page_path
+from omlx_cache_storage.format.names import PageName, name_of, page_path
 from omlx_cache_storage.page import Page, PageId
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import ColdUsage
@@ -104,25 +106,27 @@ class ColdTier(HeldPages):
                 _log.warning("no cold tier: %s", error.strerror or error)
             raise
         with self._lock:
-            before, self._contents = self._contents.pages(), contents
+            before, self._contents = self._contents, contents
             self._deleter.forget()
             self._refused_rank = None
-            self._missing += before - contents.pages()
-            self._unrecorded &= contents.pages()
+            self._missing += [page for page in before if page not in contents]
+            self._unrecorded = {page for page in self._unrecorded if page in contents}
             self._health = Health()
             self._note_peak()
 
     @uncollected()
     def _read_directory(self) -> Contents:
         """Return what is in the directory, made if need be; raises OSError."""
-        files = self._files.inventory()
-        now = time.time_ns()
+        files, now = Files(), time.time_ns()
+
+        def take(found: Found, name: PageName) -> str | None:
+            stored = StoredPage(found.namespace, name, found.nbytes)
+            useless = files.take(stored, min(found.mtime_ns, now))
+            return None if useless is None else self._path(useless)
+
+        self._files.inventory(take)
         contents = Contents()
-        contents.fill(
-            (StoredPage(f.namespace, f.name, f.nbytes), min(f.mtime_ns, now))
-            for f in files
-            if f.name
-        )
+        contents.fill(files)
         return contents
 
     def _used_bytes(self) -> int:
@@ -322,7 +326,7 @@ class ColdTier(HeldPages):
         with self._lock:
             over = self._used_bytes() - self.limit_bytes
             victims = self._contents.victims(over)
-            evicted = self._evict(victims.pages if victims.enough else self._contents.pages())
+            evicted = self._evict(victims.pages if victims.enough else list(self._contents))
         self._delete(evicted)
 
     def usage(self) -> ColdUsage:
@@ -351,8 +355,6 @@ class ColdTier(HeldPages):
         """Assert that the byte counts, the index and the order agree, when no write is running."""
         self._deleter.check_integrity()
         with self._lock:
-            pages = dict(self._contents.snapshot().stored)
             assert self._reserved == 0
-            assert self._contents.nbytes == sum(stored.cost for stored in pages.values())
-            assert {place.page for place in self._contents.snapshot().places} == set(pages)
+            self._contents.check_integrity()
             assert self._used_bytes() <= self.limit_bytes

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from kit.storage import Story
-from omlx_cache_storage import recency
+from omlx_cache_storage import table
 from omlx_cache_storage.cold import held, records
+from omlx_cache_storage.cold.filling import Files
 from omlx_cache_storage.cold.records import StoredPage
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import PageName, page_path
@@ -26,15 +27,17 @@ def crowded(tmp_path: Path) -> ColdTier:
     cold = ColdTier(tmp_path, 2**40)
     cold.open()
     cold._contents.fill(
-        (
-            StoredPage(
-                story.namespace,
-                PageName(_page(n), b"\xff" * 8, n + 1, 1, False),
-                16384,
-            ),
-            10**18 + n % 7,
+        Files.of(
+            (
+                StoredPage(
+                    story.namespace,
+                    PageName(_page(n), b"\xff" * 8, n + 1, 1, False),
+                    16384,
+                ),
+                10**18 + n % 7,
+            )
+            for n in range(PAGES)
         )
-        for n in range(PAGES)
     )
     return cold
 
@@ -64,7 +67,7 @@ def test_info_is_answered_while_the_entries_of_many_pages_are_sorted(
         return first
 
     monkeypatch.setattr(held, "sorted", watched(sorted), raising=False)
-    monkeypatch.setattr(recency, "sorted", watched(sorted), raising=False)
+    monkeypatch.setattr(table, "sorted", watched(sorted), raising=False)
     monkeypatch.setattr(held, "page_path", watched(page_path))
     monkeypatch.setattr(records, "page_path", watched(page_path))
     found = crowded.entries()
@@ -80,7 +83,7 @@ def test_a_listing_makes_no_path_and_sorts_nothing(
     def never(*_: object, **__: object) -> Any:
         raise AssertionError("not needed")
 
-    for module in (held, recency):
+    for module in (held, table):
         monkeypatch.setattr(module, "sorted", never, raising=False)
     for module in (held, records):
         monkeypatch.setattr(module, "page_path", never)

@@ -1,0 +1,345 @@
+"""What a tier knows of its pages: rows of columns, found by page id and ordered for eviction.
+
+A page is a row: its key is an entry of a dictionary, everything else a number in a NumPy column,
+so that a million pages are no million objects for the garbage collector to go through.
+"""
+
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from omlx_cache_storage.format.names import PARENT_HINT_BYTES, parent_hint
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.order import EvictionOrder, Rows
+from omlx_cache_storage.page import PageId, Tail
+
+FIRST_ROWS = 64
+Entry = TypeVar("Entry")
+Column = npt.NDArray[Any]
+_key, _group = itemgetter(0), itemgetter(1)
+
+
+class Touched(NamedTuple):
+    """Pages that got a stamp, as often as they were named; and the stamps they had, each page once."""
+
+    pages: list[PageId]
+    before: npt.NDArray[np.int64]
+
+    def moves(self) -> list[tuple[int, int]]:
+        """Return each stamp that pages had, and how many had it."""
+        stamps, counts = np.unique(self.before, return_counts=True)
+        return list(zip(stamps.tolist(), counts.tolist(), strict=True))
+
+
+class TableCopy(NamedTuple):
+    """A copy of a table's columns, of those rows that have a page."""
+
+    rows: Rows
+    keys: Column
+    groups: Sequence[str]
+    group: npt.NDArray[np.uint32]
+    hints: npt.NDArray[np.uint64]
+    positions: npt.NDArray[np.int64]
+    tails: npt.NDArray[np.bool_]
+    stamps: npt.NDArray[np.int64]
+
+    def named(self) -> tuple[Iterator[PageId], Iterator[bytes], list[int]]:
+        """Return the ids, the hints at the pages before and the positions."""
+        groups = map(self.groups.__getitem__, self.group.tolist())
+        hints = map(_hint_bytes, self.hints.tolist())
+        return map(PageId, self.keys.tolist(), groups), hints, self.positions.tolist()
+
+
+class PageTable:
+    """Rows by page id, tails by their parent, and the eviction order. Its owner's lock guards it.
+
+    `_tails` has the row itself where a boundary has one tail, which nearly all have. Columns that
+    `column` gave are resized in place: keep the array, no view of it.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[str, dict[BlockKey, int]] = {}
+        self._groups: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._order = EvictionOrder()
+        self._free = array("i")
+        self._used = 0
+        self._columns: list[Column] = []
+        # Objects in an array are not gone through by the garbage collector; bytes need not be.
+        self._keys = self.column(np.object_)
+        self._group = self.column(np.uint32)
+        self._tail = self.column(np.bool_)
+        self._hint = self.column(np.uint64)
+        self._tails: dict[int, int | set[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __contains__(self, page: PageId) -> bool:
+        return self.row(page) is not None
+
+    def __iter__(self) -> Iterator[PageId]:
+        for group, rows in self._rows.items():
+            for key in rows:
+                yield PageId(key, group)
+
+    def column(self, kind: Any) -> Column:
+        """Return a new column of a NumPy type, one item a row."""
+        column = np.zeros(len(self._order.stamps), kind)
+        self._columns.append(column)
+        return column
+
+    # Finding.
+
+    def row(self, page: PageId) -> int | None:
+        rows = self._rows.get(page[1])
+        return None if rows is None else rows.get(page[0])
+
+    def rows(self, pages: Iterable[PageId]) -> list[int | None]:
+        """`row` for many pages, at little cost where they are of one group."""
+        pages = pages if isinstance(pages, list | tuple) else list(pages)
+        groups = set(map(_group, pages))
+        if len(groups) != 1:
+            return list(map(self.row, pages))
+        rows = self._rows.get(groups.pop())
+        return [None] * len(pages) if rows is None else list(map(rows.get, map(_key, pages)))
+
+    def page(self, row: int) -> PageId:
+        return PageId(self._keys[row], self._groups[self._group.item(row)])
+
+    def all_rows(self) -> list[int]:
+        return [row for rows in self._rows.values() for row in rows.values()]
+
+    def position(self, row: int) -> int:
+        return self._order.positions.item(row)
+
+    def positions(self, rows: npt.NDArray[np.intp]) -> list[int]:
+        positions: list[int] = self._order.positions[rows].tolist()
+        return positions
+
+    def hint(self, row: int) -> bytes:
+        """Return the first bytes of the key of the page before."""
+        return _hint_bytes(self._hint.item(row))
+
+    def tail(self, row: int) -> bool:
+        tail: bool = self._tail.item(row)
+        return tail
+
+    def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
+        """Return the tails that may follow boundaries: hints, to be checked by key."""
+        tails: set[Tail] = set()
+        for hint in self._tails.keys() & map(_hint_of, parents) if self._tails else ():
+            found = self._tails[hint]
+            for row in found if isinstance(found, set) else (found,):
+                tails.add(Tail(self.position(row), self._groups[self._group.item(row)]))
+        return tails
+
+    def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
+        """Return those of the keys that have a page behind them which is none of `keys` itself:
+        where other chains leave this one. Looks at every row, in one pass."""
+        hints = {_hint_of(key): key for key in keys}
+        rows = np.flatnonzero(np.isin(self._hint[: self._used], np.array([*hints], np.uint64)))
+        chain = set(keys)
+        return {
+            hints[self._hint.item(row)]
+            for row in rows.tolist()
+            if self._order.is_here(row) and self._keys[row] not in chain
+        }
+
+    # Changing.
+
+    def add(self, page: PageId, position: int, hint: bytes, tail: bool, stamp_ns: int) -> int:
+        """Take a page that is not here; return its row."""
+        row = self._new_row()
+        key, group = page
+        rows = self._rows.get(group)
+        if rows is None:
+            rows = self._rows[group] = {}
+        rows[key] = row
+        self._keys[row] = key
+        self._group[row] = self._number(group)
+        self._hint[row] = number = int.from_bytes(hint, "big")
+        self._tail[row] = tail
+        if tail:
+            self._add_tail(number, row)
+        self._order.add(row, position, stamp_ns)
+        return row
+
+    def fill(
+        self,
+        rows: dict[str, dict[BlockKey, int]],
+        hints: npt.NDArray[np.uint64],
+        tails: npt.NDArray[np.bool_],
+        positions: npt.NDArray[np.int64],
+        stamps: npt.NDArray[np.int64],
+    ) -> None:
+        """Take pages at once into an empty table, each with its row; `rows`, by group and key,
+        belongs to the table from then on."""
+        count = len(stamps)
+        self._grow(count)
+        self._used = count
+        self._rows = rows
+        for group, numbers in rows.items():
+            at = np.fromiter(numbers.values(), np.intp, len(numbers))
+            self._group[at] = self._number(group)
+            for key, row in numbers.items():
+                self._keys[row] = key
+        self._hint[:count] = hints
+        self._tail[:count] = tails
+        for row in np.flatnonzero(tails).tolist():
+            self._add_tail(int(hints[row]), row)
+        self._order.fill(positions, stamps)
+
+    def pop(self, page: PageId) -> int | None:
+        """Remove a page; its row is valid until the next one is added."""
+        rows = self._rows.get(page[1])
+        row = None if rows is None else rows.pop(page[0], None)
+        if row is not None:
+            if self._tail.item(row):
+                self._drop_tail(self._hint.item(row), row)
+            self._order.remove(row)
+            self._keys[row] = None
+            self._hint[row] = 0
+            self._free.append(row)
+        return row
+
+    def touch(self, pages: Iterable[PageId], stamp_ns: int) -> Touched:
+        """Give the pages that are here a stamp."""
+        pages = list(pages)
+        rows = self.rows(pages)
+        held = [row for row in rows if row is not None]
+        if len(held) < len(pages):
+            pages = [page for page, row in zip(pages, rows, strict=True) if row is not None]
+        # Each once, so that stamps can be counted by what is reported.
+        return Touched(pages, self._order.move(list(dict.fromkeys(held)), stamp_ns))
+
+    # The order.
+
+    def stamp(self, page: PageId) -> int:
+        """Return when a page was used; raises KeyError."""
+        return self._order.stamp(self._rows[page[1]][page[0]])
+
+    def leaves_before(self, page: PageId, position: int, stamp_ns: int) -> bool:
+        """True when a page is worth less than one that ends at `position` and was used then."""
+        return self._order.rank(self._rows[page[1]][page[0]]) < (stamp_ns, -position)
+
+    def visit(self, visitor: Callable[[PageId], bool]) -> None:
+        """Show pages, the first to be evicted first, until `visitor` returns False.
+
+        `visitor` must not change the table. Costs O(log n) a page shown.
+        """
+        walk = self._order.walk()
+        try:
+            for row in walk:
+                if not visitor(self.page(row)):
+                    return
+        finally:
+            walk.close()
+
+    def ordered(self) -> list[PageId]:
+        """Return all pages, the first to be evicted first."""
+        return list(map(self.page, self._order.ordered().tolist()))
+
+    def copy(self) -> TableCopy:
+        """Return a copy in no order, made without sorting and without an object for each page."""
+        rows = self._order.rows()
+        return TableCopy(
+            rows,
+            self._keys[rows],
+            list(self._groups),
+            self._group[rows],
+            self._hint[rows],
+            self._order.positions[rows],
+            self._tail[rows],
+            self._order.stamps[rows],
+        )
+
+    def check_integrity(self) -> None:
+        """Assert that the dictionaries and the order agree."""
+        rows = self.all_rows()
+        assert sorted(rows) == sorted(self._order.ordered().tolist())
+        assert all(self.row(self.page(row)) == row for row in rows)
+
+    def _number(self, group: str) -> int:
+        number = self._numbers.get(group)
+        if number is None:
+            number = self._numbers[group] = len(self._groups)
+            self._groups.append(group)
+        return number
+
+    def _new_row(self) -> int:
+        if self._free:
+            return self._free.pop()
+        if self._used == len(self._keys):
+            self._grow(self._used + max(FIRST_ROWS, self._used // 8))
+        self._used += 1
+        return self._used - 1
+
+    def _grow(self, rows: int) -> None:
+        for column in self._columns:
+            column.resize(rows, refcheck=False)
+        self._order.grow(rows)
+
+    def _add_tail(self, hint: int, row: int) -> None:
+        siblings = self._tails.setdefault(hint, row)
+        if isinstance(siblings, set):
+            siblings.add(row)
+        elif siblings != row:
+            self._tails[hint] = {siblings, row}
+
+    def _drop_tail(self, hint: int, row: int) -> None:
+        siblings = self._tails[hint]
+        if isinstance(siblings, set) and len(siblings) > 1:
+            siblings.discard(row)
+        else:
+            del self._tails[hint]
+
+
+def _hint_of(key: BlockKey) -> int:
+    return int.from_bytes(parent_hint(key), "big")
+
+
+def _hint_bytes(hint: int) -> bytes:
+    return hint.to_bytes(PARENT_HINT_BYTES, "big")
+
+
+class EntryTable(PageTable, Generic[Entry]):
+    """A table with an object of its owner's for each page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._entries: list[Entry | None] = []
+
+    def get(self, page: PageId) -> Entry | None:
+        row = self.row(page)
+        return None if row is None else self._entries[row]
+
+    def get_all(self, pages: Iterable[PageId]) -> list[Entry | None]:
+        entries = self._entries
+        return [None if row is None else entries[row] for row in self.rows(pages)]
+
+    def entries(self) -> list[Entry]:
+        """Return the objects, in no order."""
+        return [entry for entry in self._entries if entry is not None]
+
+    def put(
+        self, page: PageId, entry: Entry, position: int, hint: bytes, tail: bool, stamp_ns: int
+    ) -> None:
+        """Take a page that is not here."""
+        row = self.add(page, position, hint, tail, stamp_ns)
+        if row == len(self._entries):
+            self._entries.append(entry)
+        else:
+            self._entries[row] = entry
+
+    def take(self, page: PageId) -> Entry | None:
+        """Remove a page, and return its object."""
+        row = self.pop(page)
+        if row is None:
+            return None
+        entry, self._entries[row] = self._entries[row], None
+        return entry

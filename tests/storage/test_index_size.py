@@ -1,0 +1,117 @@
+"""What the indexes take for a page: little memory, and next to nothing to go through for the
+garbage collector."""
+
+import gc
+import tracemalloc
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import pytest
+
+from omlx_cache_storage.cold.contents import Contents
+from omlx_cache_storage.cold.filling import Files
+from omlx_cache_storage.cold.records import StoredPage
+from omlx_cache_storage.format.names import PageName
+from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import Page, PageId, PageMeta, TensorSpec
+
+PAGES = 44_000
+"""So many that a dictionary of them has just grown, and has the most room to spare."""
+MOST_BYTES = 300
+CHAINS = [1, 40]
+"""Pages that share a stamp."""
+NAMESPACE = BlockKey(b"n" * 32)
+BYTE = (TensorSpec("", "U8", (1,)),)
+Made = TypeVar("Made")
+
+
+def _key(number: int) -> BlockKey:
+    return BlockKey((number * 0x9E3779B97F4A7C15).to_bytes(32, "little", signed=True))
+
+
+def _stored(chain: int) -> Iterator[tuple[StoredPage, int]]:
+    for number in range(PAGES):
+        parent = _key(number - 1) if number % chain else NAMESPACE
+        name = PageName(PageId(_key(number), "paged"), parent[:8], number % chain + 1, 1, False)
+        yield StoredPage(NAMESPACE, name, 4096), 10**18 + number // chain
+
+
+def _filled(chain: int) -> Contents:
+    contents = Contents()
+    contents.fill(Files.of(_stored(chain)))
+    return contents
+
+
+def _added(chain: int) -> Contents:
+    contents = Contents()
+    for stored, stamp_ns in _stored(chain):
+        contents.add(stored, stamp_ns)
+    return contents
+
+
+def _used(chain: int) -> Contents:
+    """Contents of which every page was used again, in other chains than before."""
+    contents = _filled(chain)
+    for first in range(0, PAGES, 10 * chain):
+        pages = [PageId(_key(number), "paged") for number in range(first, first + 10 * chain)]
+        contents.touch(pages, 2 * 10**18 - first)
+    return contents
+
+
+def _each(make: Callable[[], Made]) -> tuple[Made, float]:
+    """Return what was made, and the bytes that it takes a page."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        made = make()
+        gc.collect()
+        return made, tracemalloc.get_traced_memory()[0] / PAGES
+    finally:
+        tracemalloc.stop()
+
+
+def _tracked() -> tuple[int, int]:
+    """Return how many objects the collector goes through, and how many members of theirs."""
+    gc.collect()
+    objects = gc.get_objects()
+    return len(objects), sum(len(found) for found in objects if type(found) in (list, dict))
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("make", [_filled, _added, _used])
+def test_what_is_known_of_a_page_on_the_disk_takes_few_bytes(
+    make: Callable[[int], Contents], chain: int
+) -> None:
+    contents, each = _each(lambda: make(chain))
+    assert len(contents) == PAGES
+    assert each <= MOST_BYTES
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_what_is_known_of_a_page_in_memory_takes_few_bytes_besides_the_page(chain: int) -> None:
+    pages = [
+        Page(PageMeta(NAMESPACE, _key(n), _key(n - 1), "paged", n, 1, False, "dense", BYTE), b"\0")
+        for n in range(PAGES)
+    ]
+    tier = HotTier(PAGES)
+
+    def fill() -> None:
+        for number, page in enumerate(pages):
+            assert tier.reserve(1).granted
+            assert tier.put(page, dirty=False, stamp_ns=10**18 + number // chain)
+
+    _, each = _each(fill)
+    assert tier.usage().pages == PAGES
+    assert each <= MOST_BYTES
+
+
+@pytest.mark.parametrize("make", [_filled, _added, _used])
+def test_the_collector_has_next_to_nothing_to_go_through(make: Callable[[int], Contents]) -> None:
+    objects, members = _tracked()
+    contents = make(4)
+    more, with_members = _tracked()
+    assert len(contents) == PAGES
+    # A stamp that was given lately may have a list of its pages.
+    assert more - objects < PAGES // 10
+    assert with_members - members < PAGES // 10
