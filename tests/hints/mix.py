@@ -6,6 +6,7 @@ import heapq
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from omlx_cache_storage.hints import Ended
@@ -136,7 +137,8 @@ def tiers_of(room: int, clock: Clock) -> Tiers:
 
 def _serve(tiers: Tiers, asked: Asked, ended: Ended | None) -> int:
     """Return how many blocks were restored; the calls are those of a session."""
-    pages = [_page(asked.whole, at) for at in range(len(asked.whole))]
+    named = zip(asked.whole, ["", *asked.whole], range(len(asked.whole)), strict=False)
+    pages = [_page(*one) for one in named]
     ids = [page.meta.id for page in pages]
     found = tiers.find_all(ids[: len(asked.blocks)])
     restored = next((at for at, known in enumerate(found) if known is None), len(found))
@@ -158,15 +160,16 @@ def _serve(tiers: Tiers, asked: Asked, ended: Ended | None) -> int:
     return restored
 
 
-def _key(names: list[str], at: int) -> BlockKey:
-    return BlockKey(hashlib.sha256(names[at].encode()).digest()) if at >= 0 else NAMESPACE
+def _key(name: str) -> BlockKey:
+    return BlockKey(hashlib.sha256(name.encode()).digest())
 
 
-def _page(names: list[str], at: int) -> Page:
+@cache
+def _page(name: str, before: str, at: int) -> Page:
     meta = PageMeta(
         namespace=NAMESPACE,
-        key=_key(names, at),
-        parent=_key(names, at - 1),
+        key=_key(name),
+        parent=_key(before) if before else NAMESPACE,
         group="paged",
         position=(at + 1) * BLOCK,
         held=BLOCK,

@@ -6,7 +6,8 @@ import pytest
 
 from kit.storage import Story, commit, open_store
 from omlx_cache import BlockStore
-from omlx_cache_storage.hints import Pinned
+from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.hints import Pinned, shift_ns
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.recency import Clock
 
@@ -126,6 +127,29 @@ def test_where_memory_is_short_the_rest_keeps_half_of_what_is_left(story: Story)
     assert _hot(tier, story) == [1, 2, 3]
     _put(tier, other, 1)
     assert _hot(tier, story) == [1, 2]
+
+
+def test_a_high_priority_does_not_push_out_what_is_pinned_for_a_shorter_time(
+    tmp_path: Path, story: Story
+) -> None:
+    clock, other, later = VirtualClock(), Story("other", nbytes=PAGE), shift_ns("high")
+    tier = HotTier(4 * PAGE, clock=clock)
+    _put(tier, story, 1, 2)
+    tier.hold(1, story.ids(1, 2), clock.now() + 60 * SECOND)
+    for page in other.pages(1, 2, 3):
+        assert tier.reserve(PAGE, shift_ns=later).granted
+        assert tier.put(page, dirty=False, stamp_ns=clock.now() + later)
+    assert _hot(tier, story) == [1, 2]
+    cold = ColdTier(tmp_path, 4 * COLD_PAGE + ROOM_TO_WRITE, clock=clock)
+    cold.open()
+    for page in story.pages(1, 2):
+        assert cold.write(page, clock.now(), {}) == "written"
+    assert cold.hold(1, story.ids(1, 2), clock.now() + 60 * SECOND).pages == 2
+    for page in other.pages(*range(1, 9)):
+        cold.write(page, clock.now() + later, {})
+    assert all(page in cold for page in story.ids(1, 2))
+    assert cold.usage().evicted_pages > 0
+    cold.check_integrity()
 
 
 def test_pinned_pages_stay_on_the_disk_and_the_rest_of_it_is_used(

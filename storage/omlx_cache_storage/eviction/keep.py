@@ -44,14 +44,15 @@ class Keep:
         self._shifted: dict[int, int] = {}
 
     def wanted(self, pages: Iterable[PageId], began_ns: int) -> None:
-        self._request(began_ns)
+        used = self._used(began_ns)
+        self._request(used)
         for page in pages:
             before = self._ghosts.take(page)
             if before is None:
                 continue
             _drop(self._gone, before, 1)
             # A ghost of this very request was refused a moment ago, and is tried again.
-            if 0 < began_ns - before < GHOST_SECONDS * 1e9:
+            if 0 < used - self._used(before) < GHOST_SECONDS * 1e9:
                 self._note(before, began_ns, 1)
 
     def added(self, stamp_ns: int, count: int = 1) -> None:
@@ -59,7 +60,7 @@ class Keep:
 
     def moved(self, before_ns: int, stamp_ns: int, count: int = 1, *, used: bool) -> None:
         if used:
-            self._request(stamp_ns)
+            self._request(self._used(stamp_ns))
             self._note(before_ns, stamp_ns, count)
         _drop(self._here, before_ns, count)
         self._here[stamp_ns] += count
@@ -86,10 +87,14 @@ class Keep:
             self._gone[stamp_ns] += 1
 
     def _note(self, before_ns: int, stamp_ns: int, count: int) -> None:
-        age = stamp_ns - self._shifted.get(before_ns, before_ns)
+        age = self._used(stamp_ns) - self._used(before_ns)
         if before_ns > SUPERSEDED_NS and age >= 0:
             self._uses[bucket_of(age / 1e9)] += count
             self._seen += count
+
+    def _used(self, stamp_ns: int) -> int:
+        """Return when pages of a stamp were used."""
+        return self._shifted.get(stamp_ns, stamp_ns)
 
     def _request(self, began_ns: int) -> None:
         """Count a request once: its stamp is later than those of all before."""
@@ -116,8 +121,7 @@ class Keep:
         for stamps in (self._here, self._gone):
             for stamp, pages in stamps.items():
                 if stamp > SUPERSEDED_NS:
-                    used = self._shifted.get(stamp, stamp)
-                    waiting[bucket_of((now_ns - used) / 1e9)] += pages
+                    waiting[bucket_of((now_ns - self._used(stamp)) / 1e9)] += pages
         hazard = Hazard(self._uses, waiting)
         bucket = min(hazard.quantile(MOST_USES), hazard.worth_waiting_until())
         self.patience_ns = int(end_of(bucket) * 1e9)

@@ -1,0 +1,46 @@
+"""What a hint did to a stamp is not taken for the time of a use."""
+
+import pytest
+
+from kit.storage import Story
+from omlx_cache_storage.eviction.keep import FIRST_PATIENCE_SECONDS, Keep
+from omlx_cache_storage.hints import Priority, use_stamp
+
+SECOND = 1_000_000_000
+GAP_SECONDS = 7
+
+
+def learned(priority: Priority) -> float:
+    """Return the patience after an agent came back every few seconds for a while."""
+    policy, story = Keep(), Story("one")
+    now, before = 10**18, 0
+    for _ in range(200):
+        now += GAP_SECONDS * SECOND
+        stamp = use_stamp(now, priority)
+        policy.shifted(stamp, now)
+        policy.wanted(story.ids(30), stamp)
+        if before:
+            policy.moved(before, stamp, 20, used=True)
+        else:
+            policy.added(stamp, 20)
+        before = stamp
+    return policy.patience_ns / SECOND
+
+
+@pytest.mark.parametrize("priority", ["low", "high"])
+def test_a_priority_does_not_change_what_is_learned(priority: Priority) -> None:
+    patience = learned("normal")
+    assert GAP_SECONDS <= patience < FIRST_PATIENCE_SECONDS
+    assert learned(priority) == patience
+
+
+def test_normal_requests_after_a_high_one_are_counted_at_once() -> None:
+    policy, now = Keep(), 10**18
+    stamp = use_stamp(now, "high")
+    policy.shifted(stamp, now)
+    policy.wanted([], stamp)
+    policy.added(now, 600)
+    for _ in range(64):
+        now += GAP_SECONDS * SECOND
+        policy.moved(now - GAP_SECONDS * SECOND, now, 600, used=True)
+    assert policy.patience_ns < FIRST_PATIENCE_SECONDS * SECOND
