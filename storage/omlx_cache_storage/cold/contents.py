@@ -213,7 +213,9 @@ class Contents:
         def take(page: PageId) -> bool:
             nonlocal excess, outranked
             if candidate is not None and page != candidate.page:
-                outranked = not self._table.leaves_before(page, *candidate[1:]) or is_pinned(page)
+                outranked = not self._table.leaves_before(page, *candidate[1:])
+                if not outranked and is_pinned(page):
+                    return True
             if not outranked:
                 pages.append(page)
                 excess -= self.cost(page)
