@@ -225,16 +225,20 @@ class Writer:
                 resting = self._breaker.is_open
             # A disk that fails is asked again at leisure, not in a loop.
             if idle and not resting and (outcome == "written" or not woken):
-                self._take_up_backlog()
+                self.take_up_backlog()
 
     def _due(self) -> int:
         """Return how many flushes wait for nothing but their recency to be recorded."""
         return sum(1 for ended in self._flushes if ended <= self._ended)
 
-    def _take_up_backlog(self) -> None:
+    def take_up_backlog(self) -> None:
+        """Queue what should be on the disk by now and was not queued, as far as there is room."""
         for page in self._backlog():
             held = self._hot.get(page)
-            if held is None or not self.has_room(held.meta.nbytes):
+            # Somebody else may have queued it meanwhile.
+            if held is None or not self._hot.is_dirty(page):
+                continue
+            if not self.has_room(held.meta.nbytes):
                 return
             self.offer(page, held.meta.nbytes)
 

@@ -40,7 +40,7 @@ CALM = 4
 STORIES = [Story("a", nbytes=8 * KIB), Story("b", nbytes=20 * KIB), Story("c", nbytes=500)]
 WHICH = st.sampled_from(STORIES)
 NUMBERS = st.integers(1, 5)
-POLICIES = st.sampled_from(["through", "back", "second_touch"])
+POLICIES = st.sampled_from(["through", "back", "lazy", "second_touch"])
 
 
 class StoreMachine(RuleBasedStateMachine):
