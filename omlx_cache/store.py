@@ -402,6 +402,7 @@ def _open_cold(s: CacheSettings, fs: FileSystem, clock: Clock, departures: Depar
         clock=clock,
         encode=cold_encoder(s.cold_codec, s.min_quantize_tokens),
         departures=departures,
+        daily_bytes=s.daily_write_bytes,
     )
     cold.open(s.cold_budget)
     return cold

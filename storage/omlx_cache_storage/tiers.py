@@ -231,6 +231,7 @@ class Tiers:
         self.counters.add(stored_pages=1, stored_bytes=page.meta.nbytes)
         if self.cold is None:
             return True
+        self.cold.wanted_again([page.meta.id])
         if self._backlog is not None:
             self._backlog.stored(page.meta.id)
         if self._policy.on_put:
@@ -305,6 +306,8 @@ class Tiers:
         self._mark(chain, stamp_ns, besides)
         if self._backlog is not None:
             self._backlog.used()
+        if self.cold is not None:
+            self.cold.wanted_again(chain)
         if self._policy.on_touch:
             self._offer_each(chain)
 
@@ -436,7 +439,8 @@ class Tiers:
     @uninterrupted
     def flush(self, timeout: float | None = FLUSH_SECONDS) -> bool:
         """Block until what was stored before the call is durable; False after `timeout` seconds,
-        when the disk refused a page, or when others keep the queue full.
+        when the disk refused a page, or when others keep the queue full; and for the rest of an
+        hour in which a day's ration refused a page, which may be gone from memory.
 
         Pages that the policy holds back are not waited for, nor one larger than the queue, nor
         the deep end of a sequence that the disk's budget has no room for.
@@ -446,7 +450,11 @@ class Tiers:
             return True
         # What others store meanwhile would keep a flush waiting for as long as they do.
         known = self.hot.pages() if self._policy.on_flush else set()
-        return flush(self.hot, writer, known, self._offer_each, timeout)
+        if writer.usage().rationed_pages:
+            # A day's ration may have room again; what only the disk's budget refused, it refuses.
+            self.hot.ask_again()
+        done = flush(self.hot, writer, known, self._offer_each, timeout)
+        return done and not (self.cold is not None and self.cold.rations)
 
     def tick(self) -> None:
         """Queue what the write policy wants on the disk by now, by the clock. The writer's thread
