@@ -56,6 +56,15 @@ class FileSystem:
             return False
         return stat.S_ISDIR(info.st_mode) and is_private(info)
 
+    def own_file(self, path: StrPath) -> os.stat_result | None:
+        """Return what is known of a file of this user's that others cannot change, None for
+        anything else."""
+        try:
+            info = os.lstat(path)
+        except OSError:
+            return None
+        return info if stat.S_ISREG(info.st_mode) and is_private(info) else None
+
     def exists(self, path: StrPath) -> bool:
         """True when something has a name, as far as the disk says."""
         return os.path.lexists(path)

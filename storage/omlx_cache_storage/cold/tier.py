@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omlx_cache_storage.cold.collector import uncollected
 from omlx_cache_storage.cold.contents import Candidate, Contents, Victims
-from omlx_cache_storage.cold.disk import Durability, FileSystem
+from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.health import NO_ROOM, Health
 from omlx_cache_storage.cold.held import HeldPages
@@ -155,6 +155,9 @@ class ColdTier(HeldPages):
         decided = self._decided(candidate, page.meta.held)
         if decided is not None:
             return decided
+        found = self._adopt(page, candidate)
+        if found is not None:
+            return found
         if self._encode is not None:
             page = self._encode(page)
         meta = page.meta
@@ -193,6 +196,28 @@ class ColdTier(HeldPages):
         if self._ration is not None and self._ration.is_closed(candidate.page):
             return "rationed"
         return None
+
+    def _adopt(self, page: Page, candidate: Candidate) -> WriteResult | None:
+        """Index a page's file that another process wrote meanwhile, as `open` would have, if there
+        is room for it; None where there is none, or where this process knows of one."""
+        name, namespace = name_of(page.meta), page.meta.namespace
+        with self._lock:
+            if self._contents.stored(name.id) is not None or self._health.is_unreadable(name.id):
+                return None
+        path = page_path(self.directory, namespace, name)
+        info = self._fs.own_file(path)
+        if info is None or self._deleter.is_pending(path):
+            return None
+        nbytes = physical_bytes(info)
+        refusal = self._make_room(nbytes, candidate)
+        if refusal is not None:
+            return refusal
+        with self._lock:
+            self._reserved -= nbytes
+            self._contents.add(StoredPage(namespace, name, nbytes), candidate.stamp_ns)
+            self._unrecorded.add(name.id)
+            self._note_peak()
+        return "present"
 
     def _place(
         self,
