@@ -370,7 +370,9 @@ class HotTier:
 
     def _must_write(self, held: Held) -> bool:
         """True for a page that is written before it may leave."""
-        return self._keep_dirty and self._wants_disk(held.page.meta.id, held)
+        if not self._keep_dirty or not held.unwritten:
+            return False
+        return self._keep_superseded or self._wants_disk(held.page.meta.id, held)
 
     def _wants_disk(self, page: PageId, held: Held) -> bool:
         """True for a page that the disk lacks and that may be asked for again."""
