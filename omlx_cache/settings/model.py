@@ -251,12 +251,21 @@ class CacheSettings(BaseSettings):
                     "cold_dir",
                     "cold_bytes",
                     "min_free_bytes",
+                    "write_idle_seconds",
+                    "write_delay_seconds",
+                    "daily_write_bytes",
                     "queue_bytes",
                 )
                 if self._source(name).kind in ("environment", "argument")
             ]
         elif self.memory_once and (reason := self._keeps_twice()):
             found = [f"{self._given['memory_once'][0]} has no effect: {reason}"]
+        if not self.hot_cache_only and self.write_policy != "lazy":
+            found += [
+                f"{self._given[name][0]} has no effect: write_policy is {self.write_policy}"
+                for name in ("write_idle_seconds", "write_delay_seconds")
+                if self.is_given(name)
+            ]
         found += self.empty_budgets()
         memory = self.machine.memory_bytes
         if self.hot_bytes > memory * 3 // 4:

@@ -20,6 +20,7 @@ from kit.storage import (
     store_page,
 )
 from omlx_cache import BlockStore
+from omlx_cache_storage import writer
 from omlx_cache_storage.writer import IDLE_SECONDS
 
 KIB = 1024
@@ -107,6 +108,20 @@ def test_a_page_is_written_after_the_delay_however_busy_the_store_is(
     keep_busy(store, clock, DELAY / 2)
     drained(store)
     assert on_disk(store, later) == [1, 2]
+
+
+@pytest.mark.parametrize("seconds", [IDLE, DELAY])
+def test_the_writer_looks_at_the_clock_by_itself(
+    tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.setattr(writer, "IDLE_SECONDS", 0.01)
+    disk, times = FaultyDisk(), {"write_idle_seconds": 80000.0, "write_delay_seconds": 80000.0}
+    times["write_idle_seconds" if seconds == IDLE else "write_delay_seconds"] = seconds
+    with open_store(tmp_path, disk, clock, write_policy="lazy", **times) as store:
+        commit(store, Story(), 1)
+        assert not disk.reached.is_set()
+        clock.pass_by(seconds)
+        assert disk.reached.wait(30)
 
 
 def test_a_page_whose_write_failed_after_the_delay_is_tried_again(
