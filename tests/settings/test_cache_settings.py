@@ -216,6 +216,15 @@ def test_the_machine_is_not_part_of_what_is_shown(machine: Machine) -> None:
     assert "machine=" not in repr(settings)
 
 
+def test_times_that_the_write_policy_does_not_know_are_noted(machine: Machine) -> None:
+    known = {"machine": machine, "cold_dir": "/srv/kv", "cold_bytes": "1MiB"}
+    (note,) = CacheSettings(**known, write_delay_seconds=10).notes()
+    assert note == "write_delay_seconds has no effect: write_policy is through"
+    assert not CacheSettings(**known, write_policy="lazy", write_delay_seconds=10).notes()
+    (note,) = CacheSettings(machine=machine, hot_cache_only=True, daily_write_bytes="1GB").notes()
+    assert note.startswith("daily_write_bytes is ignored")
+
+
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
