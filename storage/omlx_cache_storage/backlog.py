@@ -22,7 +22,7 @@ class Generation(NamedTuple):
 
 
 class Backlog:
-    """Knows what was stored when, eight bytes a page. Asks the injected clock only, so that a
+    """Knows what was stored when, for as long as the delay. Asks the injected clock only, so that a
     simulation has its own time. Any thread may call.
 
     `everything` names all that the disk lacks, root first, `unwritten` those of some pages that it

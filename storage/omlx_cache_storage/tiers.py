@@ -460,7 +460,7 @@ class Tiers:
         """Queue what the write policy wants on the disk by now, by the clock. The writer's thread
         does so by itself; who has no such thread, or a time of its own, calls this."""
         if self.writer is not None:
-            self.writer.take_up_backlog()
+            self.writer.tick()
 
     def _offer_rooted(self, pages: Iterable[PageId]) -> bool:
         """Queue pages, before each what the disk lacks of the chain that it ends: of a disk without

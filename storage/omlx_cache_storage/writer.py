@@ -231,14 +231,18 @@ class Writer:
                 resting = self._breaker.is_open
             # A disk that fails is asked again at leisure, not in a loop.
             if idle and not resting and (outcome == "written" or not woken):
-                self.take_up_backlog()
+                self._take_up_backlog()
 
     def _due(self) -> int:
         """Return how many flushes wait for nothing but their recency to be recorded."""
         return sum(1 for ended in self._flushes if ended <= self._ended)
 
-    def take_up_backlog(self) -> None:
-        """Queue what should be on the disk by now and was not queued, as far as there is room."""
+    def tick(self) -> None:
+        """Queue what should be on the disk by now and was not queued, as far as there is room. The
+        writer's thread does so by itself."""
+        self._take_up_backlog()
+
+    def _take_up_backlog(self) -> None:
         for page in self._backlog():
             held = self._hot.get(page)
             # Somebody else may have queued it meanwhile.
