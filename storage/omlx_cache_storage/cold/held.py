@@ -25,7 +25,8 @@ class HeldPages:
     `tidy` removes shard directories that a deletion may have left empty.
 
     `_lock` guards `_contents`, `_health`, `_missing`, `_left` (evicted pages that nobody took note
-    of), `_unrecorded`, `_refused_rank` and `_corrupt`; no I/O, sorting or making of paths under it.
+    of), `_unrecorded`, `_leaving` (they left the index, and their files go), `_refused_rank` and
+    `_corrupt`; no I/O, sorting or making of paths under it.
     `_naming` keeps a deletion and a publication of one name apart and is taken before `_lock`.
     """
 
@@ -45,6 +46,7 @@ class HeldPages:
         self._contents = Contents()
         self._health = Health()
         self._unrecorded: set[PageId] = set()
+        self._leaving: set[PageId] = set()
         self._missing: list[PageId] = []
         self._left: list[tuple[PageId, int]] = []
         # Pages worth less than the last one that was refused are refused unseen: a smaller one
@@ -191,6 +193,7 @@ class HeldPages:
         self._unrecorded.discard(page)
         stored = self._contents.pop(page)
         if stored is not None:
+            self._leaving.add(page)
             self._refused_rank = None
             self._health.forget(page)
         return stored
@@ -200,7 +203,10 @@ class HeldPages:
 
     def _delete(self, removed: Iterable[StoredPage]) -> None:
         """Delete the files of pages that have left the index."""
-        self._deleter.delete(PendingDeletion(s.name.id, self._path(s), s.cost) for s in removed)
+        leaving = list(removed)
+        self._deleter.delete(PendingDeletion(s.name.id, self._path(s), s.cost) for s in leaving)
+        with self._lock:
+            self._leaving.difference_update(s.name.id for s in leaving)
 
     def _is_published_again(self, file: PendingDeletion) -> bool:
         """True when a page has the name that was to be deleted."""
