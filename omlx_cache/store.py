@@ -42,7 +42,7 @@ from omlx_cache_storage.interrupts import deferred, result_of, uninterrupted
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.listed import ListedPage, list_pages
 from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageMeta
-from omlx_cache_storage.policy import WRITE_POLICIES
+from omlx_cache_storage.policy import write_policy
 from omlx_cache_storage.prefetch import Prefetch, Prefetcher
 from omlx_cache_storage.pruning import Chosen, Pruning, choose
 from omlx_cache_storage.readers import ReaderPool, on_another_thread
@@ -79,6 +79,7 @@ class BlockStore(Tiers):
         *,
         name: str = "",
         filesystem: FileSystem | None = None,
+        clock: Clock | None = None,
     ) -> None:
         if settings is not None and not isinstance(settings, CacheSettings):
             raise TypeError(
@@ -98,11 +99,15 @@ class BlockStore(Tiers):
         self._labels: list[str] = []
         self.told: set[tuple[str, str]] = set()
         self._closed = False
-        clock, departures = Clock(), Departures()
+        clock, departures = clock or Clock(), Departures()
         super().__init__(
             hot_bytes=s.hot_bytes,
             queue_bytes=s.queue_bytes,
-            policy=WRITE_POLICIES[s.write_policy],
+            policy=write_policy(
+                s.write_policy,
+                idle_seconds=s.write_idle_seconds,
+                delay_seconds=s.write_delay_seconds,
+            ),
             clock=clock,
             cold=None
             if s.hot_cache_only
@@ -402,6 +407,7 @@ def _open_cold(s: CacheSettings, fs: FileSystem, clock: Clock, departures: Depar
         clock=clock,
         encode=cold_encoder(s.cold_codec, s.min_quantize_tokens),
         departures=departures,
+        daily_bytes=s.daily_write_bytes,
     )
     cold.open(s.cold_budget)
     return cold

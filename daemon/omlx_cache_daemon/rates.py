@@ -16,6 +16,7 @@ COLUMNS = (
     ("COLD", 10),
     ("PENDING", 10),
     ("WRITTEN/S", 10),
+    ("PER TOKEN", 10),
     ("EVICTED/S", 9),
     ("SAVED", 8),
     ("MISSES", -1),
@@ -41,6 +42,7 @@ def rates(before: Map | None, now: Map) -> Map:
 
     asked = grown("requests", "asked_tokens")
     restored = grown("requests", "restored_tokens")
+    written = grown("cold", "written_bytes")
     evicted = (grown("hot", "evicted_pages"), grown("cold", "evicted_pages"))
     return {
         "requests_per_second": per_second(grown("requests", "sessions")),
@@ -50,7 +52,10 @@ def rates(before: Map | None, now: Map) -> Map:
         "hot_bytes": _number(now, "hot", "nbytes"),
         "cold_bytes": _number(now, "cold", "nbytes"),
         "pending_bytes": _number(now, "writer", "pending_bytes"),
-        "written_bytes_per_second": per_second(grown("writer", "written_bytes")),
+        "written_bytes_per_second": per_second(written),
+        "written_bytes_per_restored_token": written / restored
+        if restored and written is not None
+        else None,
         "evicted_pages_per_second": per_second(*evicted),
         "saved_seconds": grown("requests", "saved_seconds"),
         "misses": _new_misses(before or {}, now),
@@ -71,6 +76,7 @@ def cells(row: Map) -> list[object]:
         _size(row["cold_bytes"]),
         _size(row["pending_bytes"]),
         _size(row["written_bytes_per_second"]),
+        _size(row["written_bytes_per_restored_token"]),
         _rate(row["evicted_pages_per_second"]),
         # Without the sign of a loss that rounds to nothing.
         f"{round(saved, 1) + 0.0:.1f} s" if isinstance(saved, int | float) else None,

@@ -108,11 +108,27 @@ class CacheSettings(BaseSettings):
     """Free space that the cold tier leaves on its disk, whatever `cold_bytes` says. Unless it is 0,
     some files (inodes) are left to others too: a hundredth of the disk's, at most 1,024."""
 
-    write_policy: Annotated[Literal["through", "back", "second_touch"], BeforeValidator(_lower)] = (
-        "through"
-    )
-    """When a page goes to disk: `through` as soon as it is stored, `back` when the hot tier evicts
-    it, `second_touch` when a second request uses it."""
+    write_policy: Annotated[
+        Literal["through", "back", "lazy", "second_touch"], BeforeValidator(_lower)
+    ] = "through"
+    """When a page goes to disk: `through` as soon as it is stored; `back` when the hot tier evicts
+    it; `lazy` then too, after `write_idle_seconds` and at the latest after `write_delay_seconds`,
+    and not at all once a longer page has taken its place; `second_touch` when a second request uses
+    it. `flush` and `close` write what is left, but under `second_touch`."""
+
+    write_idle_seconds: float = Field(60.0, ge=0, le=86400)
+    """With `write_policy=lazy`: when nothing was stored or restored for so long, what memory has
+    is written."""
+
+    write_delay_seconds: float = Field(300.0, ge=1, le=604800)
+    """With `write_policy=lazy`: a page is handed to the writer so long after it was stored at the
+    latest. A process that is killed loses what is younger, as far as it was not written before."""
+
+    daily_write_bytes: Size = Field(0)
+    """What may be written to `cold_dir` in 24 hours, by all processes that use the directory and
+    set this; 0 means no limit. Beyond it pages stay in memory only, are counted as rationed, and
+    `flush` says False. The last tenth is for pages that were used again. A size of an SSD's
+    endurance for a day: see docs/operating.md."""
 
     queue_bytes: Size = Field(_DERIVED)
     """Bytes that may wait for the writer, `hot_bytes` at most unless that is 0. Blocks that do not
@@ -235,12 +251,21 @@ class CacheSettings(BaseSettings):
                     "cold_dir",
                     "cold_bytes",
                     "min_free_bytes",
+                    "write_idle_seconds",
+                    "write_delay_seconds",
+                    "daily_write_bytes",
                     "queue_bytes",
                 )
                 if self._source(name).kind in ("environment", "argument")
             ]
         elif self.memory_once and (reason := self._keeps_twice()):
             found = [f"{self._given['memory_once'][0]} has no effect: {reason}"]
+        if not self.hot_cache_only and self.write_policy != "lazy":
+            found += [
+                f"{self._given[name][0]} has no effect: write_policy is {self.write_policy}"
+                for name in ("write_idle_seconds", "write_delay_seconds")
+                if self.is_given(name)
+            ]
         found += self.empty_budgets()
         memory = self.machine.memory_bytes
         if self.hot_bytes > memory * 3 // 4:

@@ -62,11 +62,16 @@ def flush(
 
 
 def unwritten(
-    hot: HotTier, limit_bytes: int, known: Collection[PageId] | None = None
+    hot: HotTier,
+    limit_bytes: int,
+    known: Collection[PageId] | None = None,
+    *,
+    superseded: bool = True,
 ) -> list[PageId]:
     """Return pages, of `known` ones, that the disk lacks, root first, and that fit into the
-    queue."""
-    dirty = (p for p in reversed(hot.dirty()) if known is None or p in known)
+    queue; without `superseded` only those that are to be kept."""
+    named = hot.dirty(superseded=superseded)
+    dirty = (p for p in reversed(named) if known is None or p in known)
     infos = [(page, hot.info(page)) for page in dirty]
     return [page for page, info in infos if info is not None and info.nbytes <= limit_bytes]
 

@@ -11,7 +11,7 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.live import LivePages
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.pins import SHARE, Pins
-from omlx_cache_storage.recency import Clock
+from omlx_cache_storage.recency import SUPERSEDED_NS, Clock
 from omlx_cache_storage.stats import HotUsage
 from omlx_cache_storage.table import EntryTable
 from omlx_cache_storage.victims import Room, choose_victims
@@ -28,10 +28,10 @@ class HotTier:
     pages), `_queued_bytes` (pinned ones of them), `_allowed` (what may be held for now,
     `limit_bytes` at most), `_peak`, `_evicted`, `_let_go`, `_closed`; any thread may call. No I/O
     here. A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that the
-    disk lacks is not evicted either, but named for writing first. Without `retain` a page leaves as
-    soon as the disk has it. `backed` says that there is a disk: a sequence may then push out pages
-    of its own that the disk has, and what one live sequence holds, as `live` says, leaves when the
-    disk has it.
+    disk lacks is not evicted either, but named for writing first; with `keep_superseded` False one
+    that was superseded is evicted all the same. Without `retain` a page leaves as soon as the disk
+    has it. `backed` says that there is a disk: a sequence may then push out pages of its own that
+    the disk has, and what one live sequence holds, as `live` says, leaves when the disk has it.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class HotTier:
         limit_bytes: int,
         *,
         keep_dirty: bool = False,
+        keep_superseded: bool = True,
         retain: bool = True,
         backed: bool = False,
         clock: Clock | None = None,
@@ -49,6 +50,7 @@ class HotTier:
         self._live = live
         self._departures = departures or Departures()
         self._keep_dirty = keep_dirty
+        self._keep_superseded = keep_superseded
         self.retain = retain
         self._backed = backed
         self._clock = clock or Clock()
@@ -224,10 +226,24 @@ class HotTier:
             held = self._index.get(page)
             return held is not None and held.dirty and not held.pins
 
-    def dirty(self, beyond_bytes: int = 0) -> list[PageId]:
+    def unwritten(self, pages: Iterable[PageId]) -> list[PageId]:
+        """Return those of the pages that are here, that the disk lacks, and that it should have;
+        those too whose write is queued."""
+        with self._lock:
+            held = ((page, self._index.get(page)) for page in pages)
+            return [page for page, one in held if one is not None and self._wants_disk(page, one)]
+
+    def ask_again(self) -> None:
+        """Have the disk asked once more for what it has refused."""
+        with self._lock:
+            for held in self._index.entries():
+                if held.refused:
+                    self._set_lost(held.page.meta.id, refused=False)
+
+    def dirty(self, beyond_bytes: int = 0, *, superseded: bool = True) -> list[PageId]:
         """Return unpinned dirty pages, next to be evicted first, until no more than
         `beyond_bytes` of dirty bytes are left unnamed; when they are more, a few further ones too.
-        Refused pages are passed over."""
+        Refused pages are passed over, and without `superseded` those that need not be kept."""
         named: list[PageId] = []
         with self._lock:
             if self._dirty_bytes - self._queued_bytes <= beyond_bytes:
@@ -243,7 +259,7 @@ class HotTier:
                     if left <= beyond_bytes and beyond_bytes - left + size > spare:
                         return False
                     left -= size
-                    if not held.pins:
+                    if not held.pins and (superseded or self._wants_disk(page, held)):
                         named.append(page)
                 return left > beyond_bytes - spare
 
@@ -425,7 +441,15 @@ class HotTier:
 
     def _must_write(self, held: Held) -> bool:
         """True for a page that is written before it may leave."""
-        return self._keep_dirty and held.unwritten
+        if not self._keep_dirty or not held.unwritten:
+            return False
+        return self._keep_superseded or self._wants_disk(held.page.meta.id, held)
+
+    def _wants_disk(self, page: PageId, held: Held) -> bool:
+        """True for a page that the disk lacks and that may be asked for again."""
+        if not held.unwritten or self._keep_superseded:
+            return held.unwritten
+        return self._index.stamp(page) > SUPERSEDED_NS
 
     def _set_lost(self, page: PageId, *, refused: bool) -> None:
         held = self._index.get(page)

@@ -36,7 +36,10 @@ class ColdUsage:
     `state` is `ok`, or says why the disk refused most recently: it is `ok` again after the next
     success. `refused_pages` were worth less than all that is held; `undecodable_pages` are held
     now, and were found to be such by this process. `ignored_files` lay in the directory when it was
-    read, and belong to other users or may be changed by them.
+    read, and belong to other users or may be changed by them. `written_bytes` are those of the page
+    files that this process wrote, `rewritten_bytes` those among them whose page the disk had had
+    before. With `daily_write_bytes` set, `day_written_bytes` of `day_limit_bytes` were written in
+    24 hours, by every process, and `rationed_pages` were refused by this one.
     """
 
     pages: int
@@ -49,13 +52,19 @@ class ColdUsage:
     undecodable_pages: int
     ignored_files: int
     state: str
+    written_bytes: int = 0
+    rewritten_bytes: int = 0
+    rationed_pages: int = 0
+    day_written_bytes: int = 0
+    day_limit_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class WriterUsage:
     """What the writer did and what is still pending. `refused_pages` were too deep for the disk's
-    budget; `dropped_pages` did not fit into the queue, or were queued while a disk that had failed
-    was left alone: memory offers them again."""
+    budget, `rationed_pages` more than `daily_write_bytes` allows; `dropped_pages` did not fit into
+    the queue, or were queued while a disk that had failed was left alone: memory offers them
+    again."""
 
     pending_pages: int
     pending_bytes: int
@@ -66,6 +75,7 @@ class WriterUsage:
     dropped_pages: int
     failed_pages: int
     refused_pages: int
+    rationed_pages: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +146,18 @@ class Stats:
     snapshots: SnapshotStats
     memory: MemoryUsage
 
+    @property
+    def written_bytes_per_restored_token(self) -> float | None:
+        """What the disk wore for each token that was served from the cache; None without any."""
+        if self.cold is None or not self.requests.restored_tokens:
+            return None
+        return self.cold.written_bytes / self.requests.restored_tokens
+
     def to_dict(self) -> dict[str, object]:
         """Return plain dicts and numbers, for JSON and the control socket."""
         document: dict[str, object] = {
             "uptime_seconds": self.uptime_seconds,
+            "written_bytes_per_restored_token": self.written_bytes_per_restored_token,
             "hot": asdict(self.hot),
             "cold": None if self.cold is None else asdict(self.cold),
             "writer": None if self.writer is None else asdict(self.writer),

@@ -24,8 +24,7 @@ _key, _group = itemgetter(0), itemgetter(1)
 
 
 class Touched(NamedTuple):
-    """Pages that got a stamp, as often as they were named; and the stamps they had, each page
-    once."""
+    """Pages that got a stamp, as often as named; and the stamps they had, each page once."""
 
     pages: list[PageId]
     before: npt.NDArray[np.int64]

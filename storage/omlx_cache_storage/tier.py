@@ -13,9 +13,10 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.stats import ColdUsage
 
-WriteResult = Literal["written", "present", "refused", "full"]
+WriteResult = Literal["written", "present", "refused", "rationed", "full"]
 """What `BackingTier.write` did. `present`: the tier had the page. `refused`: the budget is taken by
-pages that are worth more. `full`: no room can be made, whatever is evicted."""
+pages that are worth more. `rationed`: what may be written in a day is spent. `full`: no room can be
+made, whatever is evicted."""
 
 
 class TierEntry(Protocol):
@@ -165,6 +166,15 @@ class BackingTier(Tier, Protocol):
 
     def take_evicted(self) -> Sequence[tuple[PageId, int]]:
         """Return, once, the pages that were evicted, each with its stamp."""
+        ...
+
+    def wanted_again(self, pages: Iterable[PageId]) -> None:
+        """Note that pages are used: near the end of a day's ration they are written, and new ones
+        are not."""
+
+    @property
+    def rations(self) -> bool:
+        """True while pages are refused because a day's ration is spent."""
         ...
 
     def listing(self) -> Sequence[TierEntry]:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count
 
+from omlx_cache_storage.backlog import Backlog
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.flushing import flush, unwritten
@@ -20,12 +21,24 @@ from omlx_cache_storage.live import LiveHold, LivePages
 from omlx_cache_storage.page import Known, Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.policy import WritePolicy
 from omlx_cache_storage.recency import Clock
+from omlx_cache_storage.roots import rooted
 from omlx_cache_storage.stats import Counters, HotUsage
 from omlx_cache_storage.tier import BackingTier, OpenPage, Tier, TierView
-from omlx_cache_storage.writer import Documents, Writer
+from omlx_cache_storage.writer import IDLE_SECONDS, Documents, Writer
 
 FLUSH_SECONDS = 30.0
-_PARTS = ("counters", "departures", "live", "_policy", "_clock", "hot", "cold", "_levels", "writer")
+_PARTS = (
+    "counters",
+    "departures",
+    "live",
+    "_policy",
+    "_clock",
+    "hot",
+    "cold",
+    "_levels",
+    "writer",
+    "_backlog",
+)
 RUN_BYTES = 8 << 20
 _pins = count(1)
 RUN_SHARE = 32
@@ -64,6 +77,7 @@ class Tiers:
         self.hot = HotTier(
             hot_bytes or queue_bytes,
             keep_dirty=policy.on_evict and cold is not None,
+            keep_superseded=policy.on_evict_superseded,
             retain=hot_bytes > 0,
             backed=cold is not None,
             clock=clock,
@@ -73,11 +87,13 @@ class Tiers:
         self.cold = cold
         self._levels: tuple[Tier, ...] = (self.hot,) if cold is None else (self.hot, cold)
         self.writer: Writer | None = None
+        self._backlog: Backlog | None = None
         if cold is not None:
             queue = min(queue_bytes, self.hot.limit_bytes)
             # Of parts, not of this object: the thread would keep that alive.
-            backlog = partial(unwritten, self.hot, queue) if policy.on_put else tuple
-            self.writer = Writer(self.hot, cold, queue, documents, backlog)
+            left = partial(unwritten, self.hot, queue, superseded=policy.on_evict_superseded)
+            self._backlog = Backlog(policy, clock, left, self.hot.unwritten, IDLE_SECONDS)
+            self.writer = Writer(self.hot, cold, queue, documents, self._backlog.due)
             self.writer.start()
 
     # Out: finding and reading.
@@ -171,7 +187,7 @@ class Tiers:
             return self.hot.reserve(
                 nbytes, own, give_up_dirty=True, position=position, shift_ns=shift
             ).granted
-        self._offer_each(dirty)
+        self._offer_rooted(dirty)
         return False
 
     def admit_run(
@@ -229,12 +245,15 @@ class Tiers:
         self.counters.add(stored_pages=1, stored_bytes=page.meta.nbytes)
         if self.cold is None:
             return True
+        self.cold.wanted_again([page.meta.id])
+        if self._backlog is not None:
+            self._backlog.stored(page.meta.id)
         if self._policy.on_put:
             if not self._offer(page.meta.id) and not self.hot.retain:
                 self.hot.discard([page.meta.id])
         elif self._policy.dirty_share < 1.0 and self._has_room(page.meta.nbytes):
             share = int(self.hot.limit_bytes * self._policy.dirty_share)
-            self._offer_each(self.hot.dirty(beyond_bytes=share))
+            self._offer_rooted(self.hot.dirty(beyond_bytes=share, superseded=False))
         return True
 
     def reserve(self, nbytes: int, page: PageId | None = None) -> bool:
@@ -304,6 +323,10 @@ class Tiers:
         for each tier with what that one has; but those that were used later than the stamp and than
         `since_ns`. What the write policy wants on the disk by now is queued, the root first."""
         self._mark(chain, stamp_ns, besides, since_ns)
+        if self._backlog is not None:
+            self._backlog.used()
+        if self.cold is not None:
+            self.cold.wanted_again(chain)
         if self._policy.on_touch:
             self._offer_each(chain)
 
@@ -363,7 +386,7 @@ class Tiers:
             return 0
         failing = self._writes_fail()
         if self._policy.on_flush and not failing:
-            self._offer_each(self.hot.dirty(beyond_bytes=nbytes))
+            self._offer_rooted(self.hot.dirty(beyond_bytes=nbytes, superseded=False))
         self.hot.shrink(nbytes, give_up_dirty=failing)
         return max(0, before - self.hot.usage().nbytes)
 
@@ -455,7 +478,8 @@ class Tiers:
     @uninterrupted
     def flush(self, timeout: float | None = FLUSH_SECONDS) -> bool:
         """Block until what was stored before the call is durable; False after `timeout` seconds,
-        when the disk refused a page, or when others keep the queue full.
+        when the disk refused a page, or when others keep the queue full; and for the rest of an
+        hour in which a day's ration refused a page, which may be gone from memory.
 
         Pages that the policy holds back are not waited for, nor one larger than the queue, nor
         the deep end of a sequence that the disk's budget has no room for.
@@ -465,7 +489,28 @@ class Tiers:
             return True
         # What others store meanwhile would keep a flush waiting for as long as they do.
         known = self.hot.pages() if self._policy.on_flush else set()
-        return flush(self.hot, writer, known, self._offer_each, timeout)
+        if writer.usage().rationed_pages:
+            # A day's ration may have room again; what only the disk's budget refused, it refuses.
+            self.hot.ask_again()
+        done = flush(self.hot, writer, known, self._offer_each, timeout)
+        return done and not (self.cold is not None and self.cold.rations)
+
+    def tick(self) -> None:
+        """Queue what the write policy wants on the disk by now, by the clock. The writer's thread
+        does so by itself; who has no such thread, or a time of its own, calls this."""
+        if self.writer is not None:
+            self.writer.tick()
+
+    def _offer_rooted(self, pages: Iterable[PageId]) -> bool:
+        """Queue pages, before each what the disk lacks of the chain that it ends: of a disk without
+        room for both the root has it."""
+        return self._offer_each(rooted(pages, self._lacking))
+
+    def _lacking(self, page: PageId) -> PageMeta | None:
+        held = self.hot.get(page)
+        if held is None or self.writer is None or held.meta.nbytes > self.writer.limit_bytes:
+            return None
+        return held.meta if self.hot.is_dirty(page) else None
 
     def _offer_each(self, pages: Iterable[PageId]) -> bool:
         """Queue pages in order until one does not fit; False, and nothing counted, then."""

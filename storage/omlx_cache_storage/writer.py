@@ -22,9 +22,12 @@ _log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 5.0
 Documents = Callable[[BlockKey], dict[str, object]]
-Outcome = Literal["written", "refused", "failed", "put off", "gone"]
-"""How a job ended. `refused`: the disk's budget has no room for a page so deep; `put off`: the disk
-failed a moment ago, and was not asked; `gone`: the page was discarded while it was queued."""
+Outcome = Literal["written", "refused", "rationed", "failed", "put off", "gone"]
+"""How a job ended. `refused`: the disk's budget has no room for a page so deep; `rationed`: what
+may be written in a day is spent; `put off`: the disk failed a moment ago, and was not asked;
+`gone`: the page was discarded while it was queued."""
+
+_REFUSALS = ("refused", "rationed")
 
 
 class _Job(NamedTuple):
@@ -74,6 +77,7 @@ class Writer:
         self._dropped = 0
         self._failed = 0
         self._refused = 0
+        self._rationed = 0
         self._put_off = 0
         self._failing = False
         self._breaker = CircuitBreaker()
@@ -117,9 +121,10 @@ class Writer:
 
     @property
     def setbacks(self) -> int:
-        """How many pages the disk lacks because it failed: asked in vain, or not asked again."""
+        """How many pages the disk lacks because it failed, asked in vain or not asked again, or
+        because of a day's ration."""
         with self._changed:
-            return self._failed + self._put_off
+            return self._failed + self._put_off + self._rationed
 
     def wait_for_progress(self, timeout: float, since: int | None = None) -> bool:
         """Block until a queued page is done, or at once if one is since `ended` was that; False at
@@ -196,6 +201,7 @@ class Writer:
                 self._dropped,
                 self._failed,
                 self._refused,
+                self._rationed,
             )
 
     def _run(self) -> None:
@@ -231,10 +237,18 @@ class Writer:
         """Return how many flushes wait for nothing but their recency to be recorded."""
         return sum(1 for ended in self._flushes if ended <= self._ended)
 
+    def tick(self) -> None:
+        """Queue what should be on the disk by now and was not queued, as far as there is room. The
+        writer's thread does so by itself."""
+        self._take_up_backlog()
+
     def _take_up_backlog(self) -> None:
         for page in self._backlog():
             held = self._hot.get(page)
-            if held is None or not self.has_room(held.meta.nbytes):
+            # Somebody else may have queued it meanwhile.
+            if held is None or not self._hot.is_dirty(page):
+                continue
+            if not self.has_room(held.meta.nbytes):
                 return
             self.offer(page, held.meta.nbytes)
 
@@ -256,14 +270,14 @@ class Writer:
             self._note_losses()
             # Whoever used the page meanwhile told the hot tier first, and the cold one in vain.
             used = self._hot.used_ns(job.page)
-            if outcome != "refused" or used is None or used <= stamp:
+            if outcome not in _REFUSALS or used is None or used <= stamp:
                 break
         if used is not None and used != stamp:
             self._cold.touch([job.page], used)
         self._hot.unpin(
             job.page,
             written=page if outcome == "written" else None,
-            refused_ns=stamp if outcome == "refused" else None,
+            refused_ns=stamp if outcome in _REFUSALS else None,
         )
         return outcome
 
@@ -284,7 +298,7 @@ class Writer:
             result = self._cold.write(page, stamp, self._documents(page.meta.namespace))
             works = result != "full"
             if works:
-                outcome = "refused" if result == "refused" else "written"
+                outcome = result if result == "refused" or result == "rationed" else "written"
             self._failing = False
         except OSError as error:
             # Once, not for each of the thousands of pages that a full disk refuses.
@@ -308,6 +322,7 @@ class Writer:
         self._written += outcome == "written"
         self._failed += outcome == "failed"
         self._refused += outcome == "refused"
+        self._rationed += outcome == "rationed"
         self._put_off += outcome == "put off"
         self._dropped += outcome in ("put off", "gone")
         self._written_bytes += job.nbytes if outcome == "written" else 0

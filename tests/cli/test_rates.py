@@ -11,8 +11,12 @@ def _stats(uptime: float, **requests: Any) -> dict[str, object]:
     return {
         "uptime_seconds": uptime,
         "hot": {"nbytes": 2**20, "evicted_pages": int(uptime)},
-        "cold": {"nbytes": 2**30, "evicted_pages": 2 * int(uptime)},
-        "writer": {"pending_bytes": 2**21, "written_bytes": int(uptime) * 2**22},
+        "cold": {
+            "nbytes": 2**30,
+            "evicted_pages": 2 * int(uptime),
+            "written_bytes": int(uptime) * 9 * 2**19,
+        },
+        "writer": {"pending_bytes": 2**21},
         "requests": requests,
     }
 
@@ -46,7 +50,8 @@ def test_what_was_counted_between_two_looks_is_shown_by_the_second() -> None:
         "hot_bytes": 2**20,
         "cold_bytes": 2**30,
         "pending_bytes": 2**21,
-        "written_bytes_per_second": 2**22,
+        "written_bytes_per_second": 9 * 2**19,
+        "written_bytes_per_restored_token": 2 * 9 * 2**19 / 1800,
         "evicted_pages_per_second": 3.0,
         "saved_seconds": 1.5,
         "misses": {"absent": 1, "no_room": 2},
@@ -67,7 +72,8 @@ def test_a_line_for_people_has_units() -> None:
     shown = cells(rates(_BEFORE, _NOW))
     assert len(shown) == len(COLUMNS)
     assert shown[1:] == [
-        *("2.0", "1,000", "90.0", "100", "1 MiB", "1 GiB", "2 MiB", "4 MiB", "3.0", "1.5 s"),
+        *("2.0", "1,000", "90.0", "100", "1 MiB", "1 GiB", "2 MiB", "4.5 MiB"),
+        *("5.12 KiB", "3.0", "1.5 s"),
         "1 absent, 2 no_room",
     ]
 

@@ -24,7 +24,7 @@ LAYERS: dict[str, Callable[[], list[Any]]] = {
     "windowed": lambda: [KVCache(), *(RotatingKVCache(96) for _ in range(2))],
     "hybrid": lambda: [KVCache(), ArraysCache(1)],
 }
-POLICIES = ["through", "back"]
+POLICIES = ["through", "back", "lazy"]
 
 
 def fill(prompt_cache: list[Any], count: int) -> None:

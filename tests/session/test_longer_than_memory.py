@@ -31,7 +31,7 @@ def mixed() -> list[Any]:
         ("gemma3_text", "back", 10),
         ("qwen3_next", "through", 0),
     }
-    budgets = [("through", 10), ("back", 10), ("through", 0)]
+    budgets = [("through", 10), ("back", 10), ("lazy", 10), ("through", 0)]
     return [
         pytest.param(*case, marks=[] if case in every_run else [pytest.mark.nightly])
         for case in ((family, *budget) for family in FAMILIES for budget in budgets)

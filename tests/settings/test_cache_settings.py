@@ -27,6 +27,9 @@ def test_every_setting_is_a_variable(machine: Machine, monkeypatch: pytest.Monke
         "cold_bytes": ("512MB", 512_000_000),
         "min_free_bytes": ("0", 0),
         "write_policy": ("second_touch", "second_touch"),
+        "write_idle_seconds": ("5", 5.0),
+        "write_delay_seconds": ("20.5", 20.5),
+        "daily_write_bytes": ("50GB", 50_000_000_000),
         "queue_bytes": ("64MiB", 2**26),
         "queue_full": ("wait", "wait"),
         "commit_wait_seconds": ("0.5", 0.5),
@@ -79,7 +82,7 @@ def test_sources_say_where_each_value_came_from(
         ("cold_bytes", "lots", "auto"),
         ("hot_cache_only", "perhaps", "true or false"),
         ("cold_dir", "", "a directory"),
-        ("write_policy", "sometimes", "through, back or second_touch"),
+        ("write_policy", "sometimes", "through, back, lazy or second_touch"),
         ("queue_full", "burn", "drop or wait"),
         ("durability", "ssd", "none, fsync or full"),
         ("codec", "jpeg", "dense"),
@@ -211,6 +214,15 @@ def test_the_machine_is_not_part_of_what_is_shown(machine: Machine) -> None:
     settings = CacheSettings(machine=machine)
     assert "machine" not in settings.model_dump()
     assert "machine=" not in repr(settings)
+
+
+def test_times_that_the_write_policy_does_not_know_are_noted(machine: Machine) -> None:
+    known = {"machine": machine, "cold_dir": "/srv/kv", "cold_bytes": "1MiB"}
+    (note,) = CacheSettings(**known, write_delay_seconds=10).notes()
+    assert note == "write_delay_seconds has no effect: write_policy is through"
+    assert not CacheSettings(**known, write_policy="lazy", write_delay_seconds=10).notes()
+    (note,) = CacheSettings(machine=machine, hot_cache_only=True, daily_write_bytes="1GB").notes()
+    assert note.startswith("daily_write_bytes is ignored")
 
 
 @pytest.mark.parametrize(

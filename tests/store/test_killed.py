@@ -96,7 +96,7 @@ def _check(directory: Path, number: int, durable: set[int]) -> int:
     return tier.usage().pages
 
 
-@pytest.mark.parametrize("policy", ["through", "back"])
+@pytest.mark.parametrize("policy", ["through", "back", "lazy"])
 def test_killed_at_every_step_of_the_first_writes(
     zygote: Zygote, tmp_path: Path, policy: str
 ) -> None:

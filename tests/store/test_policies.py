@@ -241,7 +241,7 @@ def test_clear_deletes_a_namespace_everywhere_pending_pages_included(tmp_path: P
         assert commit(store, story, 1) == [True]
 
 
-@pytest.mark.parametrize("policy", ["through", "back"])
+@pytest.mark.parametrize("policy", ["through", "back", "lazy"])
 def test_closing_writes_what_is_left_and_is_done_twice_at_no_cost(
     tmp_path: Path, policy: str
 ) -> None:

@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 from kit.examples import examples
 from kit.storage import (
     FaultyDisk,
+    HandClock,
     Story,
     disk_usage,
     expected_payload,
@@ -40,7 +41,7 @@ CALM = 4
 STORIES = [Story("a", nbytes=8 * KIB), Story("b", nbytes=20 * KIB), Story("c", nbytes=500)]
 WHICH = st.sampled_from(STORIES)
 NUMBERS = st.integers(1, 5)
-POLICIES = st.sampled_from(["through", "back", "second_touch"])
+POLICIES = st.sampled_from(["through", "back", "lazy", "second_touch"])
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -53,6 +54,7 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.directory = Path(tempfile.mkdtemp())
         self.disk = FaultyDisk()
+        self.clock = HandClock()
         self.known: dict[PageId, int] = {}
         self.durable: set[PageId] = set()
         self.damaged: set[str] = set()
@@ -68,6 +70,7 @@ class StoreMachine(RuleBasedStateMachine):
         return open_store(
             self.directory / "cold",
             self.disk,
+            self.clock,
             hot_bytes=HOT,
             queue_bytes=QUEUE,
             cold_bytes=COLD,
@@ -117,6 +120,11 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(story=WHICH, number=NUMBERS)
     def supersede(self, story: Story, number: int) -> None:
         self.store.demote(story.ids(number))
+
+    @rule(seconds=st.sampled_from([1, 70, 400]))
+    def pass_time(self, seconds: float) -> None:
+        self.clock.pass_by(seconds)
+        self.store.tick()
 
     @rule(story=WHICH)
     def prefetch(self, story: Story) -> None:

@@ -40,6 +40,11 @@ class Deleter:
         with self._lock:
             return self._nbytes
 
+    def is_pending(self, path: str) -> bool:
+        """True for a file that should be gone and is not."""
+        with self._lock:
+            return path in self._undeletable
+
     def delete(self, files: Iterable[PendingDeletion]) -> None:
         """Delete files, and the directories that they leave empty. Raises nothing."""
         shards = set()

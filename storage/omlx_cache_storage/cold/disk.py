@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -20,6 +21,8 @@ IOV_LIMIT = 1024
 WRITE_LIMIT = 1 << 30
 """macOS refuses to write 2 GiB or more at once."""
 SPARE_FILES = 1024
+LOCK_TRIES = 200
+LOCK_SECONDS = 0.001
 UNCOUNTED_BYTES = 1 << 30
 _F_FULLFSYNC = 51
 """macOS's request to flush the drive's own cache as well; `fcntl` lacks the name elsewhere."""
@@ -53,6 +56,15 @@ class FileSystem:
             return False
         return stat.S_ISDIR(info.st_mode) and is_private(info)
 
+    def own_file(self, path: StrPath) -> os.stat_result | None:
+        """Return what is known of a file of this user's that others cannot change, None for
+        anything else."""
+        try:
+            info = os.lstat(path)
+        except OSError:
+            return None
+        return info if stat.S_ISREG(info.st_mode) and is_private(info) else None
+
     def exists(self, path: StrPath) -> bool:
         """True when something has a name, as far as the disk says."""
         return os.path.lexists(path)
@@ -66,6 +78,23 @@ class FileSystem:
         it is opened to the writes of others."""
         info = os.stat(path)
         return info.st_dev, info.st_ino, is_private(info)
+
+    @contextlib.contextmanager
+    def locked(self, path: StrPath) -> Iterator[None]:
+        """Keep other writers of a directory out for a moment; raises OSError when another one does
+        so for longer."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+        try:
+            for _ in range(LOCK_TRIES - 1):
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                time.sleep(LOCK_SECONDS)
+            else:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        finally:
+            os.close(fd)
 
     def write(self, path: StrPath, pieces: Sequence[Buffer], durability: Durability) -> int:
         """Write a new file of mode 0600 and return its physical bytes."""

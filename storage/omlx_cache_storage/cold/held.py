@@ -26,8 +26,8 @@ class HeldPages:
     `tidy` removes shard directories that a deletion may have left empty.
 
     `_lock` guards `_contents`, `_pins`, `_health`, `_missing`, `_left` (evicted pages that nobody
-    took note of), `_unrecorded`, `_refused_rank` and `_corrupt`; no I/O, sorting or making of paths
-    under it.
+    took note of), `_unrecorded`, `_leaving` (they left the index, and their files go),
+    `_refused_rank` and `_corrupt`; no I/O, sorting or making of paths under it.
     `_naming` keeps a deletion and a publication of one name apart and is taken before `_lock`.
     """
 
@@ -48,6 +48,7 @@ class HeldPages:
         self._pins = Pins()
         self._health = Health()
         self._unrecorded: set[PageId] = set()
+        self._leaving: set[PageId] = set()
         self._missing: list[PageId] = []
         self._left: list[tuple[PageId, int]] = []
         # Pages worth less than the last one that was refused are refused unseen: a smaller one
@@ -203,6 +204,7 @@ class HeldPages:
         self._pins.left(page)
         stored = self._contents.pop(page)
         if stored is not None:
+            self._leaving.add(page)
             self._refused_rank = None
             self._health.forget(page)
         return stored
@@ -212,7 +214,10 @@ class HeldPages:
 
     def _delete(self, removed: Iterable[StoredPage]) -> None:
         """Delete the files of pages that have left the index."""
-        self._deleter.delete(PendingDeletion(s.name.id, self._path(s), s.cost) for s in removed)
+        leaving = list(removed)
+        self._deleter.delete(PendingDeletion(s.name.id, self._path(s), s.cost) for s in leaving)
+        with self._lock:
+            self._leaving.difference_update(s.name.id for s in leaving)
 
     def _is_published_again(self, file: PendingDeletion) -> bool:
         """True when a page has the name that was to be deleted."""

@@ -11,12 +11,13 @@ from pathlib import Path
 from omlx_cache_storage.cold.catalog import Found
 from omlx_cache_storage.cold.collector import uncollected
 from omlx_cache_storage.cold.contents import Candidate, Contents, Victims
-from omlx_cache_storage.cold.disk import Durability, FileSystem
+from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.filling import Files
 from omlx_cache_storage.cold.health import NO_ROOM, Health
 from omlx_cache_storage.cold.held import HeldPages
-from omlx_cache_storage.cold.records import StoredPage
+from omlx_cache_storage.cold.ration import Ration
+from omlx_cache_storage.cold.records import SMALL_FILE_BYTES, StoredPage
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import PageName, name_of, page_path
@@ -40,9 +41,9 @@ class ColdTier(HeldPages):
     """Holds page files; physical bytes, temporary files and directories included, stay under
     `limit_bytes`.
 
-    `_lock` guards `limit_bytes`, `_reserved` and the counts `_peak`, `_evicted` and `_refused` as
-    well. Any thread may read and discard; `open`, `write` and `settle` belong to one thread at a
-    time.
+    `_lock` guards `limit_bytes`, `_reserved` and the counts `_peak`, `_evicted`, `_refused`,
+    `_written` and `_rewritten` (bytes) as well. Any thread may read and discard; `open`, `write`
+    and `settle` belong to one thread at a time.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class ColdTier(HeldPages):
         clock: Clock | None = None,
         encode: Callable[[Page], Page] | None = None,
         departures: Departures | None = None,
+        daily_bytes: int = 0,
     ) -> None:
         super().__init__(
             directory,
@@ -72,6 +74,12 @@ class ColdTier(HeldPages):
         self._peak = 0
         self._evicted = 0
         self._refused = 0
+        self._written = 0
+        self._rewritten = 0
+        self._once_written = Departures()
+        self._ration: Ration | None = None
+        if daily_bytes:
+            self._ration = Ration(directory, daily_bytes, self._fs, self._clock, durability)
 
     def open(self, budget: Callable[[int], int] | None = None) -> None:
         """Make the directory, delete leftovers of dead writers, index what is there, and evict
@@ -82,6 +90,8 @@ class ColdTier(HeldPages):
         """
         with contextlib.suppress(OSError):
             self._load()
+        if self._ration is not None:
+            self._ration.open()
         if budget is not None:
             limit_bytes = budget(self.usage().nbytes)
             with self._lock:
@@ -148,14 +158,12 @@ class ColdTier(HeldPages):
         """
         self._load()
         candidate = Candidate(page.meta.id, page.meta.position, time_ns)
-        with self._lock:
-            old = self._contents.get(candidate.page)
-            unreadable = self._health.is_unreadable(candidate.page)
-            if old is not None and old.held >= page.meta.held and not unreadable:
-                return "present"
-            if self._refused_rank is not None and candidate.rank < self._refused_rank:
-                self._refused += 1
-                return "refused"
+        decided = self._decided(candidate, page.meta.held)
+        if decided is not None:
+            return decided
+        found = self._adopt(page, candidate)
+        if found is not None:
+            return found
         if self._encode is not None:
             page = self._encode(page)
         meta = page.meta
@@ -165,12 +173,58 @@ class ColdTier(HeldPages):
         header = encode_header(meta, payload_checksum([page.payload]))
         expected = len(header) + meta.nbytes + FILE_SLACK_BYTES
         expected += self._files.document_bytes(meta.namespace, document)
+        rationed = _blocks(len(header) + size) if self._ration is not None else 0
+        if self._ration is not None and not self._ration.take(candidate.page, rationed):
+            return "rationed"
+        result: WriteResult = "full"
         try:
-            return self._place(page, header, expected, candidate, document)
+            result = self._place(page, header, expected, candidate, document)
+            return result
         except OSError as error:
             with self._lock:
                 self._health.fail_write(error)
             raise
+        finally:
+            if self._ration is not None and result != "written":
+                self._ration.give_back(rationed)
+
+    def _decided(self, candidate: Candidate, held: int) -> WriteResult | None:
+        """Return what `write` answers at once for a page that holds so many tokens, None when room
+        must be made for it."""
+        with self._lock:
+            old = self._contents.get(candidate.page)
+            unreadable = self._health.is_unreadable(candidate.page)
+            if old is not None and old.held >= held and not unreadable:
+                return "present"
+            if self._refused_rank is not None and candidate.rank < self._refused_rank:
+                self._refused += 1
+                return "refused"
+        if self._ration is not None and self._ration.is_closed(candidate.page):
+            return "rationed"
+        return None
+
+    def _adopt(self, page: Page, candidate: Candidate) -> WriteResult | None:
+        """Index a page's file that another process wrote meanwhile, as `open` would have, if there
+        is room for it; None where there is none, or where this process knows of one."""
+        name, namespace = name_of(page.meta), page.meta.namespace
+        with self._lock:
+            known = name.id in self._contents or name.id in self._leaving
+            if known or self._health.is_unreadable(name.id):
+                return None
+        path = page_path(self.directory, namespace, name)
+        info = self._fs.own_file(path)
+        if info is None or self._deleter.is_pending(path):
+            return None
+        nbytes = physical_bytes(info)
+        refusal = self._make_room(nbytes, candidate)
+        if refusal is not None:
+            return refusal
+        with self._lock:
+            self._reserved -= nbytes
+            self._contents.add(StoredPage(namespace, name, nbytes), candidate.stamp_ns)
+            self._unrecorded.add(name.id)
+            self._note_peak()
+        return "present"
 
     def _place(
         self,
@@ -223,13 +277,8 @@ class ColdTier(HeldPages):
             temporary, nbytes = self._files.stage(path, [header, page.payload], document)
             with self._naming:
                 self._files.publish(temporary, path, time_ns, nbytes)
-                with self._lock:
-                    replaced = self._pop(name.id)
-                    self._reserved -= expected
-                    expected = 0
-                    stored = StoredPage(namespace, name, nbytes)
-                    self._contents.add(stored, max(time_ns, self._hold(stored)))
-                    self._note_peak()
+                replaced = self._take(StoredPage(namespace, name, nbytes), time_ns, expected)
+                expected = 0
             if replaced is not None:
                 self._delete([replaced])
             self._files.sync(path)
@@ -241,6 +290,19 @@ class ColdTier(HeldPages):
             raise
         with self._lock:
             self._health.end_write()
+
+    def _take(self, stored: StoredPage, time_ns: int, expected: int) -> StoredPage | None:
+        """Index a page that `expected` bytes were taken for; return the version it replaces."""
+        page = stored.name.id
+        again = self._once_written.find(page) is not None
+        with self._lock:
+            replaced = self._pop(page)
+            self._reserved -= expected
+            self._contents.add(stored, max(time_ns, self._hold(stored)))
+            self._written += stored.nbytes
+            self._rewritten += stored.nbytes if again or replaced is not None else 0
+            self._note_peak()
+        return replaced
 
     def _make_room(self, nbytes: int, candidate: Candidate) -> WriteResult | None:
         """Count `nbytes` as taken, evicting what must go; else a refusal, and nothing is taken."""
@@ -289,7 +351,19 @@ class ColdTier(HeldPages):
         evicted = self._remove(page for page, _ in leaving)
         self._evicted += len(evicted)
         self._departures.note((page for page, _ in leaving), "disk")
+        self._once_written.note((page for page, _ in leaving), "disk")
         return evicted
+
+    def wanted_again(self, pages: Iterable[PageId]) -> None:
+        """Note that pages are used: near the end of a day's ration they are written, and new ones
+        are not."""
+        if self._ration is not None:
+            self._ration.used(pages)
+
+    @property
+    def rations(self) -> bool:
+        """True for the rest of an hour in which a day's ration refused a page."""
+        return self._ration is not None and self._ration.refuses
 
     def touch(
         self, chain: Iterable[PageId], stamp_ns: int | None = None, since_ns: int = 0
@@ -379,6 +453,7 @@ class ColdTier(HeldPages):
         self._delete(evicted)
 
     def usage(self) -> ColdUsage:
+        day = None if self._ration is None else self._ration.usage()
         with self._lock:
             self._note_peak()
             return ColdUsage(
@@ -392,6 +467,11 @@ class ColdTier(HeldPages):
                 undecodable_pages=self._contents.undecodable,
                 ignored_files=self._files.ignored,
                 state=self._health.state,
+                written_bytes=self._written,
+                rewritten_bytes=self._rewritten,
+                rationed_pages=0 if day is None else day.rationed_pages,
+                day_written_bytes=0 if day is None else day.written_bytes,
+                day_limit_bytes=0 if day is None else day.limit_bytes,
             )
 
     @property
@@ -407,3 +487,8 @@ class ColdTier(HeldPages):
             assert self._reserved == 0
             self._contents.check_integrity()
             assert self._used_bytes() <= self.limit_bytes
+
+
+def _blocks(nbytes: int) -> int:
+    """Return what a file takes of a disk, as far as can be told before it is written."""
+    return -(-nbytes // SMALL_FILE_BYTES) * SMALL_FILE_BYTES

@@ -21,7 +21,7 @@ def ended(store: BlockStore) -> LastWords:
     return last_words(store, left, store.close(10))
 
 
-@pytest.mark.parametrize("policy", ["through", "back"])
+@pytest.mark.parametrize("policy", ["through", "back", "lazy"])
 def test_what_was_written_is_counted_with_its_place(policy: str, tmp_path: Path) -> None:
     store = open_store(tmp_path / "cold", write_policy=policy)
     commit(store, STORY, 1, 2, 3)

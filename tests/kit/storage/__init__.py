@@ -1,12 +1,13 @@
 """Pages with checkable contents, small stores, and a disk that fails on demand."""
 
-from .faults import FaultyDisk, SetTime
+from .faults import FaultyDisk, HandClock, SetTime
 from .pages import Story, bytes_of, disk_usage, expected_payload, files_in, read_cold
 from .stores import commit, fetch, is_right, open_store, settings, store_page
 from .writers import WriterRig
 
 __all__ = [
     "FaultyDisk",
+    "HandClock",
     "SetTime",
     "Story",
     "WriterRig",

@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from omlx_cache_storage import breaker
 from omlx_cache_storage.cold.disk import Durability, FileSystem, StrPath
 from omlx_cache_storage.page import Buffer
+from omlx_cache_storage.recency import Clock
 
 if TYPE_CHECKING:
     import pytest
@@ -24,6 +26,25 @@ class SetTime:
 
     def pass_by(self, seconds: float) -> None:
         self._now += seconds
+
+
+class HandClock(Clock):
+    """A store's clock that stands still but for `pass_by`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed = time.time_ns()
+
+    def pass_by(self, seconds: float) -> None:
+        self._passed += round(seconds * 1e9)
+
+    def now(self) -> int:
+        with self._lock:
+            self._last = max(self._last + 1, self._passed)
+            return self._last
+
+    def elapsed_ns(self) -> int:
+        return self._passed
 
 
 class FaultyDisk(FileSystem):

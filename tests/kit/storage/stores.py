@@ -7,6 +7,7 @@ from typing import Any
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.page import Page, PageId
+from omlx_cache_storage.recency import Clock
 
 from .pages import Story, bytes_of, expected_payload, read_cold
 
@@ -31,8 +32,10 @@ def settings(directory: Path, **options: Any) -> CacheSettings:
     return CacheSettings(**{**known, **options})
 
 
-def open_store(directory: Path, disk: FileSystem | None = None, **options: Any) -> BlockStore:
-    return BlockStore(settings(directory, **options), filesystem=disk)
+def open_store(
+    directory: Path, disk: FileSystem | None = None, clock: Clock | None = None, **options: Any
+) -> BlockStore:
+    return BlockStore(settings(directory, **options), filesystem=disk, clock=clock)
 
 
 def store_page(store: BlockStore, page: Page, keep: Collection[PageId] = ()) -> bool:

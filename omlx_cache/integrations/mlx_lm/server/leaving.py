@@ -77,6 +77,9 @@ def _setbacks(store: BlockStore, left: Unwritten, clean: bool) -> list[str]:
         f"refused for want of cold_bytes ({format_size(settings.cold_bytes)})": (
             writer.refused_pages
         ),
+        f"beyond daily_write_bytes ({format_size(settings.daily_write_bytes)})": (
+            writer.rationed_pages
+        ),
         "dropped by a full queue or a disk at rest": writer.dropped_pages,
         "not written by a failing disk": writer.failed_pages,
         "not stored for want of room": store.stats().requests.skips.get(NO_ROOM, 0),

@@ -1,0 +1,96 @@
+"""The backlog: pages of memory that the write policy wants on the disk by now, by the clock."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from omlx_cache_storage.page import PageId
+from omlx_cache_storage.policy import WritePolicy
+from omlx_cache_storage.recency import Clock
+
+GENERATIONS = 16
+"""Pages that are stored within this part of the delay become due together."""
+_SECOND = 1_000_000_000
+
+
+class Generation(NamedTuple):
+    """Pages in the order in which they were stored, the first of them at `begun_ns`."""
+
+    begun_ns: int
+    pages: list[PageId]
+
+
+class Backlog:
+    """Knows what was stored when, for as long as the delay. Asks the injected clock only, so that a
+    simulation has its own time. Any thread may call.
+
+    `everything` names all that the disk lacks, root first, `unwritten` those of some pages that it
+    still lacks. Who asks `due` does so at least every `ahead_seconds`: pages are named so much
+    before their time. `_lock` guards `_generations`, `_overdue` and `_active_ns`, when something
+    was stored or used last.
+    """
+
+    def __init__(
+        self,
+        policy: WritePolicy,
+        clock: Clock,
+        everything: Callable[[], Sequence[PageId]],
+        unwritten: Callable[[Iterable[PageId]], list[PageId]],
+        ahead_seconds: float = 0.0,
+    ) -> None:
+        self._clock = clock
+        self._everything = everything
+        self._unwritten = unwritten
+        self._goes_idle = policy.idle_seconds != float("inf")
+        self._delays = policy.delay_seconds != float("inf")
+        self._idle_ns = round(policy.idle_seconds * _SECOND) if self._goes_idle else 0
+        self._delay_ns = round(policy.delay_seconds * _SECOND) if self._delays else 0
+        self._ahead_ns = round(ahead_seconds * _SECOND)
+        self._lock = threading.Lock()
+        self._generations: deque[Generation] = deque()
+        self._overdue: list[PageId] = []
+        self._active_ns = clock.elapsed_ns()
+
+    def stored(self, page: PageId) -> None:
+        """Note that memory has a page now which the disk lacks."""
+        if not self._delays and not self._idle_ns:
+            return
+        now = self._clock.elapsed_ns()
+        with self._lock:
+            self._active_ns = now
+            if not self._delays:
+                return
+            young = self._generations[-1] if self._generations else None
+            if young is None or now - young.begun_ns > self._delay_ns // GENERATIONS:
+                self._generations.append(Generation(now, [page]))
+            else:
+                young.pages.append(page)
+
+    def used(self) -> None:
+        """Note that pages are used now: the store is not idle."""
+        if self._idle_ns:
+            now = self._clock.elapsed_ns()
+            with self._lock:
+                self._active_ns = now
+
+    def due(self) -> Sequence[PageId]:
+        """Return what is to be written by now, in the order in which it should be; what stays
+        unwritten is named again the next time."""
+        if not self._delays and not self._goes_idle:
+            return ()
+        now = self._clock.elapsed_ns()
+        with self._lock:
+            idle = self._goes_idle and now - self._active_ns >= self._idle_ns
+            overdue, self._overdue = self._overdue, []
+            while self._generations and self._is_over(self._generations[0], now):
+                overdue += self._generations.popleft().pages
+        if overdue:
+            # Another lock than this one's: memory is not asked under both.
+            overdue = self._unwritten(overdue)
+            with self._lock:
+                self._overdue = overdue + self._overdue
+        return self._everything() if idle else overdue
+
+    def _is_over(self, generation: Generation, now: int) -> bool:
+        return now + self._ahead_ns - generation.begun_ns >= self._delay_ns

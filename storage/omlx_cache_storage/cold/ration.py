@@ -1,0 +1,222 @@
+"""How much may be written to a directory in a day: booked by the hour, in a small file in it.
+
+`writes.json` says what was written in each hour, in hours since the epoch. Bytes are booked before
+they are written, a thousandth of a day's at a time, so that a process that is killed has booked too
+much, by that at most, and never too little. Several processes book in one file in turns.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from omlx_cache_storage.cold.disk import Durability, FileSystem
+from omlx_cache_storage.cold.document import read_document
+from omlx_cache_storage.cold.temporary import TemporaryNames, is_leftover
+from omlx_cache_storage.format.names import TEMPORARY_PREFIX
+from omlx_cache_storage.page import PageId
+from omlx_cache_storage.recency import Clock
+
+_log = logging.getLogger(__name__)
+
+WRITES_FILE = "writes.json"
+HOURS = 24
+_HOUR_NS = 3600 * 1_000_000_000
+BOOKED_SHARE = 1024
+"""This part of a day's bytes is booked at a time."""
+KEPT_SHARE = 10
+"""The last part of a day's bytes is for pages that were used again."""
+REMEMBERED = 32_768
+_MOST_BYTES = 2**62
+
+
+class RationUsage(NamedTuple):
+    """What was written in the last 24 hours, of what may be, and how many pages were refused by
+    this process."""
+
+    written_bytes: int
+    limit_bytes: int
+    rationed_pages: int
+
+
+class Ration:
+    """Grants bytes to write, `limit_bytes` in any 24 hours of the clock, the running one included.
+
+    A page that is refused closes the ration until the next hour: smaller ones would go to the disk
+    without what leads to them. Near the end only pages are granted that were refused before and
+    used since. `_lock` guards `_hours`, `_booked` (bytes that are booked and not written),
+    `_closed` and `_closed_to_new` (the hour for which it is), `_refused` (pages, and whether they
+    were used since), `_count` and `_told`; no I/O under it. `take` and
+    `open` belong to one thread at a time.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        limit_bytes: int,
+        fs: FileSystem,
+        clock: Clock,
+        durability: Durability = "none",
+    ) -> None:
+        self._directory = directory
+        self._path = os.path.join(directory, WRITES_FILE)
+        self._limit = limit_bytes
+        self._fs = fs
+        self._clock = clock
+        self._durability: Durability = durability
+        self._names = TemporaryNames()
+        self._lock = threading.Lock()
+        self._hours: dict[int, int] = {}
+        self._booked = 0
+        self._closed = self._closed_to_new = -1
+        self._refused: OrderedDict[PageId, bool] = OrderedDict()
+        self._count = 0
+        self._told = False
+
+    def open(self) -> None:
+        """Read what was booked, and delete leftovers of dead writers; raises nothing."""
+        with contextlib.suppress(OSError):
+            for entry in self._fs.scan(self._directory):
+                if entry.name.startswith(TEMPORARY_PREFIX):
+                    self._tidy(entry)
+        self._merge(read_document(self._path, self._fs))
+
+    def _tidy(self, entry: "os.DirEntry[str]") -> None:
+        if is_leftover(entry.name, entry.stat(follow_symlinks=False).st_mtime_ns):
+            self._fs.remove(entry.path)
+
+    def take(self, page: PageId, nbytes: int) -> bool:
+        """Grant bytes for a page; False, counted, beyond the limit."""
+        with self._lock:
+            fits = self._fits(page, nbytes)
+            more = nbytes - self._booked
+        if fits and more > 0:
+            fits = self._book(page, nbytes)
+        with self._lock:
+            if fits:
+                self._booked -= nbytes
+                # What was kept for pages that are used again is no sign of room for others.
+                self._told = self._told and self._refused.get(page, False)
+                self._refused.pop(page, None)
+        return fits or self._refuse(page)
+
+    def is_closed(self, page: PageId) -> bool:
+        """True, counted, for a page that `take` would refuse whatever its size."""
+        with self._lock:
+            fits = self._fits(page, 0)
+        return not fits and not self._refuse(page)
+
+    def used(self, pages: Iterable[PageId]) -> None:
+        """Note that pages are used: those that were refused before may have what was kept."""
+        with self._lock:
+            if self._refused:
+                self._refused.update((page, True) for page in pages if page in self._refused)
+
+    def give_back(self, nbytes: int) -> None:
+        """Note that what was granted was not written."""
+        with self._lock:
+            self._booked += nbytes
+
+    @property
+    def refuses(self) -> bool:
+        """True from a refusal until the next hour."""
+        hour = self._hour()
+        with self._lock:
+            return hour in (self._closed, self._closed_to_new)
+
+    def usage(self) -> RationUsage:
+        hour = self._hour()
+        with self._lock:
+            written = self._total(hour) - self._booked
+            return RationUsage(max(0, written), self._limit, self._count)
+
+    def _hour(self) -> int:
+        return self._clock.now() // _HOUR_NS
+
+    def _total(self, hour: int) -> int:
+        return sum(nbytes for at, nbytes in self._hours.items() if at > hour - HOURS)
+
+    def _fits(self, page: PageId, nbytes: int) -> bool:
+        hour = self._hour()
+        again = self._refused.get(page, False)
+        if hour == self._closed or (hour == self._closed_to_new and not again):
+            return False
+        limit = self._limit if again else self._limit - self._limit // KEPT_SHARE
+        return self._total(hour) - self._booked + nbytes <= limit
+
+    def _refuse(self, page: PageId) -> bool:
+        """Count a refusal, and say so once; return False."""
+        with self._lock:
+            hour = self._hour()
+            if self._refused.get(page, False):
+                self._closed = hour
+            self._closed_to_new = hour
+            self._count += page not in self._refused
+            self._refused.setdefault(page, False)
+            if len(self._refused) > REMEMBERED:
+                self._refused.popitem(last=False)
+            first, self._told = not self._told, True
+        if first:
+            _log.warning(
+                "daily_write_bytes (%s bytes) is spent: pages stay in memory only, until what was "
+                "written a day ago no longer counts",
+                f"{self._limit:,}",
+            )
+        return False
+
+    def _book(self, page: PageId, nbytes: int) -> bool:
+        """Book what a page needs, and somewhat more; False when others have booked it. A disk that
+        refuses the file does not stop the ration: it counts on in memory."""
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):
+                stack.enter_context(self._fs.locked(self._directory))
+            self._merge(read_document(self._path, self._fs))
+            with self._lock:
+                if not self._fits(page, nbytes):
+                    return False
+                hour = self._hour()
+                wanted = max(nbytes - self._booked, self._limit // BOOKED_SHARE)
+                booked = min(wanted, self._limit - self._total(hour))
+                self._hours[hour] = self._hours.get(hour, 0) + booked
+                self._booked += booked
+                raw = json.dumps({"hours": self._hours}, indent=2).encode() + b"\n"
+            with contextlib.suppress(OSError):
+                self._write(raw)
+        return True
+
+    def _write(self, raw: bytes) -> None:
+        temporary = self._names.new(os.fspath(self._directory))
+        try:
+            self._fs.write(temporary, [raw], self._durability)
+            self._fs.publish(temporary, self._path)
+        except BaseException:
+            self._fs.remove(temporary)
+            raise
+
+    def _merge(self, document: Mapping[str, object]) -> None:
+        """Take what a file says, as far as it is more than is known: nothing is ever unbooked."""
+        now = self._hour()
+        hours = _parse(document, now)
+        with self._lock:
+            for hour, nbytes in hours.items():
+                self._hours[hour] = max(nbytes, self._hours.get(hour, 0))
+            self._hours = {at: n for at, n in self._hours.items() if at > now - HOURS}
+
+
+def _parse(document: Mapping[str, object], now: int) -> dict[int, int]:
+    """Return the bytes of each hour of a file; hours that are yet to come count as the running one:
+    the clock was set back."""
+    found: dict[int, int] = {}
+    hours = document.get("hours")
+    for name, nbytes in hours.items() if isinstance(hours, dict) else ():
+        if not isinstance(nbytes, int) or isinstance(nbytes, bool) or not 0 <= nbytes < _MOST_BYTES:
+            continue
+        if isinstance(name, str) and name.isascii() and name.isdigit() and len(name) < 12:
+            hour = min(int(name), now)
+            found[hour] = found.get(hour, 0) + nbytes
+    return found

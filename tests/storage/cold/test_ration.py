@@ -1,0 +1,165 @@
+"""A day's ration of bytes to write: booked by the hour, kept over restarts, shared by processes."""
+
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from kit.storage import FaultyDisk, HandClock, Story
+from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.ration import WRITES_FILE, Ration
+
+HOUR = 3600.0
+LIMIT = 1_024_000
+PAGE = 10_000
+STORY = Story(blocks=2000)
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+def ration(directory: Path, clock: HandClock, fs: FileSystem | None = None) -> Ration:
+    made = Ration(directory, LIMIT, fs or FileSystem(), clock)
+    made.open()
+    return made
+
+
+def taken(of: Ration, first: int = 1, most: int = 1000, nbytes: int = PAGE) -> int:
+    """Take for new pages until one is refused; return how many were granted."""
+    for count in range(most):
+        if not of.take(STORY.id(first + count), nbytes):
+            return count
+    return most
+
+
+def test_what_is_granted_is_the_limit_less_what_is_kept(tmp_path: Path, clock: HandClock) -> None:
+    mine = ration(tmp_path, clock)
+    assert not mine.refuses
+    assert taken(mine) == 92
+    assert mine.refuses
+    assert mine.usage() == (92 * PAGE, LIMIT, 1)
+
+
+def test_a_refused_page_closes_the_ration_to_smaller_ones_until_the_next_hour(
+    tmp_path: Path, clock: HandClock
+) -> None:
+    mine = ration(tmp_path, clock)
+    assert taken(mine, nbytes=500_000) == 1
+    assert not mine.take(STORY.id(50), 1)
+    assert mine.is_closed(STORY.id(51))
+    clock.pass_by(HOUR)
+    assert mine.take(STORY.id(50), 1)
+
+
+def test_what_is_kept_is_for_pages_that_were_used_again(tmp_path: Path, clock: HandClock) -> None:
+    mine = ration(tmp_path, clock)
+    granted = taken(mine)
+    refused, other = STORY.id(granted + 1), STORY.id(999)
+    assert not mine.take(refused, PAGE)
+    mine.used([refused, other])
+    assert mine.take(refused, PAGE)
+    assert not mine.take(other, PAGE)
+    mine.used([other])
+    assert mine.take(other, PAGE)
+    assert mine.usage().written_bytes <= LIMIT
+
+
+def test_bytes_count_for_a_day(tmp_path: Path, clock: HandClock) -> None:
+    mine = ration(tmp_path, clock)
+    granted = taken(mine, most=40) + taken(mine, 100)
+    for _ in range(23):
+        clock.pass_by(HOUR)
+        assert taken(mine, 500) == 0
+    clock.pass_by(HOUR)
+    assert mine.usage().written_bytes == 0
+    assert taken(mine, 1000) == granted
+
+
+def test_a_restart_finds_what_was_written(tmp_path: Path, clock: HandClock) -> None:
+    mine = ration(tmp_path, clock)
+    assert taken(mine, most=50) == 50
+    # Nothing is closed or given back: the process might have been killed here.
+    again = ration(tmp_path, clock)
+    assert 50 * PAGE <= again.usage().written_bytes <= 50 * PAGE + LIMIT // 1024
+    assert 41 <= taken(again, 100) <= 42
+    info = os.stat(tmp_path / WRITES_FILE)
+    assert stat.S_IMODE(info.st_mode) == 0o600
+
+
+def test_what_was_granted_and_not_written_is_granted_again(
+    tmp_path: Path, clock: HandClock
+) -> None:
+    mine = ration(tmp_path, clock)
+    for _ in range(500):
+        assert mine.take(STORY.id(1), PAGE)
+        mine.give_back(PAGE)
+    assert mine.usage().written_bytes == 0
+
+
+def test_processes_that_share_a_directory_share_its_ration(
+    tmp_path: Path, clock: HandClock
+) -> None:
+    one, two = ration(tmp_path, clock), ration(tmp_path, clock)
+    granted = 0
+    for number in range(1, 200):
+        granted += one.take(STORY.id(number), PAGE)
+        granted += two.take(STORY.id(1000 + number), PAGE)
+    assert 90 <= granted <= 92
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"[]", b'{"hours": 5}', b'{"hours": {"x": 1, "7": -1, "8": true, "9": 1e99}}']
+)
+def test_a_file_that_makes_no_sense_counts_nothing(
+    tmp_path: Path, clock: HandClock, raw: bytes
+) -> None:
+    (tmp_path / WRITES_FILE).write_bytes(raw)
+    assert taken(ration(tmp_path, clock)) == 92
+
+
+def test_a_clock_that_was_set_back_does_not_grant_the_day_twice(
+    tmp_path: Path, clock: HandClock
+) -> None:
+    assert taken(ration(tmp_path, clock)) == 92
+    late = HandClock()
+    late.pass_by(-100 * HOUR)
+    assert taken(ration(tmp_path, late)) == 0
+
+
+def test_a_disk_that_refuses_the_file_refuses_no_page(tmp_path: Path, clock: HandClock) -> None:
+    disk = FaultyDisk()
+    mine = ration(tmp_path, clock, disk)
+    for name in ("write", "open", "publish"):
+        disk.fail[name] = errno.ENOSPC
+    assert taken(mine) == 92
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_removed_file_is_made_again_with_what_is_known(tmp_path: Path, clock: HandClock) -> None:
+    mine = ration(tmp_path, clock)
+    taken(mine, most=20)
+    (tmp_path / WRITES_FILE).unlink()
+    taken(mine, 21, most=20)
+    assert sum(json.loads((tmp_path / WRITES_FILE).read_bytes())["hours"].values()) >= 40 * PAGE
+
+
+def test_leftovers_of_a_killed_writer_go(tmp_path: Path, clock: HandClock) -> None:
+    (tmp_path / ".tmp-999999999-abcdef01-0").write_bytes(b"{}")
+    ration(tmp_path, clock)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_is_said_once_that_the_day_is_spent(
+    tmp_path: Path, clock: HandClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    mine = ration(tmp_path, clock)
+    for _ in range(3):
+        taken(mine)
+        clock.pass_by(HOUR)
+    assert taken(ration(tmp_path, clock)) == 0
+    assert [record.message.count("daily_write_bytes") for record in caplog.records] == [1, 1]

@@ -1,0 +1,125 @@
+"""`daily_write_bytes`: beyond it pages stay in memory, are counted, and no flush calls them
+durable."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kit.storage import HandClock, Story, commit, files_in, is_right, open_store
+
+KIB = 1024
+LIMIT = 1000 * KIB
+PAGE = 16 * KIB
+
+
+@pytest.mark.parametrize("policy", ["through", "back", "lazy"])
+@pytest.mark.parametrize("hot", [0, 256 * KIB, 4096 * KIB])
+def test_what_is_written_in_a_day_stays_below_the_limit_at_ten_times_it(
+    tmp_path: Path, policy: str, hot: int
+) -> None:
+    clock = HandClock()
+    options = {"write_policy": policy, "hot_bytes": hot, "daily_write_bytes": LIMIT}
+    with open_store(tmp_path, clock=clock, queue_full="wait", **options) as store:
+        for number in range(1, 11):
+            commit(store, Story(f"of {number}", nbytes=PAGE), *range(1, 61))
+            store.hot.check_integrity()
+        assert not store.flush()
+        assert not store.flush(), "some may have left memory by now"
+        cold, writer = store.stats().cold, store.stats().writer
+        assert cold is not None
+        assert writer is not None
+        assert 0.8 * LIMIT <= cold.written_bytes <= LIMIT
+        assert cold.written_bytes <= cold.day_written_bytes <= cold.day_limit_bytes == LIMIT
+        assert cold.rationed_pages > 100
+        assert writer.rationed_pages >= cold.rationed_pages
+        assert cold.state == "ok"
+        assert sum(file.stat().st_size for file in files_in(tmp_path)) <= LIMIT
+        store.hot.check_integrity()
+
+
+def test_the_hot_tier_goes_on_and_the_next_day_flush_writes_what_it_has(tmp_path: Path) -> None:
+    clock = HandClock()
+    one, two = Story("one", nbytes=PAGE), Story("two", nbytes=PAGE)
+    with open_store(tmp_path, clock=clock, hot_bytes=8192 * KIB, daily_write_bytes=LIMIT) as store:
+        commit(store, one, *range(1, 61))
+        assert not store.flush()
+        commit(store, two, *range(1, 61))
+        assert not store.flush()
+        assert all(is_right(store, two.id(n), PAGE) for n in range(1, 61))
+        assert len(files_in(tmp_path)) < 60
+        flushed = []
+        for _ in range(4):
+            clock.pass_by(86400)
+            flushed.append(store.flush())
+        assert flushed == [False, False, False, True]
+        assert len(files_in(tmp_path)) == 120
+
+
+def test_near_the_end_what_is_used_again_is_written_and_what_is_new_is_not(tmp_path: Path) -> None:
+    story, other = Story(nbytes=PAGE), Story("other", nbytes=PAGE)
+    with open_store(
+        tmp_path, hot_bytes=8192 * KIB, daily_write_bytes=LIMIT, queue_full="wait"
+    ) as store:
+        commit(store, story, *range(1, 61))
+        assert not store.flush()
+        assert store.cold is not None
+        written = [n for n in range(1, 61) if store.cold.info(story.id(n)) is not None]
+        assert written == list(range(1, len(written) + 1))
+        commit(store, other, 1)
+        store.touch(story.ids(*range(1, len(written) + 3)))
+        assert not store.flush()
+        assert store.cold.info(other.id(1)) is None
+        assert store.cold.info(story.id(len(written) + 2)) is not None
+
+
+def test_without_a_limit_nothing_is_rationed_and_no_file_made(tmp_path: Path) -> None:
+    story = Story(nbytes=PAGE)
+    with open_store(tmp_path) as store:
+        commit(store, story, 1, 2)
+        assert store.flush()
+        cold = store.stats().cold
+        assert cold is not None
+        assert (cold.day_written_bytes, cold.day_limit_bytes, cold.rationed_pages) == (0, 0, 0)
+    assert files_in(tmp_path, "writes.json") == []
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from kit.storage import Story, commit, open_store
+
+story = Story(nbytes=16 * 1024)
+store = open_store(Path(sys.argv[1]), daily_write_bytes=1000 * 1024, queue_full="wait")
+commit(store, story, *range(1, 21))
+assert store.flush(60)
+print(store.stats().cold.written_bytes, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_a_killed_process_wrote_counts(tmp_path: Path) -> None:
+    entries = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": entries},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None
+        written = int(child.stdout.readline())
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    with open_store(tmp_path, daily_write_bytes=LIMIT, queue_full="wait") as store:
+        cold = store.stats().cold
+        assert cold is not None
+        assert written <= cold.day_written_bytes <= written + LIMIT // 1024 + PAGE
+        commit(store, Story("after", nbytes=PAGE), *range(1, 61))
+        assert not store.flush()
+        cold = store.stats().cold
+        assert cold is not None
+        assert cold.written_bytes <= LIMIT - written

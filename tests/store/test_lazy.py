@@ -1,0 +1,259 @@
+"""`write_policy=lazy`: when a page is written, when it is not, and what a killed process loses."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kit.storage import (
+    FaultyDisk,
+    HandClock,
+    Story,
+    commit,
+    files_in,
+    is_right,
+    open_store,
+    store_page,
+)
+from omlx_cache import BlockStore
+from omlx_cache_storage import writer
+from omlx_cache_storage.writer import IDLE_SECONDS
+
+KIB = 1024
+IDLE, DELAY = 60.0, 300.0
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: HandClock) -> Iterator[BlockStore]:
+    with open_store(tmp_path, clock=clock, write_policy="lazy") as store:
+        yield store
+
+
+def drained(store: BlockStore) -> None:
+    """Let the writer end what is queued, and nothing else."""
+    store.tick()
+    assert store.writer is not None
+    assert store.writer.flush(30)
+
+
+def on_disk(store: BlockStore, story: Story) -> list[int]:
+    assert store.cold is not None
+    return [number for number in range(1, 20) if store.cold.info(story.id(number)) is not None]
+
+
+def keep_busy(store: BlockStore, clock: HandClock, seconds: float) -> None:
+    """Let time pass in which a page of another conversation is used now and then."""
+    other = Story("busy")
+    store_page(store, other.page(1))
+    while seconds > 0:
+        clock.pass_by(min(seconds, IDLE / 2))
+        store.touch(other.ids(1))
+        seconds -= IDLE / 2
+
+
+def test_what_was_stored_a_moment_ago_is_in_memory_only(store: BlockStore) -> None:
+    story = Story()
+    commit(store, story, 1, 2, 3)
+    drained(store)
+    assert on_disk(store, story) == []
+    store.touch(story.ids(1, 2, 3))
+    drained(store)
+    assert on_disk(store, story) == []
+
+
+def test_an_idle_store_writes_what_it_has(store: BlockStore, clock: HandClock) -> None:
+    story = Story()
+    commit(store, story, 1, 2, 3)
+    clock.pass_by(IDLE - 1)
+    drained(store)
+    assert on_disk(store, story) == []
+    clock.pass_by(1)
+    drained(store)
+    assert on_disk(store, story) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("how", ["touch", "store"])
+def test_a_store_that_is_used_is_not_idle(store: BlockStore, clock: HandClock, how: str) -> None:
+    story = Story()
+    commit(store, story, 1, 2)
+    clock.pass_by(IDLE - 1)
+    store.touch(story.ids(1)) if how == "touch" else store_page(store, story.page(3))
+    clock.pass_by(IDLE - 1)
+    drained(store)
+    assert on_disk(store, story) == []
+
+
+def test_a_page_is_written_after_the_delay_however_busy_the_store_is(
+    store: BlockStore, clock: HandClock
+) -> None:
+    story, later = Story(), Story("later")
+    commit(store, story, 1, 2)
+    keep_busy(store, clock, DELAY / 2)
+    commit(store, later, 1, 2)
+    drained(store)
+    assert on_disk(store, story) == []
+    keep_busy(store, clock, DELAY / 2 - IDLE_SECONDS)
+    drained(store)
+    assert on_disk(store, story) == [1, 2]
+    assert on_disk(store, later) == []
+    keep_busy(store, clock, DELAY / 2)
+    drained(store)
+    assert on_disk(store, later) == [1, 2]
+
+
+@pytest.mark.parametrize("seconds", [IDLE, DELAY])
+def test_the_writer_looks_at_the_clock_by_itself(
+    tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.setattr(writer, "IDLE_SECONDS", 0.01)
+    disk, times = FaultyDisk(), {"write_idle_seconds": 80000.0, "write_delay_seconds": 80000.0}
+    times["write_idle_seconds" if seconds == IDLE else "write_delay_seconds"] = seconds
+    with open_store(tmp_path, disk, clock, write_policy="lazy", **times) as store:
+        commit(store, Story(), 1)
+        assert not disk.reached.is_set()
+        clock.pass_by(seconds)
+        assert disk.reached.wait(30)
+
+
+def test_a_page_whose_write_failed_after_the_delay_is_tried_again(
+    tmp_path: Path, clock: HandClock
+) -> None:
+    story, disk = Story(), FaultyDisk()
+    with open_store(tmp_path, disk, clock, write_policy="lazy") as store:
+        commit(store, story, 1, 2)
+        keep_busy(store, clock, DELAY)
+        disk.fail["write"] = 5
+        drained(store)
+        assert on_disk(store, story) == []
+        disk.fail.clear()
+        drained(store)
+        assert on_disk(store, story) == [1, 2]
+
+
+def test_flush_and_close_write_all_that_memory_has(tmp_path: Path, clock: HandClock) -> None:
+    story = Story()
+    with open_store(tmp_path, clock=clock, write_policy="lazy") as store:
+        commit(store, story, 1, 2)
+        store.demote(story.ids(2))
+        assert store.flush()
+        assert len(files_in(tmp_path)) == 2
+        commit(store, story, 3)
+    assert len(files_in(tmp_path)) == 3
+
+
+def test_memory_that_runs_short_writes_before_it_evicts(tmp_path: Path, clock: HandClock) -> None:
+    story = Story(nbytes=16 * KIB)
+    small = {"hot_bytes": 160 * KIB, "queue_bytes": 160 * KIB, "queue_full": "wait"}
+    with open_store(tmp_path, clock=clock, write_policy="lazy", **small) as store:
+        for number in range(1, 10):
+            assert store_page(store, story.page(number))
+        drained(store)
+        assert on_disk(store, story) == []
+        for number in range(10, 41):
+            assert store_page(store, story.page(number))
+        assert all(is_right(store, story.id(n), 16 * KIB) for n in range(1, 41))
+        assert store.writer is not None
+        assert store.writer.usage().written_pages < 40
+
+
+def test_a_superseded_page_leaves_memory_unwritten(tmp_path: Path, clock: HandClock) -> None:
+    story = Story(nbytes=16 * KIB)
+    small = {"hot_bytes": 160 * KIB, "queue_bytes": 160 * KIB, "queue_full": "wait"}
+    with open_store(tmp_path, clock=clock, write_policy="lazy", **small) as store:
+        for number in range(1, 41):
+            assert store_page(store, story.page(number, tail=3))
+            store.demote([story.id(number, tail=3)])
+        clock.pass_by(DELAY)
+        drained(store)
+        assert files_in(tmp_path) == []
+        assert store.hot.usage().evicted_pages == 30
+        # One that is asked for after all is worth its file again.
+        store.touch([story.id(40, tail=3)])
+        clock.pass_by(IDLE)
+        drained(store)
+        assert len(files_in(tmp_path)) == 1
+
+
+class Order(FaultyDisk):
+    """Remembers the names of pages in the order of their publication."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.published: list[str] = []
+
+    def publish(self, temporary: os.PathLike[str] | str, final: os.PathLike[str] | str) -> None:
+        super().publish(temporary, final)
+        if os.fspath(final).endswith(".safetensors"):
+            self.published.append(os.path.basename(final).split("-")[0])
+
+
+@pytest.mark.parametrize("policy", ["back", "lazy"])
+@pytest.mark.parametrize("why", ["eviction", "idle", "pressure"])
+def test_of_a_chain_the_root_is_written_first(
+    tmp_path: Path, clock: HandClock, policy: str, why: str
+) -> None:
+    if (policy, why) == ("back", "idle"):
+        return
+    story, disk = Story(nbytes=16 * KIB), Order()
+    small = {"hot_bytes": 160 * KIB, "queue_bytes": 160 * KIB, "queue_full": "wait"}
+    with open_store(tmp_path, disk, clock, write_policy=policy, **small) as store:
+        commit(store, story, *range(1, 9))
+        if why == "idle":
+            clock.pass_by(IDLE)
+        elif why == "pressure":
+            store.restrict_hot(100 * KIB)
+        else:
+            commit(store, Story("other", nbytes=16 * KIB), *range(1, 6))
+        drained(store)
+    mine = [story.id(number).key.hex() for number in range(1, 9)]
+    order = [mine.index(key) for key in disk.published if key in mine]
+    assert order[0] == 0
+    assert order == sorted(order)
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from kit.storage import HandClock, Story, commit, open_store
+
+clock = HandClock()
+store = open_store(Path(sys.argv[1]), clock=clock, write_policy="lazy")
+old, young = Story("old"), Story("young")
+commit(store, old, *range(1, 9))
+for _ in range(20):
+    clock.pass_by(15)
+    store.touch(old.ids(1))
+commit(store, young, 1, 2)
+store.tick()
+store.writer.flush(60)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_kill_9_loses_what_is_younger_than_the_delay_and_nothing_else(tmp_path: Path) -> None:
+    entries = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": entries},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    old, young = Story("old"), Story("young")
+    with open_store(tmp_path) as store:
+        assert all(is_right(store, old.id(n), old.nbytes) for n in range(1, 9))
+        assert all(store.find(page) is None for page in young.ids(1, 2))

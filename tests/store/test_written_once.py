@@ -1,0 +1,141 @@
+"""A page is not written while the disk has it: whatever is stored, evicted, restored or started."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kit.examples import examples
+from kit.storage import FaultyDisk, HandClock, Story, commit, fetch, open_store, store_page
+from omlx_cache import BlockStore
+from omlx_cache_storage.cold.disk import StrPath
+
+KIB = 1024
+STORIES = [Story("a", nbytes=8 * KIB), Story("b", nbytes=20 * KIB), Story("c", nbytes=500)]
+WHICH = st.sampled_from(STORIES)
+LAST = st.integers(1, 6)
+
+
+class OncePerPage(FaultyDisk):
+    """Counts pages that are published where a page of that name, or as good a one, lies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice: list[str] = []
+
+    def publish(self, temporary: StrPath, final: StrPath) -> None:
+        if os.fspath(final).endswith(".safetensors") and os.path.lexists(final):
+            self.twice.append(os.path.basename(final))
+        super().publish(temporary, final)
+
+
+def turn(store: BlockStore, story: Story, last: int, tail: int) -> None:
+    """Use, store and order a sequence as a session does, with what its end supersedes."""
+    chain = story.ids(*range(1, last + 1))
+    store.touch(chain)
+    commit(store, story, *range(1, last + 1))
+    if tail:
+        store_page(store, story.page(last + 1, tail=tail))
+    store.demote([story.id(last, tail=n) for n in (1, 2, 3)])
+
+
+def partial_window(store: BlockStore, story: Story, last: int, held: int) -> None:
+    """Store a page that may hold more of its block the next time."""
+    page = story.page(last, group="window", held=held, nbytes=held * 100)
+    if store.admit(page.meta.nbytes):
+        store.put(page)
+
+
+STEPS: st.SearchStrategy[Callable[[BlockStore, HandClock], object]] = st.one_of(
+    st.builds(
+        lambda s, n, t: lambda store, _: turn(store, s, n, t), WHICH, LAST, st.integers(0, 3)
+    ),
+    st.builds(
+        lambda s, n, h: lambda store, _: partial_window(store, s, n, h),
+        WHICH,
+        LAST,
+        st.sampled_from([4, 8, 16]),
+    ),
+    st.builds(lambda s, n: lambda store, _: store.touch(s.ids(*range(1, n + 1))), WHICH, LAST),
+    st.builds(lambda s, n: lambda store, _: fetch(store, s.id(n)), WHICH, LAST),
+    st.builds(lambda s, n: lambda store, _: store.hot.discard(clean(store, s, n)), WHICH, LAST),
+    st.builds(lambda seconds: lambda _, clock: clock.pass_by(seconds), st.floats(0, 400)),
+    st.just(lambda store, _: store.tick()),
+    st.just(lambda store, _: store.flush(30)),
+    st.just(lambda store, _: store.writer.wait_for_progress(0)),
+)
+
+
+def clean(store: BlockStore, story: Story, last: int) -> list[object]:
+    return [page for page in story.ids(*range(1, last + 1)) if not store.hot.is_dirty(page)]
+
+
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(
+    policy=st.sampled_from(["through", "back", "lazy", "second_touch"]),
+    cold=st.sampled_from([280 * KIB, 16 * 1024 * KIB]),
+    runs=st.lists(st.lists(STEPS, max_size=25), min_size=1, max_size=3),
+    full=st.sampled_from(["drop", "wait"]),
+)
+def test_no_page_is_written_while_the_disk_has_it(
+    policy: str,
+    cold: int,
+    runs: list[list[Callable[[BlockStore, HandClock], object]]],
+    full: str,
+) -> None:
+    directory = Path(tempfile.mkdtemp())
+    disk, clock = OncePerPage(), HandClock()
+    small = {"hot_bytes": 96 * KIB, "queue_bytes": 48 * KIB, "cold_bytes": cold}
+    try:
+        for steps in runs:
+            with open_store(
+                directory, disk, clock, write_policy=policy, queue_full=full, **small
+            ) as store:
+                for step in steps:
+                    step(store, clock)
+                    clock.pass_by(0.001)
+        assert disk.twice == []
+    finally:
+        shutil.rmtree(directory)
+
+
+def test_a_page_that_another_process_wrote_is_not_written_again(tmp_path: Path) -> None:
+    story, disk = Story(), OncePerPage()
+    with open_store(tmp_path, disk) as one, open_store(tmp_path, disk) as two:
+        commit(one, story, 1, 2, 3)
+        assert one.flush()
+        commit(two, story, 1, 2, 3, 4)
+        assert two.flush()
+        assert disk.twice == []
+        assert two.stats().cold.pages == 4  # type: ignore[union-attr]
+        assert one.stats().cold.pages == 3  # type: ignore[union-attr]
+        assert all(fetch(two, page) == fetch(one, page) for page in story.ids(1, 2, 3))
+        two.hot.discard(story.ids(1, 2, 3))
+        assert all(fetch(two, page) == fetch(one, page) for page in story.ids(1, 2, 3))
+        two.cold.check_integrity()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("policy", ["through", "lazy"])
+def test_what_the_disk_evicted_is_written_again_once_it_is_used_and_counted_so(
+    tmp_path: Path, policy: str
+) -> None:
+    story, disk = Story(nbytes=16 * KIB), OncePerPage()
+    with open_store(tmp_path, disk, write_policy=policy, cold_bytes=280 * KIB) as store:
+        commit(store, story, 1, 2)
+        assert store.flush()
+        commit(store, Story("other", nbytes=16 * KIB), *range(1, 7))
+        assert store.flush()
+        before = store.stats().cold
+        store.touch(story.ids(1, 2))
+        assert store.flush()
+        after = store.stats().cold
+        assert before is not None
+        assert after is not None
+        assert before.rewritten_bytes == 0
+        assert 0 < after.rewritten_bytes == after.written_bytes - before.written_bytes
+        assert disk.twice == []
