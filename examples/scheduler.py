@@ -1,14 +1,13 @@
 """A reference scheduler: what the author of a model server would copy, and nothing else.
 
-One thread owns the model (`run`); any thread may call `submit` and `cancel`. A request goes
-through: reading its cached prefix from arrival on, or waiting for the one that computes it ->
-chunked prefill with checkpoints -> decoding in a batch -> commit. See docs/scheduler.md.
+One thread owns the model (`run`); any may call `submit` and `cancel`. A request goes through: its
+cached prefix -> chunked prefill with checkpoints -> batched decoding -> commit: docs/scheduler.md.
 """
 
 import queue
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +26,7 @@ class Request:
     prompt: list[int]
     max_tokens: int = 64
     salt: str | None = None
+    ended: Callable[[list[int]], str | None] = lambda answer: None  # "tool_call", "turn": a hint
     tokens: "queue.Queue[int | None]" = field(default_factory=queue.Queue)
     done: threading.Event = field(default_factory=threading.Event)
     cancelled: threading.Event = field(default_factory=threading.Event)
@@ -172,8 +172,8 @@ class Scheduler:
             request.tokens.put(response.token)
             if response.finish_reason is not None:
                 del self._decoding[response.uid]
-                session.extend(response.all_tokens[len(request.prompt) :])
-                session.commit(response.prompt_cache, release=True)
+                session.extend(answer := response.all_tokens[len(request.prompt) :])
+                session.commit(response.prompt_cache, release=True, ended=request.ended(answer))
                 self._finish(request)
 
     def _drop_cancelled(self) -> None:
@@ -184,7 +184,7 @@ class Scheduler:
             self._finish(request)
         if self._prefill is not None and self._prefill.request.cancelled.is_set():
             # Whole blocks that were prefilled are worth keeping: the client may ask again.
-            self._prefill.session.commit()
+            self._prefill.session.commit(ended="cancelled")
             self._finish(self._prefill.request)
             self._prefill = None
         for uid, (request, session) in list(self._decoding.items()):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from omlx_cache.begun import Begun
     from omlx_cache.codecs import CodecPolicy
     from omlx_cache.commit.snapshots import SnapshotPolicy, StridePolicy
+    from omlx_cache.keeping import Pin
     from omlx_cache.prefix import PrefixCache
     from omlx_cache.requests.explanation import Explanation
     from omlx_cache.results import CommitResult, Lookup, PageLocation
@@ -35,6 +36,7 @@ __all__ = [
     "Explanation",
     "Lookup",
     "PageLocation",
+    "Pin",
     "Prefetch",
     "PrefixCache",
     "Session",
@@ -57,6 +59,7 @@ _MODULES = {
     "Explanation": "omlx_cache.requests.explanation",
     "Lookup": "omlx_cache.results",
     "PageLocation": "omlx_cache.results",
+    "Pin": "omlx_cache.keeping",
     "Prefetch": "omlx_cache_storage.prefetch",
     "PrefixCache": "omlx_cache.prefix",
     "Session": "omlx_cache.session",

@@ -9,6 +9,7 @@ from typing import Any
 
 from omlx_cache import reasons
 from omlx_cache.held import Hold
+from omlx_cache.hinted import priority_or_normal
 from omlx_cache.scope import RestoredSequence, Scope, take
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens
@@ -30,18 +31,25 @@ class Begun:
     the memory back. Nothing raises: tokens that are none, and models that are not supported, are
     ready at once, and their session says why nothing was restored.
 
+    `priority` says when its pages leave; one that is none counts as normal.
+
     `_lock` guards `_found`, `_began`, `stamp`, `_over` (nobody looks again) and `_hold`; no payload
     is read and nothing is waited for under it.
     """
 
     @uninterrupted
     def __init__(
-        self, scope: Scope, tokens: Sequence[int], max_new_tokens: int | None = None
+        self,
+        scope: Scope,
+        tokens: Sequence[int],
+        max_new_tokens: int | None = None,
+        priority: object = "normal",
     ) -> None:
         self.scope = scope
+        self.priority = priority_or_normal(priority, scope.store.counters)
         self.tokens = listed(tokens)
         self.chain: KeyChain | None = None
-        self.stamp = scope.store.stamp()
+        self.stamp = scope.store.stamp(self.priority)
         self.miss_reason: str | None = None
         self._lock = threading.Lock()
         self._found = 0
@@ -172,7 +180,7 @@ class Begun:
         assert pending is not None
         try:
             self._hold.mark()
-            stamp, before = self.scope.store.stamp(), self._found
+            stamp, before = self.scope.store.stamp(self.priority), self._found
             found = self._found = pending.look(stamp)
             if self._hold.decide(found):
                 pending.cancel()

@@ -105,6 +105,10 @@ class Flight:
             return shared
         return self._point(shared)
 
+    def shares(self, tokens: Tokens) -> int:
+        """Return how many tokens this prompt has in common with another; the lock is held."""
+        return shared_length(self._tokens, tokens)
+
     def computed(self, tokens: Tokens) -> int:
         """Return how far a prompt could be restored by now; the lock is held."""
         return self._point(min(shared_length(self._tokens, tokens), self._reached))
@@ -198,6 +202,20 @@ class Flights:
             except IndexError:
                 return
             flight.end()
+
+    @uninterrupted
+    def shared(self, chain: KeyChain) -> int:
+        """Return how many of a prompt's tokens one that is being computed begins with."""
+        self.settle()
+        with self.lock:
+            return max(
+                (
+                    flight.shares(chain.tokens)
+                    for flight in self._live
+                    if flight.namespace == chain.namespace
+                ),
+                default=0,
+            )
 
     def forget(self, flight: Flight) -> None:
         """Drop a flight that has ended; the lock is held."""

@@ -5,11 +5,14 @@ from typing import Unpack
 
 from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache.begun import DEFAULT_NEW_TOKENS, Begun, listed
+from omlx_cache.hinted import seconds_or_none
+from omlx_cache.keeping import Pin, pin, retire
 from omlx_cache.results import Lookup, PageLocation
+from omlx_cache.scope import Scope
 from omlx_cache.scopes import ScopeOptions, Scopes
 from omlx_cache.session import Session
 from omlx_cache_storage.interrupts import deferred
-from omlx_cache_storage.keys import as_tokens
+from omlx_cache_storage.keys import KeyChain, as_tokens
 from omlx_cache_storage.prefetch import Prefetch
 
 
@@ -37,6 +40,7 @@ class PrefixCache(Scopes):
         max_new_tokens: int | None = DEFAULT_NEW_TOKENS,
         begun: Begun | None = None,
         deadline: float | None = None,
+        priority: str = "normal",
         **options: Unpack[ScopeOptions],
     ) -> Session:
         """Restore what is cached of a prompt and return the session; never raises for a miss.
@@ -45,6 +49,8 @@ class PrefixCache(Scopes):
         not come by then is left to be computed. `begun` is what `begin` returned for these tokens
         and options; the deadline is then that of the settings, unless another is given. Restored
         buffers have room for the prompt and `max_new_tokens` more (None: 256; at most 65,536).
+        `priority` is a hint, `low`, `normal` or `high`: what it uses counts as used ten minutes
+        earlier or later than it is. With `begun` it is that one's.
         """
         with deferred:
             scope = self.scope(**options)
@@ -52,13 +58,14 @@ class PrefixCache(Scopes):
                 if begun.tokens == listed(tokens) and begun.scope.same_as(scope):
                     return Session(begun, begun.deadline if deadline is None else deadline)
                 begun.cancel()
-            return Session(Begun(scope, tokens, max_new_tokens), deadline)
+            return Session(Begun(scope, tokens, max_new_tokens, priority), deadline)
 
     def begin(
         self,
         tokens: Sequence[int],
         *,
         max_new_tokens: int | None = DEFAULT_NEW_TOKENS,
+        priority: str = "normal",
         **options: Unpack[ScopeOptions],
     ) -> Begun:
         """Begin to read what is cached of a prompt, into buffers of its own; returns at once.
@@ -68,7 +75,7 @@ class PrefixCache(Scopes):
         are none.
         """
         with deferred:
-            begun = Begun(self.scope(**options), tokens, max_new_tokens)
+            begun = Begun(self.scope(**options), tokens, max_new_tokens, priority)
             begun.start()
             return begun
 
@@ -116,3 +123,39 @@ class PrefixCache(Scopes):
                 (use for uses in found.values() for use in uses), key=lambda use: use.info.position
             )
         return self.store.prefetch([use.page for use in uses], allocate_payload)
+
+    def pin(self, tokens: Sequence[int], ttl: float, **options: Unpack[ScopeOptions]) -> Pin:
+        """Keep a prefix from being evicted for `ttl` seconds, as far as half of each tier's budget
+        holds it, the root first; returns at once, reads no payload.
+
+        What is stored of it later is pinned then. A restart ends it. Tokens that are none, a `ttl`
+        that is no time, and a model that is not supported pin nothing.
+        """
+        with deferred:
+            scope, counters = self.scope(**options), self.store.counters
+            seconds, chain = seconds_or_none(ttl, counters), _chain(scope, tokens)
+            if chain is None or seconds is None or self.store.closed:
+                return Pin()
+            return pin(scope, chain, seconds)
+
+    def retire(self, tokens: Sequence[int], **options: Unpack[ScopeOptions]) -> int:
+        """Say that a conversation is over for good: what no other sequence goes on from leaves
+        before everything else. Returns how many of its first tokens stay as they were.
+
+        Deletes nothing, and reads no payload; whoever asks for it again makes it as good as any
+        other. Tokens that are none, and a model that is not supported, retire nothing.
+        """
+        with deferred:
+            scope = self.scope(**options)
+            chain = _chain(scope, tokens)
+            return 0 if chain is None or self.store.closed else retire(scope, chain)
+
+
+def _chain(scope: Scope, tokens: Sequence[int]) -> KeyChain | None:
+    """Return the keys of a sequence; None, and counted, for tokens that are none."""
+    try:
+        array = as_tokens(listed(tokens))
+    except (ValueError, TypeError, OverflowError):
+        scope.store.counters.add(ignored_hints=1)
+        return None
+    return scope.chain(array) if scope.supported and len(array) else None

@@ -3,7 +3,7 @@
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -31,8 +31,9 @@ from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.restore.source import PageSource
 from omlx_cache.results import CommitResult
 from omlx_cache.settings import CacheSettings
+from omlx_cache_storage.hints import Ended, PinnedPages, Priority
 from omlx_cache_storage.interrupts import uninterrupted
-from omlx_cache_storage.keys import KeyChain, Tokens
+from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens
 from omlx_cache_storage.live import LiveHold, LivePages
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.stats import Counters
@@ -61,6 +62,9 @@ class SequenceStore(PageSource, PageSink, Protocol):
     @property
     def live(self) -> LivePages | None: ...
     def live_hold(self, *, waiting: bool = False) -> LiveHold | None: ...
+    def pin(self, pages: Sequence[PageId], seconds: float) -> PinnedPages: ...
+    def unpin(self, number: int) -> None: ...
+    def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]: ...
     @property
     def closed(self) -> bool: ...
 
@@ -263,6 +267,8 @@ class Scope:
         stamp: int | None = None,
         along: Iterable[PageId] = (),
         live: LiveHold | None = None,
+        priority: Priority = "normal",
+        since_ns: int | None = None,
     ) -> Committer:
         """Return what hands a sequence's pages to the tiers; for supported scopes only."""
         if self._namespace is None:
@@ -284,6 +290,8 @@ class Scope:
             budgets=self.budgets,
             along=along,
             live=live,
+            priority=priority,
+            since_ns=since_ns,
         )
 
     @uninterrupted
@@ -308,16 +316,19 @@ class Scope:
         prompt_cache: Sequence[Any],
         prompt_length: int = 0,
         along: Iterable[PageId] = (),
+        since_ns: int = 0,
+        ended: Ended | None = None,
     ) -> CommitResult:
         """Hand a finished sequence's pages to the tiers; copies, and evaluates what it copies.
 
         Window groups are kept as far as the ring still holds them, recurrent state at the
         position where the cache is. The end of the prompt gets a page of its own, so that the
         same prompt is found up to there. `along` are pages that were stored while it grew: they
-        share its place in the eviction order.
+        share its place in the eviction order, which depends on how the answer ended, but for pages
+        with a stamp later than `since_ns`, which others have used.
         """
         began = time.perf_counter()
-        result = self._commit(chain, prompt_cache, prompt_length, along)
+        result = self._commit(chain, prompt_cache, prompt_length, along, ended, since_ns)
         counters = self.store.counters
         counters.commit(result.skipped)
         counters.add_seconds("commit", time.perf_counter() - began)
@@ -329,6 +340,8 @@ class Scope:
         prompt_cache: Sequence[Any],
         prompt_length: int,
         along: Iterable[PageId],
+        ended: Ended | None,
+        since_ns: int,
     ) -> CommitResult:
         if not self.accepts(prompt_cache):
             return CommitResult.none(reasons.LAYOUT_CHANGED)
@@ -337,9 +350,14 @@ class Scope:
             layout = layout_of(extracted(prompt_cache))
             stops = self._stops(0, len(chain) + 1)
             committer = self.committer(
-                chain, staging, prompt_length=prompt_length, stops=stops, along=along
+                chain,
+                staging,
+                prompt_length=prompt_length,
+                stops=stops,
+                along=along,
+                since_ns=since_ns,
             )
-            result = committer.finish(layout, extent_of(layout, len(chain)))
+            result = committer.finish(layout, extent_of(layout, len(chain)), ended)
             self.remember(chain, result)
             return result
         except UnsupportedCache as error:

@@ -16,6 +16,7 @@ from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.progress import Extent, Progress, extent_of
 from omlx_cache.commit.staging import Staging
 from omlx_cache.commit.under_way import UnderWay
+from omlx_cache.hinted import ended_or_none
 from omlx_cache.pages.geometry import Source
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.requests.explanation import Explanation
@@ -23,6 +24,7 @@ from omlx_cache.requests.log import AskedRequest
 from omlx_cache.requests.timer import PromptTimer
 from omlx_cache.results import CommitResult
 from omlx_cache.scope import unsupported
+from omlx_cache_storage.hints import Ended
 from omlx_cache_storage.interrupts import deferred, uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens
 from omlx_cache_storage.live import LiveHold
@@ -110,6 +112,7 @@ class Session:
             stops=stops,
             stamp=begun.stamp,
             live=self._live,
+            priority=begun.priority,
         )
         self._splits = stops if self._splits_prefill else []
         self._progress = Progress(self._layout, start)
@@ -384,19 +387,25 @@ class Session:
 
     @uninterrupted
     def commit(
-        self, prompt_cache: Sequence[Any] | None = None, *, release: bool = False
+        self,
+        prompt_cache: Sequence[Any] | None = None,
+        *,
+        release: bool = False,
+        ended: str | None = None,
     ) -> CommitResult:
         """Hand the remaining blocks to the tiers and return what was stored in all.
 
         Copies on this thread; the disk is written behind its back, and waited for as long as the
         settings allow when memory has no room left. `prompt_cache` is one extracted from a batch;
-        with `release` it is consumed, as is the session's own. A second commit, or one after
+        with `release` it is consumed, as is the session's own. `ended` is a hint, how the answer
+        ended (`Ended`): after a "turn" any new page may push these out; after a "tool_call", or
+        without a hint, they are kept as the store has learned. A second commit, or one after
         `abort`, stores nothing.
         """
         began = time.perf_counter()
         result = CommitResult.none(reasons.CLOSED)
         if not self._finished and not self._staging.closed:
-            result = self._commit(prompt_cache)
+            result = self._commit(prompt_cache, ended_or_none(ended, self._counters))
             self.reach(result.tokens)
             self._counters.commit(result.skipped)
         if release:
@@ -407,7 +416,7 @@ class Session:
         self._counters.add_seconds("commit", time.perf_counter() - began)
         return result
 
-    def _commit(self, prompt_cache: Sequence[Any] | None) -> CommitResult:
+    def _commit(self, prompt_cache: Sequence[Any] | None, ended: Ended | None) -> CommitResult:
         layout = self._live_layout(prompt_cache)
         if self._chain is None or self._committer is None:
             return CommitResult.none(reasons.word(self.miss_reason or reasons.ERROR))
@@ -420,7 +429,7 @@ class Session:
             recorded = len(self._chain)
             own = self._progress if layout is self._layout else None
             extent = extent_of(layout, recorded) if own is None else own.extent(recorded)
-            result = self._committer.finish(layout, extent)
+            result = self._committer.finish(layout, extent, ended)
             self._scope.remember(self._chain, result)
             return result
         except UnsupportedCache as error:

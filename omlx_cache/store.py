@@ -37,6 +37,7 @@ from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.document import has_fields
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.departures import Departures
+from omlx_cache_storage.hints import Priority
 from omlx_cache_storage.interrupts import deferred, result_of, uninterrupted
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.listed import ListedPage, list_pages
@@ -220,10 +221,11 @@ class BlockStore(Tiers):
         evict: bool = True,
         queue: bool = True,
         position: int | None = None,
+        priority: Priority = "normal",
     ) -> bool:
         """`Tiers.admit`; a closed store admits nothing."""
         return not self._closed and super().admit(
-            nbytes, own, evict=evict, queue=queue, position=position
+            nbytes, own, evict=evict, queue=queue, position=position, priority=priority
         )
 
     def admit_run(
@@ -234,11 +236,14 @@ class BlockStore(Tiers):
         *,
         position: int | None = None,
         most: int = 0,
+        priority: Priority = "normal",
     ) -> int:
         """`Tiers.admit_run`; a closed store admits nothing."""
         if self._closed:
             return 0
-        return super().admit_run(nbytes, count, own, position=position, most=most)
+        return super().admit_run(
+            nbytes, count, own, position=position, most=most, priority=priority
+        )
 
     def readable_document(self, digest: BlockKey) -> dict[str, object]:
         """Return a namespace's document, from its directory for one of another process; for people.

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 from omlx_cache import reasons
 from omlx_cache.commit.staging import Staging
 from omlx_cache.results import CommitResult
+from omlx_cache_storage.hints import Ended, Priority
 from omlx_cache_storage.interrupts import deferred
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.live import LiveHold
@@ -30,7 +31,13 @@ class PageSink(Protocol):
     def find(self, page: PageId) -> PageInfo | None: ...
     def tails(self, parent: BlockKey) -> set[Tail]: ...
     def admit(
-        self, nbytes: int, own: set[PageId], *, queue: bool = True, position: int | None = None
+        self,
+        nbytes: int,
+        own: set[PageId],
+        *,
+        queue: bool = True,
+        position: int | None = None,
+        priority: Priority = ...,
     ) -> bool: ...
     def admit_run(
         self,
@@ -40,14 +47,21 @@ class PageSink(Protocol):
         *,
         position: int | None = None,
         most: int = ...,
+        priority: Priority = ...,
     ) -> int: ...
     def release(self, nbytes: int) -> None: ...
     def put(self, page: Page, stamp_ns: int | None = None) -> bool: ...
-    def stamp(self) -> int: ...
+    def stamp(self, priority: Priority = ..., ended: Ended | None = None) -> int: ...
     def touch(
-        self, chain: Sequence[PageId], stamp_ns: int | None = None, besides: Fallbacks = ...
+        self,
+        chain: Sequence[PageId],
+        stamp_ns: int | None = None,
+        besides: Fallbacks = ...,
+        since_ns: int = 0,
     ) -> None: ...
-    def arrange(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None: ...
+    def arrange(
+        self, chain: Sequence[PageId], stamp_ns: int | None = None, since_ns: int = 0
+    ) -> None: ...
     def demote(self, pages: Iterable[PageId]) -> None: ...
     def left_memory(self, pages: Iterable[PageId]) -> Sequence[PageId]: ...
     @property
@@ -63,6 +77,9 @@ class Admission:
     waits; then pages without room wait for the writer: `wait_seconds` in all, None for as long as
     it progresses. Until then `live` holds what the sequence has.
 
+    `priority` is the sequence's. Of its pages those with a stamp later than `since_ns`, by default
+    `stamp`, were used by others meanwhile.
+
     Mutable by that thread: `own` (the sequence's pages, which make room for each other last),
     `_new` (those of them that it stored), `finishing`, `_stamp`, `_deadline`, `skipped` and the
     sums.
@@ -77,16 +94,21 @@ class Admission:
         wait_seconds: float | None,
         along: Iterable[PageId] = (),
         live: LiveHold | None = None,
+        *,
+        priority: Priority = "normal",
+        since_ns: int | None = None,
     ) -> None:
         self._store = store
         self._live = live
+        self._priority = priority
         self._staging = staging
         self._wait_seconds = wait_seconds
         self._new: set[PageId] = set(along)
         self._own: set[PageId] = set()
         self._take(own)
         self._take(self._new)
-        self._stamp = store.stamp() if stamp is None else stamp
+        self._stamp = store.stamp(priority) if stamp is None else stamp
+        self._since_ns = (stamp or 0) if since_ns is None else since_ns
         self._deadline: float | None = 0.0
         self.finishing = False
         self.skipped: Counter[str] = Counter()
@@ -165,7 +187,9 @@ class Admission:
         wanted, count = len(metas), 0
         while wanted and not count:
             position = metas[wanted - 1].position
-            count = self._store.admit_run(nbytes, wanted, self._own, position=position, most=most)
+            count = self._store.admit_run(
+                nbytes, wanted, self._own, position=position, most=most, priority=self._priority
+            )
             # Of large pages the writer's queue may have room for some.
             wanted = wanted // 2 if most else 0
         if not count:
@@ -198,20 +222,24 @@ class Admission:
         else:
             self.skipped[reasons.NO_ROOM] += 1
 
-    def finish(self, pages: Sequence[PageId], fallbacks: Fallbacks) -> None:
+    def finish(
+        self, pages: Sequence[PageId], fallbacks: Fallbacks, ended: Ended | None = None
+    ) -> None:
         """Mark `pages`, a whole sequence's, as used together, and what was stored on the way with
-        them; from now on pages wait for room."""
+        them; from now on pages wait for room. When they leave depends on how the answer ended, but
+        for those that another has used meanwhile."""
         self.finishing = True
         if self._live is not None:
             self._live.end()
         self._deadline = (
             None if self._wait_seconds is None else time.monotonic() + self._wait_seconds
         )
-        self._stamp = self._store.stamp()
+        self._stamp = self._store.stamp(self._priority, ended)
         # What this sequence stored a moment ago is not used a second time by that.
-        self._store.touch([page for page in pages if page not in self._new], self._stamp, fallbacks)
+        used = [page for page in pages if page not in self._new]
+        self._store.touch(used, self._stamp, fallbacks, self._since_ns)
         new = dict.fromkeys(page for page in pages if page in self._new)
-        self._store.arrange([*new, *(self._new - new.keys())], self._stamp)
+        self._store.arrange([*new, *(self._new - new.keys())], self._stamp, self._since_ns)
 
     def left_memory(self, pages: Iterable[PageId]) -> frozenset[PageId]:
         """Return those of the sequence's pages, root first, that may be put back."""
@@ -221,8 +249,13 @@ class Admission:
         """Make the first of some pages of one size that left memory, and put them there again;
         return how many, 0 without room. Waits for nothing and writes nothing."""
         nbytes, position = metas[0].nbytes, metas[-1].position
-        count = self._store.admit_run(nbytes, len(metas), self._own, position=position)
-        if not count and self._store.admit(nbytes, self._own, queue=False, position=position):
+        priority = self._priority
+        count = self._store.admit_run(
+            nbytes, len(metas), self._own, position=position, priority=priority
+        )
+        if not count and self._store.admit(
+            nbytes, self._own, queue=False, position=position, priority=priority
+        ):
             count = 1
         if count:
             for page in _made(lambda: make(count), count * nbytes, self._store.release):
@@ -240,7 +273,7 @@ class Admission:
             deferred.point()
             # Asked first: what ends between a refusal and the wait is progress too.
             ended = self._store.writes_ended
-            if self._store.admit(nbytes, self._own, position=position):
+            if self._store.admit(nbytes, self._own, position=position, priority=self._priority):
                 return True
             if not self.finishing:
                 return False
@@ -250,7 +283,9 @@ class Admission:
                 if time.monotonic() - began >= left:
                     # A disk that hangs is waited for once, not again for each page.
                     self._deadline = 0.0
-                return self._store.admit(nbytes, self._own, queue=False, position=position)
+                return self._store.admit(
+                    nbytes, self._own, queue=False, position=position, priority=self._priority
+                )
 
     def _take(self, pages: Iterable[PageId]) -> None:
         new = set(pages)

@@ -29,6 +29,7 @@ from omlx_cache.pages.layout import Layout
 from omlx_cache.pages.tensors import DENSE, codec_text, live_tags
 from omlx_cache.restore.fallbacks import fallbacks
 from omlx_cache.results import CommitResult
+from omlx_cache_storage.hints import Ended, Priority
 from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.live import LiveHold
 from omlx_cache_storage.page import Page, PageId, PageMeta
@@ -53,7 +54,7 @@ class Committer:
     for the writer for `wait_seconds`, None for as long as it progresses. Until `finish`, `live`
     holds the sequence's pages. A page that a tier has is never written again, and cut again only to
     have it in memory: paged ones that left it for the live cache, or that were computed though the
-    disk has them, where that is no second encoding.
+    disk has them, where that is no second encoding. `priority` and `since_ns` as for `Admission`.
 
     Mutable by that thread: `_done` (how far the paged group is stored), `_stops` (those to come),
     and `_row` (during a call).
@@ -77,13 +78,25 @@ class Committer:
         along: Iterable[PageId] = (),
         budgets: Budgets | None = None,
         live: LiveHold | None = None,
+        priority: Priority = "normal",
+        since_ns: int | None = None,
     ) -> None:
         self._store = store
         self._namespace = namespace
         self._chain = chain
         self._policy = policy
         self._budgets = budgets
-        self._admission = Admission(store, staging, own, stamp, wait_seconds, along, live)
+        self._admission = Admission(
+            store,
+            staging,
+            own,
+            stamp,
+            wait_seconds,
+            along,
+            live,
+            priority=priority,
+            since_ns=since_ns,
+        )
         self._groups = groups
         self._prompt_length = prompt_length
         self._start = start
@@ -158,8 +171,9 @@ class Committer:
         """The boundary up to which complete blocks need not be offered again."""
         return self._done
 
-    def finish(self, layout: Layout, extent: Extent) -> CommitResult:
-        """Store the rest, order the chain for eviction, and return what was stored in all.
+    def finish(self, layout: Layout, extent: Extent, ended: Ended | None = None) -> CommitResult:
+        """Store the rest, order the chain for eviction by how the answer ended, and return what was
+        stored in all.
 
         The end of the prompt gets a page of its own in sequences without restore points, so that
         the same prompt is found up to there.
@@ -172,6 +186,7 @@ class Committer:
         self._admission.finish(
             needed(self._chain, layout.groups, end),
             lambda tier: fallbacks(self._chain, layout.groups, tier, end),
+            ended,
         )
         # Whatever left the tiers since it was restored or stored is cut again.
         self._done = 0

@@ -4,6 +4,7 @@ The generator pads and merges the caches of its requests, so a session's own cac
 away when its request starts, and what is stored is extracted from the batch.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,11 @@ from omlx_cache.session import Session
 if TYPE_CHECKING:
     from mlx_lm.generate import BatchGenerator
 
+_log = logging.getLogger(__name__)
+
+HowEnded = Callable[[list[int]], str | None]
+"""Says of an answer's tokens how it ended: "tool_call", "turn", or None where nobody knows."""
+
 HELD_SECONDS = 0.05
 """How long `next` waits for another thread's blocks when it has nothing else to do."""
 
@@ -38,6 +44,7 @@ class _Request:
     uid: int
     session: Session
     prompt_length: int
+    ended: HowEnded | None = None
     stops: set[int] = field(default_factory=set)
     generated: int = 0
     offered: int = 0
@@ -96,13 +103,17 @@ class CachedBatchGenerator:
         sampler: Any = None,
         logits_processors: Sequence[Any] = (),
         stop_sequences: Any = None,
+        priority: str = "normal",
+        ended: HowEnded | None = None,
     ) -> int:
         """Begin to restore what is cached of a prompt and return the request's uid, at once.
 
         It joins the batch when its prefix has come from the disk, or from a request that is
         computing it, or when that takes longer than the settings allow. `segments` are token counts
         at which a chat's parts end (its system prompt, say): a hybrid model can be restored there
-        later. Raises ValueError for an empty prompt, and for a `max_tokens` below 1.
+        later. `priority` is a hint, as for `PrefixCache.session`; `ended` is asked for one, as for
+        `Session.commit`, when the generator says "stop". Raises ValueError for an empty prompt, and
+        for a `max_tokens` below 1.
         """
         prompt = list(tokens)
         if not prompt:
@@ -132,10 +143,10 @@ class CachedBatchGenerator:
                 raise
             if not cached:
                 session.take_cache()
-            self._requests[inner] = _Request(uid, session, len(prompt), set(stops))
+            self._requests[inner] = _Request(uid, session, len(prompt), ended, set(stops))
 
         # A batch copies what it is given, so room for more tokens would be wasted.
-        begun = self._cache.begin(prompt, salt=salt, max_new_tokens=0)
+        begun = self._cache.begin(prompt, salt=salt, max_new_tokens=0, priority=priority)
         self._waiting[uid] = _Waiting(begun, insert)
         self._start(uid)
         return uid
@@ -284,12 +295,24 @@ class CachedBatchGenerator:
                 self._cache.store.counters.skip(reasons.UNSUPPORTED)
                 result = CommitResult(len(fed), 0, 0, 0, {reasons.UNSUPPORTED: 1})
             else:
-                result = request.session.commit(response.prompt_cache, release=True)
+                ended = _how(request, response.finish_reason, fed[request.prompt_length :])
+                result = request.session.commit(response.prompt_cache, release=True, ended=ended)
         else:
             request.generated += 1
             reached = request.prompt_length + request.generated - 1
             self._store_blocks(response.uid, request, reached)
         return BatchedToken(request.uid, response.token, response.finish_reason, result)
+
+
+def _how(request: _Request, finish_reason: str, answer: list[int]) -> str | None:
+    """Return how an answer ended, as far as anybody knows."""
+    if finish_reason != "stop" or request.ended is None:
+        return "length" if finish_reason == "length" else None
+    try:
+        return request.ended(answer)
+    except Exception:
+        _log.exception("how an answer ended is not known")
+        return None
 
 
 def _stops(session: Session, start: int, length: int) -> list[int]:

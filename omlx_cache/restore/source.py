@@ -37,6 +37,7 @@ class PageSource(PageView, Protocol):
         chain: Sequence[PageId],
         stamp_ns: int | None = None,
         besides: Callable[[TierView], Iterable[PageId]] = ...,
+        since_ns: int = 0,
     ) -> None: ...
     def forget(self, page: PageId) -> None: ...
 

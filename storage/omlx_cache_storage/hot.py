@@ -1,14 +1,16 @@
 """The hot tier: pages in memory, under a byte budget."""
 
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.format.names import parent_hint
+from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.hot_page import Grant, Held, HotEntry
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.live import LivePages
-from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
+from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
+from omlx_cache_storage.pins import SHARE, Pins
 from omlx_cache_storage.recency import SUPERSEDED_NS, Clock
 from omlx_cache_storage.stats import HotUsage
 from omlx_cache_storage.table import EntryTable
@@ -22,7 +24,7 @@ queues at a time: this share of the tier, so that the order is not gone through 
 class HotTier:
     """Holds live pages; `bytes held + bytes reserved <= limit_bytes` at every moment.
 
-    `_lock` guards `_index`, `_bytes`, `_reserved`, `_dirty_bytes` (of unwritten
+    `_lock` guards `_index`, `_pins`, `_bytes`, `_reserved`, `_dirty_bytes` (of unwritten
     pages), `_queued_bytes` (pinned ones of them), `_allowed` (what may be held for now,
     `limit_bytes` at most), `_peak`, `_evicted`, `_let_go`, `_closed`; any thread may call. No I/O
     here. A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that the
@@ -54,6 +56,7 @@ class HotTier:
         self._clock = clock or Clock()
         self._lock = threading.Lock()
         self._index: EntryTable[Held] = EntryTable()
+        self._pins = Pins()
         self._bytes = 0
         self._reserved = 0
         self._allowed = limit_bytes
@@ -72,16 +75,18 @@ class HotTier:
         evict: bool = True,
         give_up_dirty: bool = False,
         position: int | None = None,
+        shift_ns: int = 0,
     ) -> Grant:
         """Set bytes aside for a page about to be made, evicting others as needed.
 
         Pages of the same sequence (`own`) leave last, and only those that the disk has, or that
         end behind `position`, where the new page does: they are nothing without it. Without
         `evict` only free room is granted. `give_up_dirty` evicts pages of others that the disk
-        lacks as well, whatever `keep_dirty` says.
+        lacks as well, whatever `keep_dirty` says. The page counts as used `shift_ns` later than
+        now, and pages of others with a later stamp than that stay.
         """
         with self._lock:
-            victims, dirty = self._victims(nbytes, own, evict, give_up_dirty, position)
+            victims, dirty = self._victims(nbytes, own, evict, give_up_dirty, position, shift_ns)
             if victims is None or self._closed:
                 return Grant(False, dirty)
             self._evict(victims)
@@ -138,7 +143,7 @@ class HotTier:
             self._drop(identity)
             held = Held(page, dirty, 0 if old is None else old.pins)
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
-            hint = parent_hint(meta.parent)
+            hint, stamp_ns = parent_hint(meta.parent), max(stamp_ns, self._hold(meta))
             self._index.put(identity, held, meta.position, hint, meta.tail, stamp_ns)
             self._bytes += meta.nbytes
             self._weigh(held, 1)
@@ -261,12 +266,15 @@ class HotTier:
             self._index.visit(note)
         return named
 
-    def touch(self, chain: Iterable[PageId], stamp_ns: int | None = None) -> None:
+    def touch(
+        self, chain: Iterable[PageId], stamp_ns: int | None = None, since_ns: int = 0
+    ) -> None:
         """Mark pages as used at a stamp of the clock, now by default: worth a place on the disk
-        again, where that had refused them."""
+        again, where that had refused them. Not those used later than that and than `since_ns`."""
         with self._lock:
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
-            for page in self._index.touch(chain, stamp_ns).pages:
+            older = self._index.touch(self._loose(chain), stamp_ns, max(stamp_ns, since_ns))
+            for page in older.pages:
                 held = self._index.get(page)
                 if held is not None and held.refused:
                     self._weigh(held, -1)
@@ -276,7 +284,29 @@ class HotTier:
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
         """Make pages the first to be evicted, the deepest of them first."""
         with self._lock:
-            self._index.touch(pages, self._clock.superseded() if stamp_ns is None else stamp_ns)
+            stamp_ns = self._clock.superseded() if stamp_ns is None else stamp_ns
+            self._index.touch(self._loose(pages), stamp_ns)
+
+    def hold(self, number: int, pages: Sequence[PageId], until_ns: int) -> Pinned:
+        """Keep pages until a time, those that come later too, as far as the tier's share for that
+        goes: root first."""
+        with self._lock:
+            self._pins.add(number, pages, until_ns, self._clock.now())
+            found = [held.page.meta for held in self._index.get_all(pages) if held is not None]
+            nbytes = count = 0
+            for meta in found:
+                kept_ns = self._hold(meta)
+                if kept_ns:
+                    self._index.touch([meta.id], kept_ns)
+                    count, nbytes = count + 1, nbytes + meta.nbytes
+            return Pinned(len(found), count, nbytes)
+
+    def let_loose(self, number: int) -> None:
+        """End what `hold` began: the pages count as used now."""
+        with self._lock:
+            now = self._clock.now()
+            for page, until_ns in self._pins.remove(number).items():
+                self._index.touch([page], until_ns or now)
 
     def discard(self, pages: Iterable[PageId]) -> int:
         """Forget pages, pinned or not; return how many there were."""
@@ -296,6 +326,16 @@ class HotTier:
     def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
         with self._lock:
             return self._index.tails_of(parents)
+
+    def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
+        """Return those of a chain's keys that a page follows which is none of them."""
+        with self._lock:
+            return self._index.branches(keys)
+
+    @property
+    def patience_ns(self) -> int:
+        """For how long after its use a page is not given up for a new one."""
+        return 0
 
     def pages(self) -> set[PageId]:
         """Return what is held, in no order."""
@@ -351,6 +391,7 @@ class HotTier:
         evict: bool,
         give_up_dirty: bool,
         position: int | None,
+        shift_ns: int,
     ) -> tuple[list[PageId] | None, list[PageId]]:
         """Decide what must leave to make room, None when it cannot be made; and which pages
         stand in the way until they are written."""
@@ -361,12 +402,42 @@ class HotTier:
             return None, []
         return choose_victims(
             self._index.visit,
-            self._index.get,
-            Room(excess, own, position, self.limit_bytes // SPARE_SHARE),
+            self._evictable,
+            Room(
+                excess,
+                own,
+                position,
+                self.limit_bytes // SPARE_SHARE,
+                self._clock.now() + shift_ns - self.patience_ns,
+            ),
             backed=self._backed,
             must_write=self._must_write,
             give_up_dirty=give_up_dirty,
+            stamp_of=self._used_ns,
         )
+
+    def _evictable(self, page: PageId) -> Held | None:
+        """Return a page that may make room for another, None for one that is pinned: as long as the
+        share of pins is one of what memory may hold now."""
+        pins = self._pins
+        if pins and pins.nbytes * SHARE <= self._allowed and pins.holds(page, self._clock.now()):
+            return None
+        return self._index.get(page)
+
+    def _used_ns(self, page: PageId) -> int:
+        """Return the stamp of a page that may make room; 0 for one that is no longer pinned only
+        because memory is short."""
+        pinned = self._pins and self._pins.holds(page, self._clock.now())
+        return 0 if pinned else self._index.stamp(page)
+
+    def _hold(self, meta: PageMeta) -> int:
+        """Return until when a page is pinned, 0 for one that is not."""
+        if not self._pins or not self.retain:
+            return 0
+        return self._pins.hold(meta.id, meta.nbytes, self.limit_bytes, self._clock.now())
+
+    def _loose(self, pages: Iterable[PageId]) -> Iterable[PageId]:
+        return self._pins.loose(pages, self._clock.now()) if self._pins else pages
 
     def _must_write(self, held: Held) -> bool:
         """True for a page that is written before it may leave."""
@@ -408,13 +479,14 @@ class HotTier:
         held = self._index.get(page)
         if held is None or held.pins or held.dirty or not self._backed or self._live is None:
             return
-        if self._live.is_spare(page):
+        if self._live.is_spare(page) and not self._pins.holds(page, self._clock.now()):
             self._let_go += self._drop(page)
 
     def _drop(self, page: PageId) -> bool:
         held = self._index.take(page)
         if held is None:
             return False
+        self._pins.left(page)
         self._bytes -= held.page.meta.nbytes
         self._weigh(held, -1)
         return True

@@ -85,7 +85,7 @@ class RequestStats:
     Seconds are wall time: what several requests did at once counts once. `saved_seconds` is an
     estimate: what the restored tokens would have taken at their model's `prefill_tokens_per_second`
     as it was then, less the time that restoring took, or waiting for another request's blocks, and
-    negative when that took longer; 0 while no rate is known.
+    negative when that took longer; 0 while no rate is known. `ignored_hints` were none.
     """
 
     sessions: int
@@ -106,6 +106,7 @@ class RequestStats:
     rejected_pages: int
     misses: Mapping[str, int]
     skips: Mapping[str, int]
+    ignored_hints: int = 0
 
     @property
     def hit_ratio(self) -> float:
@@ -287,6 +288,7 @@ class Counters:
                 rejected_pages=sums["rejected_pages"],
                 misses=MappingProxyType(dict(self._misses)),
                 skips=MappingProxyType(dict(self._skips)),
+                ignored_hints=sums["ignored_hints"],
             )
 
     @uninterrupted

@@ -207,11 +207,19 @@ class PageTable:
             self._free.append(row)
         return row
 
-    def touch(self, pages: Iterable[PageId], stamp_ns: int) -> Touched:
-        """Give the pages that are here a stamp."""
+    def touch(
+        self, pages: Iterable[PageId], stamp_ns: int, latest_ns: int | None = None
+    ) -> Touched:
+        """Give the pages that are here a stamp; with `latest_ns`, those whose stamp is no later."""
         pages = list(pages)
         rows = self.rows(pages)
         held = [row for row in rows if row is not None]
+        if latest_ns is not None and held:
+            later = self._order.stamps[held] > latest_ns
+            if later.any():
+                left = set(np.array(held)[later].tolist())
+                rows = [None if row in left else row for row in rows]
+                held = [row for row in rows if row is not None]
         if len(held) < len(pages):
             pages = [page for page, row in zip(pages, rows, strict=True) if row is not None]
         # Each once, so that stamps can be counted by what is reported.

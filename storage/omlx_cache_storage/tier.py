@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal, Protocol
 
+from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.stats import ColdUsage
@@ -71,12 +72,31 @@ class Tier(Protocol):
         """Return the pages that may end inside the blocks after boundaries."""
         ...
 
-    def touch(self, chain: Iterable[PageId], stamp_ns: int | None = None) -> None:
-        """Mark pages as used at a stamp of the clock, now by default; absent ones are passed
-        over."""
+    def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
+        """Return those of a chain's keys that a page follows which is none of them."""
+        ...
+
+    @property
+    def patience_ns(self) -> int:
+        """For how long after its use a page is not given up for a new one."""
+        ...
+
+    def touch(
+        self, chain: Iterable[PageId], stamp_ns: int | None = None, since_ns: int = 0
+    ) -> None:
+        """Mark pages as used at a stamp of the clock, now by default; absent ones are passed over,
+        and those that were used later than that and than `since_ns`."""
 
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
         """Make pages the first to be evicted, the deepest of them first."""
+
+    def hold(self, number: int, pages: Sequence[PageId], until_ns: int) -> Pinned:
+        """Begin a pin: evict none of the pages until a time, also of those that come later, as far
+        as the tier's share for that goes; root first."""
+        ...
+
+    def let_loose(self, number: int) -> None:
+        """End a pin; nothing for one that is not known."""
 
     def discard(self, pages: Iterable[PageId]) -> int:
         """Drop pages whatever they are worth; return how many there were."""

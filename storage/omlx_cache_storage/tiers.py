@@ -7,11 +7,13 @@ page holds. No MLX.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import count
 
 from omlx_cache_storage.backlog import Backlog
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.flushing import flush, unwritten
+from omlx_cache_storage.hints import Ended, PinnedPages, Priority, shift_ns, use_stamp
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
@@ -38,6 +40,7 @@ _PARTS = (
     "_backlog",
 )
 RUN_BYTES = 8 << 20
+_pins = count(1)
 RUN_SHARE = 32
 """Pages are admitted together up to so many bytes, and up to this share of the hot tier."""
 
@@ -158,12 +161,14 @@ class Tiers:
         evict: bool = True,
         queue: bool = True,
         position: int | None = None,
+        priority: Priority = "normal",
     ) -> bool:
         """Reserve memory for a page about to be made; `put` or `release` must follow. Never waits.
 
         Evicts pages of others, then pages of the same sequence (`own`) that the disk has, or that
         end behind `position`, where the new one does; without
-        `evict` only free room is granted. With `queue` it is False as well when the policy writes
+        `evict` only free room is granted. `priority` says which pages of others are worth less.
+        With `queue` it is False as well when the policy writes
         a page at once and the writer has no room for it. Pages that must be written before they
         can leave are queued, so that another try may succeed.
         """
@@ -172,11 +177,16 @@ class Tiers:
             fits = nbytes <= writer.limit_bytes
             if fits and not self._writes_fail() and not writer.has_room(nbytes):
                 return False
-        granted, dirty = self.hot.reserve(nbytes, own, evict=evict, position=position)
+        shift = shift_ns(priority)
+        granted, dirty = self.hot.reserve(
+            nbytes, own, evict=evict, position=position, shift_ns=shift
+        )
         if granted or writer is None or not evict:
             return granted
         if self._writes_fail():
-            return self.hot.reserve(nbytes, own, give_up_dirty=True, position=position).granted
+            return self.hot.reserve(
+                nbytes, own, give_up_dirty=True, position=position, shift_ns=shift
+            ).granted
         self._offer_rooted(dirty)
         return False
 
@@ -188,6 +198,7 @@ class Tiers:
         *,
         position: int | None = None,
         most: int = 0,
+        priority: Priority = "normal",
     ) -> int:
         """Reserve memory for pages of one sequence and `nbytes` each, in one step; return for how
         many, `count` at most, and `most` bytes, or `RUN_BYTES`. The deepest ends at `position`.
@@ -204,7 +215,10 @@ class Tiers:
             return 0
         if self._policy.on_put and writer is not None and not writer.has_room(count * nbytes):
             return 0
-        return count if self.hot.reserve(count * nbytes, own, position=position).granted else 0
+        granted = self.hot.reserve(
+            count * nbytes, own, position=position, shift_ns=shift_ns(priority)
+        ).granted
+        return count if granted else 0
 
     def release(self, nbytes: int) -> None:
         """Give back what `admit` or `reserve` granted."""
@@ -282,15 +296,19 @@ class Tiers:
 
     # Use: recency.
 
-    def stamp(self) -> int:
-        """Return a new stamp of the clock: pages of one use share one."""
-        return self._clock.now()
+    def stamp(self, priority: Priority = "normal", ended: Ended | None = None) -> int:
+        """Return a new stamp of the clock: pages of one use share one. What is known of the use
+        moves it (`use_stamp`)."""
+        patience = max(tier.patience_ns for tier in self._levels) if ended else 0
+        return use_stamp(self._clock.now(), priority, ended, patience)
 
-    def arrange(self, chain: Sequence[PageId], stamp_ns: int | None = None) -> None:
+    def arrange(
+        self, chain: Sequence[PageId], stamp_ns: int | None = None, since_ns: int = 0
+    ) -> None:
         """Put the pages of a chain at a stamp, now by default: they leave last, the root last of
-        all. That is no use: queued is only what a policy writes at once, and the disk had no room
-        for under its old stamp."""
-        self._mark(chain, stamp_ns, _nothing)
+        all; but those that were used later than that and than `since_ns`. That is no use: queued is
+        only what a policy writes at once, and the disk had no room for under its old stamp."""
+        self._mark(chain, stamp_ns, _nothing, since_ns)
         if self._policy.on_put:
             self._offer_each(chain)
 
@@ -299,11 +317,12 @@ class Tiers:
         chain: Sequence[PageId],
         stamp_ns: int | None = None,
         besides: Callable[[TierView], Iterable[PageId]] = _nothing,
+        since_ns: int = 0,
     ) -> None:
         """Mark the pages of a chain as used again, and with them those that `besides` names, asked
-        for each tier with what that one has. What the write policy wants on the disk by now is
-        queued, the root first."""
-        self._mark(chain, stamp_ns, besides)
+        for each tier with what that one has; but those that were used later than the stamp and than
+        `since_ns`. What the write policy wants on the disk by now is queued, the root first."""
+        self._mark(chain, stamp_ns, besides, since_ns)
         if self._backlog is not None:
             self._backlog.used()
         if self.cold is not None:
@@ -316,10 +335,30 @@ class Tiers:
         chain: Sequence[PageId],
         stamp_ns: int | None,
         besides: Callable[[TierView], Iterable[PageId]],
+        since_ns: int,
     ) -> None:
         stamp = self._clock.now() if stamp_ns is None else stamp_ns
         for level, tier in enumerate(self._levels):
-            tier.touch([*chain, *besides(TierView(self._levels[level:]))], stamp)
+            tier.touch([*chain, *besides(TierView(self._levels[level:]))], stamp, since_ns)
+
+    @uninterrupted
+    def pin(self, pages: Sequence[PageId], seconds: float) -> PinnedPages:
+        """Keep pages, root first, from being evicted for so many seconds, as far as they fit into
+        the share of each tier; those that come later too."""
+        number = next(_pins)
+        until = self._clock.now() + int(seconds * 1e9)
+        return PinnedPages(number, [tier.hold(number, pages, until) for tier in self._levels])
+
+    @uninterrupted
+    def unpin(self, number: int) -> None:
+        """End a pin; any number of times."""
+        for tier in self._levels:
+            tier.let_loose(number)
+
+    def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
+        """Return those of a chain's keys that a page follows which is none of them: where other
+        sequences leave it."""
+        return set().union(*(tier.branches(keys) for tier in self._levels))
 
     @uninterrupted
     def demote(self, pages: Iterable[PageId]) -> None:

@@ -26,12 +26,14 @@ AnyCandidate = TypeVar("AnyCandidate", bound=Candidate)
 
 class Room(NamedTuple):
     """What is asked for: `excess` bytes more than there are, for a page that ends at `position` of
-    a sequence whose pages are `own`. Own ones leave a `spare` amount at a time."""
+    a sequence whose pages are `own`. Own ones leave a `spare` amount at a time, those of others if
+    they were used at `until_ns` at the latest."""
 
     excess: int
     own: Collection[PageId]
     position: int | None
     spare: int
+    until_ns: int = sys.maxsize
 
 
 def choose_victims(
@@ -42,6 +44,7 @@ def choose_victims(
     backed: bool,
     must_write: Callable[[AnyCandidate], bool],
     give_up_dirty: bool,
+    stamp_of: Callable[[PageId], int] = lambda page: 0,
 ) -> tuple[list[PageId] | None, list[PageId]]:
     """Return what must leave to make room, None when it cannot be made; and which pages stand in
     the way until they are written. `visit` shows pages, the first to be evicted first."""
@@ -58,6 +61,9 @@ def choose_victims(
         if held is None or held.pins:
             return True
         ours = page in room.own
+        if not ours and stamp_of(page) > room.until_ns:
+            # What comes later in the order is younger still.
+            return False
         if must_write(held) and (ours or not give_up_dirty):
             dirty.append(page)
         elif not ours:

@@ -1,6 +1,7 @@
 """Continuous batching with reuse: the tokens of requests served alone, and memory given back."""
 
 import gc
+import time
 from collections.abc import Collection
 from typing import Any
 
@@ -10,6 +11,7 @@ from mlx_lm.generate import BatchGenerator
 
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.integrations.batch import CachedBatchGenerator
+from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.page import PageId
 
 from .conftest import Open, model_of, prompt_of
@@ -177,3 +179,35 @@ def test_a_request_for_no_token_is_refused_before_it_can_disturb_others(store: B
 def test_an_empty_prompt_is_refused(store: BlockStore) -> None:
     with pytest.raises(ValueError, match="empty"):
         batch_of(model_of("qwen3"), store).submit([], max_tokens=1)
+
+
+def test_how_an_answer_ended_is_asked_when_it_did(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HotTier, "patience_ns", 25_000_000_000)
+    model = model_of("llama")
+    prompt = prompt_of(96)
+    (answer,) = alone(model, [prompt])
+    asked: list[list[int]] = []
+
+    def ended(how: str) -> Any:
+        def tell(tokens: list[int]) -> str:
+            asked.append(tokens)
+            if how == "broken":
+                raise ValueError(how)
+            return how
+
+        return tell
+
+    def age(how: str) -> float:
+        store = open_store()
+        store.clear(store.hot.entries()[0].meta.namespace) if store.hot.entries() else None
+        batch = batch_of(model, store, stop_tokens=[[answer[5]]])
+        serve(batch, [prompt], ended=ended(how))
+        return (time.time_ns() - max(e.used_ns for e in store.hot.entries())) / 1e9
+
+    assert age("turn") > 25
+    assert age("tool_call") < 20
+    assert age("broken") < 20
+    assert asked[0][:5] == answer[:5]
+    assert len(asked) == 3

@@ -59,7 +59,7 @@ def test_a_page_that_the_disk_evicted_is_unwritten_once_it_is_used_again(story: 
     tier = HotTier(4 * KIB, backed=True)
     for number in (1, 2):
         assert _put(tier, story.page(number))
-        tier.touch(story.ids(number), 10)
+        tier.demote(story.ids(number), 10)
     tier.touch(story.ids(2), 11)
     tier.mark_evicted([(story.id(1), 10), (story.id(2), 10), (story.id(3), 10)])
     assert tier.dirty() == story.ids(2), "it was used after the disk had let it go"

@@ -32,9 +32,9 @@ class Following:
     """Follows one sequence. Use it on the model's thread; no method raises or waits.
 
     Windows and recurrent state are kept every `snapshot_stride` tokens, as chunks end, and where
-    the caller says so. Mutable by that thread: `_kept`, the last such place, `_offered`,
-    the boundary up to which a row's blocks were offered, `_failed`, `_closed`, and `_ended`,
-    what is remembered from then on.
+    the caller says so. `began_ns` is the stamp of what it stores. Mutable by that thread: `_kept`,
+    the last such place, `_offered`, the boundary up to which a row's blocks were offered,
+    `_failed`, `_closed`, and `_ended`, what is remembered from then on.
     """
 
     def __init__(self, scope: Scope, tokens: Sequence[int], start: int) -> None:
@@ -46,7 +46,10 @@ class Following:
         self._staging = Staging(store.counters, store.settings.snapshot_bytes)
         self._chain = scope.chain(as_tokens(tokens))
         self._live = scope.live_hold()
-        self._committer = scope.committer(self._chain, self._staging, start=start, live=self._live)
+        self.began_ns = store.stamp()
+        self._committer = scope.committer(
+            self._chain, self._staging, start=start, live=self._live, stamp=self.began_ns
+        )
         self._kept = start
         self._offered = 0
         self._failed = False

@@ -17,6 +17,7 @@ from omlx_cache.results import CommitResult
 from omlx_cache.scope import RestoredSequence, Scope
 from omlx_cache.scopes import Scopes
 from omlx_cache.siblings import Found, SiblingIndex, find_along
+from omlx_cache_storage.hints import Ended
 from omlx_cache_storage.keys import KeyChain, Tokens
 from omlx_cache_storage.page import PageId
 
@@ -38,6 +39,13 @@ class Stored(NamedTuple):
 
     chain: KeyChain
     result: CommitResult
+
+
+class Along(NamedTuple):
+    """The pages that were stored of a sequence while it grew, and the latest stamp of theirs."""
+
+    pages: Iterable[PageId] = ()
+    since_ns: int = 0
 
 
 class Lane:
@@ -122,20 +130,23 @@ class Lane:
         tokens: Tokens,
         prompt_cache: Sequence[Any],
         prompt_length: int = 0,
-        along: Callable[[KeyChain], Iterable[PageId]] = lambda chain: (),
+        along: Callable[[KeyChain], Along] = lambda chain: Along(),
+        ended: Ended | None = None,
     ) -> Stored | None:
         """Store a sequence's caches, the target's and the draft's; None for another kind's. `along`
-        names the pages that were stored while it grew."""
+        says what was stored while it grew, `ended` how its answer ended."""
         size = len(self._target.fresh()) if self._draft is not None else len(prompt_cache)
         own, drafts = prompt_cache[:size], prompt_cache[size:]
         if not self._target.accepts(own):
             return None
         chain = self._target.chain(tokens)
-        result = self._target.commit(chain, own, prompt_length, along(chain))
+        result = self._target.commit(chain, own, prompt_length, *along(chain), ended=ended)
         self._siblings.add(chain, result.tokens)
         if self._draft is not None and self._draft.accepts(drafts):
             draft_chain = self._draft.chain(tokens)
-            drafted = self._draft.commit(draft_chain, drafts, prompt_length, along(draft_chain))
+            drafted = self._draft.commit(
+                draft_chain, drafts, prompt_length, *along(draft_chain), ended=ended
+            )
             self._siblings.add(draft_chain, drafted.tokens)
         return Stored(chain, result)
 

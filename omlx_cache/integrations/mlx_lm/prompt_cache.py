@@ -15,10 +15,12 @@ from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.arrays.mlxio import check_packing
 from omlx_cache.commit.budgets import Fit
 from omlx_cache.flights import Flight
+from omlx_cache.hinted import ended_or_none
 from omlx_cache.integrations.mlx_lm.fetched import Fetched
 from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.lanes import (
     QUANTIZED_KV_START,
+    Along,
     Bits,
     Lane,
     Stored,
@@ -36,6 +38,7 @@ from omlx_cache.integrations.mlx_lm.unended import Unended
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
+from omlx_cache_storage.hints import Ended
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, Tokens, as_tokens
 from omlx_cache_storage.page import PageId
@@ -168,11 +171,14 @@ class TieredPromptCache:
         prompt_cache: Sequence[Any],
         *,
         cache_type: str = "assistant",
+        ended: str | None = None,
     ) -> None:
-        """Store the caches of a sequence, as far as they hold its tokens; copies what it keeps."""
+        """Store the caches of a sequence, as far as they hold its tokens; copies what it keeps.
+        `ended` is a hint, as for `Session.commit`."""
+        how = ended_or_none(ended, self._store.counters)
         try:
             with self._inserting:
-                self._insert(model, as_tokens(tokens), prompt_cache, cache_type)
+                self._insert(model, as_tokens(tokens), prompt_cache, cache_type, how)
             self.trim_to(n_sequences=self._most[0], n_bytes=self._most[1])
         except UnsupportedCache as error:
             self._store.counters.skip(reasons.UNSUPPORTED)
@@ -182,7 +188,12 @@ class TieredPromptCache:
             _log.exception("a sequence is not stored")
 
     def _insert(
-        self, model: Any, tokens: Tokens, prompt_cache: Sequence[Any], cache_type: str
+        self,
+        model: Any,
+        tokens: Tokens,
+        prompt_cache: Sequence[Any],
+        cache_type: str,
+        ended: Ended | None,
     ) -> None:
         if self.insert_ends_request:
             self._unended.stored(tokens)
@@ -196,7 +207,7 @@ class TieredPromptCache:
         # Served one at a time, the sequence that ends is the one that was asked for last.
         asked = len(self._asked)
         begins = asked <= len(tokens) and np.array_equal(tokens[:asked], self._asked)
-        stored = lane.store(tokens, prompt_cache, asked if begins else 0, self._along)
+        stored = lane.store(tokens, prompt_cache, asked if begins else 0, self._along, ended)
         if stored is None:
             self._store.counters.skip(reasons.LAYOUT_CHANGED)
         elif stored.result.tokens:
@@ -240,10 +251,12 @@ class TieredPromptCache:
             return None
         return known.lanes[None].fly(as_tokens(tokens), start, stops)
 
-    def _along(self, chain: KeyChain) -> set[PageId]:
+    def _along(self, chain: KeyChain) -> Along:
         """Return what was stored of a sequence while it grew: a server that inserts it when it has
         ended knows nothing of that."""
-        return {page for following in self._followed for page in following.stored_of(chain)}
+        found = [(following.began_ns, following.stored_of(chain)) for following in self._followed]
+        pages = {page for _, stored in found for page in stored}
+        return Along(pages, max((began for began, stored in found if stored), default=0))
 
     @uninterrupted
     def restorable(self, model: Any, tokens: Sequence[int]) -> int:

@@ -1,6 +1,6 @@
 """What the cold tier knows of its files without touching the disk: index, order and bytes."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
@@ -172,9 +172,18 @@ class Contents:
     def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
         return self._table.tails_of(parents)
 
-    def touch(self, chain: Iterable[PageId], stamp_ns: int) -> list[PageId]:
-        """Mark pages as used at a stamp; return those that are here."""
-        return self._table.touch(chain, stamp_ns).pages
+    def touch(self, chain: Iterable[PageId], stamp_ns: int, since_ns: int = 0) -> list[PageId]:
+        """Mark pages as used at a stamp, but those used later than that and than `since_ns`; return
+        those that are marked."""
+        return self._table.touch(chain, stamp_ns, max(stamp_ns, since_ns)).pages
+
+    def place(self, pages: Iterable[PageId], stamp_ns: int) -> list[PageId]:
+        """Put pages at a stamp, whenever they were used; return those that are here."""
+        return self._table.touch(pages, stamp_ns).pages
+
+    def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
+        """Return those of a chain's keys that a page follows which is none of them."""
+        return self._table.branches(keys)
 
     def stamp(self, page: PageId) -> int:
         """Return when a page was used; raises KeyError."""
@@ -185,11 +194,16 @@ class Contents:
         row = self._table.row(page)
         return 0 if row is None else self._nbytes.item(row) + ENTRY_BYTES
 
-    def victims(self, excess: int, candidate: Candidate | None = None) -> Victims:
+    def victims(
+        self,
+        excess: int,
+        candidate: Candidate | None = None,
+        is_pinned: Callable[[PageId], bool] = lambda page: False,
+    ) -> Victims:
         """Choose pages to evict for `excess` bytes, the first in the order first.
 
-        For a candidate only pages that are worth less are chosen, and its own earlier version:
-        a chain's deep end never drives out its root.
+        For a candidate only pages that are worth less are chosen, none that is pinned, and its own
+        earlier version: a chain's deep end never drives out its root.
         """
         pages: list[PageId] = []
         if excess <= 0 or excess > self.nbytes:
@@ -199,7 +213,7 @@ class Contents:
         def take(page: PageId) -> bool:
             nonlocal excess, outranked
             if candidate is not None and page != candidate.page:
-                outranked = not self._table.leaves_before(page, *candidate[1:])
+                outranked = not self._table.leaves_before(page, *candidate[1:]) or is_pinned(page)
             if not outranked:
                 pages.append(page)
                 excess -= self.cost(page)

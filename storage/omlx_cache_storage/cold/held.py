@@ -3,7 +3,7 @@
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from omlx_cache_storage.cold.contents import Contents
@@ -17,6 +17,7 @@ from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, 
 from omlx_cache_storage.format.names import page_path
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo, Tail
+from omlx_cache_storage.pins import Pins
 
 
 class HeldPages:
@@ -24,9 +25,9 @@ class HeldPages:
 
     `tidy` removes shard directories that a deletion may have left empty.
 
-    `_lock` guards `_contents`, `_health`, `_missing`, `_left` (evicted pages that nobody took note
-    of), `_unrecorded`, `_leaving` (they left the index, and their files go), `_refused_rank` and
-    `_corrupt`; no I/O, sorting or making of paths under it.
+    `_lock` guards `_contents`, `_pins`, `_health`, `_missing`, `_left` (evicted pages that nobody
+    took note of), `_unrecorded`, `_leaving` (they left the index, and their files go),
+    `_refused_rank` and `_corrupt`; no I/O, sorting or making of paths under it.
     `_naming` keeps a deletion and a publication of one name apart and is taken before `_lock`.
     """
 
@@ -44,6 +45,7 @@ class HeldPages:
         self._deleter = Deleter(fs, tidy, self._naming, self._is_published_again)
         self._lock = threading.Lock()
         self._contents = Contents()
+        self._pins = Pins()
         self._health = Health()
         self._unrecorded: set[PageId] = set()
         self._leaving: set[PageId] = set()
@@ -176,6 +178,14 @@ class HeldPages:
         with self._lock:
             return self._contents.tails_of(parents)
 
+    def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
+        with self._lock:
+            return self._contents.branches(keys)
+
+    @property
+    def patience_ns(self) -> int:
+        return 0
+
     def entries(self) -> list[ColdEntry]:
         """Return every page, the first to be evicted first."""
         return sorted(self.listing(), key=lambda e: (e.used_ns, -e.stored.position, e.page))
@@ -191,6 +201,7 @@ class HeldPages:
 
     def _pop(self, page: PageId) -> StoredPage | None:
         self._unrecorded.discard(page)
+        self._pins.left(page)
         stored = self._contents.pop(page)
         if stored is not None:
             self._leaving.add(page)

@@ -5,7 +5,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from omlx_cache_storage.cold.catalog import Found
@@ -21,6 +21,7 @@ from omlx_cache_storage.cold.records import SMALL_FILE_BYTES, StoredPage
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import PageName, name_of, page_path
+from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.page import Page, PageId
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import ColdUsage
@@ -119,6 +120,7 @@ class ColdTier(HeldPages):
             before, self._contents = self._contents, contents
             self._deleter.forget()
             self._refused_rank = None
+            self._pins.all_left()
             self._missing += [page for page in before if page not in contents]
             self._unrecorded = {page for page in self._unrecorded if page in contents}
             self._health = Health()
@@ -219,7 +221,8 @@ class ColdTier(HeldPages):
             return refusal
         with self._lock:
             self._reserved -= nbytes
-            self._contents.add(StoredPage(namespace, name, nbytes), candidate.stamp_ns)
+            stored = StoredPage(namespace, name, nbytes)
+            self._contents.add(stored, max(candidate.stamp_ns, self._hold(stored)))
             self._unrecorded.add(name.id)
             self._note_peak()
         return "present"
@@ -258,7 +261,8 @@ class ColdTier(HeldPages):
         """Evict about `nbytes`, one page at least if one may leave, for a candidate that the disk
         had no room for: of bytes, of files or of a quota."""
         with self._lock:
-            victims = self._contents.victims(min(nbytes, self._contents.nbytes), candidate)
+            most = min(nbytes, self._contents.nbytes)
+            victims = self._contents.victims(most, candidate, self._is_pinned)
             evicted = self._evict(victims.pages)
             self._refused += victims.outranked and not victims.pages
         self._delete(evicted)
@@ -295,7 +299,8 @@ class ColdTier(HeldPages):
         with self._lock:
             replaced = self._pop(page)
             self._reserved -= expected
-            self._contents.add(stored, time_ns)
+            self._contents.add(stored, max(time_ns, self._hold(stored)))
+            self._leaving.discard(page)
             self._written += stored.nbytes
             self._rewritten += stored.nbytes if again or replaced is not None else 0
             self._note_peak()
@@ -307,7 +312,7 @@ class ColdTier(HeldPages):
         short, few = self._lacking(nbytes)
         with self._lock:
             over = self._used_bytes() + nbytes + DIRECTORY_SLACK_BYTES - self.limit_bytes
-            victims = self._contents.victims(max(over, short, few), candidate)
+            victims = self._contents.victims(max(over, short, few), candidate, self._is_pinned)
             if victims.outranked:
                 self._refused += 1
                 # Free space comes and goes without this tier; its own budget does not.
@@ -362,20 +367,65 @@ class ColdTier(HeldPages):
         """True for the rest of an hour in which a day's ration refused a page."""
         return self._ration is not None and self._ration.refuses
 
-    def touch(self, chain: Iterable[PageId], stamp_ns: int | None = None) -> None:
-        """Mark pages as used at a stamp of the clock, now by default.
+    def touch(
+        self, chain: Iterable[PageId], stamp_ns: int | None = None, since_ns: int = 0
+    ) -> None:
+        """Mark pages as used at a stamp of the clock, now by default, but those that were used
+        later than that and than `since_ns`.
 
         The disk learns it from `settle`.
         """
         with self._lock:
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
-            self._unrecorded.update(self._contents.touch(chain, stamp_ns))
-            if self._refused_rank is not None and stamp_ns < self._refused_rank[0]:
-                self._refused_rank = None
+            self._moved(self._contents.touch(self._loose(chain), stamp_ns, since_ns), stamp_ns)
 
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
         """Make pages the first to be evicted, the deepest of them first, after a restart too."""
-        self.touch(pages, self._clock.superseded() if stamp_ns is None else stamp_ns)
+        with self._lock:
+            stamp_ns = self._clock.superseded() if stamp_ns is None else stamp_ns
+            self._moved(self._contents.place(self._loose(pages), stamp_ns), stamp_ns)
+
+    def _moved(self, pages: Iterable[PageId], stamp_ns: int) -> None:
+        """Note that pages have another stamp: the disk is to learn it."""
+        self._unrecorded.update(pages)
+        if self._refused_rank is not None and stamp_ns < self._refused_rank[0]:
+            self._refused_rank = None
+
+    def _loose(self, pages: Iterable[PageId]) -> Iterable[PageId]:
+        return self._pins.loose(pages, self._clock.now()) if self._pins else pages
+
+    def hold(self, number: int, pages: Sequence[PageId], until_ns: int) -> Pinned:
+        """Keep pages until a time, those that come later too, as far as the tier's share for that
+        goes: root first. Not over a restart, which takes them for used then."""
+        with self._lock:
+            self._pins.add(number, pages, until_ns, self._clock.now())
+            found = [s for page in pages if (s := self._contents.get(page)) is not None]
+            nbytes = count = 0
+            for stored in found:
+                kept_ns = self._hold(stored)
+                if kept_ns:
+                    self._moved(self._contents.touch([stored.name.id], kept_ns), kept_ns)
+                    count, nbytes = count + 1, nbytes + stored.cost
+            return Pinned(len(found), count, nbytes)
+
+    def let_loose(self, number: int) -> None:
+        """End what `hold` began: the pages count as used now."""
+        with self._lock:
+            now = self._clock.now()
+            for page, until_ns in self._pins.remove(number).items():
+                stamp_ns = until_ns or now
+                self._moved(self._contents.place([page], stamp_ns), stamp_ns)
+            self._refused_rank = None
+
+    def _hold(self, stored: StoredPage) -> int:
+        """Return until when a page is pinned, 0 for one that is not."""
+        if not self._pins:
+            return 0
+        now = self._clock.now()
+        return self._pins.hold(stored.name.id, stored.cost, self.limit_bytes, now)
+
+    def _is_pinned(self, page: PageId) -> bool:
+        return bool(self._pins) and self._pins.holds(page, self._clock.now())
 
     def settle(self) -> None:
         """Record recency on the disk and evict down to the budget; notice a directory that was

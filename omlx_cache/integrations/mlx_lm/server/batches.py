@@ -27,6 +27,8 @@ class Follows(Protocol):
 
     def refetch(self, tokens: list[int]) -> tuple[list[Any] | None, list[int]]: ...
 
+    def ending(self, rows: Sequence[tuple[list[Any], Reply]]) -> None: ...
+
 
 class StoringBatchGenerator(RecoveringBatchGenerator):
     """Stores each request's blocks after each step, as far as the tiers take them at once, and
@@ -65,6 +67,14 @@ class StoringBatchGenerator(RecoveringBatchGenerator):
                 self._forget(response.uid)
         self._flights.end_all(but=self._jobs)
         return prompts, generated
+
+    def _note(self, prompts: Sequence[Any], generated: Sequence[Any]) -> None:
+        # The server sends the last of an answer to its reply, and stores it next.
+        jobs = [(r, self._jobs.get(r.uid)) for r in generated if r.finish_reason is not None]
+        self._follows.ending(
+            [(r.prompt_cache, job.reply) for r, job in jobs if job is not None and job.reply]
+        )
+        super()._note(prompts, generated)
 
     def _asked(self, uid: Any) -> AskedRequest | None:
         job = self._jobs.get(uid)

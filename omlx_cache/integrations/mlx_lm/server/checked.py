@@ -122,7 +122,8 @@ class CheckedResponseGenerator(ResponseGenerator):  # type: ignore[misc]
         if found is None:
             return None
         queue, request, args = found
-        request.reply = reply = Reply(queue, self._failures, request.arrived)
+        tools = bool(getattr(request, "tools", None))
+        request.reply = reply = Reply(queue, self._failures, request.arrived, offered_tools=tools)
         self._replies.add(reply)
         return reply, request, args
 

@@ -4,15 +4,17 @@ import logging
 import time
 from typing import Any, NamedTuple
 
-from mlx_lm.server import GenerationContext
+from mlx_lm.server import GenerationContext, Response
 
 from omlx_cache.integrations.mlx_lm.fetched import Fetched
+from omlx_cache.integrations.mlx_lm.server.ending import Ending
 from omlx_cache.integrations.mlx_lm.server.failures import FailedInputs, InputDigest
 from omlx_cache.integrations.mlx_lm.server.refusals import (
     BadRequest,
     ComputationFailed,
     Refused,
 )
+from omlx_cache_storage.hints import Ended
 
 _log = logging.getLogger(__name__)
 
@@ -50,11 +52,21 @@ class Reply:
     The context that its client gets has it as `reply`: mlx-lm's own, or an early one.
     Mutable, by the generation thread: `tokenised` and `digest`, once the prompt is, `held`, true
     while it waits before the generator, `held_seconds`, `fetched`, once it is known what is
-    restored, `_context`, `_ended`. `arrived` is the moment, by `time.perf_counter`, when its
-    client's request was there: what it waits for counts from then.
+    restored, `ended`, how its answer did, `_ending`, `_context`, `_ended`. `arrived` is the moment,
+    by `time.perf_counter`, when its client's request was there: what it waits for counts from then.
     """
 
-    def __init__(self, queue: Any, failures: FailedInputs, arrived: float | None = None) -> None:
+    def __init__(
+        self,
+        queue: Any,
+        failures: FailedInputs,
+        arrived: float | None = None,
+        *,
+        offered_tools: bool = False,
+    ) -> None:
+        self.ended: Ended | None = None
+        self._ending: Ending | None = None
+        self._offered_tools = offered_tools
         self.arrived = time.perf_counter() if arrived is None else arrived
         self._queue = queue
         self._failures = failures
@@ -76,12 +88,15 @@ class Reply:
         if isinstance(item, GenerationContext):
             early, self._context = self._context, item
             item.reply = self
+            self._ending = Ending(item, self._offered_tools)
             if early is not None:
                 early.become(item)
                 return
         if isinstance(item, Exception) and self._context is not None:
             self.fail(item)
             return
+        if isinstance(item, Response) and self._ending is not None:
+            self.ended = self._ending.read(item.text, item.finish_reason)
         self._ended = self._ended or item is None
         self._queue.put(item)
 

@@ -16,6 +16,7 @@ from omlx_cache.integrations.mlx_lm.server.batches import storing_batches
 from omlx_cache.integrations.mlx_lm.server.decoding import TokenDecoder
 from omlx_cache.integrations.mlx_lm.server.limits import Limits
 from omlx_cache.integrations.mlx_lm.server.refusals import Unavailable
+from omlx_cache.integrations.mlx_lm.server.replies import Reply
 from omlx_cache.integrations.mlx_lm.server.request_line import (
     CLIENT_LEFT,
     CUT_OFF,
@@ -36,7 +37,8 @@ class ServerPromptCache(TieredPromptCache):
 
     mlx-lm's server inserts a sequence where a part of it ends. In a batch `follow` is asked for
     what stores it meanwhile. Served one at a time, `lending` says so, and `prefilled` is called
-    after each chunk, by the same thread. `fetched` is told of each fetch for a client.
+    after each chunk, by the same thread. `fetched` is told of each fetch for a client. `ending` is
+    told whose answers end: how they do is known when they are stored.
     """
 
     insert_ends_request = False
@@ -46,16 +48,21 @@ class ServerPromptCache(TieredPromptCache):
         self.fetched: Callable[[Fetched], None] = lambda found: None
         self._lent: _Lent | None = None
         self._lending = False
+        self._ending: dict[int, Reply] = {}
+        self._alone: Reply | None = None
         self._key: Any = None
 
     @contextmanager
-    def lending(self) -> Iterator[None]:
-        """Keep hold of the caches that are fetched in this block, and let go of them after it."""
+    def lending(self, reply: Reply | None = None) -> Iterator[None]:
+        """Keep hold of the caches that are fetched in this block, for a reply, and let go of them
+        after it."""
         self._lending = True
+        self._alone = reply
         try:
             yield
         finally:
             self._lending = False
+            self._alone = None
             if self._lent is not None:
                 for following in self._lent.followed:
                     following.close()
@@ -81,6 +88,16 @@ class ServerPromptCache(TieredPromptCache):
             followed = self.followers(model, tokens[:start], start)
             self._lent = _Lent(list(tokens), caches, start, followed)
         return caches, rest
+
+    def ending(self, rows: Sequence[tuple[list[Any], Reply]]) -> None:
+        """Note whose answers are in these caches, which are stored before anything else is said."""
+        self._ending = {id(caches): reply for caches, reply in rows}
+
+    def insert_cache(self, model: Any, tokens: Any, prompt_cache: Any, **options: Any) -> None:
+        reply = self._alone or self._ending.pop(id(prompt_cache), None)
+        if reply is not None and reply.ended is not None:
+            options.setdefault("ended", reply.ended)
+        super().insert_cache(model, tokens, prompt_cache, **options)
 
     def refetch(self, tokens: list[int]) -> tuple[list[Any] | None, list[int]]:
         """Return what is kept of a sequence that is computed again after an error."""
@@ -186,7 +203,7 @@ class MeasuredResponseGenerator(SharingResponseGenerator):
 
     def _serve_single(self, request: Any, *stream: Any) -> None:
         responses, *rest = request
-        with self._measured.lending():
+        with self._measured.lending(responses):
             watched = _Progress(responses, self._prefilled, self._begun, lambda: self.cutting)
             super()._serve_single((watched, *rest), *stream)
 

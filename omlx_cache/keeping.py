@@ -1,0 +1,72 @@
+"""What a scheduler asks to be kept, or no longer: a pinned prefix, a conversation that is over."""
+
+from omlx_cache.commit.order import block_ends, needed
+from omlx_cache.scope import Scope, SequenceStore
+from omlx_cache_storage.hints import Pinned
+from omlx_cache_storage.keys import BlockKey, KeyChain
+from omlx_cache_storage.page import PageId
+
+NOTHING = Pinned(0, 0, 0)
+
+
+class Pin:
+    """A prefix that is not evicted until its time is over, or `unpin`; losing the object ends
+    nothing.
+
+    `found_tokens` of it could be restored when it was pinned. `memory` and `disk` (None without
+    one) say how many of its pages each had then, and how many of them, root first, and bytes are
+    pinned: all pins together take half of a tier at most.
+    """
+
+    def __init__(
+        self,
+        store: SequenceStore | None = None,
+        number: int = 0,
+        found_tokens: int = 0,
+        memory: Pinned = NOTHING,
+        disk: Pinned | None = None,
+    ) -> None:
+        self.found_tokens = found_tokens
+        self.memory = memory
+        self.disk = disk
+        self._store = store
+        self._number = number
+
+    def unpin(self) -> None:
+        """End it; any thread, any number of times."""
+        if self._store is not None:
+            self._store.unpin(self._number)
+
+
+def pin(scope: Scope, chain: KeyChain, seconds: float) -> Pin:
+    """Pin what a restore to the end of a chain uses, now or once it is stored; reads no payload."""
+    store = scope.store
+    found = scope.find(chain, len(chain))
+    pages = dict.fromkeys(needed(chain, scope.groups, len(chain)))
+    by_position = sorted(
+        (use for uses in found.uses.values() for use in uses), key=lambda use: use.info.position
+    )
+    pages |= {use.page: None for use in by_position}
+    made = store.pin(list(pages), seconds)
+    memory, *disk = made.tiers
+    return Pin(store, made.number, found.position, memory, disk[0] if disk else None)
+
+
+def retire(scope: Scope, chain: KeyChain) -> int:
+    """Make the pages of a chain the first to be evicted, down to the last place where another
+    sequence leaves it, or one that is being computed; return the tokens above it, which stay as
+    they were. Reads no payload."""
+    store, size = scope.store, chain.block_size
+    bounds = range(0, len(chain) + 1, size)
+    parents = {_key(chain, bound): bound for bound in bounds}
+    tails = {tail for tail in store.tails_of(list(parents)) if tail.position <= len(chain)}
+    ends = sorted({*block_ends(chain, len(chain)), *(tail.position for tail in tails)})
+    left = store.branches({*parents, *(chain.key(end) for end in ends)})
+    kept = max([parents.get(key, 0) for key in left] + [store.flights.shared(chain)])
+    groups = {*(group.name for group in scope.groups), *(tail.group for tail in tails)}
+    store.demote(PageId(chain.key(end), group) for end in ends if end > kept for group in groups)
+    return kept
+
+
+def _key(chain: KeyChain, bound: int) -> BlockKey:
+    return chain.key(bound) if bound else chain.namespace

@@ -1,0 +1,208 @@
+"""A synthetic mix of agents in tool loops and people who finish turns, in a hot tier of too little
+room, in virtual time. `python -m hints.mix` with `tests` on the path prints what hints gain."""
+
+import hashlib
+import heapq
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from omlx_cache_storage.hints import Ended
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import Page, PageMeta, TensorSpec
+from omlx_cache_storage.policy import WRITE_POLICIES
+from omlx_cache_storage.recency import Clock
+from omlx_cache_storage.tiers import Tiers
+
+BLOCK = 256
+SECOND = 1_000_000_000
+NAMESPACE = BlockKey(bytes(32))
+
+
+class VirtualClock(Clock):
+    """A clock that moves when it is told to, and by a nanosecond for each stamp."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at = 1_000_000 * SECOND
+
+    def now(self) -> int:
+        self.at += 1
+        return self.at
+
+    def move_to(self, seconds: float) -> None:
+        self.at = max(self.at, 1_000_000 * SECOND + int(seconds * SECOND))
+
+
+class Asked(NamedTuple):
+    """One request: when, whose, the blocks of its prompt, and of its prompt and answer."""
+
+    seconds: float
+    who: str
+    blocks: list[str]
+    whole: list[str]
+    ended: Ended
+
+
+@dataclass
+class Actor:
+    """An agent, or a person, with one conversation at a time."""
+
+    name: str
+    agent: bool
+    chosen: random.Random
+    steps: int = 0
+    conversation: int = 0
+    blocks: int = 0
+    left: int = 0
+
+    def ask(self, now: float) -> tuple[Asked, float]:
+        """Return the next request, and when the one after it comes."""
+        chosen = self.chosen
+        if not self.left:
+            self.left = chosen.randint(10, 40) if self.agent else chosen.randint(3, 10)
+            if not self.agent or chosen.random() < 0.5 or self.blocks > 120:
+                self.conversation, self.blocks = self.conversation + 1, 0
+        shared = 12 if self.agent else 3
+        kind = "agents" if self.agent else "people"
+        names = [f"{kind}:{at}" for at in range(shared)]
+        self.blocks += chosen.randint(1, 4)
+        prompt = [*names, *self._own(self.blocks)]
+        self.blocks += chosen.randint(0, 2)
+        self.left -= 1
+        goes_on = self.agent and self.left > 0
+        ended: Ended = "tool_call" if goes_on else "turn"
+        pause = 5 + chosen.lognormvariate(2.5, 0.5) if goes_on else chosen.lognormvariate(5.5, 0.8)
+        whole = [*names, *self._own(self.blocks)]
+        return Asked(now, self.name, prompt, whole, ended), now + pause
+
+    def _own(self, count: int) -> list[str]:
+        return [f"{self.name}:{self.conversation}:{at}" for at in range(count)]
+
+
+def mix(agents: int, people: int, hours: float, seed: int) -> Iterator[Asked]:
+    """Yield requests in the order of their time."""
+    actors = [Actor(f"agent {n}", True, random.Random(f"{seed} agent {n}")) for n in range(agents)]
+    actors += [
+        Actor(f"person {n}", False, random.Random(f"{seed} person {n}")) for n in range(people)
+    ]
+    due = [(actor.chosen.uniform(0, 300), n, actor) for n, actor in enumerate(actors)]
+    heapq.heapify(due)
+    while due[0][0] < hours * 3600:
+        now, n, actor = heapq.heappop(due)
+        asked, then = actor.ask(now)
+        yield asked
+        heapq.heappush(due, (then, n, actor))
+
+
+class Served(NamedTuple):
+    """Tokens that were asked for, and those of them that were restored, for agents and people."""
+
+    agents: tuple[int, int]
+    people: tuple[int, int]
+
+    @property
+    def share(self) -> float:
+        return (self.agents[1] + self.people[1]) / (self.agents[0] + self.people[0])
+
+
+def replay(requests: Iterator[Asked], room: int, *, hints: bool) -> Served:
+    """Serve requests from a tier that holds `room` blocks, told how they ended or not."""
+    clock = VirtualClock()
+    tiers = tiers_of(room, clock)
+    totals = {"agent": [0, 0], "person": [0, 0]}
+    for asked in requests:
+        clock.move_to(asked.seconds)
+        total = totals[asked.who.partition(" ")[0]]
+        total[0] += len(asked.blocks) * BLOCK
+        total[1] += _serve(tiers, asked, asked.ended if hints else None) * BLOCK
+    tiers.hot.check_integrity()
+    agents, people = (tuple(totals[kind]) for kind in ("agent", "person"))
+    return Served((agents[0], agents[1]), (people[0], people[1]))
+
+
+def tiers_of(room: int, clock: Clock) -> Tiers:
+    """Return a hot tier alone."""
+    return Tiers(
+        hot_bytes=room * BLOCK,
+        queue_bytes=BLOCK,
+        policy=WRITE_POLICIES["through"],
+        clock=clock,
+        cold=None,
+        documents=lambda digest: {},
+    )
+
+
+def _serve(tiers: Tiers, asked: Asked, ended: Ended | None) -> int:
+    """Return how many blocks were restored; the calls are those of a session."""
+    pages = [_page(asked.whole, at) for at in range(len(asked.whole))]
+    ids = [page.meta.id for page in pages]
+    found = tiers.find_all(ids[: len(asked.blocks)])
+    restored = next((at for at, known in enumerate(found) if known is None), len(found))
+    began = tiers.stamp()
+    if restored:
+        tiers.touch(ids[:restored], began)
+    own, stored = set(ids[:restored]), []
+    for page in pages[restored:]:
+        if tiers.find(page.meta.id) is None:
+            if not tiers.admit(BLOCK, own, position=page.meta.position):
+                break
+            tiers.put(page, began)
+            stored.append(page.meta.id)
+        own.add(page.meta.id)
+    stamp = tiers.stamp(ended=ended)
+    used = [page for page in ids if page not in stored]
+    tiers.touch(used, stamp, since_ns=began)
+    tiers.arrange(stored, stamp, began)
+    return restored
+
+
+def _key(names: list[str], at: int) -> BlockKey:
+    return BlockKey(hashlib.sha256(names[at].encode()).digest()) if at >= 0 else NAMESPACE
+
+
+def _page(names: list[str], at: int) -> Page:
+    meta = PageMeta(
+        namespace=NAMESPACE,
+        key=_key(names, at),
+        parent=_key(names, at - 1),
+        group="paged",
+        position=(at + 1) * BLOCK,
+        held=BLOCK,
+        tail=False,
+        codec="dense",
+        tensors=(TensorSpec("0", "U8", (BLOCK,)),),
+    )
+    return Page(meta, b"")
+
+
+def main() -> None:
+    """Print a row for each mix and room."""
+    print("agents people   room  without    with  agents people (tokens served, mean of 5)")
+    for agents, people in ((4, 12), (8, 24), (16, 16), (16, 48)):
+        for room in (400, 800, 1600):
+            pairs = []
+            for seed in range(5):
+                kept = [
+                    replay(mix(agents, people, 3, seed), room, hints=hints)
+                    for hints in (False, True)
+                ]
+                pairs.append(kept)
+            plain = sum(a.share for a, _ in pairs) / 5
+            told = sum(b.share for _, b in pairs) / 5
+            worst = min(b.share - a.share for a, b in pairs)
+            for_agents = sum(
+                b.agents[1] / b.agents[0] - a.agents[1] / a.agents[0] for a, b in pairs
+            )
+            for_people = sum(
+                b.people[1] / b.people[0] - a.people[1] / a.people[0] for a, b in pairs
+            )
+            print(
+                f"{agents:6} {people:6} {room:6} {plain:8.4f} {told:8.4f} {for_agents / 5:+7.4f} "
+                f"{for_people / 5:+7.4f}  worst {worst:+.4f}"
+            )
+
+
+if __name__ == "__main__":
+    main()

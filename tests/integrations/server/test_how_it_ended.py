@@ -1,0 +1,96 @@
+"""A server knows how its answers ended from what its clients are sent."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.generate import make_text_state_machine
+
+from kit import zoo
+from omlx_cache import BlockStore, CacheSettings
+from omlx_cache.integrations.mlx_lm.models import LoadedModel
+from omlx_cache.integrations.mlx_lm.server.ending import Ending
+from omlx_cache.integrations.mlx_lm.server.responses import ServerPromptCache
+from omlx_cache_storage.hot import HotTier
+
+PATIENCE_NS = 25_000_000_000
+
+
+def context(*, tools: bool = True, thinking: bool = False) -> Any:
+    tokenizer = SimpleNamespace(
+        has_thinking=thinking,
+        think_start="<think>",
+        think_end="</think>",
+        has_tool_calling=tools,
+        tool_call_start="<tool_call>",
+        tool_call_end="</tool_call>",
+        response_transitions={},
+        structural_markers=[],
+    )
+    machine = make_text_state_machine(tokenizer)
+    return SimpleNamespace(text_sm=machine, initial_state="normal", has_tool_calling=tools)
+
+
+def end(pieces: list[str], reason: str, made: Any, *, offered: bool = True) -> str | None:
+    ending = Ending(made, offered)
+    for piece in pieces[:-1]:
+        assert ending.read(piece, None) is None
+    return ending.read(pieces[-1], reason)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "reason", "ended"),
+    [
+        (["It is", " done.", ""], "stop", "turn"),
+        (["Let me see <tool", "_call>{}", "</tool_call>", ""], "stop", "tool_call"),
+        (["<tool_call>{}", ""], "stop", "tool_call"),
+        (["<tool_call>{"], "length", "length"),
+        (["A <tool_cal", "l is one", ""], "stop", "turn"),
+    ],
+)
+def test_a_client_that_offers_tools_is_back_when_one_is_called(
+    pieces: list[str], reason: str, ended: str
+) -> None:
+    assert end(pieces, reason, context()) == ended
+
+
+def test_thinking_is_no_call() -> None:
+    pieces = ["<think>I could call a tool</think>", "No.", ""]
+    assert end(pieces, "stop", context(thinking=True)) == "turn"
+
+
+def test_nothing_is_guessed_for_a_client_that_offers_no_tools() -> None:
+    assert end(["It is done.", ""], "stop", context(), offered=False) is None
+    assert end(["It is done."], "length", context(), offered=False) == "length"
+
+
+def test_nothing_is_guessed_where_mlx_lm_does_not_say_what_a_tool_call_is() -> None:
+    assert end(["It is done.", ""], "stop", context(tools=False)) is None
+    assert end(["It is done.", ""], "stop", SimpleNamespace()) is None
+
+
+def test_the_answer_that_is_stored_next_is_the_one_whose_end_was_read(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HotTier, "patience_ns", PATIENCE_NS)
+    model = zoo.build("llama")
+    settings = CacheSettings(hot_cache_only=True, hot_bytes="64MiB", socket="off", block_size=32)
+    with BlockStore(settings) as store:
+        key = ("m", None, None)
+        prompts = ServerPromptCache(store, LoadedModel(key, model))
+        rows = []
+        for seed, ended in enumerate(("turn", "tool_call", None)):
+            tokens = mx.random.randint(0, 256, (64,), key=mx.random.key(seed)).tolist()
+            prompts.fetch_nearest_cache(key, tokens)
+            caches = prompts.fresh(key)
+            model(mx.array([tokens]), cache=caches)
+            rows.append((tokens, caches, SimpleNamespace(ended=ended)))
+        prompts.ending([(caches, reply) for _tokens, caches, reply in rows])
+        for tokens, caches, _reply in rows:
+            prompts.insert_cache(key, tokens, caches, cache_type="assistant")
+        by_age = [entry.meta.position for entry in store.hot.entries()]
+        stamps = [entry.used_ns for entry in store.hot.entries()]
+        assert by_age == [64, 32] * 3
+        assert stamps[2] - stamps[1] > PATIENCE_NS - 10_000_000_000
+        assert stamps[4] - stamps[3] < 10_000_000_000
