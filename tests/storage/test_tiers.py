@@ -286,3 +286,44 @@ def test_a_page_of_no_bytes_is_a_page(make: Make, story: Story) -> None:
     assert tested.put(empty)
     assert tested.get(meta.id) == b""
     tested.tier.check_integrity()
+
+
+def test_no_use_makes_a_page_older_than_another_use_has_left_it(make: Make, story: Story) -> None:
+    tested = make(4)
+    for page in story.pages(1, 2, 3):
+        assert tested.put(page)
+    tested.tier.demote(story.ids(1, 2, 3), 100)
+    tested.tier.touch(story.ids(1), 300)
+    tested.tier.touch(story.ids(1, 2), 200)
+    assert _numbers(tested, story) == [3, 2, 1]
+    # Its own marks, up to a stamp, a use may take back.
+    tested.tier.touch(story.ids(1, 2, 3), 150, 200)
+    assert {entry.used_ns for entry in tested.tier.entries()} == {150, 300}
+    assert _numbers(tested, story) == [3, 2, 1]
+
+
+def test_branches_are_where_other_chains_leave(make: Make, story: Story) -> None:
+    tested = make(6)
+    for page in (*story.pages(1, 2, 3), story.page(2, tail=5), story.page(2, group="state")):
+        assert tested.put(page)
+    keys = {story.namespace, *(page.key for page in story.ids(1, 2, 3))}
+    assert tested.tier.branches(keys) == {story.id(1).key}
+    assert tested.tier.branches({*keys, story.id(2, tail=5).key}) == set()
+    assert tested.tier.branches({story.id(2).key}) == {story.id(2).key}
+
+
+def test_what_is_held_is_the_last_to_leave_until_it_is_let_loose(make: Make, story: Story) -> None:
+    tested, other = make(6), Story("other", nbytes=PAGE)
+    _fill(tested, story, 1, 2, 3)
+    made = tested.tier.hold(7, story.ids(1, 2, 9), 1 << 61)
+    assert (made.found_pages, made.pages) == (2, 2)
+    assert made.nbytes >= 2 * PAGE
+    for number in range(1, 9):
+        assert tested.put(other.page(number))
+    assert [page for page in story.ids(1, 2, 3) if tested.tier.info(page)] == story.ids(1, 2)
+    tested.tier.let_loose(8)
+    tested.tier.let_loose(7)
+    for number in range(9, 16):
+        assert tested.put(other.page(number))
+    assert not any(tested.tier.info(page) for page in story.ids(1, 2, 3))
+    tested.tier.check_integrity()

@@ -221,7 +221,8 @@ class ColdTier(HeldPages):
             return refusal
         with self._lock:
             self._reserved -= nbytes
-            self._contents.add(StoredPage(namespace, name, nbytes), candidate.stamp_ns)
+            stored = StoredPage(namespace, name, nbytes)
+            self._contents.add(stored, max(candidate.stamp_ns, self._hold(stored)))
             self._unrecorded.add(name.id)
             self._note_peak()
         return "present"
@@ -299,6 +300,7 @@ class ColdTier(HeldPages):
             replaced = self._pop(page)
             self._reserved -= expected
             self._contents.add(stored, max(time_ns, self._hold(stored)))
+            self._leaving.discard(page)
             self._written += stored.nbytes
             self._rewritten += stored.nbytes if again or replaced is not None else 0
             self._note_peak()
