@@ -37,7 +37,9 @@ from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.document import has_fields
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.departures import Departures
+from omlx_cache_storage.eviction.policies import EVICTION_POLICIES
 from omlx_cache_storage.hints import Priority
+from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.interrupts import deferred, result_of, uninterrupted
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.listed import ListedPage, list_pages
@@ -114,6 +116,7 @@ class BlockStore(Tiers):
             else _open_cold(s, filesystem or FileSystem(), clock, departures),
             departures=departures,
             memory_once=s.memory_once,
+            eviction=EVICTION_POLICIES[s.eviction_policy](None),
             documents=lambda digest: namespaces.document(digest),
         )
         self._namespaces = namespaces = KnownNamespaces(self.hot.namespaces)
@@ -222,9 +225,11 @@ class BlockStore(Tiers):
         queue: bool = True,
         position: int | None = None,
         priority: Priority = "normal",
-    ) -> bool:
+    ) -> Granted:
         """`Tiers.admit`; a closed store admits nothing."""
-        return not self._closed and super().admit(
+        if self._closed:
+            return Granted.NO
+        return super().admit(
             nbytes, own, evict=evict, queue=queue, position=position, priority=priority
         )
 
@@ -408,6 +413,7 @@ def _open_cold(s: CacheSettings, fs: FileSystem, clock: Clock, departures: Depar
         encode=cold_encoder(s.cold_codec, s.min_quantize_tokens),
         departures=departures,
         daily_bytes=s.daily_write_bytes,
+        policy=EVICTION_POLICIES[s.eviction_policy],
     )
     cold.open(s.cold_budget)
     return cold

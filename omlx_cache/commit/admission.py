@@ -3,12 +3,14 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 from omlx_cache import reasons
 from omlx_cache.commit.staging import Staging
 from omlx_cache.results import CommitResult
 from omlx_cache_storage.hints import Ended, Priority
+from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.interrupts import deferred
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.live import LiveHold
@@ -38,7 +40,7 @@ class PageSink(Protocol):
         queue: bool = True,
         position: int | None = None,
         priority: Priority = ...,
-    ) -> bool: ...
+    ) -> Granted: ...
     def admit_run(
         self,
         nbytes: int,
@@ -49,8 +51,16 @@ class PageSink(Protocol):
         most: int = ...,
         priority: Priority = ...,
     ) -> int: ...
-    def release(self, nbytes: int) -> None: ...
-    def put(self, page: Page, stamp_ns: int | None = None) -> bool: ...
+    def release(self, nbytes: int, granted: Granted = ...) -> None: ...
+    def refuse(self, pages: Iterable[PageId], began_ns: int) -> None: ...
+    def put(
+        self,
+        page: Page,
+        stamp_ns: int | None = None,
+        *,
+        began_ns: int = 0,
+        granted: Granted = ...,
+    ) -> bool: ...
     def stamp(self, priority: Priority = ..., ended: Ended | None = None) -> int: ...
     def touch(
         self,
@@ -58,6 +68,8 @@ class PageSink(Protocol):
         stamp_ns: int | None = None,
         besides: Fallbacks = ...,
         since_ns: int = 0,
+        *,
+        used: bool = ...,
     ) -> None: ...
     def arrange(
         self, chain: Sequence[PageId], stamp_ns: int | None = None, since_ns: int = 0
@@ -81,7 +93,8 @@ class Admission:
     `stamp`, were used by others meanwhile.
 
     Mutable by that thread: `own` (the sequence's pages, which make room for each other last),
-    `_new` (those of them that it stored), `finishing`, `_stamp`, `_deadline`, `skipped` and the
+    `_new` (those of them that it stored), `finishing`, `lack` (why the last page that found no room
+    did not), `_stamp`, `_deadline`, `skipped` and the
     sums.
     """
 
@@ -108,10 +121,12 @@ class Admission:
         self._take(own)
         self._take(self._new)
         self._stamp = store.stamp(priority) if stamp is None else stamp
+        self._began_ns = self._stamp
         self._since_ns = (stamp or 0) if since_ns is None else since_ns
         self._deadline: float | None = 0.0
         self.finishing = False
         self.skipped: Counter[str] = Counter()
+        self.lack = reasons.NO_ROOM
         self._pages = 0
         self._nbytes = 0
 
@@ -149,14 +164,14 @@ class Admission:
 
         With `stage` a page without room waits in staging, while the sequence goes on.
         """
-        if self._admit(nbytes, position):
-            page = _made(make, nbytes, self._store.release)
+        if granted := self._admit(nbytes, position):
+            page = _made(make, nbytes, partial(self._store.release, granted=granted))
             if page.meta.nbytes == nbytes:
-                self._put(page)
+                self._put(page, granted)
                 return True
-            self._store.release(nbytes)
-            if self._admit(page.meta.nbytes, position):
-                self._put(page)
+            self._store.release(nbytes, granted)
+            if granted := self._admit(page.meta.nbytes, position):
+                self._put(page, granted)
                 return True
         elif stage and not self.finishing and self._staging.reserve(nbytes):
             page = _made(make, nbytes, self._staging.give_back)
@@ -165,7 +180,7 @@ class Admission:
                 return True
             self._staging.give_back(nbytes)
         if stage:
-            self.skipped[reasons.NO_ROOM if self.finishing else reasons.SNAPSHOT_BUDGET] += 1
+            self.skipped[self.lack if self.finishing else reasons.SNAPSHOT_BUDGET] += 1
         return False
 
     def add_run(
@@ -215,12 +230,18 @@ class Admission:
     def add_made(self, page: Page) -> None:
         """Store a page that waited in staging; without room it goes back there, or is dropped and
         counted when nothing waits any more."""
-        if self._admit(page.meta.nbytes, page.meta.position):
-            self._put(page)
+        if granted := self._admit(page.meta.nbytes, page.meta.position):
+            self._put(page, granted)
         elif not self.finishing and self._staging.reserve(page.meta.nbytes):
             self._staging.add_page(page)
         else:
-            self.skipped[reasons.NO_ROOM] += 1
+            self.give_up([page.meta.id])
+
+    def give_up(self, pages: Sequence[PageId]) -> None:
+        """Count pages of the sequence that are not stored, for the last reason."""
+        self.skipped[self.lack] += len(pages)
+        if self.lack == reasons.REFUSED:
+            self._store.refuse(pages, self._began_ns)
 
     def finish(
         self, pages: Sequence[PageId], fallbacks: Fallbacks, ended: Ended | None = None
@@ -236,10 +257,19 @@ class Admission:
         )
         self._stamp = self._store.stamp(self._priority, ended)
         # What this sequence stored a moment ago is not used a second time by that.
-        used = [page for page in pages if page not in self._new]
-        self._store.touch(used, self._stamp, fallbacks, self._since_ns)
-        new = dict.fromkeys(page for page in pages if page in self._new)
-        self._store.arrange([*new, *(self._new - new.keys())], self._stamp, self._since_ns)
+        restored = [page for page in pages if page not in self._new]
+        first = dict.fromkeys(page for page in pages if page in self._new)
+        new = [*first, *(self._new - first.keys())]
+        # All of them at once: a page that is written at the new stamp makes no room among those of
+        # another use.
+        self._store.touch(
+            restored,
+            self._stamp,
+            lambda tier: [*fallbacks(tier), *new],
+            self._since_ns,
+            used=False,
+        )
+        self._store.arrange(new, self._stamp, self._since_ns)
 
     def left_memory(self, pages: Iterable[PageId]) -> frozenset[PageId]:
         """Return those of the sequence's pages, root first, that may be put back."""
@@ -250,16 +280,19 @@ class Admission:
         return how many, 0 without room. Waits for nothing and writes nothing."""
         nbytes, position = metas[0].nbytes, metas[-1].position
         priority = self._priority
+        granted = Granted.STAYS
         count = self._store.admit_run(
             nbytes, len(metas), self._own, position=position, priority=priority
         )
-        if not count and self._store.admit(
-            nbytes, self._own, queue=False, position=position, priority=priority
-        ):
-            count = 1
+        if not count:
+            granted = self._store.admit(
+                nbytes, self._own, queue=False, position=position, priority=priority
+            )
+            count = int(bool(granted))
         if count:
-            for page in _made(lambda: make(count), count * nbytes, self._store.release):
-                self._store.put(page, self._stamp)
+            give_back = partial(self._store.release, granted=granted)
+            for page in _made(lambda: make(count), count * nbytes, give_back):
+                self._store.put(page, self._stamp, granted=granted)
         return count
 
     def result(self, end: int) -> CommitResult:
@@ -267,16 +300,22 @@ class Admission:
         skipped = {reason: count for reason, count in self.skipped.items() if count}
         return CommitResult(end, self._pages, self._nbytes, 0, skipped)
 
-    def _admit(self, nbytes: int, position: int) -> bool:
+    def _admit(self, nbytes: int, position: int) -> Granted:
+        granted = self._admit_or_wait(nbytes, position)
+        self.lack = reasons.REFUSED if granted is Granted.REFUSED else reasons.NO_ROOM
+        return granted
+
+    def _admit_or_wait(self, nbytes: int, position: int) -> Granted:
         """Reserve memory for a page; only at the end, wait for the writer and do without it."""
         while True:
             deferred.point()
             # Asked first: what ends between a refusal and the wait is progress too.
             ended = self._store.writes_ended
-            if self._store.admit(nbytes, self._own, position=position, priority=self._priority):
-                return True
-            if not self.finishing:
-                return False
+            granted = self._store.admit(
+                nbytes, self._own, position=position, priority=self._priority
+            )
+            if granted or granted is Granted.REFUSED or not self.finishing:
+                return granted
             began = time.monotonic()
             left = STALL_SECONDS if self._deadline is None else self._deadline - began
             if left <= 0 or not self._store.wait_for_writer(left, ended):
@@ -294,9 +333,9 @@ class Admission:
             # Before they are stored: the writer may be done with them at any moment.
             self._live.add(new)
 
-    def _put(self, page: Page) -> None:
+    def _put(self, page: Page, granted: Granted = Granted.STAYS) -> None:
         self._take([page.meta.id])
-        if self._store.put(page, self._stamp):
+        if self._store.put(page, self._stamp, began_ns=self._began_ns, granted=granted):
             self._new.add(page.meta.id)
             self._pages += 1
             self._nbytes += page.meta.nbytes

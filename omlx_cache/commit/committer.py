@@ -197,14 +197,14 @@ class Committer:
             if reached:
                 self._admission.add_made(page)
             else:
-                self._admission.skipped[reasons.NO_ROOM] += 1
+                self._admission.give_up([page.meta.id])
         if self._store_blocks(layout, end):
             due = [stop for stop in self._stops if stop <= end]
             self._store_stops(layout, extent, sorted({*due, end}))
             if len(layout.groups) == 1 and 0 < self._prompt_length <= end:
                 self._store_tail(layout, self._prompt_length)
         else:
-            self._admission.skipped[reasons.NO_ROOM] += len(self._unstored(layout, end))
+            self._admission.give_up(self._left_out(layout, end))
         if not self._policy.encodes(end):
             # Another encoding could give other bits.
             bring_back(self._admission, self._namespace, self._chain, layout, end)
@@ -217,6 +217,12 @@ class Committer:
         """True for a request that ended within its prefill, with all that was fed still there: the
         rest of its prompt is not missing from the cache."""
         return len(self._chain) == self._prompt_length and extent.overwritten <= extent.end
+
+    def _left_out(self, layout: Layout, end: int) -> list[PageId]:
+        """Return the paged pages up to `end` that no tier has."""
+        group = paged_of(layout.groups)
+        name = "" if group is None else group.name
+        return [PageId(self._chain.key(e), name) for e in self._unstored(layout, end)]
 
     def _unstored(self, layout: Layout, end: int) -> list[int]:
         """Return where the complete blocks up to `end` end that are still to be stored; at the end

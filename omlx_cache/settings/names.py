@@ -8,6 +8,7 @@ SETTING_NAMES = (
     "cold_dir",
     "cold_bytes",
     "min_free_bytes",
+    "eviction_policy",
     "write_policy",
     "write_idle_seconds",
     "write_delay_seconds",

@@ -4,9 +4,11 @@ import threading
 from collections.abc import Collection, Iterable, Sequence
 
 from omlx_cache_storage.departures import Departures
+from omlx_cache_storage.eviction.learned import Learned
+from omlx_cache_storage.eviction.policy import EvictionPolicy, Lru
 from omlx_cache_storage.format.names import parent_hint
 from omlx_cache_storage.hints import Pinned
-from omlx_cache_storage.hot_page import Grant, Held, HotEntry
+from omlx_cache_storage.hot_page import Grant, Granted, Held, HotEntry
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.live import LivePages
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
@@ -14,7 +16,8 @@ from omlx_cache_storage.pins import SHARE, Pins
 from omlx_cache_storage.recency import SUPERSEDED_NS, Clock
 from omlx_cache_storage.stats import HotUsage
 from omlx_cache_storage.table import EntryTable
-from omlx_cache_storage.victims import Room, choose_victims
+from omlx_cache_storage.transit import Transit
+from omlx_cache_storage.victims import Choice, Room, choose_victims
 
 SPARE_SHARE = 32
 """What a sequence larger than the tier pushes out of its own pages at a time, and what write-back
@@ -24,14 +27,15 @@ queues at a time: this share of the tier, so that the order is not gone through 
 class HotTier:
     """Holds live pages; `bytes held + bytes reserved <= limit_bytes` at every moment.
 
-    `_lock` guards `_index`, `_pins`, `_bytes`, `_reserved`, `_dirty_bytes` (of unwritten
-    pages), `_queued_bytes` (pinned ones of them), `_allowed` (what may be held for now,
-    `limit_bytes` at most), `_peak`, `_evicted`, `_let_go`, `_closed`; any thread may call. No I/O
-    here. A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that the
-    disk lacks is not evicted either, but named for writing first; with `keep_superseded` False one
-    that was superseded is evicted all the same. Without `retain` a page leaves as soon as the disk
-    has it. `backed` says that there is a disk: a sequence may then push out pages of its own that
-    the disk has, and what one live sequence holds, as `live` says, leaves when the disk has it.
+    `_lock` guards `_index`, `_policy`, `_transit`, `_pins`, `_bytes`, `_reserved`, `_dirty_bytes`
+    (of unwritten pages), `_queued_bytes` (pinned ones of them), `_allowed` (what may be held for
+    now, `limit_bytes` at most), `_peak`, `_evicted`, `_let_go`, `_closed`; any thread may call. No
+    I/O here. A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that
+    the disk lacks is not evicted either, but named for writing first; with `keep_superseded` False
+    one that was superseded is evicted all the same. Without `retain` a page leaves as soon as the
+    disk has it. `backed` says that there is a disk: a sequence may then push out pages of its own
+    that the disk has, and what one live sequence holds, as `live` says, leaves when the disk has
+    it. `policy` says how young a page must not be to make room for one of another sequence.
     """
 
     def __init__(
@@ -45,8 +49,11 @@ class HotTier:
         clock: Clock | None = None,
         departures: Departures | None = None,
         live: LivePages | None = None,
+        policy: EvictionPolicy | None = None,
     ) -> None:
         self.limit_bytes = limit_bytes
+        self._policy = policy or Lru()
+        self._transit = Transit(limit_bytes)
         self._live = live
         self._departures = departures or Departures()
         self._keep_dirty = keep_dirty
@@ -55,7 +62,7 @@ class HotTier:
         self._backed = backed
         self._clock = clock or Clock()
         self._lock = threading.Lock()
-        self._index: EntryTable[Held] = EntryTable()
+        self._index: EntryTable[Held] = EntryTable(self._policy)
         self._pins = Pins()
         self._bytes = 0
         self._reserved = 0
@@ -76,6 +83,7 @@ class HotTier:
         give_up_dirty: bool = False,
         position: int | None = None,
         shift_ns: int = 0,
+        may_pass: bool = False,
     ) -> Grant:
         """Set bytes aside for a page about to be made, evicting others as needed.
 
@@ -83,16 +91,29 @@ class HotTier:
         end behind `position`, where the new page does: they are nothing without it. Without
         `evict` only free room is granted. `give_up_dirty` evicts pages of others that the disk
         lacks as well, whatever `keep_dirty` says. The page counts as used `shift_ns` later than
-        now, and pages of others with a later stamp than that stay.
+        now, and pages of others stay that were used after that, less the policy's patience. What
+        they hinder may pass, with `may_pass`: a small share of memory is set aside for that.
         """
         with self._lock:
-            victims, dirty = self._victims(nbytes, own, evict, give_up_dirty, position, shift_ns)
+            now = self._clock.now()
+            self._transit.settle(now)
+            until = now + shift_ns - self._policy.patience_ns
+            victims, dirty, young = self._victims(
+                nbytes, own, evict, give_up_dirty, position, until
+            )
+            outcome = Granted.STAYS
+            if victims is None and young and may_pass:
+                victims, dirty, _ = self._victims_of_transit(nbytes, own)
+                outcome = Granted.PASSES
             if victims is None or self._closed:
-                return Grant(False, dirty)
+                refused = young and not may_pass
+                return Grant(Granted.REFUSED if refused else Granted.NO, dirty)
             self._evict(victims)
             self._reserved += nbytes
+            if outcome is Granted.PASSES:
+                self._transit.enter(nbytes, now)
             self._peak = max(self._peak, self._bytes + self._reserved)
-            return Grant(True, dirty)
+            return Grant(outcome, dirty)
 
     def allow(self, nbytes: int) -> None:
         """Reserve no more than `nbytes` in all from now on; evicts nothing."""
@@ -122,26 +143,40 @@ class HotTier:
             self._evict(victims)
             return excess <= 0
 
-    def release(self, nbytes: int) -> None:
+    def release(self, nbytes: int, granted: Granted = Granted.STAYS) -> None:
         """Give a reservation back."""
         with self._lock:
             self._reserved -= nbytes
+            if granted is Granted.PASSES:
+                self._transit.leave(nbytes)
 
-    def put(self, page: Page, *, dirty: bool, stamp_ns: int | None = None) -> bool:
+    def put(
+        self,
+        page: Page,
+        *,
+        dirty: bool,
+        stamp_ns: int | None = None,
+        began_ns: int = 0,
+        granted: Granted = Granted.STAYS,
+    ) -> bool:
         """Take a page whose payload bytes were reserved; the reservation is consumed.
 
-        Its stamp of the clock is now by default. False, and the page is left out, when one that
-        holds as many of its tokens is here.
+        Its stamp of the clock is now by default; the request that wants it began at `began_ns`.
+        False, and the page is left out, when one that holds as many of its tokens is here.
         """
+        passes = granted is Granted.PASSES
         meta = page.meta
         with self._lock:
             self._reserved -= meta.nbytes
             identity = meta.id
             old = self._index.get(identity)
             if self._closed or (old is not None and old.held >= meta.held):
+                if passes:
+                    self._transit.leave(meta.nbytes)
                 return False
             self._drop(identity)
-            held = Held(page, dirty, 0 if old is None else old.pins)
+            self._policy.wanted([identity], began_ns)
+            held = Held(page, dirty, 0 if old is None else old.pins, passes=passes)
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
             hint, stamp_ns = parent_hint(meta.parent), max(stamp_ns, self._hold(meta))
             self._index.put(identity, held, meta.position, hint, meta.tail, stamp_ns)
@@ -193,7 +228,8 @@ class HotTier:
             if written is not None and written.meta.held >= held.held:
                 held.dirty = False
             self._weigh(held, 1)
-            if not self.retain and not held.pins and (held.refused or not held.dirty):
+            leaves = not self.retain or held.passes
+            if leaves and not held.pins and (held.refused or not held.dirty):
                 if held.dirty:
                     self._departures.note([page], "disk")
                 self._drop(page)
@@ -267,13 +303,20 @@ class HotTier:
         return named
 
     def touch(
-        self, chain: Iterable[PageId], stamp_ns: int | None = None, since_ns: int = 0
+        self,
+        chain: Iterable[PageId],
+        stamp_ns: int | None = None,
+        since_ns: int = 0,
+        *,
+        used: bool = True,
     ) -> None:
         """Mark pages as used at a stamp of the clock, now by default: worth a place on the disk
-        again, where that had refused them. Not those used later than that and than `since_ns`."""
+        again, where that had refused them. Not those used later than that and than `since_ns`.
+        `used`: it is a request that wants them, and no later word of one."""
         with self._lock:
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
-            older = self._index.touch(self._loose(chain), stamp_ns, max(stamp_ns, since_ns))
+            loose, latest = self._loose(chain), max(stamp_ns, since_ns)
+            older = self._index.touch(loose, stamp_ns, latest, used=used)
             for page in older.pages:
                 held = self._index.get(page)
                 if held is not None and held.refused:
@@ -335,7 +378,24 @@ class HotTier:
     @property
     def patience_ns(self) -> int:
         """For how long after its use a page is not given up for a new one."""
-        return 0
+        return self._policy.patience_ns
+
+    def refuse(self, pages: Iterable[PageId], began_ns: int) -> None:
+        """Note pages that a request wanted which began at a stamp, and that nobody took."""
+        with self._lock:
+            pages = list(pages)
+            self._policy.wanted(pages, began_ns)
+            self._policy.refused(pages, began_ns)
+
+    def note_shift(self, stamp_ns: int, used_ns: int) -> None:
+        """Note that what gets a stamp was used at another time than that."""
+        with self._lock:
+            self._policy.shifted(stamp_ns, used_ns)
+
+    def learned(self) -> Learned | None:
+        """Return what the policy has learned, None when that is nothing."""
+        with self._lock:
+            return self._policy.learned()
 
     def pages(self) -> set[PageId]:
         """Return what is held, in no order."""
@@ -380,6 +440,8 @@ class HotTier:
             assert self._dirty_bytes == dirty, (self._dirty_bytes, dirty)
             assert self._queued_bytes == queued, (self._queued_bytes, queued)
             assert self._reserved >= 0, self._reserved
+            passing = sum(e.page.meta.nbytes for e in entries if e.passes)
+            assert passing <= self._transit.used <= self._transit.aside, passing
             assert len(entries) == len(self._index)
             self._index.check_integrity()
             assert self._bytes + self._reserved <= self.limit_bytes
@@ -391,29 +453,39 @@ class HotTier:
         evict: bool,
         give_up_dirty: bool,
         position: int | None,
-        shift_ns: int,
-    ) -> tuple[list[PageId] | None, list[PageId]]:
-        """Decide what must leave to make room, None when it cannot be made; and which pages
-        stand in the way until they are written."""
-        excess = self._bytes + self._reserved + nbytes - self._allowed
+        until_ns: int,
+    ) -> Choice:
+        """Decide what must leave to make room."""
+        excess = self._bytes + self._reserved + self._transit.idle + nbytes - self._allowed
         if excess <= 0:
-            return [], []
+            return Choice([], [])
         if not evict or nbytes > self._allowed:
-            return None, []
+            return Choice(None, [])
         return choose_victims(
             self._index.visit,
             self._evictable,
-            Room(
-                excess,
-                own,
-                position,
-                self.limit_bytes // SPARE_SHARE,
-                self._clock.now() + shift_ns - self.patience_ns,
-            ),
+            Room(excess, own, position, self.limit_bytes // SPARE_SHARE, until_ns),
             backed=self._backed,
             must_write=self._must_write,
             give_up_dirty=give_up_dirty,
             stamp_of=self._used_ns,
+        )
+
+    def _victims_of_transit(self, nbytes: int, own: Collection[PageId]) -> Choice:
+        """Decide what must leave so that a page can pass."""
+        if not self._transit.has_room(nbytes):
+            return Choice(None, [])
+        # What is set aside is there for it.
+        excess = self._bytes + self._reserved + nbytes - self._allowed
+        if excess <= 0:
+            return Choice([], [])
+        return choose_victims(
+            self._index.visit,
+            self._evictable,
+            Room(excess, own, None, 0),
+            backed=self._backed,
+            must_write=self._must_write,
+            give_up_dirty=False,
         )
 
     def _evictable(self, page: PageId) -> Held | None:
@@ -487,6 +559,8 @@ class HotTier:
         if held is None:
             return False
         self._pins.left(page)
+        if held.passes:
+            self._transit.leave(held.page.meta.nbytes)
         self._bytes -= held.page.meta.nbytes
         self._weigh(held, -1)
         return True

@@ -1,6 +1,7 @@
 """What the hot tier knows of a page, and what a listing shows of it."""
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
 from omlx_cache_storage.keys import BlockKey
@@ -10,12 +11,14 @@ from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
 @dataclass(slots=True)
 class Held:
     """A page in memory, mutable by its tier. `pins`: writes that still need it. `dirty`: the disk
-    lacks it. `refused`: it has no room for a page worth so little, until that is used again."""
+    lacks it. `refused`: it has no room for a page worth so little, until that is used again.
+    `passes`: it leaves as soon as the disk has it."""
 
     page: Page
     dirty: bool
     pins: int = 0
     refused: bool = False
+    passes: bool = False
 
     @property
     def position(self) -> int:
@@ -68,8 +71,28 @@ class HotEntry(NamedTuple):
         return None
 
 
+class Granted(Enum):
+    """What became of a request for memory; true when there is some.
+
+    `REFUSED`: what is there was used too short a while ago. `PASSES`: for a page that was refused,
+    until the disk has it.
+    """
+
+    NO = "no"
+    REFUSED = "refused"
+    STAYS = "stays"
+    PASSES = "passes"
+
+    def __bool__(self) -> bool:
+        return self in (Granted.STAYS, Granted.PASSES)
+
+
 class Grant(NamedTuple):
     """Whether bytes were reserved, and the dirty pages that stood in the way."""
 
-    granted: bool
+    outcome: Granted
     dirty: list[PageId]
+
+    @property
+    def granted(self) -> bool:
+        return bool(self.outcome)

@@ -13,7 +13,8 @@ class WritePolicy:
     `on_put`: when it is stored. `on_touch`: when it is used again. `on_evict`: before memory may
     drop it, so that a page which the disk lacks is written instead of lost; without
     `on_evict_superseded` one that a longer page has taken the place of is dropped instead.
-    `on_flush`: a flush writes what is left. `dirty_share`: the share of the hot tier that pages
+    `on_refusal`: when the eviction policy has no place in memory for it. `on_flush`: a flush writes
+    what is left. `dirty_share`: the share of the hot tier that pages
     which the disk lacks may take before the oldest of them are queued; 1.0 leaves them alone.
     `idle_seconds`: when nothing was stored or used for so long and the writer is idle, what is left
     is queued. `delay_seconds`: so long after it was stored a page is queued at the latest.
@@ -24,6 +25,7 @@ class WritePolicy:
     on_touch: bool = False
     on_evict: bool = False
     on_evict_superseded: bool = True
+    on_refusal: bool = True
     on_flush: bool = True
     dirty_share: float = 1.0
     idle_seconds: float = inf
@@ -40,7 +42,7 @@ LAZY: Final = replace(
     idle_seconds=60.0,
     delay_seconds=300.0,
 )
-SECOND_TOUCH: Final = WritePolicy("second_touch", on_touch=True, on_flush=False)
+SECOND_TOUCH: Final = WritePolicy("second_touch", on_touch=True, on_refusal=False, on_flush=False)
 
 WRITE_POLICIES: Final = MappingProxyType({p.name: p for p in (THROUGH, BACK, LAZY, SECOND_TOUCH)})
 

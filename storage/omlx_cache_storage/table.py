@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from omlx_cache_storage.eviction.policy import EvictionPolicy, Lru
 from omlx_cache_storage.format.names import PARENT_HINT_BYTES, parent_hint
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.order import EvictionOrder, Rows
@@ -31,8 +32,7 @@ class Touched(NamedTuple):
 
     def moves(self) -> list[tuple[int, int]]:
         """Return each stamp that pages had, and how many had it."""
-        stamps, counts = np.unique(self.before, return_counts=True)
-        return list(zip(stamps.tolist(), counts.tolist(), strict=True))
+        return _counted(self.before)
 
 
 class TableCopy(NamedTuple):
@@ -61,7 +61,8 @@ class PageTable:
     `column` gave are resized in place: keep the array, no view of it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, policy: EvictionPolicy | None = None) -> None:
+        self._policy = policy or Lru()
         self._rows: dict[str, dict[BlockKey, int]] = {}
         self._groups: list[str] = []
         self._numbers: dict[str, int] = {}
@@ -167,6 +168,7 @@ class PageTable:
         if tail:
             self._add_tail(number, row)
         self._order.add(row, position, stamp_ns)
+        self._policy.added(stamp_ns)
         return row
 
     def fill(
@@ -193,6 +195,8 @@ class PageTable:
         for row in np.flatnonzero(tails).tolist():
             self._add_tail(int(hints[row]), row)
         self._order.fill(positions, stamps)
+        for stamp_ns, pages in _counted(stamps):
+            self._policy.added(stamp_ns, pages)
 
     def pop(self, page: PageId) -> int | None:
         """Remove a page; its row is valid until the next one is added."""
@@ -201,6 +205,7 @@ class PageTable:
         if row is not None:
             if self._tail.item(row):
                 self._drop_tail(self._hint.item(row), row)
+            self._policy.left(page, self._order.stamp(row))
             self._order.remove(row)
             self._keys[row] = None
             self._hint[row] = 0
@@ -208,12 +213,22 @@ class PageTable:
         return row
 
     def touch(
-        self, pages: Iterable[PageId], stamp_ns: int, latest_ns: int | None = None
+        self,
+        pages: Iterable[PageId],
+        stamp_ns: int,
+        latest_ns: int | None = None,
+        *,
+        used: bool = False,
     ) -> Touched:
-        """Give the pages that are here a stamp; with `latest_ns`, those whose stamp is no later."""
+        """Give the pages that are here a stamp; with `latest_ns`, those whose stamp is no later.
+        `used`: a request wants them, those that are not here too."""
         pages = list(pages)
         rows = self.rows(pages)
         held = [row for row in rows if row is not None]
+        if used and None in rows:
+            absent = [page for page, row in zip(pages, rows, strict=True) if row is None]
+            self._policy.wanted(absent, stamp_ns)
+            self._policy.refused(absent, stamp_ns)
         if latest_ns is not None and held:
             later = self._order.stamps[held] > latest_ns
             if later.any():
@@ -223,7 +238,10 @@ class PageTable:
         if len(held) < len(pages):
             pages = [page for page, row in zip(pages, rows, strict=True) if row is not None]
         # Each once, so that stamps can be counted by what is reported.
-        return Touched(pages, self._order.move(list(dict.fromkeys(held)), stamp_ns))
+        touched = Touched(pages, self._order.move(list(dict.fromkeys(held)), stamp_ns))
+        for before_ns, count in touched.moves():
+            self._policy.moved(before_ns, stamp_ns, count, used=used)
+        return touched
 
     # The order.
 
@@ -307,6 +325,11 @@ class PageTable:
             del self._tails[hint]
 
 
+def _counted(stamps: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    values, counts = np.unique(stamps, return_counts=True)
+    return list(zip(values.tolist(), counts.tolist(), strict=True))
+
+
 def _hint_of(key: BlockKey) -> int:
     return int.from_bytes(parent_hint(key), "big")
 
@@ -318,8 +341,8 @@ def _hint_bytes(hint: int) -> bytes:
 class EntryTable(PageTable, Generic[Entry]):
     """A table with an object of its owner's for each page."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, policy: EvictionPolicy | None = None) -> None:
+        super().__init__(policy)
         self._entries: list[Entry | None] = []
 
     def get(self, page: PageId) -> Entry | None:

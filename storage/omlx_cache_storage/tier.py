@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal, Protocol
 
+from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageMeta, Tail
@@ -82,10 +83,23 @@ class Tier(Protocol):
         ...
 
     def touch(
-        self, chain: Iterable[PageId], stamp_ns: int | None = None, since_ns: int = 0
+        self,
+        chain: Iterable[PageId],
+        stamp_ns: int | None = None,
+        since_ns: int = 0,
+        *,
+        used: bool = True,
     ) -> None:
         """Mark pages as used at a stamp of the clock, now by default; absent ones are passed over,
-        and those that were used later than that and than `since_ns`."""
+        and those that were used later than that and than `since_ns`. `used`: it is a request that
+        wants them, and no later word of one."""
+
+    def note_shift(self, stamp_ns: int, used_ns: int) -> None:
+        """Note that what gets a stamp was used at another time than that."""
+
+    def learned(self) -> Learned | None:
+        """Return what the tier has learned of uses, None when that is nothing."""
+        ...
 
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
         """Make pages the first to be evicted, the deepest of them first."""

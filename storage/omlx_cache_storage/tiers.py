@@ -12,9 +12,11 @@ from itertools import count
 from omlx_cache_storage.backlog import Backlog
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.errors import PageUnreadable
+from omlx_cache_storage.eviction.policy import EvictionPolicy
 from omlx_cache_storage.flushing import flush, unwritten
 from omlx_cache_storage.hints import Ended, PinnedPages, Priority, shift_ns, use_stamp
 from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.live import LiveHold, LivePages
@@ -68,6 +70,7 @@ class Tiers:
         documents: Documents,
         departures: Departures | None = None,
         memory_once: bool = False,
+        eviction: EvictionPolicy | None = None,
     ) -> None:
         self.counters = Counters()
         self.live = LivePages() if memory_once and hot_bytes and cold else None
@@ -83,6 +86,8 @@ class Tiers:
             clock=clock,
             departures=self.departures,
             live=self.live,
+            # Without memory of their own pages leave when they are written.
+            policy=eviction if hot_bytes else None,
         )
         self.cold = cold
         self._levels: tuple[Tier, ...] = (self.hot,) if cold is None else (self.hot, cold)
@@ -162,7 +167,7 @@ class Tiers:
         queue: bool = True,
         position: int | None = None,
         priority: Priority = "normal",
-    ) -> bool:
+    ) -> Granted:
         """Reserve memory for a page about to be made; `put` or `release` must follow. Never waits.
 
         Evicts pages of others, then pages of the same sequence (`own`) that the disk has, or that
@@ -170,25 +175,34 @@ class Tiers:
         `evict` only free room is granted. `priority` says which pages of others are worth less.
         With `queue` it is False as well when the policy writes
         a page at once and the writer has no room for it. Pages that must be written before they
-        can leave are queued, so that another try may succeed.
+        can leave are queued, so that another try may succeed. A page that the eviction policy has
+        no place for may pass through memory to the disk, if the write policy lets it.
         """
         writer = self.writer
-        if evict and queue and self._policy.on_put and writer is not None:
-            fits = nbytes <= writer.limit_bytes
-            if fits and not self._writes_fail() and not writer.has_room(nbytes):
-                return False
+        fails = self._writes_fail()
+        queued = writer is not None and nbytes <= writer.limit_bytes and not fails
+        if evict and queue and self._policy.on_put and queued and not self._has_room(nbytes):
+            return Granted.NO
         shift = shift_ns(priority)
-        granted, dirty = self.hot.reserve(
-            nbytes, own, evict=evict, position=position, shift_ns=shift
+        outcome, dirty = self.hot.reserve(
+            nbytes,
+            own,
+            evict=evict,
+            position=position,
+            shift_ns=shift,
+            may_pass=queued and queue and self._policy.on_refusal,
         )
-        if granted or writer is None or not evict:
-            return granted
-        if self._writes_fail():
+        if outcome is Granted.PASSES and not self._has_room(nbytes):
+            self.hot.release(nbytes, outcome)
+            return Granted.NO
+        if outcome or writer is None or not evict:
+            return outcome
+        if fails:
             return self.hot.reserve(
                 nbytes, own, give_up_dirty=True, position=position, shift_ns=shift
-            ).granted
+            ).outcome
         self._offer_rooted(dirty)
-        return False
+        return outcome
 
     def admit_run(
         self,
@@ -220,24 +234,43 @@ class Tiers:
         ).granted
         return count if granted else 0
 
-    def release(self, nbytes: int) -> None:
+    def release(self, nbytes: int, granted: Granted = Granted.STAYS) -> None:
         """Give back what `admit` or `reserve` granted."""
-        self.hot.release(nbytes)
+        self.hot.release(nbytes, granted)
 
-    def put(self, page: Page, stamp_ns: int | None = None) -> bool:
-        """Take an admitted page; queue it for the disk as the write policy says.
+    def refuse(self, pages: Iterable[PageId], began_ns: int) -> None:
+        """Note pages of a request that began at a stamp, which nobody took: the policy learns from
+        it when they are asked for again."""
+        self.hot.refuse(pages, began_ns)
 
-        False when the disk had it already, so that it only came back into memory, or when
-        another thread was faster.
+    def put(
+        self,
+        page: Page,
+        stamp_ns: int | None = None,
+        *,
+        began_ns: int = 0,
+        granted: Granted = Granted.STAYS,
+    ) -> bool:
+        """Take a page as it was admitted; queue it for the disk as the write policy says.
+
+        The request that wants it began at `began_ns`. False when the disk had it already, so that
+        it only came back into memory, or when another thread was faster.
         """
+        passes = granted is Granted.PASSES
         stored = self.cold.info(page.meta.id) if self.cold is not None else None
         more = -1 if stored is None else stored.held - page.meta.held
         on_disk = more >= 0
-        if more > 0 or (on_disk and not self.hot.retain):
+        if more > 0 or (on_disk and (passes or not self.hot.retain)):
             # A page that is found by what the disk holds of it must not be less in memory.
-            self.release(page.meta.nbytes)
+            self.release(page.meta.nbytes, granted)
             return False
-        taken = self.hot.put(page, dirty=self.cold is not None and not on_disk, stamp_ns=stamp_ns)
+        taken = self.hot.put(
+            page,
+            dirty=self.cold is not None and not on_disk,
+            stamp_ns=stamp_ns,
+            began_ns=began_ns,
+            granted=granted,
+        )
         if on_disk and taken:
             self._look_again(page.meta.id)
         if on_disk or not taken:
@@ -248,8 +281,8 @@ class Tiers:
         self.cold.wanted_again([page.meta.id])
         if self._backlog is not None:
             self._backlog.stored(page.meta.id)
-        if self._policy.on_put:
-            if not self._offer(page.meta.id) and not self.hot.retain:
+        if self._policy.on_put or passes:
+            if not self._offer(page.meta.id) and (passes or not self.hot.retain):
                 self.hot.discard([page.meta.id])
         elif self._policy.dirty_share < 1.0 and self._has_room(page.meta.nbytes):
             share = int(self.hot.limit_bytes * self._policy.dirty_share)
@@ -300,7 +333,12 @@ class Tiers:
         """Return a new stamp of the clock: pages of one use share one. What is known of the use
         moves it (`use_stamp`)."""
         patience = max(tier.patience_ns for tier in self._levels) if ended else 0
-        return use_stamp(self._clock.now(), priority, ended, patience)
+        now = self._clock.now()
+        stamp = use_stamp(now, priority, ended, patience)
+        if stamp != now:
+            for tier in self._levels:
+                tier.note_shift(stamp, now)
+        return stamp
 
     def arrange(
         self, chain: Sequence[PageId], stamp_ns: int | None = None, since_ns: int = 0
@@ -308,7 +346,7 @@ class Tiers:
         """Put the pages of a chain at a stamp, now by default: they leave last, the root last of
         all; but those that were used later than that and than `since_ns`. That is no use: queued is
         only what a policy writes at once, and the disk had no room for under its old stamp."""
-        self._mark(chain, stamp_ns, _nothing, since_ns)
+        self._mark(chain, stamp_ns, _nothing, since_ns, used=False)
         if self._policy.on_put:
             self._offer_each(chain)
 
@@ -318,11 +356,14 @@ class Tiers:
         stamp_ns: int | None = None,
         besides: Callable[[TierView], Iterable[PageId]] = _nothing,
         since_ns: int = 0,
+        *,
+        used: bool = True,
     ) -> None:
         """Mark the pages of a chain as used again, and with them those that `besides` names, asked
         for each tier with what that one has; but those that were used later than the stamp and than
-        `since_ns`. What the write policy wants on the disk by now is queued, the root first."""
-        self._mark(chain, stamp_ns, besides, since_ns)
+        `since_ns`. What the write policy wants on the disk by now is queued, the root first.
+        `used`: it is a request that wants them, and no later word of one."""
+        self._mark(chain, stamp_ns, besides, since_ns, used=used)
         if self._backlog is not None:
             self._backlog.used()
         if self.cold is not None:
@@ -336,10 +377,22 @@ class Tiers:
         stamp_ns: int | None,
         besides: Callable[[TierView], Iterable[PageId]],
         since_ns: int,
+        *,
+        used: bool,
     ) -> None:
         stamp = self._clock.now() if stamp_ns is None else stamp_ns
-        for level, tier in enumerate(self._levels):
-            tier.touch([*chain, *besides(TierView(self._levels[level:]))], stamp, since_ns)
+        marked = [
+            (tier, [*chain, *besides(TierView(self._levels[level:]))])
+            for level, tier in enumerate(self._levels)
+        ]
+        if not used:
+            # The disk first: a page that is written at the new stamp meanwhile would find its own
+            # chain there at the old one, too young to make room. And then again, for those that
+            # are being written at the old one.
+            for tier, pages in marked[1:]:
+                tier.touch(pages, stamp, since_ns, used=False)
+        for tier, pages in marked:
+            tier.touch(pages, stamp, since_ns, used=used)
 
     @uninterrupted
     def pin(self, pages: Sequence[PageId], seconds: float) -> PinnedPages:

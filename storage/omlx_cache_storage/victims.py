@@ -36,6 +36,15 @@ class Room(NamedTuple):
     until_ns: int = sys.maxsize
 
 
+class Choice(NamedTuple):
+    """What must leave, None when no room can be made; which pages stand in the way until they are
+    written; and whether one stood there that was used too short a while ago."""
+
+    victims: list[PageId] | None
+    dirty: list[PageId]
+    young: bool = False
+
+
 def choose_victims(
     visit: Callable[[Callable[[PageId], bool]], None],
     find: Callable[[PageId], AnyCandidate | None],
@@ -45,24 +54,25 @@ def choose_victims(
     must_write: Callable[[AnyCandidate], bool],
     give_up_dirty: bool,
     stamp_of: Callable[[PageId], int] = lambda page: 0,
-) -> tuple[list[PageId] | None, list[PageId]]:
-    """Return what must leave to make room, None when it cannot be made; and which pages stand in
-    the way until they are written. `visit` shows pages, the first to be evicted first."""
+) -> Choice:
+    """Choose what must leave to make room. `visit` shows pages, the first to be evicted first."""
     excess = room.excess
     behind = sys.maxsize if room.position is None else room.position
     victims: list[PageId] = []
     dirty: list[PageId] = []
     spared: list[tuple[PageId, int]] = []
     waiting: list[PageId] = []
+    young = False
 
     def consider(page: PageId) -> bool:
-        nonlocal excess
+        nonlocal excess, young
         held = find(page)
         if held is None or held.pins:
             return True
         ours = page in room.own
         if not ours and stamp_of(page) > room.until_ns:
             # What comes later in the order is younger still.
+            young = True
             return False
         if must_write(held) and (ours or not give_up_dirty):
             dirty.append(page)
@@ -83,4 +93,4 @@ def choose_victims(
         victims.append(page)
         excess -= size
     # Of a sequence's own the root first: what follows it is nothing without it.
-    return (None if excess > 0 else victims), dirty + waiting[::-1]
+    return Choice(None if excess > 0 else victims, dirty + waiting[::-1], young and excess > 0)

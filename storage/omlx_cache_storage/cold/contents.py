@@ -1,5 +1,6 @@
 """What the cold tier knows of its files without touching the disk: index, order and bytes."""
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import NamedTuple
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from omlx_cache_storage.cold.filling import Files
 from omlx_cache_storage.cold.records import ENTRY_BYTES, StoredPage
 from omlx_cache_storage.cold.rooted import rooted_stamps
+from omlx_cache_storage.eviction.policy import EvictionPolicy, Lru
 from omlx_cache_storage.format.names import PageName
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PAGED, PageId, PageInfo, Tail
@@ -62,9 +64,10 @@ class Contents:
     `_serial` has a number for each file: one that takes another's name is a different one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, policy: EvictionPolicy | None = None) -> None:
         self.nbytes = 0
-        self._table = PageTable()
+        self.policy = policy or Lru()
+        self._table = PageTable(self.policy)
         self._held = self._table.column(np.int64)
         self._nbytes = self._table.column(np.int64)
         self._namespace = self._table.column(np.uint32)
@@ -110,6 +113,7 @@ class Contents:
     def add(self, stored: StoredPage, stamp_ns: int) -> None:
         """Take a page that is not here."""
         name = stored.name
+        self.policy.wanted([name.id], stamp_ns)
         row = self._table.add(name.id, name.position, name.parent_hint, name.tail, stamp_ns)
         self._held[row] = name.held
         self._nbytes[row] = stored.nbytes
@@ -172,10 +176,12 @@ class Contents:
     def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
         return self._table.tails_of(parents)
 
-    def touch(self, chain: Iterable[PageId], stamp_ns: int, since_ns: int = 0) -> list[PageId]:
+    def touch(
+        self, chain: Iterable[PageId], stamp_ns: int, since_ns: int = 0, *, used: bool = True
+    ) -> list[PageId]:
         """Mark pages as used at a stamp, but those used later than that and than `since_ns`; return
-        those that are marked."""
-        return self._table.touch(chain, stamp_ns, max(stamp_ns, since_ns)).pages
+        those that are marked. `used`: a request wants them."""
+        return self._table.touch(chain, stamp_ns, max(stamp_ns, since_ns), used=used).pages
 
     def place(self, pages: Iterable[PageId], stamp_ns: int) -> list[PageId]:
         """Put pages at a stamp, whenever they were used; return those that are here."""
@@ -199,11 +205,13 @@ class Contents:
         excess: int,
         candidate: Candidate | None = None,
         is_pinned: Callable[[PageId], bool] = lambda page: False,
+        until_ns: int = sys.maxsize,
     ) -> Victims:
         """Choose pages to evict for `excess` bytes, the first in the order first.
 
-        For a candidate only pages that are worth less are chosen, none that is pinned, and its own
-        earlier version: a chain's deep end never drives out its root.
+        For a candidate only pages that are worth less are chosen, none that is pinned or was used
+        after `until_ns` by another use, and its own earlier version: a chain's deep end never
+        drives out its root.
         """
         pages: list[PageId] = []
         if excess <= 0 or excess > self.nbytes:
@@ -213,7 +221,9 @@ class Contents:
         def take(page: PageId) -> bool:
             nonlocal excess, outranked
             if candidate is not None and page != candidate.page:
-                outranked = not self._table.leaves_before(page, *candidate[1:])
+                stamp_ns = self._table.stamp(page)
+                outranked = until_ns < stamp_ns != candidate.stamp_ns
+                outranked = outranked or not self._table.leaves_before(page, *candidate[1:])
                 if not outranked and is_pinned(page):
                     return True
             if not outranked:

@@ -14,6 +14,8 @@ from omlx_cache_storage.cold.reader import PageReader, open_page
 from omlx_cache_storage.cold.records import ColdEntry, PendingDeletion, StoredPage
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, UndecodablePage
+from omlx_cache_storage.eviction.learned import Learned
+from omlx_cache_storage.eviction.policy import EvictionPolicy
 from omlx_cache_storage.format.names import page_path
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo, Tail
@@ -23,7 +25,8 @@ from omlx_cache_storage.pins import Pins
 class HeldPages:
     """Knows the page files under `directory`, reads and deletes them. Any thread may call.
 
-    `tidy` removes shard directories that a deletion may have left empty.
+    `tidy` removes shard directories that a deletion may have left empty; `policy` makes a policy
+    for the contents, of what was learned before.
 
     `_lock` guards `_contents`, `_pins`, `_health`, `_missing`, `_left` (evicted pages that nobody
     took note of), `_unrecorded`, `_leaving` (they left the index, and their files go),
@@ -37,6 +40,7 @@ class HeldPages:
         fs: FileSystem,
         tidy: Callable[[Iterable[str]], None],
         departures: Departures,
+        policy: Callable[[Learned | None], EvictionPolicy],
     ) -> None:
         self.directory = directory
         self._departures = departures
@@ -44,7 +48,8 @@ class HeldPages:
         self._naming = threading.Lock()
         self._deleter = Deleter(fs, tidy, self._naming, self._is_published_again)
         self._lock = threading.Lock()
-        self._contents = Contents()
+        self._make_policy = policy
+        self._contents = Contents(policy(None))
         self._pins = Pins()
         self._health = Health()
         self._unrecorded: set[PageId] = set()
@@ -184,7 +189,15 @@ class HeldPages:
 
     @property
     def patience_ns(self) -> int:
-        return 0
+        return self._contents.policy.patience_ns
+
+    def note_shift(self, stamp_ns: int, used_ns: int) -> None:
+        with self._lock:
+            self._contents.policy.shifted(stamp_ns, used_ns)
+
+    def learned(self) -> Learned | None:
+        with self._lock:
+            return self._contents.policy.learned()
 
     def entries(self) -> list[ColdEntry]:
         """Return every page, the first to be evicted first."""

@@ -19,6 +19,9 @@ from omlx_cache_storage.cold.held import HeldPages
 from omlx_cache_storage.cold.ration import Ration
 from omlx_cache_storage.cold.records import SMALL_FILE_BYTES, StoredPage
 from omlx_cache_storage.departures import Departures
+from omlx_cache_storage.eviction.learned import Learned
+from omlx_cache_storage.eviction.policies import lru
+from omlx_cache_storage.eviction.policy import EvictionPolicy
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import PageName, name_of, page_path
 from omlx_cache_storage.hints import Pinned
@@ -58,12 +61,14 @@ class ColdTier(HeldPages):
         encode: Callable[[Page], Page] | None = None,
         departures: Departures | None = None,
         daily_bytes: int = 0,
+        policy: Callable[[Learned | None], EvictionPolicy] | None = None,
     ) -> None:
         super().__init__(
             directory,
             fs or FileSystem(),
             lambda shards: self._files.tidy(shards),
             departures or Departures(),
+            policy or lru,
         )
         self._files = PageFiles(directory, self._fs, durability, self._deleter.delete_temporary)
         self.limit_bytes = limit_bytes
@@ -137,7 +142,9 @@ class ColdTier(HeldPages):
             return None if useless is None else self._path(useless)
 
         self._files.inventory(take)
-        contents = Contents()
+        with self._lock:
+            learned = self._contents.policy.learned()
+        contents = Contents(self._make_policy(learned))
         contents.fill(files)
         return contents
 
@@ -262,7 +269,9 @@ class ColdTier(HeldPages):
         had no room for: of bytes, of files or of a quota."""
         with self._lock:
             most = min(nbytes, self._contents.nbytes)
-            victims = self._contents.victims(most, candidate, self._is_pinned)
+            victims = self._contents.victims(
+                most, candidate, self._is_pinned, self._until(candidate)
+            )
             evicted = self._evict(victims.pages)
             self._refused += victims.outranked and not victims.pages
         self._delete(evicted)
@@ -312,11 +321,13 @@ class ColdTier(HeldPages):
         short, few = self._lacking(nbytes)
         with self._lock:
             over = self._used_bytes() + nbytes + DIRECTORY_SLACK_BYTES - self.limit_bytes
-            victims = self._contents.victims(max(over, short, few), candidate, self._is_pinned)
+            lacking, until = max(over, short, few), self._until(candidate)
+            victims = self._contents.victims(lacking, candidate, self._is_pinned, until)
             if victims.outranked:
                 self._refused += 1
                 # Free space comes and goes without this tier; its own budget does not.
                 self._refused_rank = candidate.rank if over >= max(short, few) else None
+                self._contents.policy.refused([candidate.page], candidate.stamp_ns)
                 return "refused"
             if not victims.enough:
                 self._health.fill_up()
@@ -332,6 +343,10 @@ class ColdTier(HeldPages):
                 return "full"
             self._note_peak()
         return None
+
+    def _until(self, candidate: Candidate) -> int:
+        """Return the last stamp of pages that a candidate may push out."""
+        return max(self._clock.now(), candidate.stamp_ns) - self._contents.policy.patience_ns
 
     def _lacking(self, nbytes: int) -> tuple[int, int]:
         """Return how many bytes the disk lacks to keep its free space beside `nbytes` more, and 1
@@ -368,16 +383,22 @@ class ColdTier(HeldPages):
         return self._ration is not None and self._ration.refuses
 
     def touch(
-        self, chain: Iterable[PageId], stamp_ns: int | None = None, since_ns: int = 0
+        self,
+        chain: Iterable[PageId],
+        stamp_ns: int | None = None,
+        since_ns: int = 0,
+        *,
+        used: bool = True,
     ) -> None:
         """Mark pages as used at a stamp of the clock, now by default, but those that were used
-        later than that and than `since_ns`.
+        later than that and than `since_ns`. `used`: it is a request that wants them.
 
         The disk learns it from `settle`.
         """
         with self._lock:
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
-            self._moved(self._contents.touch(self._loose(chain), stamp_ns, since_ns), stamp_ns)
+            loose = self._loose(chain)
+            self._moved(self._contents.touch(loose, stamp_ns, since_ns, used=used), stamp_ns)
 
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
         """Make pages the first to be evicted, the deepest of them first, after a restart too."""

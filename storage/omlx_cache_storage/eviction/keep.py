@@ -11,9 +11,8 @@ from omlx_cache_storage.recency import SUPERSEDED_NS
 
 GHOST_SECONDS = 600.0
 """How long a page that is not here is remembered: who returns later than that is somebody new."""
-FIRST_PATIENCE_SECONDS = 20.0
-"""The patience until enough was seen: half of the agents' gaps are shorter."""
-ENOUGH_USES = 500
+ENOUGH_USES = 2000
+"""Until so many pages were seen to be used again, the patience is none."""
 LEARN_EVERY = 16
 DECAY_EVERY = 50
 DECAY = 0.9
@@ -32,7 +31,7 @@ class Keep:
     """
 
     def __init__(self, learned: Learned | None = None, ghosts: Ghosts | None = None) -> None:
-        known = learned or Learned((0.0,) * BUCKETS, 0, FIRST_PATIENCE_SECONDS)
+        known = learned or Learned((0.0,) * BUCKETS, 0, 0.0)
         self.patience_ns = int(known.patience_seconds * 1e9)
         self._uses = list(known.uses)
         self._seen = known.seen

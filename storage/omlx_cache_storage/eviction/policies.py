@@ -9,11 +9,12 @@ from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.eviction.policy import EvictionPolicy, Lru
 
 
-def _lru(_learned: Learned | None) -> EvictionPolicy:
+def lru(_learned: Learned | None) -> EvictionPolicy:
+    """Return a policy that learns nothing."""
     return Lru()
 
 
 EVICTION_POLICIES: Final[Mapping[str, Callable[[Learned | None], EvictionPolicy]]] = (
-    MappingProxyType({"keep": Keep, "lru": _lru})
+    MappingProxyType({"keep": Keep, "lru": lru})
 )
 """Each takes what was learned before, or None."""
