@@ -24,8 +24,9 @@ queues at a time: this share of the tier, so that the order is not gone through 
 class HotTier:
     """Holds live pages; `bytes held + bytes reserved <= limit_bytes` at every moment.
 
-    `_lock` guards `_index`, `_pins`, `_bytes`, `_reserved`, `_dirty_bytes` (of unwritten
-    pages), `_queued_bytes` (pinned ones of them), `_allowed` (what may be held for now,
+    `_lock` guards `_index`, `_pins`, `_unused` (pages that were read for who comes), `_bytes`,
+    `_reserved`, `_dirty_bytes` (of unwritten pages), `_queued_bytes` (pinned ones of them),
+    `_allowed` (what may be held for now,
     `limit_bytes` at most), `_peak`, `_evicted`, `_let_go`, `_closed`; any thread may call. No I/O
     here. A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that the
     disk lacks is not evicted either, but named for writing first; with `keep_superseded` False one
@@ -57,6 +58,7 @@ class HotTier:
         self._lock = threading.Lock()
         self._index: EntryTable[Held] = EntryTable()
         self._pins = Pins()
+        self._unused: set[PageId] = set()
         self._bytes = 0
         self._reserved = 0
         self._allowed = limit_bytes
@@ -141,6 +143,8 @@ class HotTier:
             if self._closed or (old is not None and old.held >= meta.held):
                 return False
             self._drop(identity)
+            if stamp_ns is None:
+                self._unused.add(identity)
             held = Held(page, dirty, 0 if old is None else old.pins)
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
             hint, stamp_ns = parent_hint(meta.parent), max(stamp_ns, self._hold(meta))
@@ -273,8 +277,14 @@ class HotTier:
         again, where that had refused them. Not those used later than that and than `since_ns`."""
         with self._lock:
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
-            older = self._index.touch(self._loose(chain), stamp_ns, max(stamp_ns, since_ns))
-            for page in older.pages:
+            loose = list(self._loose(chain))
+            touched = self._index.touch(loose, stamp_ns, max(stamp_ns, since_ns)).pages
+            if self._unused:
+                # The stamps that they came with are no use's.
+                first = [page for page in loose if page in self._unused]
+                touched += self._index.touch(first, stamp_ns).pages
+                self._unused.difference_update(first)
+            for page in touched:
                 held = self._index.get(page)
                 if held is not None and held.refused:
                     self._weigh(held, -1)
@@ -487,6 +497,7 @@ class HotTier:
         if held is None:
             return False
         self._pins.left(page)
+        self._unused.discard(page)
         self._bytes -= held.page.meta.nbytes
         self._weigh(held, -1)
         return True
