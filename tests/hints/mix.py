@@ -1,5 +1,5 @@
-"""A synthetic mix of agents in tool loops and people who finish turns, served from a hot tier of too
-little room in virtual time."""
+"""Agents in tool loops and people who finish turns, in a hot tier of too little room, in virtual
+time."""
 
 import hashlib
 import heapq
