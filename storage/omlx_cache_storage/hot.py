@@ -27,10 +27,10 @@ queues at a time: this share of the tier, so that the order is not gone through 
 class HotTier:
     """Holds live pages; `bytes held + bytes reserved <= limit_bytes` at every moment.
 
-    `_lock` guards `_index`, `_policy`, `_transit`, `_pins`, `_bytes`, `_reserved`, `_dirty_bytes`
-    (of unwritten pages), `_queued_bytes` (pinned ones of them), `_allowed` (what may be held for
-    now, `limit_bytes` at most), `_peak`, `_evicted`, `_let_go`, `_closed`; any thread may call. No
-    I/O here. A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that
+    `_lock` guards `_index`, `_policy`, `_transit`, `_pins`, `_unused` (pages that were read for
+    who comes), `_bytes`, `_reserved`, `_dirty_bytes` (of unwritten pages), `_queued_bytes`
+    (pinned ones of them), `_allowed` (what may be held for now, `limit_bytes` at most), `_peak`,
+    `_evicted`, `_let_go`, `_closed`; any thread may call. No I/O here. A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that
     the disk lacks is not evicted either, but named for writing first; with `keep_superseded` False
     one that was superseded is evicted all the same. Without `retain` a page leaves as soon as the
     disk has it. `backed` says that there is a disk: a sequence may then push out pages of its own
@@ -64,6 +64,7 @@ class HotTier:
         self._lock = threading.Lock()
         self._index: EntryTable[Held] = EntryTable(self._policy)
         self._pins = Pins()
+        self._unused: set[PageId] = set()
         self._bytes = 0
         self._reserved = 0
         self._allowed = limit_bytes
@@ -175,7 +176,10 @@ class HotTier:
                     self._transit.leave(meta.nbytes)
                 return False
             self._drop(identity)
-            self._policy.wanted([identity], began_ns)
+            if stamp_ns is None:
+                self._unused.add(identity)
+            else:
+                self._policy.wanted([identity], began_ns)
             held = Held(page, dirty, 0 if old is None else old.pins, passes=passes)
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
             hint, stamp_ns = parent_hint(meta.parent), max(stamp_ns, self._hold(meta))
@@ -315,9 +319,16 @@ class HotTier:
         `used`: it is a request that wants them, and no later word of one."""
         with self._lock:
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
-            loose, latest = self._loose(chain), max(stamp_ns, since_ns)
-            older = self._index.touch(loose, stamp_ns, latest, used=used)
-            for page in older.pages:
+            loose = list(self._loose(chain))
+            latest = max(stamp_ns, since_ns)
+            touched = self._index.touch(loose, stamp_ns, latest, used=used).pages
+            if self._unused:
+                # The stamps that they came with are no use's.
+                first = [page for page in loose if page in self._unused]
+                self._policy.wanted(first, stamp_ns)
+                touched += self._index.touch(first, stamp_ns).pages
+                self._unused.difference_update(first)
+            for page in touched:
                 held = self._index.get(page)
                 if held is not None and held.refused:
                     self._weigh(held, -1)
@@ -561,6 +572,7 @@ class HotTier:
         self._pins.left(page)
         if held.passes:
             self._transit.leave(held.page.meta.nbytes)
+        self._unused.discard(page)
         self._bytes -= held.page.meta.nbytes
         self._weigh(held, -1)
         return True

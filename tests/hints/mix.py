@@ -1,5 +1,5 @@
-"""A synthetic mix of agents in tool loops and people who finish turns, in a hot tier of too little
-room, in virtual time. `python -m hints.mix` with `tests` on the path prints what hints gain."""
+"""Agents in tool loops and people who finish turns, in a hot tier of too little room, in virtual
+time."""
 
 import hashlib
 import heapq
@@ -178,34 +178,3 @@ def _page(name: str, before: str, at: int) -> Page:
         tensors=(TensorSpec("0", "U8", (BLOCK,)),),
     )
     return Page(meta, b"")
-
-
-def main() -> None:
-    """Print a row for each mix and room."""
-    print("agents people   room  without    with  agents people (tokens served, mean of 5)")
-    for agents, people in ((4, 12), (8, 24), (16, 16), (16, 48)):
-        for room in (400, 800, 1600):
-            pairs = []
-            for seed in range(5):
-                kept = [
-                    replay(mix(agents, people, 3, seed), room, hints=hints)
-                    for hints in (False, True)
-                ]
-                pairs.append(kept)
-            plain = sum(a.share for a, _ in pairs) / 5
-            told = sum(b.share for _, b in pairs) / 5
-            worst = min(b.share - a.share for a, b in pairs)
-            for_agents = sum(
-                b.agents[1] / b.agents[0] - a.agents[1] / a.agents[0] for a, b in pairs
-            )
-            for_people = sum(
-                b.people[1] / b.people[0] - a.people[1] / a.people[0] for a, b in pairs
-            )
-            print(
-                f"{agents:6} {people:6} {room:6} {plain:8.4f} {told:8.4f} {for_agents / 5:+7.4f} "
-                f"{for_people / 5:+7.4f}  worst {worst:+.4f}"
-            )
-
-
-if __name__ == "__main__":
-    main()

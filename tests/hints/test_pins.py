@@ -152,6 +152,20 @@ def test_a_high_priority_does_not_push_out_what_is_pinned_for_a_shorter_time(
     cold.check_integrity()
 
 
+def test_what_is_written_later_is_pinned_on_the_disk_then(tmp_path: Path, story: Story) -> None:
+    clock, other = VirtualClock(), Story("other", nbytes=PAGE)
+    cold = ColdTier(tmp_path, 5 * COLD_PAGE + ROOM_TO_WRITE, clock=clock)
+    cold.open()
+    assert cold.hold(1, story.ids(1, 2), clock.now() + 60 * SECOND) == Pinned(0, 0, 0)
+    for page in (*story.pages(1, 2), *other.pages(*range(1, 9))):
+        assert cold.write(page, clock.now(), {}) == "written"
+    assert all(page in cold for page in story.ids(1, 2))
+    clock.sleep(61)
+    for page in other.pages(*range(9, 18)):
+        assert cold.write(page, clock.now(), {}) == "written"
+    assert not any(page in cold for page in story.ids(1, 2))
+
+
 def test_pinned_pages_stay_on_the_disk_and_the_rest_of_it_is_used(
     tmp_path: Path, story: Story
 ) -> None:

@@ -205,3 +205,18 @@ def test_pins_beyond_half_of_memory_say_what_they_took_and_the_cache_goes_on(
     assert cache.lookup([*MINE, 1]).cached_tokens == 160
     assert same(turn.logits, run(model, turn.steps))
     assert cache.lookup([*long, 1]).cached_tokens >= 32 * pin.memory.pages
+
+
+@pytest.mark.parametrize("priority", ["low", "normal", "high"])
+def test_what_is_read_from_the_disk_has_the_stamp_of_who_asked_for_it(
+    priority: str, model: Any, open_store: Callable[..., BlockStore]
+) -> None:
+    request(model, PrefixCache(model, open_store()), MINE)
+    cache = PrefixCache(model, open_store())
+    with cache.session([*MINE, 1], priority=priority) as session:
+        assert session.cached_cold_tokens == 160
+    entries = cache.store.hot.entries()
+    assert [entry.meta.position for entry in entries] == [160, 128, 96, 64, 32]
+    assert len({entry.used_ns for entry in entries}) == 1
+    minutes = {"low": 10, "normal": 0, "high": -10}[priority]
+    assert set().union(*ages(cache.store).values()) == {minutes}
