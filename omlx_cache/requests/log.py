@@ -13,6 +13,7 @@ from omlx_cache.requests.explainer import Explainer, Walked
 from omlx_cache.requests.explanation import Explanation
 from omlx_cache.requests.habits import Habits
 from omlx_cache.requests.record import RequestRecord
+from omlx_cache.requests.trace import RequestTrace
 from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.stats import Counters
@@ -26,8 +27,8 @@ FOLLOWED_SECONDS = 1.0
 class AskedRequest:
     """One request, noted while it goes on; any thread may call, and no method raises.
 
-    Mutable: `_record` and `_explanation` are replaced, guarded by the log's lock; `_walked` and
-    `_began` belong to the thread that looks up.
+    Mutable: `_record` and `_explanation` are replaced, guarded by the log's lock; `_walked`,
+    `_chain` (for the trace) and `_began` belong to the thread that looks up.
     """
 
     def __init__(self, log: "RequestLog", record: RequestRecord, work: RequestWork) -> None:
@@ -36,6 +37,7 @@ class AskedRequest:
         self._began = time.perf_counter()
         self._record = record
         self._walked: Walked | None = None
+        self._chain: KeyChain | None = None
         self._explanation: Explanation | None = None
 
     @property
@@ -64,6 +66,8 @@ class AskedRequest:
     def walked(self, walked: Walked) -> None:
         """Say along which keys the prompt was looked up, before `restored`: what explains it."""
         self._walked = walked
+        if self._log.trace is not None:
+            self._chain = walked.chain
 
     @uninterrupted
     def restored(self, tokens: int, cold: int, seconds: float, reason: str | None) -> None:
@@ -111,6 +115,15 @@ class AskedRequest:
             self._note(generated_tokens=generated, total_seconds=seconds)
             self._log.untold()
             self._log.habits.ended(self._record)
+            self._trace()
+
+    def _trace(self) -> None:
+        """Add the request to the trace, with the blocks that its sequence has by now."""
+        chain, self._chain = self._chain, None
+        if self._log.trace is None or chain is None:
+            return
+        record = self._record
+        self._log.trace.add(record.asked_at, chain, record.prompt_tokens, record.generated_tokens)
 
     def _note(self, **values: float | str | None) -> None:
         with self._log.lock:
@@ -132,9 +145,16 @@ class RequestLog:
     the habits guard themselves.
     """
 
-    def __init__(self, counters: Counters, explainer: Explainer, most: int = REMEMBERED) -> None:
+    def __init__(
+        self,
+        counters: Counters,
+        explainer: Explainer,
+        most: int = REMEMBERED,
+        trace: RequestTrace | None = None,
+    ) -> None:
         self.counters = counters
         self.explainer = explainer
+        self.trace = trace
         self.habits = Habits()
         self.lock = threading.Lock()
         self._asked = threading.Condition(self.lock)

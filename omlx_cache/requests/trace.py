@@ -16,10 +16,11 @@ import secrets
 import stat
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.private import is_private
 
 _log = logging.getLogger(__name__)
@@ -30,6 +31,8 @@ BLOCK_BYTES = 6
 """Of a salted digest: two of a million blocks share a name once in 500 files."""
 LIMIT_BYTES = 256 << 20
 """No file grows beyond this."""
+NAMESPACES = 256
+"""Of so many models and tenants the size of a token is told."""
 WAITING = 1024
 """Requests that may wait for the disk; more are left out."""
 
@@ -49,8 +52,8 @@ class RequestTrace:
     """Appends requests to a private file, on a thread of its own while there are any. No method
     raises or waits, but `close`; what the disk refuses is left out, and said once.
 
-    `_lock` guards `_lines`, `_writing`, `_left_out` and `_said`; no I/O under it. `_started` and
-    `_size` belong to the thread that writes.
+    `_lock` guards `_lines`, `_writing`, `_left_out` and `_said`; no I/O under it. `_started`
+    belongs to the thread that writes; each operation on `_sizes` is atomic.
     """
 
     def __init__(self, path: Path, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -65,6 +68,7 @@ class RequestTrace:
         self._left_out = 0
         self._said = False
         self._started = False
+        self._sizes: dict[BlockKey, int] = {}
 
     @property
     def left_out(self) -> int:
@@ -76,31 +80,33 @@ class RequestTrace:
     def add(
         self,
         asked_at: float,
-        namespace: bytes,
-        keys: Iterable[bytes],
-        *,
-        block_size: int,
+        chain: KeyChain,
         tokens_in: int,
         tokens_out: int,
-        bytes_per_token: int = 0,
         ended: str = "",
     ) -> None:
-        """Note a request that has ended. `keys` are those of its sequence's complete blocks."""
+        """Note a request that has ended, with the complete blocks of its sequence."""
         try:
+            keys = chain.boundaries(0, len(chain) // chain.block_size)[1:]
             line = {
                 "part": self._part,
                 "at": round(asked_at, 3),
-                "model": self._name(namespace).hex(),
+                "model": self._name(chain.namespace).hex(),
                 "in": tokens_in,
                 "out": tokens_out,
-                "block_size": block_size,
-                "bytes_per_token": bytes_per_token or None,
+                "block_size": chain.block_size,
+                "bytes_per_token": self._sizes.get(chain.namespace),
                 "ended": ended or None,
                 "blocks": base64.b64encode(b"".join(map(self._name, keys))).decode(),
             }
             self._queue(json.dumps(line, separators=(",", ":")))
         except Exception:
             _log.exception("a request is not in the trace")
+
+    def note_size(self, namespace: BlockKey, bytes_per_token: int) -> None:
+        """Note what a token of a namespace takes, in the layers that keep all of them."""
+        if bytes_per_token and (namespace in self._sizes or len(self._sizes) < NAMESPACES):
+            self._sizes[namespace] = bytes_per_token
 
     def close(self, timeout: float) -> None:
         """Block until what was added is written, for `timeout` seconds at most."""

@@ -4,8 +4,8 @@ What stays, leaves or is refused is decided by the code of the real ones. Pages 
 bytes.
 """
 
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from omlx_cache_storage.cold.contents import Candidate
@@ -82,8 +82,10 @@ class VirtualCold(ColdTier):
         with self._lock:
             self._unrecorded.clear()
 
-    def reading(self, page: PageId) -> AbstractContextManager[PageReader]:
+    @contextmanager
+    def reading(self, page: PageId) -> Iterator[PageReader]:
         raise PageUnreadable("a simulated disk holds no bytes")
+        yield  # It is a context manager, as the real one is.
 
     def _load(self) -> None:
         """Index nothing."""
