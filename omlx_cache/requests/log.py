@@ -38,6 +38,8 @@ class AskedRequest:
         self._record = record
         self._walked: Walked | None = None
         self._chain: KeyChain | None = None
+        self._ended = ""
+        self._ended = ""
         self._explanation: Explanation | None = None
 
     @property
@@ -117,13 +119,24 @@ class AskedRequest:
             self._log.habits.ended(self._record)
             self._trace()
 
+    def grows_along(self, chain: KeyChain) -> bool:
+        """True while it is under way and its sequence's keys are those of a chain: it will be in
+        the trace with all of them."""
+        return self._chain is chain
+
+    def hinted(self, ended: str) -> None:
+        """Say how its answer ended, before `ended`: for the trace."""
+        self._ended = ended
+
     def _trace(self) -> None:
         """Add the request to the trace, with the blocks that its sequence has by now."""
         chain, self._chain = self._chain, None
         if self._log.trace is None or chain is None:
             return
         record = self._record
-        self._log.trace.add(record.asked_at, chain, record.prompt_tokens, record.generated_tokens)
+        self._log.trace.add(
+            record.asked_at, chain, record.prompt_tokens, record.generated_tokens, self._ended
+        )
 
     def _note(self, **values: float | str | None) -> None:
         with self._log.lock:
@@ -253,6 +266,8 @@ class RequestLog:
     def stored(self, chain: KeyChain, end: int, skipped: Mapping[str, int]) -> int | None:
         """Note that a sequence was handed to the tiers up to `end`. Return from where on it is not
         expected to be asked for again, because answers come back rewritten; None otherwise."""
+        if self.trace is not None and not any(a.grows_along(chain) for a in self.latest()):
+            self.trace.add_stored(chain, end)
         prompt = self.explainer.history.store(chain.namespace, chain.tokens, end, skipped)
         opening = self.opening(chain.namespace)
         return None if prompt is None or opening is None else max(0, prompt - opening)

@@ -87,7 +87,6 @@ class RequestTrace:
     ) -> None:
         """Note a request that has ended, with the complete blocks of its sequence."""
         try:
-            keys = chain.boundaries(0, len(chain) // chain.block_size)[1:]
             line = {
                 "part": self._part,
                 "at": round(asked_at, 3),
@@ -97,11 +96,21 @@ class RequestTrace:
                 "block_size": chain.block_size,
                 "bytes_per_token": self._sizes.get(chain.namespace),
                 "ended": ended or None,
-                "blocks": base64.b64encode(b"".join(map(self._name, keys))).decode(),
+                "blocks": self._blocks(chain, len(chain)),
             }
             self._queue(json.dumps(line, separators=(",", ":")))
         except Exception:
             _log.exception("a request is not in the trace")
+
+    @uninterrupted
+    def add_stored(self, chain: KeyChain, end: int) -> None:
+        """Note the complete blocks of a sequence that was stored up to `end`, of a request that is
+        added with its prompt's only, before or after."""
+        try:
+            line = {"part": self._part, "stored": self._blocks(chain, end)}
+            self._queue(json.dumps(line, separators=(",", ":")))
+        except Exception:
+            _log.exception("a stored sequence is not in the trace")
 
     def note_size(self, namespace: BlockKey, bytes_per_token: int) -> None:
         """Note what a token of a namespace takes, in the layers that keep all of them."""
@@ -112,6 +121,10 @@ class RequestTrace:
         """Block until what was added is written, for `timeout` seconds at most."""
         with self._idle:
             self._idle.wait_for(lambda: not self._writing, timeout)
+
+    def _blocks(self, chain: KeyChain, end: int) -> str:
+        keys = chain.boundaries(0, min(end, len(chain)) // chain.block_size)[1:]
+        return base64.b64encode(b"".join(map(self._name, keys))).decode()
 
     def _name(self, key: bytes) -> bytes:
         return hashlib.blake2b(key, key=self._salt, digest_size=BLOCK_BYTES).digest()

@@ -16,6 +16,8 @@ from omlx_cache_storage.tiers import Tiers
 
 STRIDE = 16
 """Blocks that are looked for at a time, at first; then twice as many each time."""
+STEP_TOKENS = 2048
+"""What servers compute of a prompt at once."""
 RUN_PAGES = 64
 """Pages that are admitted together at most."""
 
@@ -51,13 +53,17 @@ class _Sequence:
 class Replay:
     """Serves requests from tiers whose writer writes at once. Use it on one thread.
 
-    The caller sets the time of their clock. Mutable: what the tiers hold.
+    The caller sets the time of their clock. `step` tokens of a prompt are computed at once.
+    Mutable: what the tiers hold.
     """
 
-    def __init__(self, tiers: Tiers, workload: Workload, pages: SimulatedPages) -> None:
+    def __init__(
+        self, tiers: Tiers, workload: Workload, pages: SimulatedPages, step: int = STEP_TOKENS
+    ) -> None:
         self._tiers = tiers
         self._pages = pages
         self._size = workload.block_size
+        self._step = step
 
     def serve(self, request: Request) -> Served:
         """Look a request's prompt up, restore it, and store what is new of its sequence."""
@@ -67,7 +73,7 @@ class Replay:
         found, cold = self._find(ids[: request.asked])
         served = self._restore(request, ids, found, cold, stamp)
         sequence = _Sequence(request.pages, ids, found, stamp, set(ids[:found]))
-        self._advance(sequence)
+        self._advance(request, sequence)
         served.refused_pages = self._finish(sequence)
         return served
 
@@ -102,9 +108,15 @@ class Replay:
         from_disk = min(tokens, len(cold) * self._size)
         return Served(tokens - from_disk, from_disk, len(cold) * pages.nbytes)
 
-    def _advance(self, sequence: _Sequence) -> None:
-        """Store the blocks that the prompt's computation completes; what finds no room waits."""
-        self._store(sequence, range(sequence.restored, len(sequence.chain)))
+    def _advance(self, request: Request, sequence: _Sequence) -> None:
+        """Store blocks as they are completed, a step of the prompt at a time, and of the answer one
+        by one; what finds no room is tried again with the next."""
+        done, asked, whole = sequence.restored, request.asked, len(sequence.chain)
+        first = min(done * self._size + self._step, asked * self._size)
+        steps = range(first, asked * self._size, self._step) if done < asked else ()
+        for end in (*(tokens // self._size for tokens in steps), *range(asked, whole + 1)):
+            if end > done:
+                done += self._store(sequence, range(done, end))
 
     def _finish(self, sequence: _Sequence) -> int:
         """Mark the whole sequence as used together, and store the rest; return how many of its

@@ -4,8 +4,9 @@ Which of them a file is, its first line says."""
 import gzip
 import json
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,13 @@ class ChatRequest:
     tokens: int
     bytes_per_token: int = 0
     ended: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The blocks of a sequence that some request left behind, whose prompt it begins with."""
+
+    blocks: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +79,7 @@ def read_traces(paths: Sequence[Path]) -> Trace:
 def _read(path: Path) -> Trace:
     sessions: list[AgentSession] = []
     requests: list[ChatRequest] = []
+    stored: list[Stored] = []
     kind: Callable[[str, Mapping[str, Any]], object] | None = None
     for number, line in _lines(path):
         try:
@@ -87,9 +96,26 @@ def _read(path: Path) -> Trace:
             sessions.append(one)
         elif isinstance(one, ChatRequest):
             requests.append(one)
+        elif isinstance(one, Stored):
+            stored.append(one)
     if not sessions and not requests:
         raise TraceError(f"{path}: no request is in it")
-    return Trace(tuple(sessions), tuple(requests))
+    return Trace(tuple(sessions), tuple(_answered(requests, stored)))
+
+
+def _answered(requests: list[ChatRequest], stored: Sequence[Stored]) -> list[ChatRequest]:
+    """Return the requests with the blocks of their answers, where those were told apart."""
+    waiting: dict[Any, deque[int]] = {}
+    for at, request in enumerate(requests):
+        if request.blocks:
+            waiting.setdefault(request.blocks[-1], deque()).append(at)
+    for one in stored:
+        last = next((block for block in reversed(one.blocks) if waiting.get(block)), None)
+        if last is not None:
+            at = waiting[last].popleft()
+            tokens = requests[at].block_tokens * len(one.blocks)
+            requests[at] = replace(requests[at], blocks=one.blocks, tokens=tokens)
+    return requests
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -152,14 +178,18 @@ def _chat(file: str, line: Mapping[str, Any]) -> ChatRequest:
     )
 
 
-def _own(_file: str, line: Mapping[str, Any]) -> ChatRequest | None:
+def _own(_file: str, line: Mapping[str, Any]) -> ChatRequest | Stored | None:
     if FORMAT in line:
         if line[FORMAT] != VERSION:
             raise ValueError(f"version {line[FORMAT]!r} of the format; this reads {VERSION}")
         return None
-    part, size = str(line["part"]), _count(line, "block_size", 1)
+    part = str(line["part"])
     # Names are salted anew by each part.
-    blocks = tuple((part, name) for name in block_names(str(line["blocks"])))
+    names = str(line["stored"] if "stored" in line else line["blocks"])
+    blocks = tuple((part, name) for name in block_names(names))
+    if "stored" in line:
+        return Stored(blocks)
+    size = _count(line, "block_size", 1)
     return ChatRequest(
         _seconds(line, "at"),
         _count(line, "in"),

@@ -56,6 +56,16 @@ class DirectWriter(Writer):
                 self._busy = False
         return taken
 
+    def flush(self, timeout: float | None) -> bool:
+        """Record recency: nothing is ever queued."""
+        self._settle()
+        return True
+
+    def stop(self, timeout: float | None) -> bool:
+        """Take no more."""
+        self._stopping = True
+        return self.flush(timeout)
+
 
 class VirtualCold(ColdTier):
     """A cold tier without files: it decides as the real one does. Nothing can be read from it."""
