@@ -117,6 +117,9 @@ class Replay:
         for end in (*(tokens // self._size for tokens in steps), *range(asked, whole + 1)):
             if end > done:
                 done += self._store(sequence, range(done, end))
+                if done < end and self._tiers.cold is None:
+                    # What memory alone has no room for now, it has none for a step later either.
+                    return
 
     def _finish(self, sequence: _Sequence) -> int:
         """Mark the whole sequence as used together, and store the rest; return how many of its
