@@ -156,6 +156,8 @@ class Simulator:
         replay = Replay(tiers, self._workload, self._pages)
         for request in self._workload.requests:
             clock.set(START_NS + int(request.at * 1e9))
+            if isinstance(tiers.writer, DirectWriter):
+                tiers.writer.tick()
             served = replay.serve(request)
             outcome.hot_tokens += served.hot_tokens
             outcome.cold_tokens += served.cold_tokens

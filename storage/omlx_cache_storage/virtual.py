@@ -38,6 +38,9 @@ class VirtualClock(Clock):
         self._last = max(self._last + 1, self._now_ns)
         return self._last
 
+    def elapsed_ns(self) -> int:
+        return self._now_ns
+
 
 class DirectWriter(Writer):
     """Writes what is offered at once, on the caller's thread: a disk that is never behind."""
@@ -55,6 +58,15 @@ class DirectWriter(Writer):
             finally:
                 self._busy = False
         return taken
+
+    def tick(self) -> None:
+        """Write what the clock has made due since something was written last."""
+        self._busy = True
+        try:
+            self._take_up_backlog()
+            self.work_off()
+        finally:
+            self._busy = False
 
     def flush(self, timeout: float | None) -> bool:
         """Record recency: nothing is ever queued."""

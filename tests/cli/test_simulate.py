@@ -104,3 +104,9 @@ def test_what_cannot_be_simulated_is_said_in_a_line(
 def test_a_models_name_says_what_a_token_takes(cli: Cli, trace: Path) -> None:
     ended = cli("simulate", str(trace), "--model", "Qwen3-8B", "--format", "json")
     assert json.loads(ended.out)["model"] == {"name": "qwen3-8b", "bytes_per_token": 147456}
+
+
+def test_of_a_model_with_windows_or_states_it_says_what_is_left_out(cli: Cli, trace: Path) -> None:
+    ended = cli("simulate", str(trace), "--model", "gpt-oss-20b")
+    assert "upper bound" in ended.out
+    assert "upper bound" not in cli("simulate", str(trace), "--model", "qwen3-8b").out

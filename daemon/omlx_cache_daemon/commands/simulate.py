@@ -90,7 +90,7 @@ def _add_tiers(parser: argparse.ArgumentParser) -> None:
         type=_list_of(str),
         default=["through"],
         metavar="NAME,...",
-        help="when a page goes to the disk: through, back, second_touch (default: through)",
+        help="when a page goes to the disk: through, back, lazy, second_touch (default: through)",
     )
 
 
@@ -192,6 +192,9 @@ def _shape(args: argparse.Namespace, workload: "Workload") -> "Shape":
     return SHAPES[DEFAULT_SHAPE]
 
 
+_UPPER_BOUND = (
+    "its windows and recurrent snapshots are not replayed: hits are an upper bound for this model"
+)
 _HEADERS = (
     "AGENTS", "MEMORY", "DISK", "POLICY", "WRITTEN", "HITS", "OF IT DISK", "OPTIMUM", "RATIO",
     "SAVED A DAY", "WRITES", "A TOKEN", "EVICTED", "REFUSED",
@@ -207,6 +210,8 @@ def _report(outcomes: "Sequence[Outcome]", shape: "Shape", said: Sequence[str]) 
         f"{first.tokens_in:,} tokens of prompts; {shape.name}, "
         f"{format_size(shape.token_bytes)} a token\n\n"
     )
+    if shape.aging:
+        head = f"{head.rstrip()}\nNote: {_UPPER_BOUND}\n\n"
     body = table(_HEADERS, [_row(outcome) for outcome in outcomes], bold=uses_styles(sys.stdout))
     return head + body + ("\n" if said else "") + "".join(f"{_sentence(line)}\n" for line in said)
 
@@ -253,6 +258,7 @@ def _document(
         "model": {"name": shape.name, "bytes_per_token": shape.token_bytes},
         "results": [_result(outcome) for outcome in outcomes],
         "advice": list(said),
+        "notes": [_UPPER_BOUND] if shape.aging else [],
     }
 
 
