@@ -11,6 +11,7 @@ from itertools import count
 
 from omlx_cache.simulate.pages import SimulatedPages
 from omlx_cache.simulate.requests import Request, Workload
+from omlx_cache_storage.hints import is_ended
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.tiers import Tiers
 
@@ -74,7 +75,7 @@ class Replay:
         served = self._restore(request, ids, found, cold, stamp)
         sequence = _Sequence(request.pages, ids, found, stamp, set(ids[:found]))
         self._advance(request, sequence)
-        served.refused_pages = self._finish(sequence)
+        served.refused_pages = self._finish(sequence, request.ended)
         return served
 
     def _find(self, ids: Sequence[PageId]) -> tuple[int, list[int]]:
@@ -121,14 +122,15 @@ class Replay:
                     # What memory alone has no room for now, it has none for a step later either.
                     return
 
-    def _finish(self, sequence: _Sequence) -> int:
+    def _finish(self, sequence: _Sequence, ended: str) -> int:
         """Mark the whole sequence as used together, and store the rest; return how many of its
         pages found no room."""
         tiers, new, ids = self._tiers, sequence.new, sequence.ids
         sequence.finishing = True
-        sequence.stamp = tiers.stamp()
-        tiers.touch([page for page in ids if page not in new], sequence.stamp)
-        tiers.arrange(list(new), sequence.stamp)
+        since = sequence.stamp
+        sequence.stamp = tiers.stamp(ended=ended if is_ended(ended) else None)
+        tiers.touch([page for page in ids if page not in new], sequence.stamp, since_ns=since)
+        tiers.arrange(list(new), sequence.stamp, since)
         missing = [at for at, known in enumerate(tiers.find_all(ids)) if known is None]
         return len(missing) - self._store(sequence, missing)
 

@@ -52,7 +52,7 @@ class _Talks:
                 for token in answer:
                     _fill(session.prompt_cache, 1)
                     session.append(token)
-                session.commit()
+                session.commit(ended=self._draw.choice(["turn", "tool_call", None]))
             talk += answer
             self.sequences.append(list(talk))
 
@@ -102,6 +102,7 @@ def test_the_tiers_hold_the_same_pages_after_the_same_requests(
             len(tokens) // BLOCK for tokens in talks.sequences
         ]
         assert workload.bytes_per_token == TOKEN_BYTES
+        assert {request.ended for request in workload.requests} == {"turn", "tool_call", ""}
         real = _held(store, cache, talks, [r.pages for r in workload.requests])
     clock = VirtualClock(START_NS)
     tiers = Tiers(
