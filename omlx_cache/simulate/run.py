@@ -129,8 +129,8 @@ class Simulator:
         hot_bytes = hot_pages * nbytes if setup.hot.is_tokens else setup.hot.amount
         cold_bytes = room_for(cold_pages, nbytes) if setup.cold.is_tokens else setup.cold.amount
         outcome = Outcome(setup, hot_bytes, cold_bytes if cold_pages else 0)
-        clock = VirtualClock(START_NS)
-        cold = VirtualCold(cold_bytes, clock=clock) if cold_pages else None
+        clock, none = VirtualClock(START_NS), _NoDepartures(1)
+        cold = VirtualCold(cold_bytes, clock=clock, departures=none) if cold_pages else None
         tiers = Tiers(
             hot_bytes=hot_bytes,
             queue_bytes=hot_bytes or QUEUED_PAGES * nbytes,
@@ -138,7 +138,7 @@ class Simulator:
             clock=clock,
             cold=cold,
             documents=lambda namespace: {},
-            departures=_NoDepartures(1),
+            departures=none,
             writer=DirectWriter,
         )
         with uncollected():

@@ -111,7 +111,8 @@ def _answered(requests: list[ChatRequest], stored: Sequence[Stored]) -> list[Cha
             waiting.setdefault(request.blocks[-1], deque()).append(at)
     for one in stored:
         last = next((block for block in reversed(one.blocks) if waiting.get(block)), None)
-        if last is not None:
+        # Prompts are stored by themselves first: those say nothing of an answer.
+        if last is not None and last != one.blocks[-1]:
             at = waiting[last].popleft()
             tokens = requests[at].block_tokens * len(one.blocks)
             requests[at] = replace(requests[at], blocks=one.blocks, tokens=tokens)

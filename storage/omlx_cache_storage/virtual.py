@@ -12,6 +12,7 @@ from omlx_cache_storage.cold.contents import Candidate
 from omlx_cache_storage.cold.reader import PageReader
 from omlx_cache_storage.cold.records import ENTRY_BYTES, StoredPage
 from omlx_cache_storage.cold.tier import DIRECTORY_SLACK_BYTES, ColdTier
+from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.format.names import name_of
 from omlx_cache_storage.page import Page, PageId
@@ -82,8 +83,10 @@ class DirectWriter(Writer):
 class VirtualCold(ColdTier):
     """A cold tier without files: it decides as the real one does. Nothing can be read from it."""
 
-    def __init__(self, limit_bytes: int, *, clock: Clock) -> None:
-        super().__init__(Path("virtual"), limit_bytes, clock=clock)
+    def __init__(
+        self, limit_bytes: int, *, clock: Clock, departures: Departures | None = None
+    ) -> None:
+        super().__init__(Path("virtual"), limit_bytes, clock=clock, departures=departures)
 
     def write(self, page: Page, time_ns: int, document: Mapping[str, object]) -> WriteResult:
         """Take a page, and say what was done; raises nothing."""

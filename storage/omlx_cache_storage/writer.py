@@ -121,8 +121,6 @@ class Writer:
             outcome = self._write(job)
             with self._changed:
                 self._count(job, outcome)
-            if not self._jobs and outcome == "written":
-                self._take_up_backlog()
 
     @property
     def ended(self) -> int:

@@ -164,6 +164,8 @@ def test_an_answer_that_was_stored_apart_is_its_request_s(
     def stored() -> None:
         trace.add_stored(KeyChain(namespace, as_tokens(tokens), 16), 100)
 
+    # Of the prompt, which says nothing of the answer.
+    trace.add_stored(KeyChain(namespace, as_tokens(tokens[:50]), 16), 50)
     if stored_first:
         stored()
     trace.add(10.0, KeyChain(namespace, as_tokens(tokens[:50]), 16), 50, 50)
