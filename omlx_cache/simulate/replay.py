@@ -100,8 +100,10 @@ class Replay:
         tiers, pages = self._tiers, self._pages
         for at in cold:
             page = pages.page(request.pages, at)
-            if tiers.reserve(page.meta.nbytes, ids[at]):
-                tiers.keep(page)
+            if not tiers.reserve(page.meta.nbytes, ids[at]):
+                # They are of one size: the others find none either, and asking changes nothing.
+                break
+            tiers.keep(page)
         if found:
             tiers.touch(ids[:found], stamp)
         # The last token of a prompt is computed in any case.
