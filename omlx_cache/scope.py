@@ -299,6 +299,8 @@ class Scope:
         """Note how far a commit went, for layouts whose pages do not tell, and for people. What no
         later prompt is expected to have becomes the first to be evicted."""
         end = result.tokens
+        if self.store.requests.trace is not None:
+            self.store.requests.trace.note_size(chain.namespace, self.budgets.token_bytes)
         if all(group.kind != "paged" for group in self.groups):
             self._boundaries.remember(chain, end)
         stable = self.store.requests.stored(chain, end, result.skipped)

@@ -405,7 +405,9 @@ class Session:
         began = time.perf_counter()
         result = CommitResult.none(reasons.CLOSED)
         if not self._finished and not self._staging.closed:
-            result = self._commit(prompt_cache, ended_or_none(ended, self._counters))
+            known = ended_or_none(ended, self._counters)
+            self._asked.hinted(known or "")
+            result = self._commit(prompt_cache, known)
             self.reach(result.tokens)
             self._counters.commit(result.skipped)
         if release:

@@ -25,6 +25,7 @@ from omlx_cache.requests.elsewhere import OtherNamespaces
 from omlx_cache.requests.explainer import Explainer
 from omlx_cache.requests.history import PromptHistory
 from omlx_cache.requests.log import RequestLog
+from omlx_cache.requests.trace import RequestTrace
 from omlx_cache.restore.gate import ReadingGate
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.settings import CacheSettings
@@ -120,7 +121,8 @@ class BlockStore(Tiers):
             documents=lambda digest: namespaces.document(digest),
         )
         self._namespaces = namespaces = KnownNamespaces(self.hot.namespaces)
-        self.requests = RequestLog(self.counters, self._explainer())
+        self.trace = None if s.trace == "off" else RequestTrace(s.trace)
+        self.requests = RequestLog(self.counters, self._explainer(), trace=self.trace)
         self.decoder: Decoder | None = None
         self.flights = Flights()
         self.read_pool = ReaderPool(READ_THREADS, "omlx-cache-read")
@@ -375,6 +377,8 @@ class BlockStore(Tiers):
             self._closed = True
         self.requests.wait_until_told(timeout)
         clean = self._parts.close(max(0.0, deadline - time.monotonic()))
+        if self.trace is not None:
+            self.trace.close(max(0.0, deadline - time.monotonic()))
         # Only now: one that was interrupted is closed again at the end of the process.
         self._finalizer.detach()
         keeper.forget(self._parts)

@@ -35,6 +35,7 @@ SETTINGS = {
     "snapshot_bytes": "budget of live recurrent snapshots",
     "snapshot_stride": "tokens between regular snapshots of recurrent state",
     "min_free_memory_bytes": "memory that stays free: the hot tier gives back first",
+    "trace": "file to which requests are added, without text, for `simulate`",
     "socket": "control socket: auto, off or a path",
 }
 

@@ -65,6 +65,11 @@ class Budgets:
                     f"{name}={self._some(name, nbytes)} would hold some",
                 )
 
+    @property
+    def token_bytes(self) -> int:
+        """The bytes of a token in the pages that every token needs; 0 before one was seen."""
+        return self._block_bytes // self._block
+
     def _where(self, setting: str) -> str:
         return "kept" if setting == self._memory_name else "written to the disk"
 

@@ -13,6 +13,7 @@ from omlx_cache.requests.explainer import Explainer, Walked
 from omlx_cache.requests.explanation import Explanation
 from omlx_cache.requests.habits import Habits
 from omlx_cache.requests.record import RequestRecord
+from omlx_cache.requests.trace import RequestTrace
 from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.stats import Counters
@@ -26,8 +27,8 @@ FOLLOWED_SECONDS = 1.0
 class AskedRequest:
     """One request, noted while it goes on; any thread may call, and no method raises.
 
-    Mutable: `_record` and `_explanation` are replaced, guarded by the log's lock; `_walked` and
-    `_began` belong to the thread that looks up.
+    Mutable: `_record` and `_explanation` are replaced, guarded by the log's lock; `_walked`,
+    `_chain` (for the trace) and `_began` belong to the thread that looks up.
     """
 
     def __init__(self, log: "RequestLog", record: RequestRecord, work: RequestWork) -> None:
@@ -36,6 +37,9 @@ class AskedRequest:
         self._began = time.perf_counter()
         self._record = record
         self._walked: Walked | None = None
+        self._chain: KeyChain | None = None
+        self._ended = ""
+        self._ended = ""
         self._explanation: Explanation | None = None
 
     @property
@@ -64,6 +68,8 @@ class AskedRequest:
     def walked(self, walked: Walked) -> None:
         """Say along which keys the prompt was looked up, before `restored`: what explains it."""
         self._walked = walked
+        if self._log.trace is not None:
+            self._chain = walked.chain
 
     @uninterrupted
     def restored(self, tokens: int, cold: int, seconds: float, reason: str | None) -> None:
@@ -111,6 +117,26 @@ class AskedRequest:
             self._note(generated_tokens=generated, total_seconds=seconds)
             self._log.untold()
             self._log.habits.ended(self._record)
+            self._trace()
+
+    def grows_along(self, chain: KeyChain) -> bool:
+        """True while it is under way and its sequence's keys are those of a chain: it will be in
+        the trace with all of them."""
+        return self._chain is chain
+
+    def hinted(self, ended: str) -> None:
+        """Say how its answer ended, before `ended`: for the trace."""
+        self._ended = ended
+
+    def _trace(self) -> None:
+        """Add the request to the trace, with the blocks that its sequence has by now."""
+        chain, self._chain = self._chain, None
+        if self._log.trace is None or chain is None:
+            return
+        record = self._record
+        self._log.trace.add(
+            record.asked_at, chain, record.prompt_tokens, record.generated_tokens, self._ended
+        )
 
     def _note(self, **values: float | str | None) -> None:
         with self._log.lock:
@@ -132,9 +158,16 @@ class RequestLog:
     the habits guard themselves.
     """
 
-    def __init__(self, counters: Counters, explainer: Explainer, most: int = REMEMBERED) -> None:
+    def __init__(
+        self,
+        counters: Counters,
+        explainer: Explainer,
+        most: int = REMEMBERED,
+        trace: RequestTrace | None = None,
+    ) -> None:
         self.counters = counters
         self.explainer = explainer
+        self.trace = trace
         self.habits = Habits()
         self.lock = threading.Lock()
         self._asked = threading.Condition(self.lock)
@@ -233,6 +266,8 @@ class RequestLog:
     def stored(self, chain: KeyChain, end: int, skipped: Mapping[str, int]) -> int | None:
         """Note that a sequence was handed to the tiers up to `end`. Return from where on it is not
         expected to be asked for again, because answers come back rewritten; None otherwise."""
+        if self.trace is not None and not any(a.grows_along(chain) for a in self.latest()):
+            self.trace.add_stored(chain, end)
         prompt = self.explainer.history.store(chain.namespace, chain.tokens, end, skipped)
         opening = self.opening(chain.namespace)
         return None if prompt is None or opening is None else max(0, prompt - opening)

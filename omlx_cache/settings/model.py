@@ -44,6 +44,11 @@ def _socket(value: Any, info: Info) -> Any:
     return check_length(expand(value, info.data["machine"].home))
 
 
+def _trace(value: Any, info: Info) -> Any:
+    off = value is None or (isinstance(value, str) and value.strip().lower() in ("", "off"))
+    return "off" if off else expand(value, info.data["machine"].home)
+
+
 def _lower(value: object) -> object:
     return value.strip().lower() if isinstance(value, str) else value
 
@@ -207,6 +212,13 @@ class CacheSettings(BaseSettings):
     """Memory for the tokens of recent prompts and answers, by which `omlx-cache why` tells where a
     prompt parts from an earlier one. They leave this process for its control socket only, and with
     it they are gone. 0 remembers none: no text is shown then, and many reasons stay `absent`."""
+
+    trace: Annotated[
+        Literal["off"] | Path, BeforeValidator(_trace), Allowed("off, or a path of a file")
+    ] = "off"
+    """A file to which each request is added as a line, for `omlx-cache simulate`: its time, its
+    counts of tokens, and names of its blocks that are salted anew by each process; no text and no
+    tokens. Made with mode 0600, at most 256 MiB. See docs/reuse.md."""
 
     socket: Annotated[
         Literal["auto", "off"] | Path,

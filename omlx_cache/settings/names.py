@@ -30,6 +30,7 @@ SETTING_NAMES = (
     "snapshot_stride",
     "min_free_memory_bytes",
     "prompt_history_bytes",
+    "trace",
     "socket",
     "log_level",
 )

@@ -28,9 +28,11 @@ class HotTier:
     """Holds live pages; `bytes held + bytes reserved <= limit_bytes` at every moment.
 
     `_lock` guards `_index`, `_policy`, `_transit`, `_pins`, `_unused` (pages that were read for
-    who comes), `_bytes`, `_reserved`, `_dirty_bytes` (of unwritten pages), `_queued_bytes`
-    (pinned ones of them), `_allowed` (what may be held for now, `limit_bytes` at most), `_peak`,
-    `_evicted`, `_let_go`, `_closed`; any thread may call. No I/O here. A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that
+    who comes), `_bytes`, `_reserved`, `_dirty_bytes` (of unwritten pages), `_queued_bytes` (pinned
+    ones of them), `_allowed` (what may be held for now, `limit_bytes` at most), `_peak`,
+    `_evicted`, `_let_go`, `_closed`; any thread may call. No I/O here.
+
+    A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that
     the disk lacks is not evicted either, but named for writing first; with `keep_superseded` False
     one that was superseded is evicted all the same. Without `retain` a page leaves as soon as the
     disk has it. `backed` says that there is a disk: a sequence may then push out pages of its own

@@ -71,6 +71,7 @@ class Tiers:
         departures: Departures | None = None,
         memory_once: bool = False,
         eviction: EvictionPolicy | None = None,
+        writer: type[Writer] = Writer,
     ) -> None:
         self.counters = Counters()
         self.live = LivePages() if memory_once and hot_bytes and cold else None
@@ -98,7 +99,7 @@ class Tiers:
             # Of parts, not of this object: the thread would keep that alive.
             left = partial(unwritten, self.hot, queue, superseded=policy.on_evict_superseded)
             self._backlog = Backlog(policy, clock, left, self.hot.unwritten, IDLE_SECONDS)
-            self.writer = Writer(self.hot, cold, queue, documents, self._backlog.due)
+            self.writer = writer(self.hot, cold, queue, documents, self._backlog.due)
             self.writer.start()
 
     # Out: finding and reading.

@@ -47,6 +47,7 @@ def test_every_setting_is_a_variable(machine: Machine, monkeypatch: pytest.Monke
         "snapshot_bytes": ("1KB", 1000),
         "snapshot_stride": ("512", 512),
         "min_free_memory_bytes": ("1GiB", 2**30),
+        "trace": ("/var/log/requests", Path("/var/log/requests")),
         "socket": ("/run/x.sock", Path("/run/x.sock")),
         "log_level": ("DEBUG", "debug"),
     }

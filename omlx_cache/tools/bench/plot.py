@@ -1,4 +1,4 @@
-"""A plot of seconds as SVG: its frame, its lines and its words."""
+"""A plot as SVG, of seconds mostly: its frame, its lines and its words."""
 
 from collections.abc import Sequence
 from html import escape
@@ -8,9 +8,10 @@ COLOURS = ("#b4512d", "#1f6f8b", "#8a8a8a", "#6b8e23")
 
 
 class Plot:
-    """Seconds upwards to `top`, and to the right whatever the caller has, from 0 to 1."""
+    """Seconds, or what has another `unit`, upwards to `top`, and to the right whatever the caller
+    has, from 0 to 1."""
 
-    def __init__(self, top: float) -> None:
+    def __init__(self, top: float, unit: str = "s") -> None:
         self._top = top
         self._parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
@@ -19,9 +20,10 @@ class Plot:
         ]
         for share in (0.0, 0.5, 1.0):
             left, y = self._at(0, top * share)
+            value = f"{top * share:.1f} {unit}"
             self._parts.append(
                 f'<path d="M{left} {y:.1f}H{WIDTH - MARGIN}" stroke="#dddddd"/>'
-                f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{top * share:.1f} s</text>'
+                f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{value}</text>'
             )
 
     def upright(self, across: float, name: str) -> None:

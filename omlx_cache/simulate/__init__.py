@@ -1,0 +1,1 @@
+"""Replays traces of requests through the tiers in virtual time. Imports no MLX."""

@@ -1,0 +1,141 @@
+"""Tiers in virtual time: what a simulation puts in the place of the clock, the writer and the disk.
+
+What stays, leaves or is refused is decided by the code of the real ones. Pages have sizes, and no
+bytes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from omlx_cache_storage.cold.contents import Candidate
+from omlx_cache_storage.cold.reader import PageReader
+from omlx_cache_storage.cold.records import ENTRY_BYTES, StoredPage
+from omlx_cache_storage.cold.tier import DIRECTORY_SLACK_BYTES, ColdTier
+from omlx_cache_storage.departures import Departures
+from omlx_cache_storage.errors import PageUnreadable
+from omlx_cache_storage.eviction.learned import Learned
+from omlx_cache_storage.eviction.policies import lru
+from omlx_cache_storage.eviction.policy import EvictionPolicy
+from omlx_cache_storage.format.names import name_of
+from omlx_cache_storage.page import Page, PageId
+from omlx_cache_storage.recency import Clock
+from omlx_cache_storage.tier import WriteResult
+from omlx_cache_storage.writer import Writer
+
+HEADER_BYTES = 16 * 1024
+"""What a page's file takes beside its payload: the data section begins there."""
+
+
+class VirtualClock(Clock):
+    """Stamps of a time that its owner sets; each is later than all before."""
+
+    def __init__(self, start_ns: int) -> None:
+        super().__init__()
+        self._now_ns = start_ns
+
+    def set(self, now_ns: int) -> None:
+        """Let it be this late; never earlier than before."""
+        self._now_ns = max(self._now_ns, now_ns)
+
+    def now(self) -> int:
+        self._last = max(self._last + 1, self._now_ns)
+        return self._last
+
+    def elapsed_ns(self) -> int:
+        return self._now_ns
+
+
+class DirectWriter(Writer):
+    """Writes what is offered at once, on the caller's thread: a disk that is never behind."""
+
+    def start(self) -> None:
+        """Start nothing."""
+
+    def offer(self, page: PageId, nbytes: int) -> bool:
+        """Write a page that the hot tier holds; False when it is larger than the queue."""
+        taken = super().offer(page, nbytes)
+        if taken and len(self._jobs) == 1 and not self._busy:
+            self._busy = True
+            try:
+                self.work_off()
+            finally:
+                self._busy = False
+        return taken
+
+    def tick(self) -> None:
+        """Write what the clock has made due since something was written last."""
+        self._busy = True
+        try:
+            self._take_up_backlog()
+            self.work_off()
+        finally:
+            self._busy = False
+
+    def flush(self, timeout: float | None) -> bool:
+        """Record recency: nothing is ever queued."""
+        self._settle()
+        return True
+
+    def stop(self, timeout: float | None) -> bool:
+        """Take no more."""
+        self._stopping = True
+        return self.flush(timeout)
+
+
+class VirtualCold(ColdTier):
+    """A cold tier without files: it decides as the real one does. Nothing can be read from it."""
+
+    def __init__(
+        self,
+        limit_bytes: int,
+        *,
+        clock: Clock,
+        departures: Departures | None = None,
+        policy: Callable[[Learned | None], EvictionPolicy] = lru,
+    ) -> None:
+        path = Path("virtual")
+        super().__init__(path, limit_bytes, clock=clock, departures=departures, policy=policy)
+
+    def write(self, page: Page, time_ns: int, document: Mapping[str, object]) -> WriteResult:
+        """Take a page, and say what was done; raises nothing."""
+        meta = page.meta
+        candidate = Candidate(meta.id, meta.position, time_ns)
+        result = self._decided(candidate, meta.held)
+        if result is not None:
+            return result
+        nbytes = file_bytes(meta.nbytes)
+        result = self._make_room(nbytes, candidate)
+        if result is not None:
+            return result
+        self._take(StoredPage(meta.namespace, name_of(meta), nbytes), time_ns, nbytes)
+        return "written"
+
+    def settle(self) -> None:
+        """Record nothing: there is no disk that must learn of recency."""
+        with self._lock:
+            self._unrecorded.clear()
+
+    @contextmanager
+    def reading(self, page: PageId) -> Iterator[PageReader]:
+        raise PageUnreadable("a simulated disk holds no bytes")
+        yield  # It is a context manager, as the real one is.
+
+    def _load(self) -> None:
+        """Index nothing."""
+
+    def _lacking(self, nbytes: int) -> tuple[int, int]:
+        return 0, 0
+
+    def _delete(self, removed: Iterable[StoredPage]) -> None:
+        """Delete nothing."""
+
+
+def file_bytes(payload_bytes: int) -> int:
+    """Return about what a page's file takes on a disk."""
+    return payload_bytes + HEADER_BYTES
+
+
+def room_for(pages: int, payload_bytes: int) -> int:
+    """Return the budget of a cold tier that holds so many pages of one size, and no more."""
+    return pages * (file_bytes(payload_bytes) + ENTRY_BYTES) + DIRECTORY_SLACK_BYTES
