@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
+from omlx_cache_storage.eviction.keep import Keep
 from omlx_cache_storage.hints import Ended
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageMeta, TensorSpec
@@ -124,7 +125,7 @@ def replay(requests: Iterator[Asked], room: int, *, hints: bool) -> Served:
 
 
 def tiers_of(room: int, clock: Clock) -> Tiers:
-    """Return a hot tier alone."""
+    """Return a hot tier alone, that learns for how long pages are worth their place."""
     return Tiers(
         hot_bytes=room * BLOCK,
         queue_bytes=BLOCK,
@@ -132,6 +133,7 @@ def tiers_of(room: int, clock: Clock) -> Tiers:
         clock=clock,
         cold=None,
         documents=lambda digest: {},
+        eviction=Keep(),
     )
 
 
@@ -146,16 +148,18 @@ def _serve(tiers: Tiers, asked: Asked, ended: Ended | None) -> int:
     if restored:
         tiers.touch(ids[:restored], began)
     own, stored = set(ids[:restored]), []
-    for page in pages[restored:]:
+    for at, page in enumerate(pages[restored:], restored):
         if tiers.find(page.meta.id) is None:
-            if not tiers.admit(BLOCK, own, position=page.meta.position):
+            granted = tiers.admit(BLOCK, own, position=page.meta.position)
+            if not granted:
+                tiers.refuse(ids[at:], began)
                 break
-            tiers.put(page, began)
+            tiers.put(page, began, began_ns=began, granted=granted)
             stored.append(page.meta.id)
         own.add(page.meta.id)
     stamp = tiers.stamp(ended=ended)
     used = [page for page in ids if page not in stored]
-    tiers.touch(used, stamp, since_ns=began)
+    tiers.touch(used, stamp, since_ns=began, used=False)
     tiers.arrange(stored, stamp, began)
     return restored
 

@@ -47,9 +47,9 @@ def test_pages_are_listed_in_token_order_with_their_age(tmp_path: Path, story: S
         assert store.flush()
         store.demote(story.ids(2))
         stamp = time.time_ns() - 90 * 10**9
-        store.hot.touch(story.ids(3), stamp)
+        store.hot.demote(story.ids(3), stamp)
         assert store.cold is not None
-        store.cold.touch(story.ids(3), stamp)
+        store.cold.demote(story.ids(3), stamp)
         pages = _ask(store, "ls", namespace=story.namespace.hex()[:12].upper())
         assert [page["position"] for page in pages] == [16, 32, 48]
         assert [page["key"] for page in pages] == [page.key.hex() for page in story.ids(1, 2, 3)]

@@ -51,7 +51,7 @@ def test_a_store_without_a_disk_forgets_what_is_old(tmp_path: Path) -> None:
     story = Story()
     with open_store(tmp_path, hot_cache_only=True) as store:
         commit(store, story, 1, 2)
-        store.hot.touch(story.ids(2), time.time_ns() - 10**12)
+        store.hot.demote(story.ids(2), time.time_ns() - 10**12)
         asked = Pruning(before_ns=time.time_ns() - 10**11, to_bytes=0)
         chosen = store.prune(asked)
         assert [page.page for page in chosen.older] == story.ids(2)

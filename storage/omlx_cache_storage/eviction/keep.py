@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from omlx_cache_storage.eviction.ages import BUCKETS, Hazard, bucket_of, end_of
+from omlx_cache_storage.eviction.ages import BUCKETS, BURST_SECONDS, Hazard, bucket_of, end_of
 from omlx_cache_storage.eviction.ghosts import Ghosts
 from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.page import PageId
@@ -123,7 +123,8 @@ class Keep:
                     waiting[bucket_of((now_ns - self._used(stamp)) / 1e9)] += pages
         hazard = Hazard(self._uses, waiting)
         bucket = min(hazard.quantile(MOST_USES), hazard.worth_waiting_until())
-        self.patience_ns = int(end_of(bucket) * 1e9)
+        learned = end_of(bucket)
+        self.patience_ns = int(learned * 1e9) if learned > BURST_SECONDS else 0
 
 
 def _drop(stamps: Counter[int], stamp_ns: int, count: int) -> None:

@@ -46,10 +46,12 @@ def store_page(store: BlockStore, page: Page, keep: Collection[PageId] = ()) -> 
     waits = store.settings.queue_full == "wait"
     while True:
         ended = store.writes_ended
-        if store.admit(nbytes, keep):
-            return store.put(page)
+        granted = store.admit(nbytes, keep)
+        if granted:
+            return store.put(page, granted=granted)
         if not waits or nbytes > store.hot.limit_bytes or not store.wait_for_writer(60, ended):
-            return store.admit(nbytes, keep, queue=False) and store.put(page)
+            granted = store.admit(nbytes, keep, queue=False)
+            return bool(granted) and store.put(page, granted=granted)
 
 
 def commit(store: BlockStore, story: Story, *numbers: int) -> list[bool]:
