@@ -30,7 +30,7 @@ class HotTier:
     `_lock` guards `_index`, `_policy`, `_transit`, `_pins`, `_unused` (pages that were read for
     who comes), `_bytes`, `_reserved`, `_dirty_bytes` (of unwritten pages), `_queued_bytes` (pinned
     ones of them), `_allowed` (what may be held for now, `limit_bytes` at most), `_peak`,
-    `_evicted`, `_let_go`, `_closed`; any thread may call. No I/O here.
+    `_evicted`, `_let_go`, `_passed`, `_refused`, `_closed`; any thread may call. No I/O here.
 
     A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that
     the disk lacks is not evicted either, but named for writing first; with `keep_superseded` False
@@ -75,6 +75,8 @@ class HotTier:
         self._peak = 0
         self._evicted = 0
         self._let_go = 0
+        self._passed = 0
+        self._refused = 0
         self._closed = False
 
     def reserve(
@@ -115,6 +117,7 @@ class HotTier:
             self._reserved += nbytes
             if outcome is Granted.PASSES:
                 self._transit.enter(nbytes, now)
+                self._passed += 1
             self._peak = max(self._peak, self._bytes + self._reserved)
             return Grant(outcome, dirty)
 
@@ -152,6 +155,7 @@ class HotTier:
             self._reserved -= nbytes
             if granted is Granted.PASSES:
                 self._transit.leave(nbytes)
+                self._passed -= 1
 
     def put(
         self,
@@ -399,6 +403,7 @@ class HotTier:
             pages = list(pages)
             self._policy.wanted(pages, began_ns)
             self._policy.refused(pages, began_ns)
+            self._refused += len(pages)
 
     def note_shift(self, stamp_ns: int, used_ns: int) -> None:
         """Note that what gets a stamp was used at another time than that."""
@@ -440,6 +445,9 @@ class HotTier:
                 self._allowed,
                 self._evicted,
                 self._let_go,
+                self._passed,
+                self._refused,
+                self._policy.patience_ns / 1e9,
             )
 
     def check_integrity(self) -> None:

@@ -18,7 +18,9 @@ from omlx_cache_storage.work import WorkMeter
 class HotUsage:
     """The hot tier at one moment. While memory is short, `allowed_bytes`, what it may hold for
     now, is less than `limit_bytes`. `let_go_pages` left it because a live sequence held their
-    tokens (`memory_once`)."""
+    tokens (`memory_once`). Of pages that would have pushed out what was used less than
+    `patience_seconds` ago, `passed_pages` went straight to the disk and `refused_pages` nowhere.
+    """
 
     pages: int
     nbytes: int
@@ -27,6 +29,9 @@ class HotUsage:
     allowed_bytes: int
     evicted_pages: int
     let_go_pages: int
+    passed_pages: int = 0
+    refused_pages: int = 0
+    patience_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,8 @@ class ColdUsage:
     """The cold tier at one moment: physical bytes and pages, and what went wrong so far.
 
     `state` is `ok`, or says why the disk refused most recently: it is `ok` again after the next
-    success. `refused_pages` were worth less than all that is held; `undecodable_pages` are held
+    success. `refused_pages` were worth less than all that is held, or would have pushed out what
+    was used less than `patience_seconds` ago; `undecodable_pages` are held
     now, and were found to be such by this process. `ignored_files` lay in the directory when it was
     read, and belong to other users or may be changed by them. `written_bytes` are those of the page
     files that this process wrote, `rewritten_bytes` those among them whose page the disk had had
@@ -57,6 +63,7 @@ class ColdUsage:
     rationed_pages: int = 0
     day_written_bytes: int = 0
     day_limit_bytes: int = 0
+    patience_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

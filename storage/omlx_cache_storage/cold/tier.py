@@ -495,6 +495,7 @@ class ColdTier(HeldPages):
                 rationed_pages=0 if day is None else day.rationed_pages,
                 day_written_bytes=0 if day is None else day.written_bytes,
                 day_limit_bytes=0 if day is None else day.limit_bytes,
+                patience_seconds=self._contents.policy.patience_ns / 1e9,
             )
 
     @property
