@@ -267,10 +267,13 @@ def _evicted(explanation: Plain) -> str:
     return f"{what} {how.format(at=clock(explanation.get('gone_at')))}"
 
 
+_NO_PLACE = {"refused": "refused: memory was full of pages that were used a short while ago"}
+
+
 def _not_stored(explanation: Plain) -> str:
     detail, state = explanation.get("detail"), str(explanation.get("other_state"))
     if detail:
-        why_not = f", not stored ({detail})"
+        why_not = f", not stored ({_NO_PLACE.get(str(detail), detail)})"
     elif _is_same(explanation) and state in _STATES:
         return _related(explanation)
     else:

@@ -89,7 +89,7 @@ def test_an_earlier_prompt_is_not_named_where_it_is_not_to_blame(reason: str) ->
 
 RESTORES = sorted(
     {value for name, value in vars(reasons).items() if name.isupper()}
-    - {"layout_changed", "position", "no_room", "not_held", "snapshot_budget", "closed"}
+    - {"layout_changed", "position", "no_room", "refused", "not_held", "snapshot_budget", "closed"}
     - {"no_restore_point"}
 )
 
