@@ -171,6 +171,10 @@ class BackingTier(Tier, Protocol):
         """Publish a page whole or not at all; raises OSError when the disk refuses."""
         ...
 
+    def impatient(self) -> AbstractContextManager[None]:
+        """Let pages push out what was used a short while ago, for as long as the block lasts."""
+        ...
+
     def settle(self) -> None:
         """Record recency, and evict down to the budget; raises nothing."""
 

@@ -536,18 +536,20 @@ class Tiers:
         hour in which a day's ration refused a page, which may be gone from memory.
 
         Pages that the policy holds back are not waited for, nor one larger than the queue, nor
-        the deep end of a sequence that the disk's budget has no room for.
+        the deep end of a sequence that the disk's budget has no room for. What the disk refused
+        because others were used there a short while ago is written after all, in their place.
         """
-        writer = self.writer
-        if writer is None:
+        writer, cold = self.writer, self.cold
+        if writer is None or cold is None:
             return True
         # What others store meanwhile would keep a flush waiting for as long as they do.
         known = self.hot.pages() if self._policy.on_flush else set()
-        if writer.usage().rationed_pages:
-            # A day's ration may have room again; what only the disk's budget refused, it refuses.
-            self.hot.ask_again()
-        done = flush(self.hot, writer, known, self._offer_each, timeout)
-        return done and not (self.cold is not None and self.cold.rations)
+        with cold.impatient():
+            if writer.usage().refused_pages or writer.usage().rationed_pages:
+                # A day's ration may have room again; what only the budget refused, it refuses.
+                self.hot.ask_again()
+            done = flush(self.hot, writer, known, self._offer_each, timeout)
+        return done and not cold.rations
 
     def tick(self) -> None:
         """Queue what the write policy wants on the disk by now, by the clock. The writer's thread

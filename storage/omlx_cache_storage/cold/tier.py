@@ -4,8 +4,9 @@ import contextlib
 import errno
 import logging
 import os
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from omlx_cache_storage.cold.catalog import Found
@@ -44,8 +45,8 @@ class ColdTier(HeldPages):
     """Holds page files; physical bytes, temporary files and directories included, stay under
     `limit_bytes`.
 
-    `_lock` guards `limit_bytes`, `_reserved` and the counts `_peak`, `_evicted`, `_refused`,
-    `_written` and `_rewritten` (bytes) as well. Any thread may read and discard; `open`, `write`
+    `_lock` guards `limit_bytes`, `_reserved`, `_impatient` and the counts `_peak`, `_evicted`,
+    `_refused`, `_written` and `_rewritten` (bytes) as well. Any thread may read and discard; `open`, `write`
     and `settle` belong to one thread at a time.
     """
 
@@ -79,6 +80,7 @@ class ColdTier(HeldPages):
         self._peak = 0
         self._evicted = 0
         self._refused = 0
+        self._impatient = 0
         self._written = 0
         self._rewritten = 0
         self._once_written = Departures()
@@ -344,8 +346,22 @@ class ColdTier(HeldPages):
             self._note_peak()
         return None
 
+    @contextlib.contextmanager
+    def impatient(self) -> Iterator[None]:
+        """Let pages push out what was used a short while ago, for as long as the block lasts."""
+        with self._lock:
+            self._impatient += 1
+            self._refused_rank = None
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._impatient -= 1
+
     def _until(self, candidate: Candidate) -> int:
         """Return the last stamp of pages that a candidate may push out."""
+        if self._impatient:
+            return sys.maxsize
         return max(self._clock.now(), candidate.stamp_ns) - self._contents.policy.patience_ns
 
     def _lacking(self, nbytes: int) -> tuple[int, int]:
