@@ -20,12 +20,17 @@ class Clock:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last = 0
+        self._measured = time.monotonic_ns()
         self._demotions = itertools.count()
 
     def now(self) -> int:
-        """Return a stamp for pages used now. A wall clock that is set back does not disturb."""
+        """Return a stamp for pages used now. A wall clock that is set back does not disturb: time
+        goes on, or nothing would grow old until the wall clock is where it was."""
         with self._lock:
-            self._last = max(self._last + 1, time.time_ns())
+            measured = time.monotonic_ns()
+            passed = max(1, measured - self._measured) if self._last else 0
+            self._measured = measured
+            self._last = max(self._last + passed, time.time_ns())
             return self._last
 
     def elapsed_ns(self) -> int:

@@ -14,6 +14,14 @@ def test_stamps_rise_even_when_the_wall_clock_is_set_back(monkeypatch: pytest.Mo
     assert first < clock.now() < clock.now()
 
 
+def test_pages_grow_old_while_the_wall_clock_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    first, measured = clock.now(), time.monotonic_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: first - 3600 * 10**9)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: measured + 25 * 10**9)
+    assert clock.now() - first == pytest.approx(25 * 10**9, abs=10**9)
+
+
 def test_later_demotions_leave_before_earlier_ones_and_before_everything_else() -> None:
     clock = Clock()
     earlier, later = clock.superseded(), clock.superseded()

@@ -21,6 +21,10 @@ MOST_USES = 0.5
 """The share of uses by whose age a page has had its chance, whatever the hazard says: with a larger
 one a trace of chats loses a hundredth of its hits."""
 
+MOST_PATIENCE_SECONDS = GHOST_SECONDS
+"""Who was refused is remembered no longer, so nothing says that those who wait longer are worth
+more; and who comes with another habit is let in after that, whatever was learned before."""
+
 
 class Keep:
     """Learns for how long a page is worth more than a new one; see `EvictionPolicy`.
@@ -32,7 +36,7 @@ class Keep:
 
     def __init__(self, learned: Learned | None = None, ghosts: Ghosts | None = None) -> None:
         known = learned or Learned((0.0,) * BUCKETS, 0, 0.0)
-        self.patience_ns = int(known.patience_seconds * 1e9)
+        self.patience_ns = _patience_ns(known.patience_seconds)
         self._uses = list(known.uses)
         self._seen = known.seen
         self._ghosts = ghosts or Ghosts()
@@ -123,8 +127,11 @@ class Keep:
                     waiting[bucket_of((now_ns - self._used(stamp)) / 1e9)] += pages
         hazard = Hazard(self._uses, waiting)
         bucket = min(hazard.quantile(MOST_USES), hazard.worth_waiting_until())
-        learned = end_of(bucket)
-        self.patience_ns = int(learned * 1e9) if learned > BURST_SECONDS else 0
+        self.patience_ns = _patience_ns(end_of(bucket))
+
+
+def _patience_ns(seconds: float) -> int:
+    return int(min(seconds, MOST_PATIENCE_SECONDS) * 1e9) if seconds > BURST_SECONDS else 0
 
 
 def _drop(stamps: Counter[int], stamp_ns: int, count: int) -> None:

@@ -1,0 +1,26 @@
+"""Policies, tiers and stores whose patience a test sets."""
+
+from omlx_cache import BlockStore
+from omlx_cache_storage.eviction.ages import BUCKETS
+from omlx_cache_storage.eviction.keep import Keep
+from omlx_cache_storage.eviction.learned import Learned
+from omlx_cache_storage.hot_page import Granted
+from omlx_cache_storage.page import Page
+
+PATIENCE_SECONDS = 30.0
+
+
+def patient(_learned: Learned | None = None) -> Keep:
+    """Return a policy that gives no page up for half a minute, and will not soon learn another."""
+    return Keep(Learned((0.0,) * BUCKETS, 0, PATIENCE_SECONDS))
+
+
+PATIENT = {"keep": patient}
+
+
+def offer(store: BlockStore, page: Page) -> Granted:
+    """Admit and put one page as a commit does that does not wait; return what became of it."""
+    granted = store.admit(page.meta.nbytes, position=page.meta.position)
+    if granted:
+        store.put(page, store.stamp(), granted=granted)
+    return granted

@@ -1,0 +1,177 @@
+"""What was used a short while ago is not given up for what is new; what is refused may pass."""
+
+from eviction.patient import PATIENCE_SECONDS, patient
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from kit.storage import HandClock, Story
+from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.hot_page import Granted
+from omlx_cache_storage.page import Page
+from omlx_cache_storage.transit import LINGER_NS, SHARE
+
+KIB = 1024
+SIZES = (KIB, 2 * KIB, 5 * KIB)
+LIMIT = 32 * KIB
+
+
+def _filled(clock: HandClock, story: Story, pages: int, **options: bool) -> HotTier:
+    tier = HotTier(pages * KIB, clock=clock, policy=patient(), **options)
+    for number in range(1, pages + 1):
+        assert tier.reserve(KIB).granted
+        assert tier.put(story.page(number), dirty=False, stamp_ns=clock.now())
+    return tier
+
+
+def test_a_page_is_refused_until_the_first_to_leave_is_old_enough() -> None:
+    clock, story = HandClock(), Story(nbytes=KIB)
+    tier = _filled(clock, story, 4)
+    assert tier.reserve(KIB).outcome is Granted.REFUSED
+    clock.pass_by(PATIENCE_SECONDS - 1)
+    tier.touch(story.ids(1, 2, 3))
+    assert tier.reserve(KIB).outcome is Granted.REFUSED
+    clock.pass_by(2)
+    assert tier.reserve(KIB).outcome is Granted.STAYS
+    assert tier.reserve(KIB).outcome is Granted.REFUSED
+    assert tier.info(story.id(4)) is None
+    tier.check_integrity()
+
+
+def test_a_sequence_pushes_out_its_own_pages_however_young() -> None:
+    clock, story = HandClock(), Story(nbytes=KIB)
+    tier = _filled(clock, story, 4, backed=True)
+    own = story.ids(1, 2, 3, 4, 5)
+    assert tier.reserve(KIB, own, position=story.page(5).meta.position).outcome is Granted.STAYS
+
+
+def test_superseded_pages_are_never_too_young() -> None:
+    clock, story = HandClock(), Story(nbytes=KIB)
+    tier = _filled(clock, story, 4)
+    tier.demote(story.ids(4))
+    assert tier.reserve(KIB).outcome is Granted.STAYS
+    assert tier.reserve(KIB).outcome is Granted.REFUSED
+
+
+def test_an_eighth_is_set_aside_for_pages_that_pass_and_given_back_after_a_minute() -> None:
+    clock, story, other = HandClock(), Story(nbytes=KIB), Story("other", nbytes=KIB)
+    tier = _filled(clock, story, 16)
+    for number in (1, 2):
+        assert tier.reserve(KIB, may_pass=True).outcome is Granted.PASSES
+        assert tier.put(other.page(number), dirty=True, granted=Granted.PASSES)
+        tier.pin(other.id(number))
+    assert tier.reserve(KIB, may_pass=True).outcome is Granted.NO
+    assert tier.usage().pages == 16
+    for page in other.ids(1, 2):
+        tier.unpin(page, written=tier.get(page))
+        assert tier.info(page) is None
+    assert tier.usage().nbytes == 14 * KIB
+    # The room is kept for those that pass next.
+    assert tier.reserve(KIB).outcome is Granted.REFUSED
+    assert tier.reserve(KIB, may_pass=True).outcome is Granted.PASSES
+    tier.release(KIB, Granted.PASSES)
+    clock.pass_by(LINGER_NS / 1e9 + 1)
+    tier.touch(story.ids(*range(1, 17)))
+    for number in (3, 4):
+        assert tier.reserve(KIB, may_pass=True).outcome is Granted.STAYS
+        assert tier.put(other.page(number), dirty=False, stamp_ns=clock.now())
+    assert tier.reserve(KIB).outcome is Granted.REFUSED
+    tier.check_integrity()
+
+
+def test_a_page_larger_than_the_share_passes_alone() -> None:
+    clock, story = HandClock(), Story(nbytes=KIB)
+    tier = _filled(clock, story, 16)
+    assert tier.reserve(5 * KIB, may_pass=True).outcome is Granted.PASSES
+    assert tier.reserve(KIB, may_pass=True).outcome is Granted.NO
+    tier.release(5 * KIB, Granted.PASSES)
+    assert tier.reserve(KIB, may_pass=True).outcome is Granted.PASSES
+    assert tier.reserve(17 * KIB, may_pass=True).outcome is Granted.NO
+    tier.check_integrity()
+
+
+class Passing(RuleBasedStateMachine):
+    """Pages that stay, pass, are written, dropped and used, in any order and time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = HandClock()
+        self.tier = HotTier(LIMIT, clock=self.clock, policy=patient(), backed=True)
+        self.story = Story(blocks=400)
+        self.fresh = iter(range(1, 400))
+        self.reserved: list[tuple[Page, Granted]] = []
+        self.queued: list[Page] = []
+
+    @rule(size=st.sampled_from(SIZES), may_pass=st.booleans())
+    def reserve(self, size: int, may_pass: bool) -> None:
+        page = self.story.page(next(self.fresh), nbytes=size)
+        before = self.tier.usage()
+        granted = self.tier.reserve(size, may_pass=may_pass).outcome
+        if granted:
+            self.reserved.append((page, granted))
+        else:
+            assert self.tier.usage() == before, "who is refused pushes nothing out"
+            assert not (may_pass and granted is Granted.REFUSED)
+
+    @rule(which=st.integers(0, 9), dirty=st.booleans())
+    def put(self, which: int, dirty: bool) -> None:
+        if self.reserved:
+            page, granted = self.reserved.pop(which % len(self.reserved))
+            taken = self.tier.put(page, dirty=dirty, stamp_ns=self.clock.now(), granted=granted)
+            if taken and dirty and self.tier.pin(page.meta.id):
+                self.queued.append(page)
+            elif taken and granted is Granted.PASSES:
+                self.tier.discard([page.meta.id])
+
+    @rule(which=st.integers(0, 9))
+    def release(self, which: int) -> None:
+        if self.reserved:
+            page, granted = self.reserved.pop(which % len(self.reserved))
+            self.tier.release(page.meta.nbytes, granted)
+
+    @rule(which=st.integers(0, 9), how=st.sampled_from(["written", "failed", "refused"]))
+    def end_write(self, which: int, how: str) -> None:
+        if self.queued:
+            page = self.queued.pop(which % len(self.queued))
+            refused = self.clock.now() if how == "refused" else None
+            self.tier.unpin(
+                page.meta.id, written=page if how == "written" else None, refused_ns=refused
+            )
+
+    @rule(number=st.integers(1, 60))
+    def use(self, number: int) -> None:
+        self.tier.touch(self.story.ids(number))
+
+    @rule(number=st.integers(1, 60))
+    def discard(self, number: int) -> None:
+        self.tier.discard(self.story.ids(number))
+
+    @rule(seconds=st.sampled_from([0.1, 10, 31, 61, 7200]))
+    def pass_by(self, seconds: float) -> None:
+        self.clock.pass_by(seconds)
+
+    @invariant()
+    def budget_holds(self) -> None:
+        tier = self.tier
+        tier.check_integrity()
+        transit = tier._transit
+        coming = sum(p.meta.nbytes for p, granted in self.reserved if granted is Granted.PASSES)
+        here = sum(h.nbytes for h in tier._index.entries() if h.passes)
+        assert transit.used == coming + here
+        assert transit.aside <= max(LIMIT // SHARE, max(SIZES))
+        assert tier.usage().nbytes <= tier.usage().peak_bytes <= LIMIT
+
+    def teardown(self) -> None:
+        for page, granted in self.reserved:
+            self.tier.release(page.meta.nbytes, granted)
+        self.tier.close()
+        assert self.tier.usage().nbytes == 0
+        assert self.tier._transit.used == 0
+        self.clock.pass_by(62)
+        self.tier.reserve(KIB)
+        assert self.tier._transit.aside == 0
+        assert not self.tier._policy._here  # type: ignore[attr-defined]
+
+
+TestPassing = Passing.TestCase
+TestPassing.settings = examples(max_examples=40, stateful_step_count=40)

@@ -1,0 +1,99 @@
+"""A real model's sequences in a store whose memory is full of what was used a short while ago."""
+
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from eviction.patient import PATIENCE_SECONDS, PATIENT
+
+from kit import zoo
+from kit.drive import random_tokens, request, settings
+from kit.storage import HandClock
+from omlx_cache import BlockStore, PrefixCache, reasons
+
+LENGTH = 1024
+KIB = 1024
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omlx_cache.store.EVICTION_POLICIES", PATIENT)
+
+
+@pytest.fixture
+def model() -> Any:
+    return zoo.build("llama")
+
+
+def _bytes_of_one(model: Any, directory: Path) -> int:
+    """Return what memory holds of one sequence."""
+    with BlockStore(settings(directory, hot_cache_only=True)) as store:
+        request(model, PrefixCache(model, store), random_tokens(LENGTH, 1), step=256)
+        return store.hot.usage().nbytes
+
+
+def test_without_a_disk_a_refused_sequence_is_skipped_with_that_reason(
+    model: Any, tmp_path: Path
+) -> None:
+    one, clock = _bytes_of_one(model, tmp_path / "first"), HandClock()
+    fields = settings(tmp_path / "cold", hot_cache_only=True, hot_bytes=one + one // 20)
+    with BlockStore(fields, clock=clock) as store:
+        cache = PrefixCache(model, store)
+        first, second = random_tokens(LENGTH, 1), random_tokens(LENGTH, 2)
+        request(model, cache, first, step=256)
+        turn = request(model, cache, second, step=256)
+        assert turn.result is not None
+        assert turn.result.skipped.get(reasons.REFUSED, 0) >= LENGTH // 32 - 4
+        assert request(model, cache, first, step=256).cached >= LENGTH - 64
+        clock.pass_by(PATIENCE_SECONDS + 1)
+        request(model, cache, second, step=256)
+        assert request(model, cache, second, step=256).cached >= LENGTH - 64
+        store.hot.check_integrity()
+
+
+def test_memory_stays_within_its_budget_while_sequences_pass_to_the_disk(
+    model: Any, tmp_path: Path
+) -> None:
+    one, clock = _bytes_of_one(model, tmp_path / "first"), HandClock()
+    fields = settings(tmp_path / "cold", hot_bytes=one + one // 20, queue_bytes=one // 4)
+    mx.eval(model.parameters())
+    mx.synchronize()
+    with BlockStore(fields, clock=clock) as store:
+        cache = PrefixCache(model, store)
+        request(model, cache, random_tokens(LENGTH, 1), step=256)
+        assert store.flush(60)
+        mx.clear_cache()
+        before = mx.get_active_memory() - store.hot.usage().nbytes
+        for seed in range(2, 8):
+            request(model, cache, random_tokens(LENGTH, seed), step=256)
+            assert store.flush(60)
+            held = store.hot.usage()
+            assert held.nbytes <= held.peak_bytes <= held.limit_bytes
+            assert mx.get_active_memory() <= before + held.limit_bytes + 64 * KIB
+        assert store.hot._transit.used == 0
+        for seed in range(1, 8):
+            again = request(model, cache, random_tokens(LENGTH, seed), step=256)
+            assert again.cached >= LENGTH - 64, seed
+        store.hot.check_integrity()
+
+
+def test_restoring_a_long_sequence_from_the_disk_pushes_nobody_out_of_memory(
+    model: Any, tmp_path: Path
+) -> None:
+    one, clock = _bytes_of_one(model, tmp_path / "first"), HandClock()
+    fields: dict[str, Any] = {"hot_bytes": one + one // 20, "queue_bytes": one // 4}
+    long = random_tokens(LENGTH, 2)
+    with BlockStore(settings(tmp_path / "cold", **fields), clock=clock) as store:
+        request(model, PrefixCache(model, store), long, step=256)
+        assert store.flush(60)
+    with BlockStore(settings(tmp_path / "cold", **fields), clock=clock) as store:
+        cache = PrefixCache(model, store)
+        request(model, cache, random_tokens(LENGTH, 1), step=256)
+        assert store.flush(60)
+        held = store.hot.pages()
+        turn = request(model, cache, long, step=256)
+        assert turn.cached >= LENGTH - 64
+        # What is new of it is less than a block; nothing of it takes another's place.
+        assert held <= store.hot.pages()
+        assert request(model, cache, random_tokens(LENGTH, 1), step=256).cached >= LENGTH - 64

@@ -1,0 +1,175 @@
+"""What memory refuses reaches the disk, and nothing waits for it, fails for it or is lost by it."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from eviction.patient import PATIENCE_SECONDS, PATIENT, offer
+
+from kit.storage import FaultyDisk, HandClock, Story, commit, fetch, is_right, open_store
+from omlx_cache import BlockStore
+from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.hot_page import Granted
+
+KIB = 1024
+ROOM = 32
+OLD = range(1, ROOM + 1)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omlx_cache.store.EVICTION_POLICIES", PATIENT)
+
+
+def _full(
+    directory: Path, clock: HandClock, disk: FaultyDisk | None = None, **options: object
+) -> tuple[BlockStore, Story]:
+    """Return a store whose memory is full of pages that were used now."""
+    fields = {"hot_bytes": ROOM * 4 * KIB, "queue_bytes": 16 * KIB, **options}
+    store = open_store(directory, disk, clock, **fields)
+    story = Story("old")
+    commit(store, story, *OLD)
+    assert store.flush(60)
+    store.touch(story.ids(*OLD))
+    assert store.flush(60)
+    return store, story
+
+
+@pytest.mark.parametrize("policy", ["through", "back", "lazy"])
+def test_a_refused_page_is_on_the_disk_and_not_in_memory(tmp_path: Path, policy: str) -> None:
+    clock, new = HandClock(), Story("new")
+    store, story = _full(tmp_path, clock, write_policy=policy)
+    with store:
+        for number in range(1, 13):
+            outcome = offer(store, new.page(number))
+            assert outcome is Granted.PASSES
+            assert store.hot.usage().nbytes <= store.hot.limit_bytes
+            assert store.flush(60)
+        assert store.cold is not None
+        for page in new.ids(*range(1, 13)):
+            assert store.hot.info(page) is None
+            assert store.cold.info(page) is not None
+            assert is_right(store, page, new.nbytes)
+        # An eighth at most made room for them, from the deep end.
+        kept = [number for number in OLD if store.hot.info(story.id(number))]
+        assert ROOM - ROOM // 8 <= len(kept) < ROOM
+        assert kept == list(range(1, len(kept) + 1))
+        store.hot.check_integrity()
+        clock.pass_by(PATIENCE_SECONDS + 1)
+        assert offer(store, new.page(13)) is Granted.STAYS
+        assert store.hot.info(new.id(13)) is not None
+
+
+def _gone(store: BlockStore, story: Story) -> int:
+    return sum(1 for page in story.ids(*OLD) if store.hot.info(page) is None)
+
+
+@pytest.mark.parametrize("options", [{"write_policy": "second_touch"}, {"hot_cache_only": True}])
+def test_where_no_write_follows_a_refused_page_is_not_taken(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
+    store, story = _full(tmp_path, HandClock(), **options)
+    new = Story("new")
+    with store:
+        before = store.hot.usage()
+        for number in range(1, 5):
+            assert offer(store, new.page(number)) is Granted.REFUSED
+        assert store.flush(60)
+        assert store.hot.usage() == before
+        assert not any(store.find_all(new.ids(1, 2, 3, 4)))
+        assert _gone(store, story) == 0
+
+
+def test_a_full_queue_takes_nothing_and_nobody_waits(tmp_path: Path) -> None:
+    disk, new = FaultyDisk(), Story("new")
+    store, story = _full(tmp_path, HandClock(), disk, write_policy="back")
+    with store:
+        disk.gate.clear()
+        outcomes = [offer(store, new.page(number)) for number in range(1, 13)]
+        # As many as the queue holds and an eighth of memory.
+        assert outcomes == [Granted.PASSES] * 4 + [Granted.NO] * 8
+        assert store.hot.usage().nbytes <= store.hot.limit_bytes
+        disk.gate.set()
+        assert store.flush(60)
+        assert [p for p in new.ids(*range(1, 13)) if store.find(p)] == new.ids(1, 2, 3, 4)
+        assert not any(store.hot.info(page) for page in new.ids(1, 2, 3, 4))
+        assert _gone(store, story) <= 4
+
+
+@pytest.mark.parametrize("policy", ["through", "back"])
+def test_a_disk_that_fails_costs_memory_no_more_than_the_share(tmp_path: Path, policy: str) -> None:
+    disk, new = FaultyDisk(), Story("new")
+    store, story = _full(tmp_path, HandClock(), disk, write_policy=policy)
+    with store:
+        disk.fail["write"] = errno.EIO
+        taken = []
+        for number in range(1, 13):
+            if offer(store, new.page(number)):
+                taken.append(new.id(number))
+            store.flush(60)
+            store.hot.check_integrity()
+            assert store.hot.usage().nbytes <= store.hot.limit_bytes
+        assert taken
+        assert _gone(store, story) <= ROOM // 8
+        assert not store.flush(60)
+        del disk.fail["write"]
+        assert store.flush(60)
+        # What came while the disk failed is written, and leaves memory then.
+        assert store.cold is not None
+        assert all(store.cold.info(page) for page in taken)
+        assert not any(store.hot.info(page) for page in taken)
+        assert store.hot._transit.used == 0
+
+
+def test_a_refused_page_is_counted_as_stored_and_read_from_the_disk(tmp_path: Path) -> None:
+    store, _ = _full(tmp_path, HandClock())
+    new = Story("new")
+    with store:
+        offer(store, new.page(1))
+        assert store.flush(60)
+        assert store.put(new.page(1), granted=store.admit(new.nbytes)) is False
+        assert fetch(store, new.id(1)) is not None
+        assert store.hot._transit.used == 0
+        store.hot.check_integrity()
+
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+import omlx_cache.store
+from eviction.patient import PATIENT, offer
+from kit.storage import Story, commit, open_store
+omlx_cache.store.EVICTION_POLICIES = PATIENT
+store = open_store(Path(sys.argv[1]), hot_bytes=128 * 1024, queue_bytes=16 * 1024,
+                   write_policy=sys.argv[2], durability="full")
+commit(store, Story("old"), *range(1, 33))
+assert store.flush(60)
+new = Story("new")
+for number in range(1, 41):
+    granted = offer(store, new.page(number))
+    assert store.flush(60)
+    print(number, granted.value, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("policy", ["through", "back"])
+def test_a_kill_loses_nothing_that_a_flush_has_answered_for(tmp_path: Path, policy: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(tmp_path), policy],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert [line.split()[1] for line in done.stdout.splitlines()] == ["passes"] * 40
+    cold = ColdTier(tmp_path, 2**30)
+    cold.open()
+    assert all(cold.info(page) for page in Story("old").ids(*range(1, 33)))
+    assert all(cold.info(page) for page in Story("new").ids(*range(1, 41)))
