@@ -32,7 +32,9 @@ class Keep:
 
     def __init__(self, learned: Learned | None = None, ghosts: Ghosts | None = None) -> None:
         known = learned or Learned((0.0,) * BUCKETS, 0, 0.0)
-        self.patience_ns = int(known.patience_seconds * 1e9)
+        # Fewer uses than that teach nothing, so what a file says of them would stand for ever.
+        patience = known.patience_seconds if known.seen >= ENOUGH_USES else 0.0
+        self.patience_ns = int(patience * 1e9)
         self._uses = list(known.uses)
         self._seen = known.seen
         self._ghosts = ghosts or Ghosts()

@@ -1,6 +1,5 @@
 """What a policy has learned of uses, as a value that outlives the process."""
 
-import math
 from typing import NamedTuple
 
 from omlx_cache_storage.eviction.ages import BUCKETS, end_of
@@ -44,4 +43,4 @@ def parse_learned(document: dict[str, object]) -> Learned | None:
 def _is_figure(value: object, most: float) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return math.isfinite(value) and 0 <= value <= most
+    return 0 <= value <= most
