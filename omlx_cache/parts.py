@@ -27,8 +27,8 @@ class Ending(Protocol):
     def empty_hot(self) -> None: ...
 
 
-class Rates(Protocol):
-    """What keeps the rates at which models compute; raises nothing."""
+class Kept(Protocol):
+    """What keeps something that was learned for the processes to come; raises nothing."""
 
     def step(self) -> None:
         """Have written what is worth it; returns at once."""
@@ -49,16 +49,17 @@ class StoreParts:
     prefetcher: Prefetcher
     restores: RestoreQueue
     control: ControlServer | None
-    rates: Rates
+    kept: Sequence[Kept]
     pid: int = field(default_factory=os.getpid)
     ended: bool = False
 
     def settle(self) -> None:
         """Give back what lost sessions and lost restores held, which may hold the store; have
-        rates kept."""
+        kept what was learned."""
         self.restores.settle()
         self.tiers.counters.requests()
-        self.rates.step()
+        for one in self.kept:
+            one.step()
 
     def close(self, timeout: float) -> bool:
         """Write what is pending, end the threads, remove the socket, free the hot tier; within
@@ -77,7 +78,8 @@ class StoreParts:
         if self.control is not None:
             self.control.close(left())
         clean = self.tiers.stop_writing(left()) and clean
-        self.rates.close(min(left(), THREADS_SECONDS))
+        for one in self.kept:
+            one.close(min(left(), THREADS_SECONDS))
         # What is still being read is of no use to anybody.
         deadline = min(deadline, time.monotonic() + THREADS_SECONDS)
         self.restores.shutdown(left())

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from typing import Self
 
 from omlx_cache.control import ControlError, ControlServer, check_socket, start_control
@@ -33,13 +34,16 @@ from omlx_cache.settings.origin import render
 from omlx_cache.upkeep.keeper import keeper
 from omlx_cache.upkeep.rates import RateKeeper
 from omlx_cache.upkeep.relief import Relief
+from omlx_cache.upkeep.reuse import ReuseKeeper
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.document import has_fields
+from omlx_cache_storage.cold.reuse import Reuse, read_reuse
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.eviction.policies import EVICTION_POLICIES
 from omlx_cache_storage.hints import Priority
+from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.interrupts import deferred, result_of, uninterrupted
 from omlx_cache_storage.keys import BlockKey
@@ -103,6 +107,9 @@ class BlockStore(Tiers):
         self.told: set[tuple[str, str]] = set()
         self._closed = False
         clock, departures = clock or Clock(), Departures()
+        fs, reuse = filesystem or FileSystem(), Reuse()
+        if not s.hot_cache_only:
+            reuse = read_reuse(s.cold_dir, fs)
         super().__init__(
             hot_bytes=s.hot_bytes,
             queue_bytes=s.queue_bytes,
@@ -112,12 +119,10 @@ class BlockStore(Tiers):
                 delay_seconds=s.write_delay_seconds,
             ),
             clock=clock,
-            cold=None
-            if s.hot_cache_only
-            else _open_cold(s, filesystem or FileSystem(), clock, departures),
+            cold=None if s.hot_cache_only else _open_cold(s, fs, clock, departures, reuse),
             departures=departures,
             memory_once=s.memory_once,
-            eviction=EVICTION_POLICIES[s.eviction_policy](None),
+            eviction=EVICTION_POLICIES[s.eviction_policy](reuse.memory),
             documents=lambda digest: namespaces.document(digest),
         )
         self._namespaces = namespaces = KnownNamespaces(self.hot.namespaces)
@@ -139,7 +144,7 @@ class BlockStore(Tiers):
             self._prefetcher,
             self.restores,
             self._start_control(),
-            RateKeeper(self.counters.work, None if s.hot_cache_only else s.cold_dir),
+            self._keepers(None if s.hot_cache_only else s.cold_dir, reuse),
         )
         keeper.keep(self._parts)
         self._finalizer = weakref.finalize(self, _lose, self._parts)
@@ -158,6 +163,13 @@ class BlockStore(Tiers):
         tiers = self.without_owner()
         others = OtherNamespaces(tiers, self._namespaces.documents, on_disk)
         return Explainer(PromptHistory(s.prompt_history_bytes), tiers, others)
+
+    def _keepers(self, cold_dir: Path | None, reuse: Reuse) -> tuple[RateKeeper, ReuseKeeper]:
+        # Of parts: a thread of theirs must not keep a store alive that everybody else has lost.
+        hot, cold = self.hot, self.cold
+        learned = partial(_learned, hot, cold if isinstance(cold, ColdTier) else None)
+        rates = RateKeeper(self.counters.work, cold_dir)
+        return rates, ReuseKeeper(learned, cold_dir, reuse)
 
     def _start_control(self) -> ControlServer | None:
         try:
@@ -406,7 +418,14 @@ class BlockStore(Tiers):
         return {**known, "service": dict(self.service)} if self.service else known
 
 
-def _open_cold(s: CacheSettings, fs: FileSystem, clock: Clock, departures: Departures) -> ColdTier:
+def _learned(hot: HotTier, cold: ColdTier | None) -> Reuse:
+    return Reuse(hot.learned(), None if cold is None else cold.learned())
+
+
+def _open_cold(
+    s: CacheSettings, fs: FileSystem, clock: Clock, departures: Departures, reuse: Reuse
+) -> ColdTier:
+    make = EVICTION_POLICIES[s.eviction_policy]
     cold = ColdTier(
         s.cold_dir,
         s.cold_bytes,
@@ -417,7 +436,7 @@ def _open_cold(s: CacheSettings, fs: FileSystem, clock: Clock, departures: Depar
         encode=cold_encoder(s.cold_codec, s.min_quantize_tokens),
         departures=departures,
         daily_bytes=s.daily_write_bytes,
-        policy=EVICTION_POLICIES[s.eviction_policy],
+        policy=lambda learned: make(learned or reuse.disk),
     )
     cold.open(s.cold_budget)
     return cold

@@ -11,7 +11,9 @@ from omlx_cache_storage.cold.document import (
     read_document,
 )
 from omlx_cache_storage.cold.rates import parse_rate
+from omlx_cache_storage.cold.reuse import parse_reuse
 from omlx_cache_storage.documents import FORMAT, label, salt, versions
+from omlx_cache_storage.eviction.ages import BUCKETS
 
 from .mutate import nested, spoil_bytes, spoil_value
 from .page_file import OneFile
@@ -23,6 +25,8 @@ SAMPLE = {
     "salt": "text:" + "cd" * 32, "software": {"mlx": "0.30.1", "mlx-lm": "0.29.0"},
 }  # fmt: skip
 
+AGES = {"version": 1, "uses": [2.5] * BUCKETS, "seen": 3_000, "patience_seconds": 25.4}
+REUSE = {"version": 1, "memory": AGES, "disk": AGES}
 RATE = {"model": "ab" * 32, "tokens": 45_678, "seconds": 12.5}
 
 
@@ -34,6 +38,8 @@ def one(data: bytes) -> bool:
     assert versions(document) == {} or FORMAT in versions(document)
     kept = parse_rate(document)
     assert kept is None or 0 < kept.rate.per_second < 1e10
+    for learned in parse_reuse(document):
+        assert learned is None or 0 <= learned.patience_seconds < 1e7
     has_fields(document, {"model": "ab" * 32, "salt": None})
     if not document or len(data) > 2 * KIB:
         # Larger ones are read alike, and indenting what is nested takes its square.
@@ -60,7 +66,12 @@ def vary(rng: Random, sample: bytes) -> bytes:
 
 
 def samples() -> list[bytes]:
-    return [encode_document(SAMPLE), encode_document({}), encode_document(RATE)]
+    return [
+        encode_document(SAMPLE),
+        encode_document({}),
+        encode_document(RATE),
+        encode_document(REUSE),
+    ]
 
 
 TARGET = Target("document", samples, vary, one, constant=80 * MIB)

@@ -15,8 +15,8 @@ from omlx_cache_storage.cold.catalog import (
 from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
 from omlx_cache_storage.cold.document import MAX_DOCUMENT_BYTES, encode_document
 from omlx_cache_storage.cold.records import ENTRY_BYTES, SMALL_FILE_BYTES
-from omlx_cache_storage.cold.temporary import TemporaryNames
-from omlx_cache_storage.format.names import NAMESPACE_FILE, RATE_FILE, PageName
+from omlx_cache_storage.cold.temporary import TemporaryNames, remove_leftovers
+from omlx_cache_storage.format.names import NAMESPACE_FILE, RATE_FILE, REUSE_FILE, PageName
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer
 
@@ -114,7 +114,9 @@ class PageFiles:
             self._overhead = 0
             self._ignored = 0
         self._count(self._root)
-        self._count_file(self._tag)
+        for name in (TAG_FILE, REUSE_FILE):
+            self._count_file(os.path.join(self._root, name))
+        remove_leftovers(self._root, self.fs)
         used: set[str] = set()
         useless: list[str] = []
         for found in walk(self.directory, self.fs, self._ignore):

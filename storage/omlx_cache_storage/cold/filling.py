@@ -6,13 +6,14 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from omlx_cache_storage.cold.records import StoredPage
 from omlx_cache_storage.format.names import PARENT_HINT_BYTES, PageName
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.order import cut
 from omlx_cache_storage.page import PageId
 
 Integers = npt.NDArray[np.int64]
+File = tuple[BlockKey, PageName, int]
+"""A page file's namespace, name and physical bytes: what a `StoredPage` is."""
 _HINT, _POSITION, _HELD, _NBYTES, _STAMP, _TAIL, _NAMESPACE = range(7)
 _WIDTH = 7
 
@@ -28,19 +29,19 @@ class Files:
         self._rows = array("q")
 
     @classmethod
-    def of(cls, files: Iterable[tuple[StoredPage, int]]) -> "Files":
+    def of(cls, files: Iterable[tuple[File, int]]) -> "Files":
         """Take files with their stamps."""
         taken = cls()
-        for stored, stamp_ns in files:
-            taken.take(stored, stamp_ns)
+        for file, stamp_ns in files:
+            taken.take(file, stamp_ns)
         return taken
 
     def __len__(self) -> int:
         return len(self._rows) // _WIDTH
 
-    def take(self, stored: StoredPage, stamp_ns: int) -> StoredPage | None:
+    def take(self, file: File, stamp_ns: int) -> File | None:
         """Take a file; return the one that is of no use because of another, None without one."""
-        namespace, ((key, group), hint, position, held, tail), nbytes = stored
+        namespace, ((key, group), hint, position, held, tail), nbytes = file
         numbers = self.numbers.get(group)
         if numbers is None:
             numbers = self.numbers[group] = {}
@@ -55,9 +56,9 @@ class Files:
         at = slice(number * _WIDTH, (number + 1) * _WIDTH)
         old = self._rows[at]
         if (held, row[_STAMP]) <= (old[_HELD], old[_STAMP]):
-            return stored
+            return file
         self._rows[at] = array("q", row)
-        return self._stored(PageId(key, group), old)
+        return self._file(PageId(key, group), old)
 
     @property
     def hints(self) -> npt.NDArray[np.uint64]:
@@ -94,7 +95,7 @@ class Files:
         column: Integers = np.frombuffer(self._rows, np.int64).reshape(-1, _WIDTH)[:, number]
         return column
 
-    def _stored(self, page: PageId, row: "array[int]") -> StoredPage:
+    def _file(self, page: PageId, row: "array[int]") -> File:
         hint = row[_HINT].to_bytes(PARENT_HINT_BYTES, "big", signed=True)
         name = PageName(page, hint, row[_POSITION], row[_HELD], bool(row[_TAIL]))
-        return StoredPage([*self.namespaces][row[_NAMESPACE]], name, row[_NBYTES])
+        return [*self.namespaces][row[_NAMESPACE]], name, row[_NBYTES]

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.document import read_document
-from omlx_cache_storage.cold.temporary import TemporaryNames, is_leftover
-from omlx_cache_storage.format.names import TEMPORARY_PREFIX
+from omlx_cache_storage.cold.temporary import TemporaryNames, remove_leftovers
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.recency import Clock
 
@@ -80,15 +79,8 @@ class Ration:
 
     def open(self) -> None:
         """Read what was booked, and delete leftovers of dead writers; raises nothing."""
-        with contextlib.suppress(OSError):
-            for entry in self._fs.scan(self._directory):
-                if entry.name.startswith(TEMPORARY_PREFIX):
-                    self._tidy(entry)
+        remove_leftovers(os.fspath(self._directory), self._fs)
         self._merge(read_document(self._path, self._fs))
-
-    def _tidy(self, entry: "os.DirEntry[str]") -> None:
-        if is_leftover(entry.name, entry.stat(follow_symlinks=False).st_mtime_ns):
-            self._fs.remove(entry.path)
 
     def take(self, page: PageId, nbytes: int) -> bool:
         """Grant bytes for a page; False, counted, beyond the limit."""

@@ -5,19 +5,29 @@ outlive its root.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from omlx_cache_storage.cold.records import StoredPage
-from omlx_cache_storage.format.names import PARENT_HINT_BYTES
+from omlx_cache_storage.format.names import PARENT_HINT_BYTES, PageName
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.order import cut
 from omlx_cache_storage.page import PAGED
 from omlx_cache_storage.recency import SUPERSEDED_NS
 
 
-def rooted(files: Iterable[tuple[StoredPage, int]]) -> list[tuple[StoredPage, int]]:
+class Named(Protocol):
+    """A page file, whatever else is known of it."""
+
+    @property
+    def name(self) -> PageName: ...
+
+
+AnyFile = TypeVar("AnyFile", bound=Named)
+
+
+def rooted(files: Iterable[tuple[AnyFile, int]]) -> list[tuple[AnyFile, int]]:
     """Return the files with their stamps, no page's earlier than those of the pages behind it."""
     found = list(files)
     names = [stored.name for stored, _ in found]

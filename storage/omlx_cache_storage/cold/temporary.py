@@ -1,11 +1,13 @@
 """Names of files being written: they tell their writer, so that leftovers are known as such."""
 
+import contextlib
 import itertools
 import os
 import secrets
 import time
 import weakref
 
+from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.format.names import TEMPORARY_PREFIX
 from omlx_cache_storage.processes import is_running
 
@@ -28,6 +30,16 @@ class TemporaryNames:
         """Return a fresh path in a directory."""
         number = next(self._sequence)
         return os.path.join(directory, f"{TEMPORARY_PREFIX}{os.getpid()}-{self._token}-{number}")
+
+
+def remove_leftovers(directory: str, fs: FileSystem) -> None:
+    """Delete the temporary files of dead writers that lie in a directory itself; raises nothing."""
+    with contextlib.suppress(OSError):
+        for entry in fs.scan(directory):
+            if entry.name.startswith(TEMPORARY_PREFIX):
+                info = entry.stat(follow_symlinks=False)
+                if is_leftover(entry.name, info.st_mtime_ns):
+                    fs.remove(entry.path)
 
 
 def is_leftover(file: str, mtime_ns: int) -> bool:

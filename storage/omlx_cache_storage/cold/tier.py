@@ -141,7 +141,7 @@ class ColdTier(HeldPages):
         def take(found: Found, name: PageName) -> str | None:
             stored = StoredPage(found.namespace, name, found.nbytes)
             useless = files.take(stored, min(found.mtime_ns, now))
-            return None if useless is None else self._path(useless)
+            return None if useless is None else self._path(StoredPage._make(useless))
 
         self._files.inventory(take)
         with self._lock:

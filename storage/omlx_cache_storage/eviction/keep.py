@@ -36,7 +36,9 @@ class Keep:
 
     def __init__(self, learned: Learned | None = None, ghosts: Ghosts | None = None) -> None:
         known = learned or Learned((0.0,) * BUCKETS, 0, 0.0)
-        self.patience_ns = _patience_ns(known.patience_seconds)
+        # Fewer uses than that teach nothing, so what a file says of them would stand for ever.
+        patience = known.patience_seconds if known.seen >= ENOUGH_USES else 0.0
+        self.patience_ns = _patience_ns(patience)
         self._uses = list(known.uses)
         self._seen = known.seen
         self._ghosts = ghosts or Ghosts()

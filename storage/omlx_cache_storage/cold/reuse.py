@@ -1,0 +1,63 @@
+"""What eviction policies have learned of uses, kept in a cold directory for the processes to come.
+
+`reuse.json` lies beside the namespaces. Whoever measured last replaces it, whole or not at all: of
+several processes with one directory the last writer's word stands. The room that is left for
+directories holds it until the next start counts it.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.document import read_document
+from omlx_cache_storage.cold.temporary import TemporaryNames
+from omlx_cache_storage.eviction.learned import Learned, parse_learned
+from omlx_cache_storage.format.names import REUSE_FILE
+
+VERSION = 1
+
+
+class Reuse(NamedTuple):
+    """What the policies of both tiers have learned, None for one that has nothing to say."""
+
+    memory: Learned | None = None
+    disk: Learned | None = None
+
+
+def read_reuse(cold_dir: Path, fs: FileSystem | None = None) -> Reuse:
+    """Return what a directory's file says, nothing for one that is missing, torn or somebody
+    else's; reads a file, raises nothing."""
+    return parse_reuse(read_document(os.path.join(cold_dir, REUSE_FILE), fs or FileSystem()))
+
+
+def write_reuse(
+    cold_dir: Path, reuse: Reuse, names: TemporaryNames, fs: FileSystem | None = None
+) -> bool:
+    """Replace a directory's file, whole or not at all; False where the directory is not this user's
+    alone, or is missing.
+
+    Raises OSError. `names` lives for as long as somebody may write with it.
+    """
+    fs = fs or FileSystem()
+    if not fs.exists(cold_dir) or not fs.identity(cold_dir)[-1]:
+        return False
+    tiers = {name: one.document() for name, one in reuse._asdict().items() if one is not None}
+    raw = json.dumps({"version": VERSION, **tiers}).encode() + b"\n"
+    temporary = names.new(os.fspath(cold_dir))
+    try:
+        fs.write(temporary, [raw], "none")
+        fs.publish(temporary, os.path.join(cold_dir, REUSE_FILE))
+    except BaseException:
+        fs.remove(temporary)
+        raise
+    return True
+
+
+def parse_reuse(document: dict[str, object]) -> Reuse:
+    """Return what a file says, as far as a policy of this version can have written it."""
+    if document.get("version") != VERSION:
+        return Reuse()
+    tiers = (document.get(name) for name in Reuse._fields)
+    return Reuse(*(parse_learned(one) if isinstance(one, dict) else None for one in tiers))
