@@ -133,7 +133,7 @@ class Keep:
 
 
 def _patience_ns(seconds: float) -> int:
-    return int(min(seconds, MOST_PATIENCE_SECONDS) * 1e9) if seconds > BURST_SECONDS else 0
+    return int(min(seconds, MOST_PATIENCE_SECONDS) * 1e9) if seconds >= BURST_SECONDS else 0
 
 
 def _drop(stamps: Counter[int], stamp_ns: int, count: int) -> None:
