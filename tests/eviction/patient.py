@@ -1,7 +1,6 @@
 """Policies, tiers and stores whose patience a test sets."""
 
 from omlx_cache import BlockStore
-from omlx_cache_storage.eviction.ages import BUCKETS
 from omlx_cache_storage.eviction.keep import Keep
 from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.hot_page import Granted
@@ -12,7 +11,9 @@ PATIENCE_SECONDS = 30.0
 
 def patient(_learned: Learned | None = None) -> Keep:
     """Return a policy that gives no page up for half a minute, and will not soon learn another."""
-    return Keep(Learned((0.0,) * BUCKETS, 0, PATIENCE_SECONDS))
+    policy = Keep()
+    policy.patience_ns = int(PATIENCE_SECONDS * 1e9)
+    return policy
 
 
 PATIENT = {"keep": patient}

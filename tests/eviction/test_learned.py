@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omlx_cache_storage.eviction.ages import BUCKETS, end_of
-from omlx_cache_storage.eviction.keep import MOST_PATIENCE_SECONDS, Keep
+from omlx_cache_storage.eviction.keep import ENOUGH_USES, MOST_PATIENCE_SECONDS, Keep
 from omlx_cache_storage.eviction.learned import Learned, parse_learned
 from omlx_cache_storage.eviction.policies import EVICTION_POLICIES
 
 FIGURES = st.lists(st.floats(0, 1e9), min_size=BUCKETS, max_size=BUCKETS)
 
 
-@given(FIGURES, st.integers(1, 10**9), st.floats(0, end_of(BUCKETS - 1)))
+@given(FIGURES, st.integers(ENOUGH_USES, 10**9), st.floats(1.01, end_of(BUCKETS - 1)))
 def test_a_document_says_what_was_learned(uses: list[float], seen: int, patience: float) -> None:
     learned = Learned(tuple(uses), seen, patience)
     found = parse_learned(json.loads(json.dumps(learned.document())))

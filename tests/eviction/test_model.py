@@ -65,7 +65,8 @@ class Plain:
         half = sum(came) / 2 * (1 - slack)
         share = next(b for b in range(BUCKETS) if sum(came[: b + 1]) >= half)
         last = min(share, max(worth, default=bucket_of(1.0)))
-        return min(600.0, YOUNGEST_SECONDS * 2 ** ((last + 1) / 3))
+        seconds: float = YOUNGEST_SECONDS * 2 ** ((last + 1) / 3)
+        return min(600.0, seconds) if seconds > 1.0 else 0.0
 
 
 @settings(max_examples=30)

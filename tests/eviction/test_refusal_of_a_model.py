@@ -92,8 +92,10 @@ def test_restoring_a_long_sequence_from_the_disk_pushes_nobody_out_of_memory(
         request(model, cache, random_tokens(LENGTH, 1), step=256)
         assert store.flush(60)
         held = store.hot.pages()
+        # So old that a new page could push them out: one that is read does not.
+        clock.pass_by(PATIENCE_SECONDS + 1)
         turn = request(model, cache, long, step=256)
         assert turn.cached >= LENGTH - 64
-        # What is new of it is less than a block; nothing of it takes another's place.
-        assert held <= store.hot.pages()
+        # Only what is new of it, a block or none, takes the place of others.
+        assert len(held - store.hot.pages()) <= 1
         assert request(model, cache, random_tokens(LENGTH, 1), step=256).cached >= LENGTH - 64

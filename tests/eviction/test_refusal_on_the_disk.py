@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-from eviction.patient import PATIENCE_SECONDS, PATIENT, patient
+from eviction.patient import PATIENCE_SECONDS, patient
 
-from kit.storage import HandClock, Story, commit, open_store
+from kit.storage import HandClock, Story
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.recency import SUPERSEDED_NS
 
@@ -56,47 +55,3 @@ def test_what_was_superseded_makes_room_at_once(tmp_path: Path) -> None:
     count = _fill(tier, old, clock.now())
     tier.demote(old.ids(*range(count - 5, count + 1)), SUPERSEDED_NS)
     assert tier.write(new.page(1), clock.now(), new.document) == "written"
-
-
-@pytest.mark.parametrize("policy", ["through", "back", "lazy"])
-def test_a_flush_answers_true_though_the_disk_refused_and_a_later_use_gets_the_page_in(
-    tmp_path: Path, policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("omlx_cache.store.EVICTION_POLICIES", PATIENT)
-    clock, old, new = HandClock(), Story("old"), Story("new")
-    fields = {"cold_bytes": 400 * KIB, "write_policy": policy, "hot_bytes": 2048 * KIB}
-    with open_store(tmp_path, clock=clock, **fields) as store:
-        commit(store, old, *range(1, 41))
-        assert store.flush(60)
-        assert store.cold is not None
-        assert store.cold.info(old.id(1)) is not None
-        assert store.cold.info(old.id(40)) is None
-        commit(store, new, 1, 2)
-        assert store.flush(60)
-        assert not any(store.cold.info(page) for page in new.ids(1, 2))
-        assert all(store.hot.info(page) for page in new.ids(1, 2))
-        clock.pass_by(PATIENCE_SECONDS + 1)
-        store.touch(new.ids(1, 2))
-        assert store.flush(60)
-        assert all(store.cold.info(page) for page in new.ids(1, 2))
-        store.cold.check_integrity()
-
-
-def test_a_longer_turn_of_a_conversation_makes_room_among_its_own_pages_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("omlx_cache.store.EVICTION_POLICIES", PATIENT)
-    clock, old, talk = HandClock(), Story("old"), Story("talk")
-    with open_store(tmp_path, clock=clock, cold_bytes=400 * KIB, hot_bytes=2048 * KIB) as store:
-        commit(store, old, *range(1, 7))
-        for last in range(4, 41, 4):
-            clock.pass_by(1)
-            store.touch(talk.ids(*range(1, last + 1)))
-            commit(store, talk, *range(last - 3, last + 1))
-            store.touch(talk.ids(*range(1, last + 1)))
-            assert store.flush(60)
-        assert store.cold is not None
-        assert all(store.cold.info(page) for page in old.ids(*range(1, 7)))
-        held = [n for n in range(1, 41) if store.cold.info(talk.id(n))]
-        assert held == list(range(1, len(held) + 1))
-        assert len(held) >= 4
