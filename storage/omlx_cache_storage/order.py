@@ -86,8 +86,7 @@ class EvictionOrder:
         self.positions[row] = position
         self.stamps[row] = stamp_ns
         self._settled[row] = False
-        self._append(stamp_ns, [row], position, position)
-        self._merge_if_loose()
+        self._append_one(stamp_ns, row, position)
 
     def move(self, rows: list[int], stamp_ns: int) -> npt.NDArray[np.int64]:
         """Give rows a stamp, and return the ones that they had."""
@@ -167,10 +166,23 @@ class EvictionOrder:
         if before != stamp_ns:
             self.stamps[row] = stamp_ns
             self._settled[row] = False
-            position = self.positions.item(row)
-            self._append(stamp_ns, [row], position, position)
-            self._merge_if_loose()
+            self._append_one(stamp_ns, row, self.positions.item(row))
         return before
+
+    def _append_one(self, stamp: int, row: int, position: int) -> None:
+        """Add a row to a run."""
+        run = self._runs.get(stamp)
+        if isinstance(run, array):
+            run.append(row)
+            last = self._ascending.get(stamp)
+            if last is not None and last <= position:
+                self._ascending[stamp] = position
+            elif last is not None:
+                del self._ascending[stamp]
+            self._loose += 1
+        else:
+            self._append(stamp, [row], position, position)
+        self._merge_if_loose()
 
     def _append(self, stamp: int, rows: list[int], first: int, last: int) -> None:
         """Add rows to a run, whose positions rise from `first` to `last`; -1: they may not."""

@@ -31,8 +31,16 @@ class Touched(NamedTuple):
     before: npt.NDArray[np.int64]
 
     def moves(self) -> list[tuple[int, int]]:
-        """Return each stamp that pages had, and how many had it."""
-        return _counted(self.before)
+        """Return stamps that pages had, and how many had each: one of several runs comes as
+        often."""
+        before = self.before
+        if not len(before):
+            return []
+        # What was used together mostly has one stamp: to sort would take longer than all else.
+        starts = [0, *(np.flatnonzero(before[1:] != before[:-1]) + 1).tolist()]
+        ends = [*starts[1:], len(before)]
+        stamps = before[starts].tolist()
+        return [(s, b - a) for s, a, b in zip(stamps, starts, ends, strict=True)]
 
 
 class TableCopy(NamedTuple):

@@ -51,14 +51,12 @@ class Keep:
     def wanted(self, pages: Iterable[PageId], began_ns: int) -> None:
         used = self._used(began_ns)
         self._request(used)
-        for page in pages:
-            before = self._ghosts.take(page)
-            if before is None:
-                continue
-            _drop(self._gone, before, 1)
+        found = self._ghosts.take(list(pages))
+        for before, count in Counter(found).items() if found else ():
+            _drop(self._gone, before, count)
             # A ghost of this very request was refused a moment ago, and is tried again.
             if 0 < used - self._used(before) < GHOST_SECONDS * 1e9:
-                self._note(before, began_ns, 1)
+                self._note(before, began_ns, count)
 
     def added(self, stamp_ns: int, count: int = 1) -> None:
         self._here[stamp_ns] += count
@@ -72,11 +70,10 @@ class Keep:
 
     def left(self, page: PageId, stamp_ns: int) -> None:
         _drop(self._here, stamp_ns, 1)
-        self._haunt(page, stamp_ns)
+        self._haunt([page], stamp_ns)
 
     def refused(self, pages: Iterable[PageId], began_ns: int) -> None:
-        for page in pages:
-            self._haunt(page, began_ns)
+        self._haunt(pages, began_ns)
 
     def shifted(self, stamp_ns: int, used_ns: int) -> None:
         self._shifted[stamp_ns] = used_ns
@@ -86,10 +83,11 @@ class Keep:
             return None
         return Learned(tuple(self._uses), self._seen, self.patience_ns / 1e9)
 
-    def _haunt(self, page: PageId, stamp_ns: int) -> None:
+    def _haunt(self, pages: Iterable[PageId], stamp_ns: int) -> None:
         if stamp_ns > SUPERSEDED_NS:
-            self._ghosts.add(page, stamp_ns)
-            self._gone[stamp_ns] += 1
+            gone = list(pages)
+            self._ghosts.add(gone, stamp_ns)
+            self._gone[stamp_ns] += len(gone)
 
     def _note(self, before_ns: int, stamp_ns: int, count: int) -> None:
         age = self._used(stamp_ns) - self._used(before_ns)
