@@ -17,7 +17,14 @@ from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import RestorePoint
 from omlx_cache.restore.plan import PageFailed, Plan
 from omlx_cache.restore.queue import STUCK_SECONDS, RestoreQueue
-from omlx_cache.restore.run import MEMORY_PASSES, Restored, fill_from, rebuild, restore
+from omlx_cache.restore.run import (
+    MEMORY_PASSES,
+    Restored,
+    fill_from,
+    mark_known,
+    rebuild,
+    restore,
+)
 from omlx_cache.restore.source import InMemory, PageSource
 from omlx_cache.restore.walk import Walk, plan_for
 from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
@@ -139,6 +146,7 @@ class PendingRestore:
         """
         try:
             taken = self._take(deadline)
+            mark_known(self._source, taken.layout, self._chain, taken.point, self._stamp)
             if self._gate is not None and taken.point.passed is not None:
                 self._gate.passed_by()
             return taken

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from omlx_cache.adapters.base import paged_of
 from omlx_cache.arrays.mlxio import Array, has_memory_of_its_own, on_host
 from omlx_cache.pages.layout import Layout
 from omlx_cache.restore.device import DeviceTargets
@@ -185,6 +186,18 @@ def rebuild(
     cold = sum(use.info.nbytes for use in uses if use.page in from_disk)
     nbytes = sum(use.info.nbytes for use in uses)
     return Restored(point, _cold_tokens(point, from_disk), nbytes, cold)
+
+
+def mark_known(
+    source: PageSource, layout: Layout, chain: KeyChain, point: RestorePoint, stamp: int | None
+) -> None:
+    """Mark the blocks behind a restore point as used that are known and are computed all the same:
+    they are stored already, and what is stored next must not push out its own root."""
+    paged = paged_of(layout.groups)
+    first, last = (tokens // chain.block_size for tokens in (point.position, point.matched))
+    if paged is not None and first < last:
+        keys = chain.boundaries(first, last)[1:]
+        source.touch([PageId(key, paged.name) for key in keys], stamp)
 
 
 def root_first(point: RestorePoint) -> list[PageId]:

@@ -46,7 +46,8 @@ class PagedDisk(FileSystem):
 
     def open(self, path: StrPath) -> int:
         name = parse_name(os.path.basename(path))
-        assert name is not None
+        if name is None:
+            return super().open(path)
         page = (name.position, name.id.group)
         self.opened[page] += 1
         if self.refuse(*page):

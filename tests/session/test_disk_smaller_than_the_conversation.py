@@ -192,3 +192,26 @@ def test_of_a_conversation_that_outgrows_memory_alone_four_fifths_are_restorable
         share = talks.share(store, pages)
     assert share.useful >= 0.8
     assert share.restored[0] >= 0.25 * LENGTH
+
+
+def test_what_is_known_and_computed_again_is_not_pushed_out_by_what_follows_it(
+    tmp_path: Path,
+) -> None:
+    """Without a state nothing of it can be restored; the disk need not write it again for that."""
+    limit = whole("hybrid", tmp_path / "whole") * 3 // 4
+    talks = Talks("hybrid", tmp_path / "cold", 2, cold_bytes=limit, hot_bytes=0)
+    with talks.open() as store:
+        assert store.cold is not None
+        for which in range(2):
+            talks.ask(store, which, LENGTH // 2)
+            assert store.flush(60)
+        scope = talks.cache(store).scope()
+        chain = scope.chain(as_tokens(talks.tokens[0]))
+        ends = [PageId(key, "paged") for key in chain.boundaries(1, len(chain) // BLOCK)]
+        store.cold.discard([PageId(page.key, "state") for page in ends])
+        files = {e.page: e.path.stat().st_ino for e in store.cold.entries() if e.page in set(ends)}
+        assert 0 < len(files) < len(ends)
+        talks.ask(store, 0, LENGTH // 4)
+        assert store.flush(60)
+        after = {e.page: e.path.stat().st_ino for e in store.cold.entries() if e.page in files}
+    assert after == files
