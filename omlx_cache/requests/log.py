@@ -39,7 +39,6 @@ class AskedRequest:
         self._walked: Walked | None = None
         self._chain: KeyChain | None = None
         self._ended = ""
-        self._ended = ""
         self._explanation: Explanation | None = None
 
     @property

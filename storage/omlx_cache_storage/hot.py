@@ -327,13 +327,15 @@ class HotTier:
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
             loose = list(self._loose(chain))
             latest = max(stamp_ns, since_ns)
-            touched = self._index.touch(loose, stamp_ns, latest, used=used).pages
-            if self._unused:
+            unused = self._unused.intersection(loose) if self._unused else frozenset()
+            touched: list[PageId] = []
+            if unused:
                 # The stamps that they came with are no use's.
-                first = [page for page in loose if page in self._unused]
-                self._policy.wanted(first, stamp_ns)
-                touched += self._index.touch(first, stamp_ns).pages
-                self._unused.difference_update(first)
+                self._policy.wanted(unused, stamp_ns)
+                touched += self._index.touch(unused, stamp_ns).pages
+                self._unused -= unused
+                loose = [page for page in loose if page not in unused]
+            touched += self._index.touch(loose, stamp_ns, latest, used=used).pages
             for page in touched:
                 held = self._index.get(page)
                 if held is not None and held.refused:

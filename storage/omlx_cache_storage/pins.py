@@ -81,6 +81,10 @@ class Pins:
         """True for a page that is not to be evicted now."""
         return page in self._here and self._wanted.get(page, 0) > now_ns
 
+    def wants(self, page: PageId, now_ns: int) -> bool:
+        """True for a page of a pin, whether it has room here or not."""
+        return self._wanted.get(page, 0) > now_ns
+
     def loose(self, pages: Iterable[PageId], now_ns: int) -> list[PageId]:
         """Return the pages that are not pinned."""
         return [page for page in pages if not self.holds(page, now_ns)]

@@ -129,6 +129,8 @@ class VirtualCold(ColdTier):
 
     def _delete(self, removed: Iterable[StoredPage]) -> None:
         """Delete nothing."""
+        with self._lock:
+            self._leaving.clear()
 
 
 def file_bytes(payload_bytes: int) -> int:

@@ -7,8 +7,15 @@ from collections.abc import Iterable
 import pytest
 
 from kit.storage import Story
+from omlx_cache_storage.eviction.ages import Hazard
 from omlx_cache_storage.eviction.ghosts import SLOTS, Ghosts
-from omlx_cache_storage.eviction.keep import ENOUGH_USES, GHOST_SECONDS, MOST_PATIENCE_SECONDS, Keep
+from omlx_cache_storage.eviction.keep import (
+    ENOUGH_USES,
+    GHOST_SECONDS,
+    MOST_PATIENCE_SECONDS,
+    STAMPS_A_REQUEST,
+    Keep,
+)
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PAGED, PageId
 from omlx_cache_storage.recency import SUPERSEDED_NS
@@ -226,3 +233,21 @@ def test_who_comes_back_though_it_was_refused_is_counted_and_after_long_it_is_so
         policy.refused([page], START)
         policy.wanted([page], START + int(gap * SECOND))
         assert (policy.learned() is not None) is counted
+
+
+def test_learning_goes_through_many_stamps_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    learned: list[int] = []
+
+    def hazard(uses: list[float], waiting: list[float]) -> Hazard:
+        learned.append(round(sum(waiting)))
+        return Hazard(uses, waiting)
+
+    monkeypatch.setattr("omlx_cache_storage.eviction.keep.Hazard", hazard)
+    agents, many = Agents(Keep()), 64 * STAMPS_A_REQUEST
+    agents.loop([20.0] * (ENOUGH_USES // 40 + 20))
+    for number in range(many):
+        agents.policy.added(START - SECOND * number)
+    learned.clear()
+    agents.loop([20.0] * 256)
+    assert len(learned) == 4
+    assert min(learned) >= many

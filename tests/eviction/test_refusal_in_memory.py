@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kit.storage import HandClock, Story
+from omlx_cache_storage.eviction.keep import Keep
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.page import Page
@@ -175,3 +176,18 @@ class Passing(RuleBasedStateMachine):
 
 TestPassing = Passing.TestCase
 TestPassing.settings = examples(max_examples=40, stateful_step_count=40)
+
+
+def test_what_was_read_ahead_is_no_use_until_somebody_wants_it() -> None:
+    clock, story, policy = HandClock(), Story(nbytes=KIB), Keep()
+    tier = HotTier(LIMIT, clock=clock, policy=policy)
+    assert tier.reserve(KIB).granted
+    assert tier.put(story.page(1), dirty=False)
+    clock.pass_by(5)
+    tier.touch(story.ids(1))
+    assert policy.learned() is None
+    clock.pass_by(5)
+    tier.touch(story.ids(1))
+    learned = policy.learned()
+    assert learned is not None
+    assert learned.seen == 1

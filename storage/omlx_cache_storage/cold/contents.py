@@ -110,10 +110,11 @@ class Contents:
         self._namespaces = list(files.namespaces)
         self.nbytes = int(files.nbytes.sum()) + ENTRY_BYTES * count
 
-    def add(self, stored: StoredPage, stamp_ns: int) -> None:
-        """Take a page that is not here."""
+    def add(self, stored: StoredPage, stamp_ns: int, *, used: bool = True) -> None:
+        """Take a page that is not here; `used`: its stamp is that of a request that wants it."""
         name = stored.name
-        self.policy.wanted([name.id], stamp_ns)
+        if used:
+            self.policy.wanted([name.id], stamp_ns)
         row = self._table.add(name.id, name.position, name.parent_hint, name.tail, stamp_ns)
         self._held[row] = name.held
         self._nbytes[row] = stored.nbytes

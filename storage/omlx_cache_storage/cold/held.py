@@ -122,6 +122,8 @@ class HeldPages:
             with self._lock:
                 if self._is_still(page, serial):
                     self._pop(page)
+                    # Its file is gone already: a new one of that name is not.
+                    self._leaving.discard(page)
                     # Memory may have it by now, and believe that it lies here.
                     self._missing.append(page)
             self._departures.note([page], "removed")

@@ -231,7 +231,7 @@ class ColdTier(HeldPages):
         with self._lock:
             self._reserved -= nbytes
             stored = StoredPage(namespace, name, nbytes)
-            self._contents.add(stored, max(candidate.stamp_ns, self._hold(stored)))
+            self._add(stored, candidate.stamp_ns)
             self._unrecorded.add(name.id)
             self._note_peak()
         return "present"
@@ -310,12 +310,17 @@ class ColdTier(HeldPages):
         with self._lock:
             replaced = self._pop(page)
             self._reserved -= expected
-            self._contents.add(stored, max(time_ns, self._hold(stored)))
+            self._add(stored, time_ns)
             self._leaving.discard(page)
             self._written += stored.nbytes
             self._rewritten += stored.nbytes if again or replaced is not None else 0
             self._note_peak()
         return replaced
+
+    def _add(self, stored: StoredPage, stamp_ns: int) -> None:
+        # What is pinned has the time when that ends, in memory too: no request is as late.
+        pinned = bool(self._pins) and self._pins.wants(stored.name.id, self._clock.now())
+        self._contents.add(stored, max(stamp_ns, self._hold(stored)), used=not pinned)
 
     def _make_room(self, nbytes: int, candidate: Candidate) -> WriteResult | None:
         """Count `nbytes` as taken, evicting what must go; else a refusal, and nothing is taken."""

@@ -1,8 +1,11 @@
 """How old pages were when they were used again, and how many wait at which age: by log-age."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
 
 YOUNGEST_SECONDS = 0.1
 PER_OCTAVE = 3
@@ -18,6 +21,13 @@ def bucket_of(age_seconds: float) -> int:
     if age_seconds <= YOUNGEST_SECONDS:
         return 0
     return min(BUCKETS - 1, int(PER_OCTAVE * math.log2(age_seconds / YOUNGEST_SECONDS)))
+
+
+def buckets_of(ages_seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
+    """`bucket_of` for many ages."""
+    octaves = np.log2(np.maximum(ages_seconds, YOUNGEST_SECONDS) / YOUNGEST_SECONDS)
+    buckets: npt.NDArray[np.intp] = np.minimum(BUCKETS - 1, PER_OCTAVE * octaves).astype(np.intp)
+    return buckets
 
 
 def end_of(bucket: int) -> float:
@@ -40,22 +50,21 @@ class Hazard:
         self._used = [0.0, *accumulate(uses)]
         self._exposed = [0.0, *accumulate(_exposure(uses, waiting))]
 
-    def best_rate(self, first: int) -> float:
-        """Return the most uses a second that waiting gives from the start of a bucket on."""
-        return max(self._rates(first), default=0.0)
-
-    def _rates(self, first: int) -> Iterator[float]:
-        for stop in range(first + 1, BUCKETS + 1):
-            exposed = self._exposed[stop] - self._exposed[first]
-            if exposed > 0:
-                yield (self._used[stop] - self._used[first]) / exposed
+    def best_rates(self) -> npt.NDArray[np.float64]:
+        """Return the most uses a second that waiting gives from the start of each bucket on."""
+        used, exposed = np.array(self._used), np.array(self._exposed)
+        gained, spent = used - used[:-1, None], exposed - exposed[:-1, None]
+        rates = np.zeros_like(spent)
+        # What is spent up to a bucket before the first one is no more than nothing.
+        np.divide(gained, spent, out=rates, where=spent > 0)
+        best: npt.NDArray[np.float64] = rates.max(axis=1)
+        return best
 
     def worth_waiting_until(self) -> int:
         """Return the last bucket from which waiting gives as much as from the beginning."""
-        fresh = self.best_rate(_AFTER_BURST)
-        return max(
-            (b for b in range(BUCKETS) if self.best_rate(b) >= fresh > 0.0), default=_AFTER_BURST
-        )
+        rates = self.best_rates()
+        fresh = rates[_AFTER_BURST]
+        return int(np.flatnonzero(rates >= fresh)[-1]) if fresh > 0 else _AFTER_BURST
 
     def quantile(self, share: float) -> int:
         """Return the bucket by whose end that share of the uses had come."""

@@ -3,7 +3,17 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from omlx_cache_storage.eviction.ages import BUCKETS, BURST_SECONDS, Hazard, bucket_of, end_of
+import numpy as np
+import numpy.typing as npt
+
+from omlx_cache_storage.eviction.ages import (
+    BUCKETS,
+    BURST_SECONDS,
+    Hazard,
+    bucket_of,
+    buckets_of,
+    end_of,
+)
 from omlx_cache_storage.eviction.ghosts import Ghosts
 from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.page import PageId
@@ -14,6 +24,8 @@ GHOST_SECONDS = 600.0
 ENOUGH_USES = 2000
 """Until so many pages were seen to be used again, the patience is none."""
 LEARN_EVERY = 16
+STAMPS_A_REQUEST = 1024
+"""Learning goes through the stamps that pages have: so many for each request in between at most."""
 DECAY_EVERY = 50
 DECAY = 0.9
 """Of uses so much counts after each `DECAY_EVERY` requests."""
@@ -43,6 +55,7 @@ class Keep:
         self._seen = known.seen
         self._ghosts = ghosts or Ghosts()
         self._requests = 0
+        self._learned_at = 0
         self._latest_ns = 0
         self._here: Counter[int] = Counter()
         self._gone: Counter[int] = Counter()
@@ -107,7 +120,9 @@ class Keep:
         self._requests += 1
         if self._requests % DECAY_EVERY == 0:
             self._uses = [uses * DECAY for uses in self._uses]
-        if self._requests % LEARN_EVERY == 0:
+        stamps = len(self._here) + len(self._gone)
+        if self._requests - self._learned_at >= max(LEARN_EVERY, stamps // STAMPS_A_REQUEST):
+            self._learned_at = self._requests
             self._forget(began_ns)
             if self._seen >= ENOUGH_USES:
                 self._learn(began_ns)
@@ -116,18 +131,28 @@ class Keep:
         oldest = now_ns - int(GHOST_SECONDS * 1e9)
         for stamp in [stamp for stamp in self._gone if stamp < oldest]:
             del self._gone[stamp]
-        known = self._here.keys() | self._gone.keys()
-        self._shifted = {stamp: used for stamp, used in self._shifted.items() if stamp in known}
+        # One of a request under way may have no page yet.
+        self._shifted = {
+            stamp: used
+            for stamp, used in self._shifted.items()
+            if stamp in self._here or stamp in self._gone or used >= oldest
+        }
 
     def _learn(self, now_ns: int) -> None:
-        waiting = [0.0] * BUCKETS
-        for stamps in (self._here, self._gone):
-            for stamp, pages in stamps.items():
-                if stamp > SUPERSEDED_NS:
-                    waiting[bucket_of((now_ns - self._used(stamp)) / 1e9)] += pages
-        hazard = Hazard(self._uses, waiting)
+        waiting = self._waiting(self._here, now_ns) + self._waiting(self._gone, now_ns)
+        hazard = Hazard(self._uses, waiting.tolist())
         bucket = min(hazard.quantile(MOST_USES), hazard.worth_waiting_until())
         self.patience_ns = _patience_ns(end_of(bucket))
+
+    def _waiting(self, stamps: Counter[int], now_ns: int) -> npt.NDArray[np.float64]:
+        """Return how many pages wait at which age."""
+        used = map(self._used, stamps) if self._shifted else stamps
+        times = np.fromiter(used, np.int64, len(stamps))
+        pages = np.fromiter(stamps.values(), np.float64, len(stamps))
+        pages[np.fromiter(stamps, np.int64, len(stamps)) <= SUPERSEDED_NS] = 0.0
+        waiting: npt.NDArray[np.float64] = np.zeros(BUCKETS)
+        np.add.at(waiting, buckets_of((now_ns - times) / 1e9), pages)
+        return waiting
 
 
 def _patience_ns(seconds: float) -> int:

@@ -145,6 +145,19 @@ def test_a_removed_file_is_a_miss_and_can_be_written_again(tier: ColdTier, story
     _is_there(tier, story, 1)
 
 
+def test_a_file_that_was_gone_and_that_another_process_wrote_again_is_not_written_twice(
+    tier: ColdTier, story: Story
+) -> None:
+    files_in(tier.directory)[0].unlink()
+    with pytest.raises(PageUnreadable, match="is gone"):
+        read_cold(tier, story.id(1))
+    other = ColdTier(tier.directory, BIG)
+    other.open()
+    assert other.write(story.page(1), 10**18, story.document) == "written"
+    assert tier.write(story.page(1), 10**18, story.document) == "present"
+    _is_there(tier, story, 1)
+
+
 def test_a_directory_removed_while_running_is_noticed_and_made_again(
     tier: ColdTier, story: Story
 ) -> None:
