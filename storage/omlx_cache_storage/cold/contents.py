@@ -33,11 +33,13 @@ class Candidate(NamedTuple):
 
 class Victims(NamedTuple):
     """Pages whose eviction makes room. `enough` is False when it does not, and `outranked` tells
-    whether a page that is worth more than the candidate stood in the way."""
+    whether a page that is worth more than the candidate stood in the way; `young_ns` is when that
+    was used if it is worth more only since that was too short a while ago, else 0."""
 
     pages: list[PageId]
     enough: bool
     outranked: bool = False
+    young_ns: int = 0
 
 
 class Snapshot(NamedTuple):
@@ -217,14 +219,15 @@ class Contents:
         pages: list[PageId] = []
         if excess <= 0 or excess > self.nbytes:
             return Victims(pages, excess <= 0)
-        outranked = False
+        outranked, young_ns = False, 0
 
         def take(page: PageId) -> bool:
-            nonlocal excess, outranked
+            nonlocal excess, outranked, young_ns
             if candidate is not None and page != candidate.page:
                 stamp_ns = self._table.stamp(page)
-                outranked = until_ns < stamp_ns != candidate.stamp_ns
-                outranked = outranked or not self._table.leaves_before(page, *candidate[1:])
+                outranked = not self._table.leaves_before(page, *candidate[1:])
+                if not outranked and until_ns < stamp_ns != candidate.stamp_ns:
+                    outranked, young_ns = True, stamp_ns
                 if not outranked and is_pinned(page):
                     return True
             if not outranked:
@@ -233,7 +236,7 @@ class Contents:
             return excess > 0 and not outranked
 
         self._table.visit(take)
-        return Victims(pages, excess <= 0, outranked)
+        return Victims(pages, excess <= 0, outranked, young_ns)
 
     def snapshot(self) -> Snapshot:
         table = self._table.copy()

@@ -30,7 +30,8 @@ class HeldPages:
 
     `_lock` guards `_contents`, `_pins`, `_health`, `_missing`, `_left` (evicted pages that nobody
     took note of), `_unrecorded`, `_leaving` (they left the index, and their files go),
-    `_refused_rank` and `_corrupt`; no I/O, sorting or making of paths under it.
+    `_refused_rank`, `_refused_until_ns` (when it is forgotten) and `_corrupt`; no I/O, sorting or
+    making of paths under it.
     `_naming` keeps a deletion and a publication of one name apart and is taken before `_lock`.
     """
 
@@ -59,6 +60,7 @@ class HeldPages:
         # Pages worth less than the last one that was refused are refused unseen: a smaller one
         # would fill the gap behind a page that its chain lacks.
         self._refused_rank: tuple[int, int] | None = None
+        self._refused_until_ns = 0
         self._corrupt = 0
 
     def info(self, page: PageId) -> PageInfo | None:

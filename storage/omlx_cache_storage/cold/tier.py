@@ -205,6 +205,8 @@ class ColdTier(HeldPages):
             unreadable = self._health.is_unreadable(candidate.page)
             if old is not None and old.held >= held and not unreadable:
                 return "present"
+            if self._refused_rank is not None and self._clock.now() >= self._refused_until_ns:
+                self._refused_rank = None
             if self._refused_rank is not None and candidate.rank < self._refused_rank:
                 self._refused += 1
                 return "refused"
@@ -334,6 +336,9 @@ class ColdTier(HeldPages):
                 self._refused += 1
                 # Free space comes and goes without this tier; its own budget does not.
                 self._refused_rank = candidate.rank if over >= max(short, few) else None
+                # What was too young to leave grows old.
+                patience_ns, young_ns = self._contents.policy.patience_ns, victims.young_ns
+                self._refused_until_ns = young_ns + patience_ns if young_ns else sys.maxsize
                 self._contents.policy.refused([candidate.page], candidate.stamp_ns)
                 return "refused"
             if not victims.enough:
