@@ -180,6 +180,7 @@ class HotTier:
             if self._closed or (old is not None and old.held >= meta.held):
                 if passes:
                     self._transit.leave(meta.nbytes)
+                    self._passed -= 1
                 return False
             self._drop(identity)
             if stamp_ns is None:

@@ -118,7 +118,7 @@ class Prefetcher:
                     break
                 if not self._read(cold, prefetch, page, allocate):
                     break
-            self._hot.touch(prefetch._wanted)
+            self._hot.touch(prefetch._wanted, used=False)
         except Exception:
             _log.exception("prefetch stopped")
         finally:

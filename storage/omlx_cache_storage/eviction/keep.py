@@ -104,7 +104,7 @@ class Keep:
 
     def _note(self, before_ns: int, stamp_ns: int, count: int) -> None:
         age = self._used(stamp_ns) - self._used(before_ns)
-        if before_ns > SUPERSEDED_NS and age >= 0:
+        if before_ns > SUPERSEDED_NS and age > 0:
             self._uses[bucket_of(age / 1e9)] += count
             self._seen += count
 
