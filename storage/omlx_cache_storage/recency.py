@@ -15,17 +15,24 @@ SUPERSEDED_NS = 1_000_000_000
 
 
 class Clock:
-    """Stamps in nanoseconds of the wall clock, each later than all before; thread-safe."""
+    """Stamps in nanoseconds of the wall clock, each later than all before; thread-safe.
+
+    `_lock` guards `_last`, and when that was given: `_given`, of the clock that nobody sets.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last = 0
+        self._given = time.monotonic_ns()
         self._demotions = itertools.count()
 
     def now(self) -> int:
-        """Return a stamp for pages used now. A wall clock that is set back does not disturb."""
+        """Return a stamp for pages used now. A wall clock that is set back does not disturb: stamps
+        go on as fast as time does, or no page would ever grow old."""
         with self._lock:
-            self._last = max(self._last + 1, time.time_ns())
+            before, self._given = self._given, time.monotonic_ns()
+            passed = max(1, self._given - before)
+            self._last = max(self._last + passed, time.time_ns())
             return self._last
 
     def elapsed_ns(self) -> int:

@@ -46,8 +46,8 @@ class ColdTier(HeldPages):
     `limit_bytes`.
 
     `_lock` guards `limit_bytes`, `_reserved`, `_impatient` and the counts `_peak`, `_evicted`,
-    `_refused`, `_written` and `_rewritten` (bytes) as well. Any thread may read and discard; `open`, `write`
-    and `settle` belong to one thread at a time.
+    `_refused`, `_written` and `_rewritten` (bytes) as well. Any thread may read and discard;
+    `open`, `write` and `settle` belong to one thread at a time.
     """
 
     def __init__(

@@ -10,7 +10,10 @@ from omlx_cache_storage.page import PageId
 from omlx_cache_storage.recency import SUPERSEDED_NS
 
 GHOST_SECONDS = 600.0
-"""How long a page that is not here is remembered: who returns later than that is somebody new."""
+"""How long a page that is not here is remembered: who returns later than that is somebody new. No
+patience is longer: nobody would see what it costs those that are refused."""
+MOST_SHIFTS = 4096
+"""Of so many uses that a hint has moved it is known when they were."""
 ENOUGH_USES = 2000
 """Until so many pages were seen to be used again, the patience is none."""
 LEARN_EVERY = 16
@@ -32,7 +35,7 @@ class Keep:
 
     def __init__(self, learned: Learned | None = None, ghosts: Ghosts | None = None) -> None:
         known = learned or Learned((0.0,) * BUCKETS, 0, 0.0)
-        self.patience_ns = int(known.patience_seconds * 1e9)
+        self.patience_ns = int(min(known.patience_seconds, GHOST_SECONDS) * 1e9)
         self._uses = list(known.uses)
         self._seen = known.seen
         self._ghosts = ghosts or Ghosts()
@@ -74,6 +77,9 @@ class Keep:
 
     def shifted(self, stamp_ns: int, used_ns: int) -> None:
         self._shifted[stamp_ns] = used_ns
+        if len(self._shifted) > MOST_SHIFTS:
+            # Uses of no page are never forgotten otherwise.
+            del self._shifted[next(iter(self._shifted))]
 
     def learned(self) -> Learned | None:
         if not self._seen:
@@ -123,7 +129,7 @@ class Keep:
                     waiting[bucket_of((now_ns - self._used(stamp)) / 1e9)] += pages
         hazard = Hazard(self._uses, waiting)
         bucket = min(hazard.quantile(MOST_USES), hazard.worth_waiting_until())
-        learned = end_of(bucket)
+        learned = min(end_of(bucket), GHOST_SECONDS)
         self.patience_ns = int(learned * 1e9) if learned > BURST_SECONDS else 0
 
 
