@@ -32,3 +32,18 @@ def test_age_is_in_seconds_and_a_superseded_page_has_none() -> None:
     assert age_seconds(5 * 10**9, 8 * 10**9) == 3.0
     assert age_seconds(8 * 10**9, 5 * 10**9) == 0.0
     assert age_seconds(Clock().superseded(), 10**18) is None
+
+
+def test_stamps_go_on_as_fast_as_time_does_when_the_wall_clock_is_set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A page that was used before would stay young for as long as the clock is behind."""
+    wall, elapsed = time.time_ns(), time.monotonic_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: wall)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: elapsed)
+    clock = Clock()
+    used = clock.now()
+    wall, elapsed = wall - 365 * 86_400 * 10**9, elapsed + 10 * 10**9
+    assert age_seconds(used, clock.now()) == pytest.approx(10.0)
+    wall, elapsed = wall + 10**9, elapsed + 10**9
+    assert age_seconds(used, clock.now()) == pytest.approx(11.0)
