@@ -136,7 +136,8 @@ class Simulator:
             cold = VirtualCold(cold_bytes, clock=clock, departures=none, policy=policy)
         tiers = Tiers(
             hot_bytes=hot_bytes,
-            queue_bytes=hot_bytes or QUEUED_PAGES * nbytes,
+            # Without memory of its own a tier only passes on what goes to the disk.
+            queue_bytes=hot_bytes or (QUEUED_PAGES * nbytes if cold is not None else 0),
             policy=WRITE_POLICIES[setup.write_policy],
             clock=clock,
             cold=cold,

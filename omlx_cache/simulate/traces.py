@@ -3,7 +3,7 @@ Which of them a file is, its first line says."""
 
 import gzip
 import json
-import math
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +21,10 @@ CHAT_BLOCK = 512
 DEFAULT_BLOCK_SIZE = 256
 MAX_BLOCKS = 10_000_000
 """More than a prompt of any model has: a run that claims more is a mistake."""
+MAX_LINE_BYTES = 256 << 20
+"""More than any request takes: a small packed file may claim to be one line of a terabyte."""
+MAX_SECONDS = 1e10
+"""Some centuries, times since the epoch included: stamps are in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +127,16 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     number = 0
     try:
         with path.open("rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-        with gzip.open(path, "rb") if packed else path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                text = line.decode("utf-8")
-                if text.strip():
-                    yield number, text
-    except (EOFError, gzip.BadGzipFile, UnicodeDecodeError) as error:
+            # Looked at, not read: a pipe gives its bytes once.
+            packed = raw.peek(2)[:2] == b"\x1f\x8b"
+            lines = gzip.GzipFile(fileobj=raw) if packed else raw
+            while line := lines.readline(MAX_LINE_BYTES):
+                number += 1
+                if len(line) == MAX_LINE_BYTES:
+                    raise TraceError(f"{path}, line {number}: it is longer than any request")
+                if not line.isspace():
+                    yield number, line.decode("utf-8")
+    except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
         raise TraceError(f"{path}, after line {number}: {error}") from None
 
 
@@ -219,7 +226,7 @@ def _counts(line: Mapping[str, Any], name: str) -> tuple[int, ...]:
 
 def _seconds(line: Mapping[str, Any], name: str) -> float:
     value = line[name]
-    if type(value) not in (int, float) or not 0 <= value < math.inf:
+    if type(value) not in (int, float) or not 0 <= value < MAX_SECONDS * 1000:
         raise ValueError(f"{name} is {str(value)[:40]!r}, not a time")
     return float(value)
 
