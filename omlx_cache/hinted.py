@@ -1,7 +1,5 @@
 """Hints as callers give them: what is none is passed over and counted, and nothing raises."""
 
-import math
-
 from omlx_cache_storage.hints import Ended, Priority, is_ended, is_priority
 from omlx_cache_storage.stats import Counters
 
@@ -27,7 +25,7 @@ def priority_or_normal(value: object, counters: Counters) -> Priority:
 def seconds_or_none(value: object, counters: Counters) -> float | None:
     """Return how long a pin lasts, ten years at most; None, and counted, for what is no time."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and isinstance(value, int | float) and not math.isnan(value) and value > 0:
+    if number and isinstance(value, int | float) and value > 0:
         return float(min(value, MOST_PIN_SECONDS))
     counters.add(ignored_hints=1)
     return None

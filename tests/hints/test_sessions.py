@@ -70,6 +70,7 @@ def test_hints_that_are_none_are_counted_and_change_nothing(model: Any, cache: P
     assert set().union(*ages(cache.store).values()) == {0}
     for ttl in ("soon", -1, True, float("nan"), None):
         assert cache.pin(MINE, ttl=ttl).memory.pages == 0  # type: ignore[arg-type]
+    assert cache.pin(MINE, ttl=10**400).found_tokens > 0, "a time, and a long one"
     assert cache.pin(["a"], ttl=1.0).memory.pages == 0  # type: ignore[list-item]
     assert cache.retire([2**70]) == 0
     assert cache.store.stats().requests.ignored_hints == 9
