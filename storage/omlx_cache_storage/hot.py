@@ -27,10 +27,11 @@ queues at a time: this share of the tier, so that the order is not gone through 
 class HotTier:
     """Holds live pages; `bytes held + bytes reserved <= limit_bytes` at every moment.
 
-    `_lock` guards `_index`, `_policy`, `_transit`, `_pins`, `_unused` (pages that were read for
-    who comes), `_bytes`, `_reserved`, `_dirty_bytes` (of unwritten pages), `_queued_bytes` (pinned
-    ones of them), `_allowed` (what may be held for now, `limit_bytes` at most), `_peak`,
-    `_evicted`, `_let_go`, `_passed`, `_refused`, `_closed`; any thread may call. No I/O here.
+    `_lock` guards `_index`, `_policy`, `_transit`, `_passing` (pages that pass), `_pins`, `_unused`
+    (pages that were read for who comes), `_bytes`, `_reserved`, `_dirty_bytes` (of unwritten
+    pages), `_queued_bytes` (pinned ones of them), `_allowed` (what may be held for now,
+    `limit_bytes` at most), `_peak`, `_evicted`, `_let_go`, `_passed`, `_refused`, `_closed`; any
+    thread may call. No I/O here.
 
     A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that
     the disk lacks is not evicted either, but named for writing first; with `keep_superseded` False
@@ -66,6 +67,7 @@ class HotTier:
         self._lock = threading.Lock()
         self._index: EntryTable[Held] = EntryTable(self._policy)
         self._pins = Pins()
+        self._passing: set[PageId] = set()
         self._unused: set[PageId] = set()
         self._bytes = 0
         self._reserved = 0
@@ -191,6 +193,8 @@ class HotTier:
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
             hint, stamp_ns = parent_hint(meta.parent), max(stamp_ns, self._hold(meta))
             self._index.put(identity, held, meta.position, hint, meta.tail, stamp_ns)
+            if passes:
+                self._passing.add(identity)
             self._bytes += meta.nbytes
             self._weigh(held, 1)
             return True
@@ -279,6 +283,13 @@ class HotTier:
         with self._lock:
             held = ((page, self._index.get(page)) for page in pages)
             return [page for page, one in held if one is not None and self._wants_disk(page, one)]
+
+    def stranded(self) -> list[PageId]:
+        """Return the pages that pass and that the disk has failed to take: they are to be written
+        whatever the write policy says, or nothing would pass any more."""
+        with self._lock:
+            held = zip(self._passing, self._index.get_all(self._passing), strict=True)
+            return [page for page, h in held if h is not None and h.unwritten and not h.pins]
 
     def ask_again(self) -> None:
         """Have the disk asked once more for what it has refused."""
@@ -466,6 +477,7 @@ class HotTier:
             assert self._reserved >= 0, self._reserved
             passing = sum(e.page.meta.nbytes for e in entries if e.passes)
             assert passing <= self._transit.used <= self._transit.aside, passing
+            assert self._passing == {e.page.meta.id for e in entries if e.passes}
             assert len(entries) == len(self._index)
             self._index.check_integrity()
             assert self._bytes + self._reserved <= self.limit_bytes
@@ -585,6 +597,7 @@ class HotTier:
         self._pins.left(page)
         if held.passes:
             self._transit.leave(held.page.meta.nbytes)
+            self._passing.discard(page)
         self._unused.discard(page)
         self._bytes -= held.page.meta.nbytes
         self._weigh(held, -1)

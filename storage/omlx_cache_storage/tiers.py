@@ -99,7 +99,8 @@ class Tiers:
             # Of parts, not of this object: the thread would keep that alive.
             left = partial(unwritten, self.hot, queue, superseded=policy.on_evict_superseded)
             self._backlog = Backlog(policy, clock, left, self.hot.unwritten, IDLE_SECONDS)
-            self.writer = writer(self.hot, cold, queue, documents, self._backlog.due)
+            due, stranded = self._backlog.due, self.hot.stranded
+            self.writer = writer(self.hot, cold, queue, documents, lambda: [*stranded(), *due()])
             self.writer.start()
 
     # Out: finding and reading.

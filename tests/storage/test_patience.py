@@ -2,7 +2,7 @@
 
 from kit.storage import Story
 from omlx_cache_storage.eviction.ages import BUCKETS
-from omlx_cache_storage.eviction.keep import GHOST_SECONDS, MOST_SHIFTS, Keep
+from omlx_cache_storage.eviction.keep import ENOUGH_USES, GHOST_SECONDS, MOST_SHIFTS, Keep
 from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.virtual import VirtualClock
@@ -33,7 +33,7 @@ def test_who_comes_once_a_day_does_not_keep_out_who_comes_four_times_an_hour() -
 
 
 def test_a_patience_of_weeks_in_a_file_is_cut() -> None:
-    learned = Learned((0.0,) * BUCKETS, 0, 2e6)
+    learned = Learned((0.0,) * BUCKETS, ENOUGH_USES, 2e6)
     assert Keep(learned).patience_ns == GHOST_SECONDS * SECOND
 
 

@@ -21,6 +21,8 @@ from omlx_cache_storage.recency import SUPERSEDED_NS
 
 GHOST_SECONDS = 600.0
 """How long a page that is not here is remembered: who returns later than that is somebody new."""
+MOST_SHIFTS = 4096
+"""Of so many uses that a hint has moved it is known when they were."""
 ENOUGH_USES = 2000
 """Until so many pages were seen to be used again, the patience is none."""
 LEARN_EVERY = 16
@@ -90,6 +92,9 @@ class Keep:
 
     def shifted(self, stamp_ns: int, used_ns: int) -> None:
         self._shifted[stamp_ns] = used_ns
+        if len(self._shifted) > MOST_SHIFTS:
+            # Uses of no page are never forgotten otherwise.
+            del self._shifted[next(iter(self._shifted))]
 
     def learned(self) -> Learned | None:
         if not self._seen:
