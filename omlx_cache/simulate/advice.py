@@ -7,6 +7,8 @@ from omlx_cache.simulate.run import Outcome, Room
 
 NOTHING_SECONDS = 60.0
 """A gain of less than this a day is not worth a line."""
+LEAST_PERCENT = 0.1
+"""Nor a policy that serves less than this more."""
 
 
 def advice(outcomes: Sequence[Outcome]) -> list[str]:
@@ -22,7 +24,10 @@ def advice(outcomes: Sequence[Outcome]) -> list[str]:
                 for before, after in pairwise(steps)
                 if _bytes(before, tier) < _bytes(after, tier)
             ]
-    return lines + _policies(outcomes)
+    told = [line for line in lines if line]
+    if lines and not told:
+        told = ["no larger size saves anything to speak of on this trace"]
+    return told + _policies(outcomes)
 
 
 def _others(outcome: Outcome, tier: str) -> tuple[object, ...]:
@@ -35,6 +40,7 @@ def _bytes(outcome: Outcome, tier: str) -> int:
 
 
 def _step(before: Outcome, after: Outcome, tier: str, name: str) -> str:
+    """Return what a step is worth, "" for next to nothing."""
     larger: Room = getattr(after.setup, tier)
     smaller: Room = getattr(before.setup, tier)
     where = _where(after, tier)
@@ -46,7 +52,7 @@ def _step(before: Outcome, after: Outcome, tier: str, name: str) -> str:
     else:
         gained, often = after.saved_seconds - before.saved_seconds, " of computing on this trace"
     if abs(gained) < NOTHING_SECONDS:
-        return f"{what} you would save nothing to speak of"
+        return ""
     if gained < 0:
         return f"{what} you would lose {spell(-gained)}{often} ({100 * shares:+.1f} points of hits)"
     return f"{what} you would save {spell(gained)}{often} ({100 * shares:+.1f} points of hits)"
@@ -74,6 +80,8 @@ def _policies(outcomes: Sequence[Outcome]) -> list[str]:
         for other in named:
             if other != best and sums[other]:
                 more = 100 * (sums[best] / sums[other] - 1)
+                if more < LEAST_PERCENT:
+                    continue
                 lines.append(f"policy {best} serves {more:.1f} % more tokens than {other}")
     return lines
 

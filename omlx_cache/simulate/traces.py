@@ -21,6 +21,7 @@ CHAT_BLOCK = 512
 DEFAULT_BLOCK_SIZE = 256
 MAX_BLOCKS = 10_000_000
 """More than a prompt of any model has: a run that claims more is a mistake."""
+FORMATS = "a JSON object a line: a session, a chat request, or what `serve --trace` writes"
 MAX_LINE_BYTES = 256 << 20
 """More than any request takes: a small packed file may claim to be one line of a terabyte."""
 MAX_SECONDS = 1e10
@@ -87,9 +88,7 @@ def _read(path: Path) -> Trace:
     kind: Callable[[str, Mapping[str, Any]], object] | None = None
     for number, line in _lines(path):
         try:
-            document = json.loads(line)
-            if not isinstance(document, dict):
-                raise ValueError("not a JSON object")
+            document = _parsed(line)
             kind = kind or _kind(document)
             one = kind(str(path), document)
         except KeyError as error:
@@ -138,6 +137,18 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                     yield number, line.decode("utf-8")
     except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
         raise TraceError(f"{path}, after line {number}: {error}") from None
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror or error}") from None
+
+
+def _parsed(line: str) -> dict[str, Any]:
+    try:
+        document = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"expected {FORMATS}, this is no JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise ValueError(f"expected {FORMATS}, not {type(document).__name__}")
+    return document
 
 
 def _kind(first: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], object]:
@@ -147,7 +158,7 @@ def _kind(first: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], object
         return _session
     if "hash_ids" in first:
         return _chat
-    raise ValueError("neither a session, nor a request, nor a trace of omlx-cache")
+    raise ValueError(f"expected {FORMATS}")
 
 
 def _session(_file: str, line: Mapping[str, Any]) -> AgentSession:

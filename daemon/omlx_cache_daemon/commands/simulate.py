@@ -41,7 +41,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "virtual time, and tells what they would have served, written and saved, beside the most "
         "that any policy could have. Lists, with commas between, are tried in all combinations. "
         "Traces: sessions of coding agents, chat requests (Mooncake), and what "
-        "`omlx-cache serve --trace FILE` writes; gzip or not. See docs/reuse.md.",
+        "`omlx-cache serve --trace FILE` or the setting `trace` (OMLX_CACHE_TRACE=FILE) writes; "
+        "gzip or not. See docs/reuse.md.",
     )
     parser.add_argument("traces", nargs="+", metavar="TRACE", help="files of one format")
     _add_tiers(parser)
