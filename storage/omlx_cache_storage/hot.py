@@ -344,11 +344,16 @@ class HotTier:
             if unused:
                 # The stamps that they came with are no use's.
                 self._policy.wanted(unused, stamp_ns)
-                touched += self._index.touch(unused, stamp_ns).pages
+                touched = self._index.touch(unused, stamp_ns).pages
                 self._unused -= unused
                 loose = [page for page in loose if page not in unused]
-            touched += self._index.touch(loose, stamp_ns, latest, used=used).pages
-            for page in touched:
+            here = self._index.touch(loose, stamp_ns, latest, used=used).pages
+            if used and len(here) < len(loose):
+                # What the disk alone has is seen to come back as well.
+                absent = [page for page in loose if page not in self._index]
+                self._policy.wanted(absent, stamp_ns)
+                self._policy.refused(absent, stamp_ns)
+            for page in (*touched, *here):
                 held = self._index.get(page)
                 if held is not None and held.refused:
                     self._weigh(held, -1)

@@ -229,14 +229,10 @@ class PageTable:
         used: bool = False,
     ) -> Touched:
         """Give the pages that are here a stamp; with `latest_ns`, those whose stamp is no later.
-        `used`: a request wants them, those that are not here too."""
+        `used`: a request wants them."""
         pages = list(pages)
         rows = self.rows(pages)
         held = [row for row in rows if row is not None]
-        if used and None in rows:
-            absent = [page for page, row in zip(pages, rows, strict=True) if row is None]
-            self._policy.wanted(absent, stamp_ns)
-            self._policy.refused(absent, stamp_ns)
         if latest_ns is not None and held:
             later = self._order.stamps[held] > latest_ns
             if later.any():

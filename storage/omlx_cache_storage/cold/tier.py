@@ -339,6 +339,7 @@ class ColdTier(HeldPages):
                 # What was too young to leave grows old.
                 patience_ns, young_ns = self._contents.policy.patience_ns, victims.young_ns
                 self._refused_until_ns = young_ns + patience_ns if young_ns else sys.maxsize
+                self._contents.policy.wanted([candidate.page], candidate.stamp_ns)
                 self._contents.policy.refused([candidate.page], candidate.stamp_ns)
                 return "refused"
             if not victims.enough:
