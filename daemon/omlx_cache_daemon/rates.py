@@ -16,7 +16,7 @@ COLUMNS = (
     ("COLD", 10),
     ("PENDING", 10),
     ("WRITTEN/S", 10),
-    ("PER TOKEN", 10),
+    ("B/TOKEN", 10),
     ("EVICTED/S", 9),
     ("SAVED", 8),
     ("MISSES", -1),

@@ -38,8 +38,8 @@ with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**24)) as store:
         commit(store, story, 1, 2, 3)
     assert store.flush()
     month = time.time_ns() - 31 * 86_400 * 10**9
-    store.hot.touch(Story("mine").ids(2, 3), month)
-    store.cold.touch(Story("mine").ids(2, 3), month)
+    store.hot.demote(Story("mine").ids(2, 3), month)
+    store.cold.demote(Story("mine").ids(2, 3), month)
     print("ready", flush=True)
     sys.stdin.readline()
     for name in ("mine", "foreign"):

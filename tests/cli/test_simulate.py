@@ -49,7 +49,8 @@ def test_a_table_says_what_each_combination_serves_and_which_step_pays(
     assert "With 16k tokens of memory instead of 4k tokens (policy lru; 3 at a time)" in ended.out
     assert "of computing a day" in ended.out
     assert plot.read_text().startswith("<svg ")
-    assert plot.read_text().count("<polyline") == 4
+    # Two policies and the optimum, for each number of agents.
+    assert plot.read_text().count("<polyline") == 6
 
 
 def test_the_document_has_a_version_and_the_sums_agree(cli: Cli, trace: Path) -> None:
