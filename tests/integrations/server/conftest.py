@@ -85,8 +85,12 @@ def converse(server: Server, model: Path, topic: str, turns: int = 3, **options:
 
 
 def assert_same_but_cached_more(ours: list[Turn], theirs: list[Turn]) -> None:
-    """Equal texts for equal prompts, and no fewer cached tokens."""
+    """Equal texts for equal prompts, and no fewer cached tokens.
+
+    Not of a first turn: what other tests' chats share with it, less than a block, a server has that
+    answered them, and a new process cannot have.
+    """
     assert [turn.text for turn in ours] == [turn.text for turn in theirs]
     assert [turn.prompt_tokens for turn in ours] == [turn.prompt_tokens for turn in theirs]
-    for mine, other in zip(ours, theirs, strict=True):
+    for mine, other in list(zip(ours, theirs, strict=True))[1:]:
         assert mine.cached_tokens >= other.cached_tokens
