@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from omlx_cache.simulate.costs import Costs
+from omlx_cache.simulate.costs import DAY_SECONDS, Costs
 from omlx_cache.simulate.errors import SimulationError
 from omlx_cache.simulate.optimum import next_uses, optimum
 from omlx_cache.simulate.pages import SimulatedPages
@@ -98,7 +98,7 @@ class Outcome:
 
     def saved_each_day(self) -> float | None:
         """Return the seconds saved in a day of such requests, None for a trace too short to say."""
-        return self.saved_seconds / self.seconds * 86_400 if self.seconds >= 60 else None
+        return self.saved_seconds / self.seconds * DAY_SECONDS if self.seconds >= 60 else None
 
 
 class _NoDepartures(Departures):

@@ -546,7 +546,8 @@ class Tiers:
         # What others store meanwhile would keep a flush waiting for as long as they do.
         known = self.hot.pages() if self._policy.on_flush else set()
         with cold.impatient():
-            if writer.usage().refused_pages or writer.usage().rationed_pages:
+            written = writer.usage()
+            if written.refused_pages or written.rationed_pages:
                 # A day's ration may have room again; what only the budget refused, it refuses.
                 self.hot.ask_again()
             done = flush(self.hot, writer, known, self._offer_each, timeout)

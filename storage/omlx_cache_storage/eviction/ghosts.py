@@ -8,7 +8,6 @@ import numpy as np
 from omlx_cache_storage.page import PageId
 
 SLOTS = 1 << 16
-SLOT_BYTES = 16
 SHORT = 8
 """Pages that are gone through one by one more quickly than as an array."""
 
