@@ -39,8 +39,9 @@ class VirtualClock(Clock):
         self._now_ns = max(self._now_ns, now_ns)
 
     def now(self) -> int:
-        self._last = max(self._last + 1, self._now_ns)
-        return self._last
+        with self._lock:
+            self._last = max(self._last + 1, self._now_ns)
+            return self._last
 
     def elapsed_ns(self) -> int:
         return self._now_ns

@@ -16,25 +16,14 @@ from omlx_cache_storage.page import Page, PageMeta, TensorSpec
 from omlx_cache_storage.policy import WRITE_POLICIES
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.tiers import Tiers
+from omlx_cache_storage.virtual import VirtualClock
 
 BLOCK = 256
 SECOND = 1_000_000_000
 NAMESPACE = BlockKey(bytes(32))
 
 
-class VirtualClock(Clock):
-    """A clock that moves when it is told to, and by a nanosecond for each stamp."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.at = 1_000_000 * SECOND
-
-    def now(self) -> int:
-        self.at += 1
-        return self.at
-
-    def move_to(self, seconds: float) -> None:
-        self.at = max(self.at, 1_000_000 * SECOND + int(seconds * SECOND))
+START_NS = 1_000_000 * SECOND
 
 
 class Asked(NamedTuple):
@@ -111,11 +100,11 @@ class Served(NamedTuple):
 
 def replay(requests: Iterator[Asked], room: int, *, hints: bool) -> Served:
     """Serve requests from a tier that holds `room` blocks, told how they ended or not."""
-    clock = VirtualClock()
+    clock = VirtualClock(START_NS)
     tiers = tiers_of(room, clock)
     totals = {"agent": [0, 0], "person": [0, 0]}
     for asked in requests:
-        clock.move_to(asked.seconds)
+        clock.set(START_NS + int(asked.seconds * SECOND))
         total = totals[asked.who.partition(" ")[0]]
         total[0] += len(asked.blocks) * BLOCK
         total[1] += _serve(tiers, asked, asked.ended if hints else None) * BLOCK

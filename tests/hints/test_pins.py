@@ -4,33 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story, commit, open_store
+from kit.storage import HandClock, Story, commit, open_store
 from omlx_cache import BlockStore
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.hints import Pinned, shift_ns
 from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.recency import Clock
 
 KIB = 1024
 PAGE = 64 * KIB
 COLD_PAGE = PAGE + 24 * KIB
 ROOM_TO_WRITE = PAGE + 100 * KIB
 SECOND = 1_000_000_000
-
-
-class VirtualClock(Clock):
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.at = 1_000_000 * SECOND
-
-    def now(self) -> int:
-        self.at += 1
-        return self.at
-
-    def sleep(self, seconds: float) -> None:
-        self.at += int(seconds * SECOND)
 
 
 @pytest.fixture
@@ -54,21 +38,21 @@ def _put(tier: HotTier, story: Story, *numbers: int) -> None:
 
 
 def test_pinned_pages_stay_in_memory_until_their_time_is_over(story: Story) -> None:
-    clock, other = VirtualClock(), Story("other", nbytes=PAGE)
+    clock, other = HandClock(), Story("other", nbytes=PAGE)
     tier = HotTier(6 * PAGE, clock=clock)
     _put(tier, story, 1, 2)
     until = clock.now() + 60 * SECOND
     assert tier.hold(1, story.ids(1, 2), until) == Pinned(2, 2, 2 * PAGE)
     _put(tier, other, *range(1, 12))
     assert _hot(tier, story) == [1, 2]
-    clock.sleep(61)
+    clock.pass_by(61)
     _put(tier, other, *range(12, 30))
     assert _hot(tier, story) == []
     tier.check_integrity()
 
 
 def test_all_pins_together_take_half_of_a_tier_root_first(story: Story) -> None:
-    clock, other = VirtualClock(), Story("other", nbytes=PAGE)
+    clock, other = HandClock(), Story("other", nbytes=PAGE)
     tier = HotTier(6 * PAGE, clock=clock)
     _put(tier, story, 1, 2, 3, 4)
     until = clock.now() + 60 * SECOND
@@ -81,7 +65,7 @@ def test_all_pins_together_take_half_of_a_tier_root_first(story: Story) -> None:
 
 
 def test_a_page_in_two_pins_stays_for_the_later_one(story: Story) -> None:
-    clock, other = VirtualClock(), Story("other", nbytes=PAGE)
+    clock, other = HandClock(), Story("other", nbytes=PAGE)
     tier = HotTier(6 * PAGE, clock=clock)
     _put(tier, story, 1, 2)
     tier.hold(1, story.ids(1, 2), clock.now() + 600 * SECOND)
@@ -96,7 +80,7 @@ def test_a_page_in_two_pins_stays_for_the_later_one(story: Story) -> None:
 
 
 def test_a_page_that_comes_later_is_pinned_then(story: Story) -> None:
-    clock, other = VirtualClock(), Story("other", nbytes=PAGE)
+    clock, other = HandClock(), Story("other", nbytes=PAGE)
     tier = HotTier(6 * PAGE, clock=clock)
     assert tier.hold(1, story.ids(1, 2), clock.now() + 600 * SECOND) == Pinned(0, 0, 0)
     _put(tier, story, 1)
@@ -107,7 +91,7 @@ def test_a_page_that_comes_later_is_pinned_then(story: Story) -> None:
 
 
 def test_neither_a_use_nor_a_demotion_takes_a_pin_away(story: Story) -> None:
-    clock, other = VirtualClock(), Story("other", nbytes=PAGE)
+    clock, other = HandClock(), Story("other", nbytes=PAGE)
     tier = HotTier(6 * PAGE, clock=clock)
     _put(tier, story, 1)
     tier.hold(1, story.ids(1), clock.now() + 600 * SECOND)
@@ -118,7 +102,7 @@ def test_neither_a_use_nor_a_demotion_takes_a_pin_away(story: Story) -> None:
 
 
 def test_where_memory_is_short_the_rest_keeps_half_of_what_is_left(story: Story) -> None:
-    clock, other = VirtualClock(), Story("other", nbytes=PAGE)
+    clock, other = HandClock(), Story("other", nbytes=PAGE)
     tier = HotTier(6 * PAGE, clock=clock)
     _put(tier, story, 1, 2, 3)
     tier.hold(1, story.ids(1, 2, 3), clock.now() + 600 * SECOND)
@@ -132,7 +116,7 @@ def test_where_memory_is_short_the_rest_keeps_half_of_what_is_left(story: Story)
 def test_a_high_priority_does_not_push_out_what_is_pinned_for_a_shorter_time(
     tmp_path: Path, story: Story
 ) -> None:
-    clock, other, later = VirtualClock(), Story("other", nbytes=PAGE), shift_ns("high")
+    clock, other, later = HandClock(), Story("other", nbytes=PAGE), shift_ns("high")
     tier = HotTier(4 * PAGE, clock=clock)
     _put(tier, story, 1, 2)
     tier.hold(1, story.ids(1, 2), clock.now() + 60 * SECOND)
@@ -153,14 +137,14 @@ def test_a_high_priority_does_not_push_out_what_is_pinned_for_a_shorter_time(
 
 
 def test_what_is_written_later_is_pinned_on_the_disk_then(tmp_path: Path, story: Story) -> None:
-    clock, other = VirtualClock(), Story("other", nbytes=PAGE)
+    clock, other = HandClock(), Story("other", nbytes=PAGE)
     cold = ColdTier(tmp_path, 5 * COLD_PAGE + ROOM_TO_WRITE, clock=clock)
     cold.open()
     assert cold.hold(1, story.ids(1, 2), clock.now() + 60 * SECOND) == Pinned(0, 0, 0)
     for page in (*story.pages(1, 2), *other.pages(*range(1, 9))):
         assert cold.write(page, clock.now(), {}) == "written"
     assert all(page in cold for page in story.ids(1, 2))
-    clock.sleep(61)
+    clock.pass_by(61)
     for page in other.pages(*range(9, 18)):
         assert cold.write(page, clock.now(), {}) == "written"
     assert not any(page in cold for page in story.ids(1, 2))

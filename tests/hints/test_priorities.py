@@ -1,10 +1,11 @@
 """Whose pages push out whose, in one hot tier and in virtual time."""
 
-from hints.mix import BLOCK, VirtualClock, tiers_of
+from hints.mix import BLOCK, SECOND, START_NS, tiers_of
 
 from kit.storage import Story
 from omlx_cache_storage.hints import PRIORITY_SECONDS, Priority
 from omlx_cache_storage.tiers import Tiers
+from omlx_cache_storage.virtual import VirtualClock
 
 ROOM = 6
 
@@ -13,13 +14,13 @@ class Shelf:
     """A tier with room for six pages, and stories whose pages are put into it."""
 
     def __init__(self) -> None:
-        self.clock = VirtualClock()
+        self.clock = VirtualClock(START_NS)
         self.tiers: Tiers = tiers_of(ROOM, self.clock)
         self.seconds = 0.0
 
     def sleep(self, seconds: float) -> None:
         self.seconds += seconds
-        self.clock.move_to(self.seconds)
+        self.clock.set(START_NS + int(self.seconds * SECOND))
 
     def put(self, story: Story, *numbers: int, priority: Priority = "normal") -> int:
         """Store pages until one has no room; return how many."""

@@ -1,14 +1,11 @@
 """`daily_write_bytes`: beyond it pages stay in memory, are counted, and no flush calls them
 durable."""
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from kit.children import kill_9, program, said
 from kit.storage import HandClock, Story, commit, files_in, is_right, open_store
 
 KIB = 1024
@@ -102,18 +99,9 @@ sys.stdin.read()
 
 
 def test_what_a_killed_process_wrote_counts(tmp_path: Path) -> None:
-    entries = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
-    with subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": entries},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as child:
-        assert child.stdout is not None
-        written = int(child.stdout.readline())
-        child.send_signal(signal.SIGKILL)
-        child.wait()
+    with program(CHILD, tmp_path) as child:
+        written = int(said(child))
+        kill_9(child)
     with open_store(tmp_path, daily_write_bytes=LIMIT, queue_full="wait") as store:
         cold = store.stats().cold
         assert cold is not None

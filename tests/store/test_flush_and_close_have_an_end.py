@@ -1,14 +1,11 @@
 """A flush without a deadline does not wait for as long as others store; a closed store is empty."""
 
-import os
-import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from kit.children import kill_9, program, said
 from kit.storage import FaultyDisk, Story, commit, files_in, open_store
 
 KIB = 1024
@@ -85,16 +82,8 @@ def test_what_a_full_queue_dropped_is_on_the_disk_after_an_idle_moment_and_kill_
     tmp_path: Path,
 ) -> None:
     """Nobody flushes: the writer finds by itself what the queue had no room for."""
-    entries = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
-    with subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": entries},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as child:
-        assert child.stdout is not None
-        assert int(child.stdout.readline()) > 0
+    with program(CHILD, tmp_path) as child:
+        assert int(said(child)) > 0
         written = threading.Event()
 
         def watch() -> None:
@@ -105,8 +94,7 @@ def test_what_a_full_queue_dropped_is_on_the_disk_after_an_idle_moment_and_kill_
         watching.start()
         watching.join(60)
         written.set()
-        child.send_signal(signal.SIGKILL)
-        child.wait()
+        kill_9(child)
     story = Story(nbytes=16 * KIB)
     with open_store(tmp_path) as store:
         assert all(store.find(story.id(number)) is not None for number in range(1, 13))

@@ -1,14 +1,12 @@
 """`write_policy=lazy`: when a page is written, when it is not, and what a killed process loses."""
 
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from kit.children import kill_9, program, said
 from kit.storage import (
     FaultyDisk,
     HandClock,
@@ -241,18 +239,9 @@ sys.stdin.read()
 
 
 def test_kill_9_loses_what_is_younger_than_the_delay_and_nothing_else(tmp_path: Path) -> None:
-    entries = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
-    with subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": entries},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-        child.send_signal(signal.SIGKILL)
-        child.wait()
+    with program(CHILD, tmp_path) as child:
+        assert said(child) == "ready\n"
+        kill_9(child)
     old, young = Story("old"), Story("young")
     with open_store(tmp_path) as store:
         assert all(is_right(store, old.id(n), old.nbytes) for n in range(1, 9))

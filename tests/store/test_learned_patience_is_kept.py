@@ -3,14 +3,12 @@ harm."""
 
 import json
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kit.children import kill_9, program, said
 from kit.storage import HandClock, Story, commit, disk_usage, open_store
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.cold.reuse import Reuse, read_reuse, write_reuse
@@ -111,17 +109,9 @@ for turn in itertools.count():
 
 
 def test_a_killed_process_has_kept_what_it_wrote_last(tmp_path: Path) -> None:
-    entries = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
-    with subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": entries},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "kept\n"
-        child.send_signal(signal.SIGKILL)
-        child.wait()
+    with program(CHILD, tmp_path) as child:
+        assert said(child) == "kept\n"
+        kill_9(child)
     (tmp_path / ".tmp-1-dead-0").write_bytes(b'{"version": 1, "mem')
     os.utime(tmp_path / ".tmp-1-dead-0", (1, 1))
     with open_store(tmp_path) as store:

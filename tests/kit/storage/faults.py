@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from omlx_cache_storage import breaker
 from omlx_cache_storage.cold.disk import Durability, FileSystem, StrPath
 from omlx_cache_storage.page import Buffer
-from omlx_cache_storage.recency import Clock
+from omlx_cache_storage.virtual import VirtualClock
 
 if TYPE_CHECKING:
     import pytest
@@ -28,23 +28,14 @@ class SetTime:
         self._now += seconds
 
 
-class HandClock(Clock):
+class HandClock(VirtualClock):
     """A store's clock that stands still but for `pass_by`."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._passed = time.time_ns()
+        super().__init__(time.time_ns())
 
     def pass_by(self, seconds: float) -> None:
-        self._passed += round(seconds * 1e9)
-
-    def now(self) -> int:
-        with self._lock:
-            self._last = max(self._last + 1, self._passed)
-            return self._last
-
-    def elapsed_ns(self) -> int:
-        return self._passed
+        self.set(self.elapsed_ns() + round(seconds * 1e9))
 
 
 class FaultyDisk(FileSystem):

@@ -1,0 +1,35 @@
+"""Programs in a process of their own, that import what the tests can, and are killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def program(code: str, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """Run a program that ends when its input does, or by `kill_9`."""
+    entries = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": entries},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        yield child
+
+
+def said(child: subprocess.Popen[str]) -> str:
+    """Return the next line that a program printed; waits for it."""
+    assert child.stdout is not None
+    return child.stdout.readline()
+
+
+def kill_9(child: subprocess.Popen[str]) -> None:
+    """End a program at once, and wait until it is gone."""
+    child.send_signal(signal.SIGKILL)
+    child.wait()
