@@ -154,10 +154,7 @@ class HotTier:
     def release(self, nbytes: int, granted: Granted = Granted.STAYS) -> None:
         """Give a reservation back."""
         with self._lock:
-            self._reserved -= nbytes
-            if granted is Granted.PASSES:
-                self._transit.leave(nbytes)
-                self._passed -= 1
+            self._give_back(nbytes, granted)
 
     def put(
         self,
@@ -176,14 +173,12 @@ class HotTier:
         passes = granted is Granted.PASSES
         meta = page.meta
         with self._lock:
-            self._reserved -= meta.nbytes
             identity = meta.id
             old = self._index.get(identity)
             if self._closed or (old is not None and old.held >= meta.held):
-                if passes:
-                    self._transit.leave(meta.nbytes)
-                    self._passed -= 1
+                self._give_back(meta.nbytes, granted)
                 return False
+            self._reserved -= meta.nbytes
             self._drop(identity)
             if stamp_ns is None:
                 self._unused.add(identity)
@@ -594,6 +589,12 @@ class HotTier:
             return
         if self._live.is_spare(page) and not self._pins.holds(page, self._clock.now()):
             self._let_go += self._drop(page)
+
+    def _give_back(self, nbytes: int, granted: Granted) -> None:
+        self._reserved -= nbytes
+        if granted is Granted.PASSES:
+            self._transit.leave(nbytes)
+            self._passed -= 1
 
     def _drop(self, page: PageId) -> bool:
         held = self._index.take(page)
