@@ -30,11 +30,11 @@ KINDS: Final[tuple[ShareKind, ...]] = get_args(ShareKind)
 @dataclass(frozen=True, slots=True)
 class Share:
     """A ceiling for the pages of a namespace (its digest's hex), a salt (its digest, as documents
-    have it) or a model (its label): in bytes, or as a fraction of the budget.
+    have it) or a model (its name, as listings have it): in bytes, or as a fraction of the budget.
 
-    `EACH` stands for every one that has a name: pages without a salt, or of a model without a
-    label, are no tenant's, and only a share with the name "" is theirs. Raises ValueError unless
-    exactly one of `nbytes` and `fraction` is given, and is possible.
+    `EACH` stands for every one that has a name: pages without a salt are no tenant's, and only a
+    share with the name "" is theirs. Raises ValueError unless exactly one of `nbytes` and
+    `fraction` is given, and is possible.
     """
 
     kind: ShareKind
