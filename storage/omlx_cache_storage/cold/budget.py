@@ -8,7 +8,7 @@ a person set with `omlx-cache quota` stays until that changes it; what stores se
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, cast, get_args
 
@@ -65,12 +65,19 @@ class Budget:
     nbytes: int
     set_by: SetBy
     shares: tuple[Share, ...] = ()
+    _named: Mapping[tuple[ShareKind, str], Share] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.nbytes <= MOST_BYTES:
             raise ValueError(f"no number of bytes: {self.nbytes}")
-        if len({(share.kind, share.name) for share in self.shares}) < len(self.shares):
+        named = {(share.kind, share.name): share for share in self.shares}
+        if len(named) < len(self.shares):
             raise ValueError("two shares of one name")
+        object.__setattr__(self, "_named", named)
+
+    def share(self, kind: ShareKind, name: str) -> Share | None:
+        """Return the share with just this name, None without one."""
+        return self._named.get((kind, name))
 
 
 class Agreement(NamedTuple):

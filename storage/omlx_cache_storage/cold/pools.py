@@ -35,8 +35,8 @@ def needs_documents(budget: Budget) -> bool:
 
 def share_of(budget: Budget, pool: Pool) -> Share | None:
     """Return the share that counts for a pool: its own one, else that of each one of its kind."""
-    shares = {share.name: share for share in budget.shares if share.kind == pool.kind}
-    return shares.get(pool.name) or (shares.get(EACH) if pool.name else None)
+    each = budget.share(pool.kind, EACH) if pool.name else None
+    return budget.share(*pool) or each
 
 
 def _every_pool(namespace: BlockKey, document: Mapping[str, object]) -> list[Pool]:
