@@ -53,7 +53,7 @@ class SharedPages(HeldPages):
     truth. `_changing` is held by whoever changes the directory: what is known then is exact.
 
     `_following` is held while changes are taken in, and taken before `_lock`. `_lock` guards
-    `_flights`, `_rebudgeted` (the file with the budget was changed) and `_lost` (changes were
+    `_flights`, `_generation`, `_rebudgeted` (the file with the budget was changed) and `_lost` (changes were
     missed: the directory must be read again) as well.
     """
 
@@ -76,6 +76,7 @@ class SharedPages(HeldPages):
         self._flights = InFlight()
         self._rebudgeted = False
         self._lost = False
+        self._generation = 0
         self._attached = Descriptor(-1)
 
     # Coming and going.
@@ -99,6 +100,11 @@ class SharedPages(HeldPages):
         self._ledger.close()
 
     # What others do.
+
+    @property
+    def generation(self) -> int:
+        """How often changes of other processes were taken in."""
+        return self._generation
 
     def refresh(self) -> bool:
         """Take in what other processes changed; False when that is nothing. Reads a few bytes when
@@ -129,6 +135,8 @@ class SharedPages(HeldPages):
                     left = [self._apply(change) for change in changes[at : at + APPLIED]]
                 for how in HOWS:
                     self._departures.note([one[1] for one in left if one and one[0] == how], how)
+            with self._lock:
+                self._generation += bool(changes)
             return bool(changes)
 
     def _changing(self, seconds: float = WAIT_SECONDS) -> AbstractContextManager[None]:

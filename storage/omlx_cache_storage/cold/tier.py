@@ -135,7 +135,7 @@ class ColdTier(MarkedPages):
     def _load(self) -> None:
         """Index the directory if it is not the one that was indexed; raises OSError."""
         try:
-            if not self._lost and self._files.is_ours():
+            if not self._lost and self._files.is_ours() and self._ledger.is_current:
                 with self._lock:
                     self._health.end_open()
                 return
