@@ -41,8 +41,8 @@ class Writer:
     The condition `_changed` guards `_jobs`, `_bytes`, `_busy`, `_stopping`, `_flushes` (how many
     jobs must have ended before the recency of each is recorded), `_asked`, `_answered`,
     `_accepted`, `_ended`, `_breaker` and the counts; any thread may call. `_failing` and `_settled`
-    belong to the writer's thread. `backlog` names pages that should be on the disk and were not queued, when
-    there was no room for them: an idle writer takes them up.
+    belong to the writer's thread. `backlog` names pages that should be on the disk and were not
+    queued, when there was no room for them: an idle writer takes them up.
 
     A disk that failed a few times in a row is left alone for a while: what is queued then is put
     off, counted as dropped, and stays dirty. A flush has it asked again at once.
