@@ -498,6 +498,8 @@ class Tiers:
         self.drop(pages, timeout)
         if self.cold is None:
             return len(pages)
+        # What other processes have written goes too.
+        self.refresh()
         on_disk = {e.page for e in self.cold.listing() if e.namespace == namespace}
         self.departures.note(on_disk, "removed")
         self.cold.discard(on_disk)
