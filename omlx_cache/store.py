@@ -230,6 +230,10 @@ class BlockStore(Tiers):
         """`Tiers.find_all`; a closed store knows of no page."""
         return [None] * len(pages) if self._closed else super().find_all(pages)
 
+    def refresh(self) -> bool:
+        """`Tiers.refresh`; a closed store knows of nobody's changes."""
+        return False if self._closed else super().refresh()
+
     def admit(
         self,
         nbytes: int,

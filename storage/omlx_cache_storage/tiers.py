@@ -130,6 +130,16 @@ class Tiers:
         """`tails` for many boundaries."""
         return set().union(*(tier.tails_of(parents) for tier in self._levels))
 
+    @property
+    def generation(self) -> int:
+        """How often this process took over what others changed on the disk."""
+        return 0 if self.cold is None else self.cold.generation
+
+    def refresh(self) -> bool:
+        """Take over what other processes changed on the disk; False when that was nothing. Waits
+        for no page."""
+        return self.cold is not None and self.cold.refresh()
+
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
         """Return those of the pages that are on the disk and that `find` is silent about, with the
         word for why; reads nothing."""

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from random import Random
 
+from omlx_cache_storage.cold.budget import MOST_BYTES, parse_budget
 from omlx_cache_storage.cold.document import (
     MAX_DOCUMENT_BYTES,
     encode_document,
@@ -27,6 +28,10 @@ SAMPLE = {
 
 AGES = {"version": 1, "uses": [2.5] * BUCKETS, "seen": 3_000, "patience_seconds": 25.4}
 REUSE = {"version": 1, "memory": AGES, "disk": AGES}
+BUDGET = {
+    "version": 1, "bytes": 5 << 30, "set_by": "store",
+    "shares": {"salt": {"*": {"fraction": 0.25}}, "model": {"tiny": {"bytes": 1 << 30}}},
+}  # fmt: skip
 RATE = {"model": "ab" * 32, "tokens": 45_678, "seconds": 12.5}
 
 
@@ -40,6 +45,10 @@ def one(data: bytes) -> bool:
     assert kept is None or 0 < kept.rate.per_second < 1e10
     for learned in parse_reuse(document):
         assert learned is None or 0 <= learned.patience_seconds < 1e7
+    budget = parse_budget(document)
+    assert budget is None or 0 <= budget.nbytes <= MOST_BYTES
+    for share in () if budget is None else budget.shares:
+        assert 0 <= share.ceiling(budget.nbytes) <= budget.nbytes
     has_fields(document, {"model": "ab" * 32, "salt": None})
     if not document or len(data) > 2 * KIB:
         # Larger ones are read alike, and indenting what is nested takes its square.
@@ -71,6 +80,7 @@ def samples() -> list[bytes]:
         encode_document({}),
         encode_document(RATE),
         encode_document(REUSE),
+        encode_document(BUDGET),
     ]
 
 

@@ -77,6 +77,13 @@ class HeldPages:
                 found = [None if h else one for one, h in zip(found, hidden, strict=True)]
             return found
 
+    @property
+    def generation(self) -> int:
+        return 0
+
+    def refresh(self) -> bool:
+        return False
+
     def hidden(self, pages: Iterable[PageId]) -> dict[PageId, str]:
         with self._lock:
             if not self._contents.undecodable and not self._health.hides_pages:

@@ -18,6 +18,7 @@ TEMPORARY_PREFIX = ".tmp-"
 NAMESPACE_FILE = "namespace.json"
 RATE_FILE = "prefill.json"
 REUSE_FILE = "reuse.json"
+BUDGET_FILE = "budget.json"
 
 _NAME = re.compile(
     r"((?:[0-9a-f]{32}){1,2})-([0-9a-f]{16})-(0|[1-9][0-9]{0,14})-(0|[1-9][0-9]{0,14})"

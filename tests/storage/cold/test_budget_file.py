@@ -1,0 +1,292 @@
+"""The budget of a directory: what its file says, and what a store that opens makes of it."""
+
+import dataclasses
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.storage import FaultyDisk
+from omlx_cache_storage.cold.budget import (
+    EACH,
+    KINDS,
+    MOST_BYTES,
+    Agreement,
+    Budget,
+    Share,
+    agree,
+    document_of,
+    is_newer,
+    parse_budget,
+    read_budget,
+    write_budget,
+)
+from omlx_cache_storage.cold.document import MAX_DOCUMENT_BYTES
+from omlx_cache_storage.cold.temporary import TemporaryNames
+from omlx_cache_storage.format.names import BUDGET_FILE
+
+GIB = 1 << 30
+SIZES = st.integers(0, MOST_BYTES)
+NEAR = st.integers(0, 5)
+"""Few sizes, so that equal ones are met."""
+SHARE = Share("salt", EACH, fraction=0.25)
+SHARES = st.builds(
+    lambda kind, name, most: Share(kind, name, **most),
+    st.sampled_from(KINDS),
+    st.text(max_size=8) | st.just(EACH),
+    st.builds(lambda n: {"nbytes": n}, SIZES)
+    | st.builds(lambda f: {"fraction": f}, st.floats(0, 1)),
+)
+BUDGETS = st.builds(
+    Budget,
+    SIZES,
+    st.sampled_from(["free space", "store", "quota"]),
+    st.lists(SHARES, max_size=6, unique_by=lambda s: (s.kind, s.name)).map(
+        lambda shares: tuple(sorted(shares, key=lambda s: KINDS.index(s.kind)))
+    ),
+)
+KNOWN = st.none() | st.builds(
+    Budget,
+    NEAR,
+    st.sampled_from(["free space", "store", "quota"]),
+    st.sampled_from([(), (SHARE,)]),
+)
+
+
+@given(BUDGETS)
+def test_a_budget_is_what_its_document_says(budget: Budget) -> None:
+    assert parse_budget(json.loads(json.dumps(document_of(budget)))) == budget
+
+
+def test_a_file_says_what_was_written_last_and_is_private(tmp_path: Path) -> None:
+    names = TemporaryNames()
+    assert read_budget(tmp_path) is None
+    for budget in (Budget(5 * GIB, "store", (SHARE,)), Budget(GIB, "quota")):
+        assert write_budget(tmp_path, budget, names)
+        assert read_budget(tmp_path) == budget
+    assert [path.name for path in tmp_path.iterdir()] == [BUDGET_FILE]
+    assert (tmp_path / BUDGET_FILE).stat().st_mode & 0o777 == 0o600
+
+
+@given(st.binary(max_size=64) | st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(["version", "bytes", "set_by", "shares", "salt", "fraction"]), inner
+    ),
+    max_leaves=12,
+).map(lambda value: json.dumps(value).encode()))  # fmt: skip
+def test_whatever_a_file_says_is_a_budget_or_none(raw: bytes) -> None:
+    class OneFile(FaultyDisk):
+        def open(self, path: object) -> int:
+            return -1
+
+        def close(self, fd: int) -> None: ...
+
+        def read(self, fd: int, length: int, offset: int) -> bytes:
+            return raw[:length]
+
+    read_budget(Path("/none"), OneFile())
+
+
+def test_torn_and_foreign_files_are_no_budget_and_are_replaced(tmp_path: Path) -> None:
+    path, budget = tmp_path / BUDGET_FILE, Budget(GIB, "store")
+    whole = json.dumps(document_of(budget))
+    wrong = [
+        "",
+        whole[:-1],
+        "[]",
+        "[" * 100_000,
+        whole.replace(str(GIB), "true"),
+        whole.replace(str(GIB), "-1"),
+        whole.replace(str(GIB), str(MOST_BYTES + 1)),
+        whole.replace('"version": 1', '"version": "1"'),
+        whole.replace('"version": 1', '"version": true'),
+        whole + " " * MAX_DOCUMENT_BYTES,
+    ]
+    for text in wrong:
+        path.write_text(text)
+        path.chmod(0o600)
+        assert read_budget(tmp_path) is None, text[:80]
+    path.write_text(whole)
+    path.chmod(0o666)
+    assert read_budget(tmp_path) is None
+    assert write_budget(tmp_path, budget, TemporaryNames())
+    assert read_budget(tmp_path) == budget
+
+
+def test_shares_that_are_none_are_left_out_and_the_budget_stays() -> None:
+    document = document_of(Budget(GIB, "quota", (SHARE,)))
+    salts = {
+        EACH: {"fraction": 0.25},
+        "a": {"fraction": 1.5},
+        "b": {"bytes": -1},
+        "c": {},
+        "d": 7,
+        "e": {"fraction": float("nan")},
+    }
+    said = {**document, "shares": {"salt": salts, "model": [], "city": {"x": {"bytes": 1}}}}
+    assert parse_budget(said) == Budget(GIB, "quota", (SHARE,))
+
+
+def test_a_refusing_disk_is_not_taken_for_a_directory_without_a_budget(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    write_budget(tmp_path, Budget(GIB, "quota"), TemporaryNames(), disk)
+    for name in ("open", "read"):
+        disk.fail = {name: errno.EIO}
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            read_budget(tmp_path, disk)
+
+
+def test_a_write_that_fails_leaves_the_budget_before_and_nothing_else(tmp_path: Path) -> None:
+    disk, names = FaultyDisk(), TemporaryNames()
+    budget = Budget(GIB, "quota")
+    assert write_budget(tmp_path, budget, names, disk)
+    disk.torn_at = 5
+    with pytest.raises(OSError, match="went away"):
+        write_budget(tmp_path, Budget(2 * GIB, "quota"), names, disk)
+    assert read_budget(tmp_path) == budget
+    assert [path.name for path in tmp_path.iterdir()] == [BUDGET_FILE]
+
+
+def test_a_directory_that_is_gone_or_open_to_others_gets_no_budget(tmp_path: Path) -> None:
+    budget = Budget(GIB, "quota")
+    assert not write_budget(tmp_path / "gone", budget, TemporaryNames())
+    tmp_path.chmod(0o777)
+    assert not write_budget(tmp_path, budget, TemporaryNames())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_shares_than_a_file_has_room_for_are_refused(tmp_path: Path) -> None:
+    shares = tuple(Share("salt", f"text:{number:064x}", nbytes=GIB) for number in range(20_000))
+    with pytest.raises(ValueError, match="20000 shares"):
+        write_budget(tmp_path, Budget(GIB, "quota", shares), TemporaryNames())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("more", [{"bytes": GIB}, {"limits": {"soft": GIB}}])
+def test_a_newer_versions_file_counts_as_far_as_it_is_understood_and_stays(
+    tmp_path: Path, more: dict[str, object]
+) -> None:
+    shares = {"salt": {EACH: {"fraction": 0.25}, "x": {"curve": [1]}}, "user": {}}
+    said = {"version": 2, "set_by": "store", "shares": shares, **more}
+    (tmp_path / BUDGET_FILE).write_text(json.dumps(said))
+    (tmp_path / BUDGET_FILE).chmod(0o600)
+    expected = Budget(GIB, "quota", (SHARE,)) if "bytes" in more else None
+    assert read_budget(tmp_path) == expected
+    assert is_newer(tmp_path)
+    assert not write_budget(tmp_path, Budget(5, "store"), TemporaryNames())
+    assert json.loads((tmp_path / BUDGET_FILE).read_text()) == said
+
+
+def test_a_share_is_bytes_or_a_fraction_of_the_budget_and_never_more_than_it() -> None:
+    assert Share("model", "llama", nbytes=3).ceiling(10) == 3
+    assert Share("model", "llama", nbytes=30).ceiling(10) == 10
+    assert Share("model", "llama", fraction=0.25).ceiling(10) == 2
+    assert Share("model", "llama", fraction=1.0).ceiling(MOST_BYTES) == MOST_BYTES
+    for wrong in ({}, {"nbytes": 1, "fraction": 0.5}, {"nbytes": -1}, {"fraction": 1.01}):
+        with pytest.raises(ValueError, match="no "):
+            Share("model", "llama", **wrong)
+    with pytest.raises(ValueError, match="two shares"):
+        Budget(1, "quota", (SHARE, dataclasses.replace(SHARE, fraction=0.5)))
+
+
+# What a store that opens does.
+
+
+@given(KNOWN, NEAR, st.booleans(), st.booleans(), NEAR)
+def test_opening_twice_agrees_on_the_same(
+    known: Budget | None, wanted: int, derived: bool, alone: bool, used: int
+) -> None:
+    agreed = agree(known, wanted, derived=derived, alone=alone, used_bytes=used)
+    written = agreed.budget if agreed.write else known
+    again = agree(written, wanted, derived=derived, alone=alone, used_bytes=used)
+    assert again == agreed._replace(write=False)
+
+
+@given(KNOWN, NEAR, st.booleans(), st.booleans(), NEAR)
+def test_a_quota_stays_shares_stay_and_what_was_derived_limits_nobody(
+    known: Budget | None, wanted: int, derived: bool, alone: bool, used: int
+) -> None:
+    agreed = agree(known, wanted, derived=derived, alone=alone, used_bytes=used)
+    assert agreed.budget.set_by != "quota" or agreed.budget == known
+    if known is not None:
+        assert agreed.budget.shares == known.shares
+        assert known.set_by != "quota" or agreed.budget == known
+        assert agreed.write == (agreed.budget != known)
+    if derived:
+        assert agreed.own_limit is None
+        assert not agreed.note
+        assert known is None or known.set_by == "free space" or agreed.budget == known
+    else:
+        # Whatever the directory's budget is, this store goes no further than it was told.
+        assert min(agreed.budget.nbytes, wanted) == min(
+            agreed.budget.nbytes, wanted if agreed.own_limit is None else agreed.own_limit
+        )
+        assert bool(agreed.note) == (agreed.budget.nbytes != wanted)
+    assert agreed.own_limit is None or agreed.own_limit == wanted < agreed.budget.nbytes
+
+
+@given(KNOWN, NEAR, st.booleans(), NEAR)
+def test_where_others_are_no_new_budget_is_below_what_the_directory_holds(
+    known: Budget | None, wanted: int, derived: bool, used: int
+) -> None:
+    agreed = agree(known, wanted, derived=derived, alone=False, used_bytes=used)
+    assert agreed.budget == known or agreed.budget.nbytes >= used
+    assert known is None or known.set_by == "free space" or agreed.budget == known
+
+
+@given(KNOWN.filter(lambda known: known is None or known.set_by != "quota"), NEAR, NEAR)
+def test_a_store_that_is_alone_gets_what_it_was_told(
+    known: Budget | None, wanted: int, used: int
+) -> None:
+    agreed = agree(known, wanted, derived=False, alone=True, used_bytes=used)
+    shares = () if known is None else known.shares
+    assert agreed == Agreement(Budget(wanted, "store", shares), agreed.write, None, "")
+
+
+@pytest.mark.parametrize(
+    ("known", "derived", "alone", "used", "expected", "own_limit"),
+    [
+        (None, True, True, 500, Budget(100, "free space"), None),
+        (None, True, False, 500, Budget(500, "free space"), None),
+        (None, False, False, 50, Budget(100, "store"), None),
+        (None, False, False, 500, None, 100),
+        (Budget(900, "free space"), False, False, 50, Budget(100, "store"), None),
+        (Budget(900, "free space"), False, False, 500, None, 100),
+        (Budget(900, "store"), False, False, 50, None, 100),
+        (Budget(90, "store"), False, False, 50, None, None),
+        (Budget(90, "store"), True, True, 50, None, None),
+        (Budget(90, "free space"), True, True, 50, Budget(100, "free space"), None),
+        (Budget(90, "free space"), True, False, 50, None, None),
+        (Budget(900, "quota"), False, True, 50, None, 100),
+        (Budget(90, "quota"), False, True, 50, None, None),
+    ],
+)  # fmt: skip
+def test_what_a_store_that_wants_100_bytes_agrees_to(
+    known: Budget | None,
+    derived: bool,
+    alone: bool,
+    used: int,
+    expected: Budget | None,
+    own_limit: int | None,
+) -> None:
+    agreed = agree(known, 100, derived=derived, alone=alone, used_bytes=used)
+    assert (agreed.budget if agreed.write else None) == expected
+    assert agreed.own_limit == own_limit
+
+
+def test_a_store_that_was_told_something_else_says_what_counts_and_how_to_change_it() -> None:
+    known = Budget(2000, "quota")
+    lower = agree(known, 1000, derived=False, alone=True, used_bytes=0).note
+    higher = agree(known, 3000, derived=False, alone=True, used_bytes=0).note
+    for note in (lower, higher):
+        assert "2,000 bytes" in note
+        assert "`omlx-cache quota`" in note
+        assert "\n" not in note
+    assert "holds less" in lower
+    assert "goes by the budget" in higher
