@@ -37,7 +37,7 @@ def test_a_flaw_is_seen(
 ) -> None:
     monkeypatch.setenv(VARIABLE, verdict)
     plan = Plan(2.5, 3, roomy=verdict == "lost", audit_every=0.8, writers=2, readers=1)
-    run(replace(plan, kill_every=10.0, worker="chaos.shared.flawed"), tally, tmp_path)
+    run(replace(plan, odds=0.0, kill_every=10.0, worker="chaos.shared.flawed"), tally, tmp_path)
     assert verdict in {failure["verdict"] for failure in tally.document()["failures"]}
 
 

@@ -20,15 +20,18 @@ from .sampling import Sampler
 
 WORKER = "chaos.shared.worker"
 KILL = "kill -9"
+BETWEEN = "kill -9 between two calls"
 SILENCE_SECONDS = 60.0
 QUIET_SECONDS = 60.0
+QUIET_TRIES = 10
 ROOM_BYTES = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How long, how often, and in what directory. `roomy`: nothing may leave it, and chains are new
-    ones; otherwise it has room for a fifth of what is asked for again and again."""
+    ones; otherwise it has room for a fifth of what is asked for again and again. One writer of two
+    dies by itself, before or behind one call of 1 / `odds` that change the disk."""
 
     seconds: float
     seed: int
@@ -39,8 +42,14 @@ class Plan:
     audit_every: float = 30.0
     writers: int = 4
     readers: int = 4
+    odds: float = 0.0005
     worker: str = WORKER
     repeat: str = "python -m tests.chaos shared"
+
+    @property
+    def roles(self) -> dict[str, int]:
+        deadly = self.writers // 2 if self.odds else 0
+        return {"writer": self.writers - deadly, "deadly writer": deadly, "reader": self.readers}
 
     @property
     def budget(self) -> int:
@@ -81,6 +90,7 @@ class Arena:
             "fresh": self.plan.roomy,
             "seed": f"{self.plan.seed} {role} {next(self._lives)}",
             "offset_ns": self._offset_ns,
+            "odds": self.plan.odds if role == "deadly writer" else 0,
         }
 
     def set_clock(self, offset_ns: int) -> None:
@@ -92,8 +102,9 @@ class Arena:
         """Run to the end of the plan, look a last time, and leave no process behind."""
         plan = self.plan
         try:
-            for role in [*["writer"] * plan.writers, *["reader"] * plan.readers]:
-                self.processes.start(role)
+            for role, count in plan.roles.items():
+                for _ in range(count):
+                    self.processes.start(role)
             self._work()
             self._quiet()
             self._end()
@@ -171,11 +182,12 @@ class Arena:
                 process.heard = now
                 self._kill(process)
             elif process.ended and not process.expected_to_end:
+                self.tally.count(BETWEEN, process.role == "deadly writer")
                 self._start_again(process)
 
     def _quiet(self) -> None:
         """Let all rest, and compare what they say with what is there."""
-        if not self._ask("rest"):
+        if not any(self._ask("rest") for _ in range(QUIET_TRIES)):
             return
         before = self._auditor.measure()
         if self._ask("audit"):
@@ -193,7 +205,9 @@ class Arena:
         self._listener.forget(what)
         for process in self.processes.all:
             process.tell(what)
-        return self._wait(lambda: self._listener.all_answered(what), what)
+        answered = self._wait(lambda: self._listener.all_answered(what), what)
+        # Who has taken somebody's place meanwhile was not told.
+        return answered and self._listener.asked_all()
 
     def _wait(self, done: Callable[[], bool], what: str) -> bool:
         deadline = time.monotonic() + QUIET_SECONDS

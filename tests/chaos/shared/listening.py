@@ -96,6 +96,10 @@ class Listener:
         answers = self._answers[what]
         return all(process.pid in answers or process.ended for process in self._asked)
 
+    def asked_all(self) -> bool:
+        """True when those that were told are all that there are."""
+        return self._asked == self._processes.all and not any(p.ended for p in self._asked)
+
     def answers(self, what: str) -> list[tuple[Process, dict[str, Any]]]:
         answers = self._answers[what]
         return [

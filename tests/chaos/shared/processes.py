@@ -26,6 +26,7 @@ class Process:
         self.ready = self.ended = False
         self.unanswered = 0
         self.expected_to_end = False
+        self._may_die = bool(job["odds"])
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (`close` closes it)
         stdin, self._commands = os.pipe()
         environment = {k: v for k, v in os.environ.items() if not k.startswith("OMLX_")}
@@ -70,7 +71,7 @@ class Process:
         with self._errors as errors:
             errors.seek(0)
             said = errors.read()[-1500:]
-        if code == -signal.SIGKILL and self.expected_to_end:
+        if code == -signal.SIGKILL and (self.expected_to_end or self._may_die):
             return ""
         # A warning of a library is no error; a traceback is.
         return "" if code == 0 and self.expected_to_end and not said else f"{code}: {said}"

@@ -19,6 +19,7 @@ from omlx_cache import BlockStore
 
 from ..shifted import ShiftedClock
 from . import work
+from .deadly import Deadly
 
 KIB = 1024
 CLOSE_SECONDS = 30.0
@@ -53,13 +54,16 @@ class Commands:
 class Worker:
     """Works, and does as it is told between two steps."""
 
-    def __init__(self, job: dict[str, Any], store: BlockStore, clock: ShiftedClock) -> None:
-        self._store, self._clock = store, clock
+    def __init__(
+        self, job: dict[str, Any], store: BlockStore, clock: ShiftedClock, deadly: Deadly | None
+    ) -> None:
+        self._store, self._clock, self._deadly = store, clock, deadly
         self._directory = Path(job["directory"])
+        self._odds = job["odds"]
         draw = random.Random(job["seed"])
         self._work: work.Work = (
             work.Writer(store, self._directory, draw, job["fresh"])
-            if job["role"] == "writer"
+            if job["role"].endswith("writer")
             else work.Reader(store, draw, job["fresh"])
         )
 
@@ -74,10 +78,16 @@ class Worker:
                 continue
             what = command.pop("do")
             if what == "end":
+                self._arm(False)
                 return
             if what in ("rest", "go"):
                 resting = what == "rest"
+                self._arm(not resting)
             say(what, **self._answer(what, command))
+
+    def _arm(self, armed: bool) -> None:
+        if self._deadly is not None:
+            self._deadly.odds = self._odds if armed else 0.0
 
     def _answer(self, what: str, command: dict[str, Any]) -> dict[str, Any]:
         if what == "rest":
@@ -121,6 +131,7 @@ def main() -> None:
         os.nice(5)
     clock = ShiftedClock(job["offset_ns"])
     clock.start()
+    deadly = Deadly(random.Random(job["seed"]), job["odds"]) if job["odds"] else None
     store = open_store(
         Path(job["directory"]),
         hot_bytes=512 * KIB,
@@ -130,7 +141,7 @@ def main() -> None:
         queue_full="wait",
     )
     say("ready")
-    Worker(job, store, clock).run()
+    Worker(job, store, clock, deadly).run()
     say("closed", clean=store.close(CLOSE_SECONDS))
 
 
