@@ -238,6 +238,17 @@ class Contents:
         self._table.visit(take)
         return Victims(pages, excess <= 0, outranked, young_ns)
 
+    def first(self, count: int) -> list[PageId]:
+        """Return the pages that would leave first, `count` at most."""
+        pages: list[PageId] = []
+
+        def take(page: PageId) -> bool:
+            pages.append(page)
+            return len(pages) < count
+
+        self._table.visit(take)
+        return pages
+
     def snapshot(self) -> Snapshot:
         table = self._table.copy()
         rows = table.rows

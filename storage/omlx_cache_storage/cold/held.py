@@ -4,15 +4,16 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from omlx_cache_storage.cold.contents import Contents
-from omlx_cache_storage.cold.deletion import Deleter
+from omlx_cache_storage.cold.deletion import WAIT_SECONDS, Deleter
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.health import Health
 from omlx_cache_storage.cold.reader import PageReader, open_page
 from omlx_cache_storage.cold.records import ColdEntry, PendingDeletion, StoredPage
-from omlx_cache_storage.departures import Departures
+from omlx_cache_storage.departures import Departures, How
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, UndecodablePage
 from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.eviction.policy import EvictionPolicy
@@ -32,7 +33,7 @@ class HeldPages:
     took note of), `_unrecorded`, `_leaving` (they left the index, and their files go),
     `_refused_rank`, `_refused_until_ns` (when it is forgotten) and `_corrupt`; no I/O, sorting or
     making of paths under it.
-    `_naming` keeps a deletion and a publication of one name apart and is taken before `_lock`.
+    Deletions and publications keep apart by `_changing`, which is taken before `_lock`.
     """
 
     def __init__(
@@ -46,8 +47,9 @@ class HeldPages:
         self.directory = directory
         self._departures = departures
         self._fs = fs
-        self._naming = threading.Lock()
-        self._deleter = Deleter(fs, tidy, self._naming, self._is_published_again)
+        self._deleter = Deleter(
+            fs, tidy, self._changing, self._is_published_again, lambda files: self._gone(files)
+        )
         self._lock = threading.Lock()
         self._make_policy = policy
         self._contents = Contents(policy(None))
@@ -151,7 +153,10 @@ class HeldPages:
                 found = [page] if self._is_still(page, serial) else []
                 self._missing += found
             self._departures.note(found, "damaged")
-            self.discard(found)
+            with self._lock:
+                removed = self._remove(found)
+            # Whoever asked for a page waits for nobody who has the directory.
+            self._delete(removed, "damaged", 0.0)
             raise
         finally:
             with self._lock:
@@ -184,7 +189,7 @@ class HeldPages:
         """Delete pages; return how many there were."""
         with self._lock:
             removed = self._remove(pages)
-        self._delete(removed)
+        self._delete(removed, "removed")
         return len(removed)
 
     def tails(self, parent: BlockKey) -> set[Tail]:
@@ -236,15 +241,28 @@ class HeldPages:
     def _path(self, stored: StoredPage) -> str:
         return page_path(self.directory, stored.namespace, stored.name)
 
-    def _delete(self, removed: Iterable[StoredPage]) -> None:
+    def _changing(self, seconds: float = WAIT_SECONDS) -> AbstractContextManager[None]:
+        """Keep everybody else from changing the directory."""
+        return contextlib.nullcontext()
+
+    def _gone(self, files: list[PendingDeletion]) -> None:
+        """Note that files of pages were deleted; the directory is held."""
+
+    def _delete(
+        self, removed: Iterable[StoredPage], why: How = "disk", seconds: float = WAIT_SECONDS
+    ) -> None:
         """Delete the files of pages that have left the index."""
         leaving = list(removed)
-        self._deleter.delete(PendingDeletion(s.name.id, self._path(s), s.cost) for s in leaving)
+        self._deleter.delete(
+            [PendingDeletion(s, self._path(s), s.cost, why) for s in leaving], seconds
+        )
         with self._lock:
             self._leaving.difference_update(s.name.id for s in leaving)
 
     def _is_published_again(self, file: PendingDeletion) -> bool:
         """True when a page has the name that was to be deleted."""
+        if file.page is None:
+            return False
         with self._lock:
-            stored = None if file.page is None else self._contents.stored(file.page)
-        return stored is not None and self._path(stored) == file.path
+            stored = self._contents.stored(file.page.name.id)
+        return stored is not None and stored.name == file.page.name

@@ -57,7 +57,7 @@ def _open(directory: Path, disk: FaultyDisk | None = None) -> ColdTier:
 
 def _as_format_2(path: Path) -> None:
     """Rewrite a file's header as a later version would that keeps the checksum's rule."""
-    raw = path.read_bytes()
+    raw, used = path.read_bytes(), path.stat().st_mtime_ns
     total = header_length(raw)
     document = json.loads(raw[8:total])
     fields = document.pop("__metadata__")
