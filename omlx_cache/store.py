@@ -38,6 +38,7 @@ from omlx_cache.upkeep.reuse import ReuseKeeper
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.document import has_fields
+from omlx_cache_storage.cold.removal import entries, root_bytes
 from omlx_cache_storage.cold.reuse import Reuse, read_reuse
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.departures import Departures
@@ -47,7 +48,7 @@ from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.interrupts import deferred, result_of, uninterrupted
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.listed import ListedPage, list_pages
+from omlx_cache_storage.listed import ListedPage, list_pages, used_by_anybody
 from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageMeta
 from omlx_cache_storage.policy import write_policy
 from omlx_cache_storage.prefetch import Prefetch, Prefetcher
@@ -62,6 +63,8 @@ _log = logging.getLogger(__name__)
 READ_THREADS = min(8, max(4, (os.cpu_count() or 4) // 2))
 """Enough to keep a disk busy, and to check what comes."""
 CLOSE_SECONDS = 30.0
+RECORD_SECONDS = 5.0
+"""How long a choice of pages by their last use waits for this process's uses to be recorded."""
 
 
 class BlockStore(Tiers):
@@ -230,6 +233,10 @@ class BlockStore(Tiers):
         """`Tiers.find_all`; a closed store knows of no page."""
         return [None] * len(pages) if self._closed else super().find_all(pages)
 
+    def refresh(self) -> bool:
+        """`Tiers.refresh`; a closed store knows of nobody's changes."""
+        return False if self._closed else super().refresh()
+
     def admit(
         self,
         nbytes: int,
@@ -299,8 +306,21 @@ class BlockStore(Tiers):
             return on_another_thread(partial(super().clear, namespace, timeout), "omlx-cache-clear")
 
     def choose(self, asked: Pruning) -> Chosen:
-        """Return the pages that `prune` would delete; reads the documents of namespaces."""
-        return choose(self.listing(), asked, self.readable_document)
+        """Return the pages that `prune` would delete, by everybody's uses; reads the directory.
+
+        Records this store's own uses for others first, and waits `RECORD_SECONDS` at most for it.
+        """
+        if self.writer is not None and asked.by_use:
+            self.writer.flush(RECORD_SECONDS)
+        pages = self.listing()
+        if self.cold is None or not asked.by_use:
+            return choose(pages, asked, self.readable_document)
+        # A directory that cannot be read keeps what is in it.
+        with contextlib.suppress(OSError):
+            directory = self.settings.cold_dir
+            pages = used_by_anybody(pages, entries(directory))
+            return choose(pages, asked, self.readable_document, root_bytes(directory))
+        return choose((), asked, self.readable_document)
 
     def prune(self, asked: Pruning, timeout: float = FLUSH_SECONDS) -> Chosen:
         """Delete the pages that are asked for from both tiers, and return them.
@@ -326,7 +346,9 @@ class BlockStore(Tiers):
 
     @uninterrupted
     def listing(self) -> list[ListedPage]:
-        """Return every page of both tiers once, in no order; takes each lock briefly."""
+        """Return every page of both tiers once, in no order, those that other processes wrote
+        included; takes each lock briefly."""
+        self.refresh()
         return list_pages(self.hot.entries(), self.cold.listing() if self.cold is not None else ())
 
     @uninterrupted
@@ -437,6 +459,7 @@ def _open_cold(
         departures=departures,
         daily_bytes=s.daily_write_bytes,
         policy=lambda learned: make(learned or reuse.disk),
+        derived=s.is_derived("cold_bytes"),
     )
     cold.open(s.cold_budget)
     return cold

@@ -12,7 +12,14 @@ from omlx_cache.settings.errors import ConfigError
 from omlx_cache.settings.places import COLD_DIR_VARIABLE, cold_dir_from_environment
 from omlx_cache_daemon.errors import CommandError, NobodyThere
 from omlx_cache_storage.cold.catalog import created_ns, read_namespace, scan
-from omlx_cache_storage.cold.removal import Removed, entries, remove_namespace, remove_pages
+from omlx_cache_storage.cold.records import ColdEntry
+from omlx_cache_storage.cold.removal import (
+    Deleted,
+    entries,
+    remove_namespace,
+    remove_pages,
+    root_bytes,
+)
 from omlx_cache_storage.documents import Versions
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.listed import ListedPage, list_pages
@@ -67,7 +74,7 @@ def cold_details(cold_dir: Path, prefix: str, limit: int) -> list[Row]:
     return detail_rows(_pages(cold_dir), prefix, limit)
 
 
-def remove_cold(cold_dir: Path, digest: str) -> Removed:
+def remove_cold(cold_dir: Path, digest: str) -> Deleted:
     """Delete the pages of a namespace; raises CommandError when the disk refuses."""
     with _reading(cold_dir):
         return remove_namespace(cold_dir, BlockKey(bytes.fromhex(digest)))
@@ -83,14 +90,17 @@ def choose_cold(
     """Return the pages of a directory that shall go. Opens no page."""
     with _reading(cold_dir):
         pages = list_pages((), entries(cold_dir))
-        return choose(pages, Pruning(keep, before_ns, to_bytes), _document_of(cold_dir))
+        asked = Pruning(keep, before_ns, to_bytes)
+        return choose(pages, asked, _document_of(cold_dir), root_bytes(cold_dir))
 
 
 def remove_chosen(cold_dir: Path, chosen: Chosen) -> int:
     """Delete pages, of each chain the deep end first; raises CommandError when the disk refuses."""
     with _reading(cold_dir):
         every = (*chosen.stale, *chosen.older, *chosen.surplus)
-        return remove_pages(cold_dir, (page.path for page in every if page.path is not None))
+        return remove_pages(
+            cold_dir, [page.cold.stored for page in every if isinstance(page.cold, ColdEntry)]
+        )
 
 
 def _document_of(cold_dir: Path) -> Documents:

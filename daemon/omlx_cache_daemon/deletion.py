@@ -37,10 +37,10 @@ class Place:
         # Reading the directory needs NumPy; asking a store does not.
         from omlx_cache_daemon.cold import cold_namespaces
 
-        return cold_namespaces(self.unused(), EVERY_NAMESPACE)
+        return cold_namespaces(self.on_disk(), EVERY_NAMESPACE)
 
-    def unused(self) -> Path:
-        """Return the directory that no store uses."""
+    def on_disk(self) -> Path:
+        """Return the directory of a place that is not memory alone."""
         assert self.directory is not None
         return self.directory
 
@@ -79,15 +79,6 @@ def confirmed(what: str) -> bool:
         return True
     sys.stderr.write("omlx-cache: nothing was deleted\n")
     return False
-
-
-def note_left(pages: int, place: Place) -> None:
-    """Say that files stayed which the running stores do not know: another process wrote them."""
-    if pages:
-        sys.stderr.write(
-            f"omlx-cache: {pages:,} pages that the running stores do not know are left in {place}; "
-            "delete them when none runs\n"
-        )
 
 
 def _users(directory: Path, timeout: float) -> tuple[Client, ...]:

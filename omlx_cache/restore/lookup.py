@@ -21,12 +21,18 @@ STRIDE = 16
 
 
 class PageView(Protocol):
-    """What the walk for a restore point asks, many pages at a time. Reads nothing.
+    """What the walk for a restore point asks, many pages at a time. Reads nothing, but for
+    `refresh`.
 
     `tails_of` names the pages that may end inside the blocks after boundaries, `hidden` those of
-    the pages that are stored and not found, with the reason.
+    the pages that are stored and not found, with the reason. `refresh` takes over what other
+    processes changed, as `BackingTier.refresh` does, and `generation` counts how often that was
+    something.
     """
 
+    @property
+    def generation(self) -> int: ...
+    def refresh(self) -> bool: ...
     def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]: ...
     def tails_of(self, parents: Sequence[BlockKey]) -> Collection[Tail]: ...
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]: ...
@@ -200,12 +206,16 @@ def find_restore_point(
 
     Pure but for `view`; reads no payload, raises nothing. Pages in `bad` count as absent.
     `known` are boundaries that earlier requests reached: the matched length of layouts without
-    a paged group.
+    a paged group. What ends before `limit` is looked for once more, if another process has changed
+    something since; what does not asks for no such thing.
     """
-    found, hidden = collect(chain, groups, view, bad)
-    matched = reach(chain, groups, found, known)
-    candidates = positions(found, min(matched, limit))
-    position, passed = next(candidates, 0), None
+    since = view.generation
+    walked = _walk(chain, groups, view, limit, bad, known)
+    # Another thread may have taken over, after the walk, what this one is not told any more.
+    if walked.position < limit and (view.refresh() or view.generation != since):
+        walked = _walk(chain, groups, view, limit, bad, known)
+    found, hidden, matched, candidates, position = walked
+    passed = None
     if judge is not None and position:
         cold_bytes = partial(_cold_bytes, found)
         least = partial(_least_bytes, found)
@@ -219,6 +229,32 @@ def find_restore_point(
     wanted = _missed(groups, position, matched, chain)
     lacking = _lacking(found, position, min(matched, limit))
     return RestorePoint(position, uses, reason, matched, wanted, lacking)
+
+
+class _Walked(NamedTuple):
+    """The pages of a chain, and the longest position that can be rebuilt; `shorter` ones, lazily,
+    the deepest first."""
+
+    found: dict[GroupSpec, GroupPages]
+    hidden: Hidden
+    matched: int
+    shorter: Iterator[int]
+    position: int
+
+
+def _walk(
+    chain: KeyChain,
+    groups: Sequence[GroupSpec],
+    view: PageView,
+    limit: int,
+    bad: frozenset[PageId],
+    known: frozenset[int],
+) -> _Walked:
+    found, hidden = collect(chain, groups, view, bad)
+    matched = reach(chain, groups, found, known)
+    shorter = positions(found, min(matched, limit))
+    longest = next(shorter, 0)
+    return _Walked(found, hidden, matched, shorter, longest)
 
 
 def positions(found: Mapping[GroupSpec, GroupPages], top: int) -> Iterator[int]:

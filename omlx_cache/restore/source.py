@@ -63,6 +63,14 @@ class InMemory:
         self._filled = filled
         self.pages: dict[PageId, Page] = {}
 
+    @property
+    def generation(self) -> int:
+        return 0
+
+    def refresh(self) -> bool:
+        """False: what others wrote is on the disk."""
+        return False
+
     def find_all(self, pages: Sequence[PageId]) -> Sequence[PageInfo | None]:
         return [self._find(page) for page in pages]
 

@@ -15,7 +15,7 @@ Page = tuple[BlockKey, str]
 How = Literal["memory", "disk", "removed", "damaged"]
 """How a page left: memory's or the disk's budget had no room for it any more, somebody deleted it,
 or it was found to be damaged."""
-_HOWS: tuple[How, ...] = get_args(How)
+HOWS: tuple[How, ...] = get_args(How)
 
 REMEMBERED = 32_768
 """About 5 MB when full."""
@@ -44,7 +44,7 @@ class Departures:
     @uninterrupted
     def note(self, pages: Iterable[Page], how: How) -> None:
         """Remember that pages leave now."""
-        value = time.time_ns() // 1000 * len(_HOWS) + _HOWS.index(how)
+        value = time.time_ns() // 1000 * len(HOWS) + HOWS.index(how)
         with self._lock:
             for page in pages:
                 self._young[_short(page)] = value
@@ -60,7 +60,7 @@ class Departures:
             value = self._young.get(short, self._old.get(short))
         if value is None:
             return None
-        return Departure(_HOWS[value % len(_HOWS)], value // len(_HOWS) / 1e6)
+        return Departure(HOWS[value % len(HOWS)], value // len(HOWS) / 1e6)
 
     @property
     def forgetful(self) -> bool:

@@ -45,6 +45,18 @@ def list_pages(hot: Iterable[HotEntry], cold: Iterable[TierEntry]) -> list[Liste
     return list(merged.values())
 
 
+def used_by_anybody(pages: Iterable[ListedPage], files: Iterable[TierEntry]) -> list[ListedPage]:
+    """Return pages with the later of two stamps: their own, and that of their file, which other
+    processes may have used."""
+    stamps = {entry.page: entry.used_ns for entry in files}
+    return [
+        replace(page, used_ns=stamps[page.page])
+        if stamps.get(page.page, 0) > page.used_ns
+        else page
+        for page in pages
+    ]
+
+
 def _listed(entry: TierEntry) -> ListedPage:
     info = entry.info
     return ListedPage(

@@ -34,6 +34,11 @@ class Pruning:
     before_ns: int | None = None
     to_bytes: int | None = None
 
+    @property
+    def by_use(self) -> bool:
+        """True when the last uses of pages decide."""
+        return self.before_ns is not None or self.to_bytes is not None
+
 
 class Chosen(NamedTuple):
     """Pages to delete, each named once: by the first reason that it has."""
@@ -54,12 +59,18 @@ class Chosen(NamedTuple):
         }
 
 
-def choose(pages: Collection[ListedPage], asked: Pruning, document_of: Documents) -> Chosen:
-    """Return which of all pages go. Of a chain the deep end goes before the root."""
+def choose(
+    pages: Collection[ListedPage],
+    asked: Pruning,
+    document_of: Documents,
+    root_bytes: int = _ROOT_BYTES,
+) -> Chosen:
+    """Return which of all pages go. Of a chain the deep end goes before the root. `root_bytes` are
+    what the directory takes without any namespace."""
     old = _stale_namespaces({page.namespace for page in pages}, asked.keep, document_of)
     before_ns = asked.before_ns or 0
     chosen = Chosen([], [], [])
-    left = Footprint()
+    left = Footprint(root_bytes)
     remaining = []
     for page in sorted(pages, key=_eviction_order):
         if page.namespace in old:

@@ -139,6 +139,14 @@ class TierView:
         """The bytes that a sequence can have there and behind it."""
         return min(tier.usage().limit_bytes for tier in self._tiers)
 
+    @property
+    def generation(self) -> int:
+        return 0
+
+    def refresh(self) -> bool:
+        """False: the tiers are taken as they are."""
+        return False
+
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
         """Nothing: what cannot be had now is not there."""
         return {}
@@ -157,6 +165,16 @@ class OpenPage(Protocol):
 class BackingTier(Tier, Protocol):
     """A tier behind memory, which outlives the process. `write`, `settle` and the two
     `take_` methods belong to the writer's thread."""
+
+    @property
+    def generation(self) -> int:
+        """How often what other processes changed was taken over: counted once it is all there."""
+        ...
+
+    def refresh(self) -> bool:
+        """Take over what other processes changed; False when that was nothing. Waits for no page,
+        raises nothing."""
+        ...
 
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
         """Return those of the pages that are here and that `info` is silent about, with the word
@@ -198,6 +216,9 @@ class BackingTier(Tier, Protocol):
     def listing(self) -> Sequence[TierEntry]:
         """Return every page, in no order."""
         ...
+
+    def close(self) -> None:
+        """Take no more part in what other processes do there; what is there stays readable."""
 
     def usage(self) -> ColdUsage: ...
 

@@ -130,6 +130,16 @@ class Tiers:
         """`tails` for many boundaries."""
         return set().union(*(tier.tails_of(parents) for tier in self._levels))
 
+    @property
+    def generation(self) -> int:
+        """How often this process took over what others changed on the disk."""
+        return 0 if self.cold is None else self.cold.generation
+
+    def refresh(self) -> bool:
+        """Take over what other processes changed on the disk; False when that was nothing. Waits
+        for no page."""
+        return self.cold is not None and self.cold.refresh()
+
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
         """Return those of the pages that are on the disk and that `find` is silent about, with the
         word for why; reads nothing."""
@@ -451,8 +461,14 @@ class Tiers:
         return self.hot.usage()
 
     def stop_writing(self, timeout: float) -> bool:
-        """End the writer, within `timeout` seconds; False when something was left unwritten."""
-        return self.writer is None or self.writer.stop(timeout)
+        """End the writer, within `timeout` seconds; False when something was left unwritten. The
+        disk is left to other processes."""
+        if self.writer is None or self.cold is None:
+            return True
+        clean = self.writer.stop(timeout)
+        if self.writer.has_ended:
+            self.cold.close()
+        return clean
 
     def empty_hot(self) -> None:
         """Drop every page from memory, whatever it is worth, and take no more."""
@@ -482,6 +498,8 @@ class Tiers:
         self.drop(pages, timeout)
         if self.cold is None:
             return len(pages)
+        # What other processes have written goes too.
+        self.refresh()
         on_disk = {e.page for e in self.cold.listing() if e.namespace == namespace}
         self.departures.note(on_disk, "removed")
         self.cold.discard(on_disk)

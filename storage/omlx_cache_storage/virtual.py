@@ -5,14 +5,15 @@ bytes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
+from omlx_cache_storage.cold.changes import Change
 from omlx_cache_storage.cold.contents import Candidate
 from omlx_cache_storage.cold.reader import PageReader
 from omlx_cache_storage.cold.records import ENTRY_BYTES, StoredPage
 from omlx_cache_storage.cold.tier import DIRECTORY_SLACK_BYTES, ColdTier
-from omlx_cache_storage.departures import Departures
+from omlx_cache_storage.departures import Departures, How
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.eviction.policies import lru
@@ -109,7 +110,7 @@ class VirtualCold(ColdTier):
         result = self._make_room(nbytes, candidate)
         if result is not None:
             return result
-        self._take(StoredPage(meta.namespace, name_of(meta), nbytes), time_ns, nbytes)
+        self._take(StoredPage(meta.namespace, name_of(meta), nbytes), time_ns, "")
         return "written"
 
     def settle(self) -> None:
@@ -128,7 +129,18 @@ class VirtualCold(ColdTier):
     def _lacking(self, nbytes: int) -> tuple[int, int]:
         return 0, 0
 
-    def _delete(self, removed: Iterable[StoredPage]) -> None:
+    def _changing(self, seconds: float = 0.0) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def _tell(self, *changes: Change) -> None:
+        """Tell nobody."""
+
+    def _catch_up(self, pages: Iterable[PageId]) -> bool:
+        return False
+
+    def _delete(
+        self, removed: Iterable[StoredPage], why: How = "disk", seconds: float = 0.0
+    ) -> None:
         """Delete nothing."""
         with self._lock:
             self._leaving.clear()

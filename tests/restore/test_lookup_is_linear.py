@@ -49,6 +49,11 @@ class CountingView:
             if keeps(group, n)
         }
 
+    generation = 0
+
+    def refresh(self) -> bool:
+        return False
+
     def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
         self.asked += len(pages)
         return [self._pages.get(page) for page in pages]

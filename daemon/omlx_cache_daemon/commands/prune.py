@@ -10,7 +10,6 @@ from omlx_cache_daemon.deletion import (
     add_deletion_options,
     chosen_place,
     confirmed,
-    note_left,
 )
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, UsageError
 from omlx_cache_daemon.options import add_format_option, period_seconds
@@ -18,6 +17,8 @@ from omlx_cache_daemon.render import duration, print_json, quantity
 from omlx_cache_daemon.replies import Map, as_map, count_of
 from omlx_cache_daemon.staleness import current_versions
 from omlx_cache_storage.documents import Versions, as_versions
+
+_COUNTS = ("pages", "bytes")
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -76,10 +77,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"would delete {_described(what, place, args)}")
     else:
         print(f"deleted {_summed(done)} from {place}")
-    if not args.dry_run and place.clients and place.directory is not None:
-        # Not by age: a use in memory is recorded on the disk a little later.
-        left = _Offline(place, {**asked, "before_ns": None}).chosen()
-        note_left(count_of(left, "pages"), place)
     return OK
 
 
@@ -87,23 +84,34 @@ class _Live:
     """The deletion by the running stores that use a directory."""
 
     def __init__(self, place: Place, asked: Map, timeout: float) -> None:
+        self._place = place
         self._clients = place.clients
         self._asked = asked
         self._timeout = timeout
 
     def chosen(self) -> Map:
         """Return what would be deleted, as the store says that has most of it."""
+        if len(self._clients) > 1:
+            # Each records what it used, so that all of them know what any of them did.
+            for client in self._clients:
+                _prune(client, dry_run=True, **self._asked)
         return _most([_prune(client, dry_run=True, **self._asked) for client in self._clients])
 
     def delete(self) -> Map:
         # The store waits for what it is writing; the other half of the time is for the deletion.
         timeout = self._timeout / 2
-        return _most(
+        done = _most(
             [
                 _prune(client, dry_run=False, timeout=timeout, **self._asked)
                 for client in self._clients
             ]
         )
+        if self._place.directory is None or not self._place.directory.is_dir():
+            return done
+        # What no running store knew of: one of another version sees only what it wrote. Not by
+        # age, since it does not say what it used.
+        rest = _Offline(self._place, {**self._asked, "before_ns": None})
+        return _sum(done, rest.delete()) if rest.chosen().get("pages") else done
 
 
 class _Offline:
@@ -128,6 +136,11 @@ class _Offline:
 
 def _prune(client: Client, **args: object) -> Map:
     return as_map(client.call("prune", **args))
+
+
+def _sum(one: Map, other: Map) -> Map:
+    """Return how many pages and bytes two deletions took, the reasons those of the first."""
+    return {**one, **{name: count_of(one, name) + count_of(other, name) for name in _COUNTS}}
 
 
 def _most(replies: list[Map]) -> Map:

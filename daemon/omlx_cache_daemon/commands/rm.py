@@ -3,14 +3,7 @@
 import argparse
 import sys
 
-from omlx_cache_daemon.deletion import (
-    EVERY_NAMESPACE,
-    Place,
-    add_deletion_options,
-    chosen_place,
-    confirmed,
-    note_left,
-)
+from omlx_cache_daemon.deletion import Place, add_deletion_options, chosen_place, confirmed
 from omlx_cache_daemon.errors import FAILURE, OK, UsageError
 from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.render import print_json, quantity, text
@@ -61,20 +54,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         for row in done:
             print(f"deleted {row['deleted_pages']:,} pages of {text(row['namespace'])}")
-    if not args.dry_run:
-        note_left(_left(place, rows), place)
     return OK
-
-
-def _left(place: Place, rows: list[Map]) -> int:
-    """Count the pages on the disk that no running store knew of."""
-    if not place.clients or place.directory is None or not place.directory.is_dir():
-        return 0
-    from omlx_cache_daemon.cold import cold_namespaces
-
-    digests = {row["namespace"] for row in rows}
-    left = cold_namespaces(place.directory, EVERY_NAMESPACE)
-    return _total([row for row in left if row["namespace"] in digests], "pages")
 
 
 def _target(given: str) -> tuple[str, str]:
@@ -108,15 +88,15 @@ def _total(rows: list[Map], column: str) -> int:
 
 
 def _delete(place: Place, row: Map, timeout: float) -> int:
-    """Delete a namespace, and return how many pages the one had who had most of it."""
-    digest = str(row["namespace"])
-    if not place.clients:
-        from omlx_cache_daemon.cold import remove_cold
-
-        return remove_cold(place.unused(), digest).pages
-    deleted = 0
+    """Delete a namespace, and return how many pages the one had who had most of it, with what no
+    running store knew of."""
+    digest, deleted = str(row["namespace"]), 0
     for client in place.clients:
         # The store waits for what it is writing; the other half of the time is for the deletion.
         reply = as_map(client.call("clear", namespace=digest, timeout=timeout / 2))
         deleted = max(deleted, count_of(reply, "pages"))
-    return deleted
+    if place.clients and (place.directory is None or not place.directory.is_dir()):
+        return deleted
+    from omlx_cache_daemon.cold import remove_cold
+
+    return deleted + remove_cold(place.on_disk(), digest).pages

@@ -102,12 +102,13 @@ def walk_namespace(
             if found is not None:
                 yield found
     for shard in shard_directories(directory, fs, ignore):
-        yield from _walk_shard(digest, shard, fs, ignore)
+        yield from walk_shard(digest, shard, fs, ignore)
 
 
-def _walk_shard(
-    digest: BlockKey, directory: str, fs: FileSystem, ignore: Ignore
+def walk_shard(
+    digest: BlockKey, directory: str, fs: FileSystem, ignore: Ignore = _unseen
 ) -> Iterator[Found]:
+    """Yield the page and temporary files of one shard's directory, as `walk` does."""
     shard = os.path.basename(directory)
     for entry in fs.scan(directory):
         name = parse_name(entry.name)

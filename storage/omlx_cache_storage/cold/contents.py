@@ -3,12 +3,11 @@
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from omlx_cache_storage.cold.filling import Files
 from omlx_cache_storage.cold.lanes import Lanes
 from omlx_cache_storage.cold.records import ENTRY_BYTES, StoredPage
 from omlx_cache_storage.cold.rooted import rooted_stamps
@@ -42,6 +41,29 @@ class Victims(NamedTuple):
     enough: bool
     outranked: bool = False
     young_ns: int = 0
+
+
+class Files(Protocol):
+    """Page files as columns, one row a file: what a directory was found to hold."""
+
+    numbers: dict[str, dict[BlockKey, int]]
+    namespaces: dict[BlockKey, int]
+
+    def __len__(self) -> int: ...
+    @property
+    def hints(self) -> npt.NDArray[np.uint64]: ...
+    @property
+    def positions(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def held(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def nbytes(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def stamps(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def tails(self) -> npt.NDArray[np.bool_]: ...
+    @property
+    def namespace(self) -> npt.NDArray[np.int64]: ...
 
 
 class Snapshot(NamedTuple):
@@ -268,6 +290,17 @@ class Contents:
         else:
             self._lanes.visit(within, self._number, lambda row: take(self._table.page(row)))
         return Victims(pages, excess <= 0, outranked, young_ns)
+
+    def first(self, count: int) -> list[PageId]:
+        """Return the pages that would leave first, `count` at most."""
+        pages: list[PageId] = []
+
+        def take(page: PageId) -> bool:
+            pages.append(page)
+            return len(pages) < count
+
+        self._table.visit(take)
+        return pages
 
     def snapshot(self) -> Snapshot:
         table = self._table.copy()

@@ -3,6 +3,8 @@
 import os
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.records import ENTRY_BYTES, PendingDeletion
@@ -11,25 +13,40 @@ RETRIED = 32
 """Files that are tried again at a time: a disk that keeps thousands is not asked for all."""
 
 
-class Deleter:
-    """Deletes files; one that the disk will not delete keeps its bytes and is tried again.
+class Changing(Protocol):
+    """Keeps everybody else, in this process and others, from changing the directory."""
 
-    `_lock` guards `_undeletable` and `_nbytes`; no I/O under it. A file is deleted under `naming`,
-    which its owner holds while it publishes, and not when `is_named` says that the name is in use
-    again. `tidy` removes the directories among those given that are empty now. Any thread may call.
+    def __call__(self, seconds: float = ...) -> AbstractContextManager[None]: ...
+
+
+WAIT_SECONDS = 2.0
+TOGETHER = 64
+"""Files that are deleted while others wait."""
+
+
+class Deleter:
+    """Deletes files; one that the disk will not delete keeps its bytes and is tried again, and so
+    is one for which the directory was not to be had.
+
+    `_lock` guards `_undeletable` and `_nbytes`; no I/O under it. A file is deleted under
+    `changing`, and not when `is_named` says that the name is in use again. `tidy` removes the
+    directories among those given that are empty now, `gone` is told which files of pages are.
+    Any thread may call.
     """
 
     def __init__(
         self,
         fs: FileSystem,
         tidy: Callable[[Iterable[str]], None],
-        naming: threading.Lock,
+        changing: Changing,
         is_named: Callable[[PendingDeletion], bool],
+        gone: Callable[[list[PendingDeletion]], None],
     ) -> None:
         self._fs = fs
         self._tidy = tidy
-        self._naming = naming
+        self._changing = changing
         self._is_named = is_named
+        self._gone = gone
         self._lock = threading.Lock()
         self._undeletable: dict[str, PendingDeletion] = {}
         self._nbytes = 0
@@ -45,23 +62,37 @@ class Deleter:
         with self._lock:
             return path in self._undeletable
 
-    def delete(self, files: Iterable[PendingDeletion]) -> None:
-        """Delete files, and the directories that they leave empty. Raises nothing."""
-        shards = set()
-        for file in files:
-            with self._naming:
-                if self._is_named(file):
-                    continue
-                try:
-                    self._fs.remove(file.path)
-                    shards.add(os.path.dirname(file.path))
-                except OSError:
+    def delete(self, files: Iterable[PendingDeletion], seconds: float = WAIT_SECONDS) -> None:
+        """Delete files, and the directories that they leave empty; waits for the directory for
+        about so many seconds. Raises nothing."""
+        left = list(files)
+        while left:
+            some, left = left[:TOGETHER], left[TOGETHER:]
+            try:
+                with self._changing(seconds):
+                    self._delete(some)
+            except OSError:
+                # Each once: a directory that is held is not waited for again and again.
+                for file in [*some, *left]:
                     self._keep(file)
-        self._tidy(shards)
+                return
+
+    def _delete(self, files: list[PendingDeletion]) -> None:
+        gone = []
+        for file in files:
+            if self._is_named(file):
+                continue
+            try:
+                self._fs.remove(file.path)
+                gone.append(file)
+            except OSError:
+                self._keep(file)
+        self._tidy({os.path.dirname(file.path) for file in gone})
+        self._gone(gone)
 
     def delete_temporary(self, path: str, nbytes: int) -> None:
         """Delete a file that was being written, of `nbytes` at most. Raises nothing; does not wait
-        for a publication."""
+        for anybody."""
         try:
             self._fs.remove(path)
         except OSError:
@@ -69,16 +100,21 @@ class Deleter:
             if self._fs.exists(path):
                 self._keep(PendingDeletion(None, path, nbytes + ENTRY_BYTES))
 
-    def retry(self) -> None:
+    def retry(self, seconds: float = WAIT_SECONDS) -> None:
         """Try again some of what could not be deleted before."""
         with self._lock:
             files = list(self._undeletable.values())[:RETRIED]
             for file in files:
                 del self._undeletable[file.path]
                 self._nbytes -= file.cost
-        if files:
-            # Those that fail again go to the end of the line.
-            self.delete(files)
+        # Those that fail again go to the end of the line.
+        self.delete(files, seconds)
+
+    def left(self, path: str) -> None:
+        """Note that somebody else has deleted a file."""
+        with self._lock:
+            old = self._undeletable.pop(path, None)
+            self._nbytes -= 0 if old is None else old.cost
 
     def _keep(self, file: PendingDeletion) -> None:
         with self._lock:

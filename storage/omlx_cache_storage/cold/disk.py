@@ -9,6 +9,7 @@ import fcntl
 import os
 import stat
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -21,11 +22,25 @@ IOV_LIMIT = 1024
 WRITE_LIMIT = 1 << 30
 """macOS refuses to write 2 GiB or more at once."""
 SPARE_FILES = 1024
-LOCK_TRIES = 200
-LOCK_SECONDS = 0.001
+LOCK_SECONDS = 0.2
+LOCK_PAUSE_SECONDS = 0.001
 UNCOUNTED_BYTES = 1 << 30
 _F_FULLFSYNC = 51
 """macOS's request to flush the drive's own cache as well; `fcntl` lacks the name elsewhere."""
+
+
+class Descriptor:
+    """An open file that is closed when nobody has it any more."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.pid = os.getpid()
+        self._finalizer = weakref.finalize(self, os.close, fd) if fd >= 0 else None
+
+    def close(self) -> None:
+        if self._finalizer is not None:
+            self._finalizer()
+        self.fd = -1
 
 
 class FileSystem:
@@ -79,26 +94,97 @@ class FileSystem:
         info = os.stat(path)
         return info.st_dev, info.st_ino, is_private(info)
 
+    def open_shared(self, path: StrPath) -> int:
+        """Open a small file that processes share, made with mode 0600 if it is missing, to read and
+        write it; raises FileNotFoundError as `open` does."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        return self._checked(path, flags)
+
+    def open_directory(self, path: StrPath) -> int:
+        """Open a directory to lock it, and return the descriptor."""
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+
+    def try_lock(self, fd: int, *, shared: bool = False) -> bool:
+        """Lock a descriptor's file at once or not at all; the lock ends with the descriptor, in
+        whichever process it is open. Raises OSError where files cannot be locked."""
+        try:
+            fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
     @contextlib.contextmanager
     def locked(self, path: StrPath) -> Iterator[None]:
-        """Keep other writers of a directory out for a moment; raises OSError when another one does
-        so for longer."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+        """Hold the lock of a small file that processes share, for a moment; raises OSError when
+        another one does so for longer."""
+        fd = self.open_shared(path)
         try:
-            for _ in range(LOCK_TRIES - 1):
-                with contextlib.suppress(BlockingIOError):
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                time.sleep(LOCK_SECONDS)
-            else:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            deadline = time.monotonic() + LOCK_SECONDS
+            while not self.try_lock(fd):
+                if time.monotonic() >= deadline:
+                    raise BlockingIOError(errno.EAGAIN, "locked by another process", str(path))
+                time.sleep(LOCK_PAUSE_SECONDS)
             yield
         finally:
             os.close(fd)
 
-    def write(self, path: StrPath, pieces: Sequence[Buffer], durability: Durability) -> int:
-        """Write a new file of mode 0600 and return its physical bytes."""
+    def unlock(self, fd: int) -> None:
+        """End a lock of a descriptor's."""
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+    def is_at(self, fd: int, path: StrPath) -> bool:
+        """True when a descriptor's file has a name still."""
+        try:
+            return os.path.samestat(os.fstat(fd), os.lstat(path))
+        except FileNotFoundError:
+            return False
+
+    def peek(self, fd: int, length: int, offset: int) -> bytes:
+        """Read up to `length` bytes of a file that processes share."""
+        return os.pread(fd, length, offset)
+
+    def poke(self, fd: int, data: bytes, offset: int) -> None:
+        """Write all of `data` into a file that processes share."""
+        view = memoryview(data)
+        while view:
+            came = os.pwrite(fd, view, offset)
+            view, offset = view[came:], offset + came
+
+    def resize(self, fd: int, nbytes: int) -> None:
+        """Give a file that processes share a size."""
+        os.ftruncate(fd, nbytes)
+
+    def reserve(self, path: StrPath, nbytes: int) -> int:
+        """Make a new file of mode 0600 and of its final size, without bytes yet, and return its
+        descriptor: for as long as that is open, others see that somebody writes it."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        fd = os.open(path, flags, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, nbytes)
+        except BaseException:
+            os.close(fd)
+            self.remove(path)
+            raise
+        return fd
+
+    def is_being_written(self, path: StrPath) -> bool:
+        """True for a file whose writer has it open since `reserve`; it may be this process."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            # What cannot be asked may be in use.
+            return error.errno not in (errno.ENOENT, errno.ELOOP, errno.ENXIO)
+        try:
+            return not self.try_lock(fd, shared=True)
+        except OSError:
+            return True
+        finally:
+            os.close(fd)
+
+    def write(self, path: StrPath, pieces: Sequence[Buffer], durability: Durability) -> int:
+        """Write a file of mode 0600, new or reserved, and return its physical bytes."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(path, flags, 0o600)
         try:
             for piece in pieces:
@@ -140,9 +226,11 @@ class FileSystem:
         Raises FileNotFoundError when something else has the name: a link, a pipe, a directory, a
         file that belongs to somebody else or that others may write to.
         """
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        return self._checked(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+    def _checked(self, path: StrPath, flags: int) -> int:
         try:
-            fd = os.open(path, flags)
+            fd = os.open(path, flags, 0o600)
         except OSError as error:
             # A link is ELOOP; a socket, or a device without a driver, is ENXIO.
             if error.errno in (errno.ELOOP, errno.ENXIO, errno.EOPNOTSUPP):

@@ -5,18 +5,20 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-from omlx_cache_storage.cold.catalog import (
-    Found,
-    namespace_directories,
-    shard_directories,
-    walk,
-)
 from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
 from omlx_cache_storage.cold.document import MAX_DOCUMENT_BYTES, encode_document
 from omlx_cache_storage.cold.records import ENTRY_BYTES, SMALL_FILE_BYTES
-from omlx_cache_storage.cold.temporary import TemporaryNames, remove_leftovers
-from omlx_cache_storage.format.names import NAMESPACE_FILE, RATE_FILE, REUSE_FILE, PageName
+from omlx_cache_storage.cold.temporary import TemporaryNames
+from omlx_cache_storage.format.names import (
+    BUDGET_FILE,
+    LEDGER_FILE,
+    NAMESPACE_FILE,
+    RATE_FILE,
+    REUSE_FILE,
+    WRITES_FILE,
+)
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer
 
@@ -29,23 +31,29 @@ TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
 
 _DESCRIPTIONS = (NAMESPACE_FILE, RATE_FILE)
 """What a namespace's directory holds beside pages: it goes with the last of them."""
+_ROOT_FILES = (TAG_FILE, REUSE_FILE, BUDGET_FILE, WRITES_FILE, LEDGER_FILE)
+"""What lies beside the namespaces. What may come later counts as if it were there."""
 
 
-Take = Callable[[Found, PageName], str | None]
-"""Takes a page file with what its name says, and returns the path of a file that is of no use
-because of another one, None if there is none."""
+class Staged(NamedTuple):
+    """A page's file before it has its name; whoever sees the descriptor's lock leaves it alone."""
 
+    temporary: str
+    path: str
+    fd: int
 
-def _take(found: Found, name: PageName) -> str | None:
-    """Have a use for every file."""
-    return None
+    @property
+    def file(self) -> str:
+        """The temporary name without its directory."""
+        return os.path.basename(self.temporary)
 
 
 class PageFiles:
     """Knows where pages lie under `directory`. Methods raise OSError as the disk does.
 
-    `_lock` guards `_counted`, `_overhead`, `_ignored` and `_identity`; no I/O under it. Any thread
-    may call. `delete` takes a temporary file that failed and the bytes that it may have.
+    `_lock` guards `_counted`, `_overhead` and `_identity`; no I/O under it. Any thread
+    may call. `delete` takes a temporary file that failed and the bytes that it may have, `emptied`
+    a namespace and its shard ("" for its own directory) that are gone.
     """
 
     def __init__(
@@ -54,6 +62,7 @@ class PageFiles:
         fs: FileSystem,
         durability: Durability,
         delete: Callable[[str, int], None] = lambda path, nbytes: None,
+        emptied: Callable[[BlockKey, str], None] = lambda namespace, shard: None,
     ) -> None:
         self.directory = directory
         self.fs = fs
@@ -62,17 +71,12 @@ class PageFiles:
         self._lock = threading.Lock()
         self._root = os.fspath(directory)
         self._tag = os.path.join(self._root, TAG_FILE)
+        self._tagged = False
         self._counted: dict[str, int] = {}
         self._overhead = 0
-        self._ignored = 0
         self._identity: tuple[int, int, bool] | None = None
         self._delete = delete
-
-    @property
-    def ignored(self) -> int:
-        """How many files and directories the last inventory passed over as not this user's."""
-        with self._lock:
-            return self._ignored
+        self._emptied = emptied
 
     @property
     def overhead_bytes(self) -> int:
@@ -81,13 +85,52 @@ class PageFiles:
             return self._overhead
 
     def document_bytes(self, namespace: BlockKey, document: Mapping[str, object]) -> int:
-        """Return what a namespace's first page takes for its document, and a directory's first one
-        for the tag; 0 when they are there."""
+        """Return what the document of a namespace takes, there or not."""
+        path = os.path.join(self._root, namespace.hex(), NAMESPACE_FILE)
         with self._lock:
-            path = os.path.join(self._root, namespace.hex(), NAMESPACE_FILE)
-            known, tagged = path in self._counted, self._tag in self._counted
-        size = 0 if known else len(encode_document(document)) + SMALL_FILE_BYTES
-        return size if tagged else size + 2 * SMALL_FILE_BYTES
+            known = self._counted.get(path)
+        return len(encode_document(document)) + SMALL_FILE_BYTES if known is None else known
+
+    def places_bytes(self, namespace: BlockKey, shard: str, described: int) -> int:
+        """Return what the directories and the document take that a page still needs."""
+        with self._lock:
+            places = self._places(namespace, shard, described)
+            return sum(nbytes for path, nbytes in places if path not in self._counted)
+
+    def expect(self, namespace: BlockKey, shard: str, described: int) -> None:
+        """Count what a page's file needs around it: somebody has made it, or is about to."""
+        with self._lock:
+            for path, nbytes in self._places(namespace, shard, described):
+                if path not in self._counted:
+                    self._counted[path] = nbytes
+                    self._overhead += nbytes
+
+    def _places(self, namespace: BlockKey, shard: str, described: int) -> Iterator[tuple[str, int]]:
+        directory = os.path.join(self._root, namespace.hex())
+        shard = os.path.join(directory, shard)
+        if shard in self._counted:
+            return
+        small = SMALL_FILE_BYTES + ENTRY_BYTES
+        yield shard, small
+        yield directory, small
+        yield os.path.join(directory, NAMESPACE_FILE), max(described, small)
+        # It comes later, unasked.
+        yield os.path.join(directory, RATE_FILE), small
+
+    def is_counted(self, namespace: BlockKey, shard: str) -> bool:
+        """True for a shard that is known to be there."""
+        with self._lock:
+            return os.path.join(self._root, namespace.hex(), shard) in self._counted
+
+    def left(self, namespace: BlockKey, shard: str) -> None:
+        """Count a directory no longer: somebody has removed it."""
+        directory = os.path.join(self._root, namespace.hex())
+        if shard:
+            self._forget(os.path.join(directory, shard))
+            return
+        for name in _DESCRIPTIONS:
+            self._forget(os.path.join(directory, name))
+        self._forget(directory)
 
     def is_ours(self) -> bool:
         """True when the directory is the one that was read last, not removed or replaced."""
@@ -98,40 +141,27 @@ class PageFiles:
         except FileNotFoundError:
             return False
 
-    def inventory(self, take: Take = _take) -> None:
-        """Make the directory, delete leftovers, and let `take` have the pages one by one.
+    def open(self, ledger_bytes: int) -> None:
+        """Make the directory, and forget what was known of it before.
 
         Raises NotPrivate, before anything is trusted, for a directory that others may write to.
-        Opens no file. Forgets what was known of directories before. What `take` has no use for is
-        deleted, as are empty directories.
         """
         self._make_root()
         self.fs.claim(self.directory)
         identity = self.fs.identity(self.directory)
         with self._lock:
-            self._identity = None
             self._counted.clear()
             self._overhead = 0
-            self._ignored = 0
-        self._count(self._root)
-        for name in (TAG_FILE, REUSE_FILE):
-            self._count_file(os.path.join(self._root, name))
-        remove_leftovers(self._root, self.fs)
-        used: set[str] = set()
-        useless: list[str] = []
-        for found in walk(self.directory, self.fs, self._ignore):
-            if found.name is None:
-                useless += [found.path] if found.is_leftover else []
-                continue
-            used.add(found.directory)
-            other = take(found, found.name)
-            useless += [] if other is None else [other]
-        for path in useless:
-            with contextlib.suppress(OSError):
-                self.fs.remove(path)
-        self._count_directories(used - set(map(os.path.dirname, useless)))
-        with self._lock:
             self._identity = identity
+        self._count(self._root)
+        for name in _ROOT_FILES:
+            nbytes = ledger_bytes if name == LEDGER_FILE else SMALL_FILE_BYTES
+            self._count(os.path.join(self._root, name), nbytes)
+
+    def lose(self) -> None:
+        """Take the directory for another one, until it is opened again."""
+        with self._lock:
+            self._identity = None
 
     def _make_root(self) -> None:
         """Make the directory and its parents; their names are as durable as what will lie below."""
@@ -142,63 +172,46 @@ class PageFiles:
             with contextlib.suppress(PermissionError):
                 self.fs.sync_directory(path.parent, self.durability)
 
-    def _ignore(self, path: str) -> None:
-        with self._lock:
-            self._ignored += 1
-
     def _mark(self) -> None:
         """Put the tag into the directory that lets backups leave it out, unless one is there.
 
         With the first page that is written, not before: whoever opens a store waits for no write.
         """
-        with self._lock:
-            if self._tag in self._counted:
-                return
+        if self._tagged:
+            return
         # A cache without a tag is a cache all the same; the next page tries again.
         with contextlib.suppress(OSError):
-            if not self._count_file(self._tag):
-                self._count(self._tag, self.fs.write(self._tag, [TAG], self.durability))
+            if not self.fs.exists(self._tag):
+                self.fs.write(self._tag, [TAG], self.durability)
+            self._tagged = True
 
-    def _count_directories(self, used: set[str]) -> None:
-        """Count the directories; remove shards that are not `used` and have nothing else in."""
-        for _digest, directory in namespace_directories(self.directory, self.fs):
-            shards = list(shard_directories(directory, self.fs))
-            for path in (directory, *shards):
-                self._count(path)
-            for name in _DESCRIPTIONS:
-                self._count_file(os.path.join(directory, name))
-            self.tidy([shard for shard in shards if shard not in used])
-            if not shards:
-                self._tidy_namespace(directory)
+    def count_document(self, directory: str) -> None:
+        """Count a namespace's document at its size, if there is one."""
+        self._count_file(os.path.join(directory, NAMESPACE_FILE))
 
-    def stage(
-        self, path: str, pieces: list[Buffer], document: Mapping[str, object]
-    ) -> tuple[str, int]:
-        """Write a complete temporary file beside `path`; return it and its physical bytes."""
-        try:
-            return self._stage(path, pieces, document)
-        except FileNotFoundError:
-            # Another thread or process found the directory empty, and removed it.
-            return self._stage(path, pieces, document)
+    def stage(self, temporary: str, nbytes: int, document: Mapping[str, object]) -> int:
+        """Begin to write a page of `nbytes` in all under a temporary name, in its own directory,
+        made if need be; return its descriptor. Nobody else changes the directory meanwhile."""
+        self._prepare(os.path.dirname(temporary), document)
+        return self.fs.reserve(temporary, nbytes)
 
-    def _stage(
-        self, path: str, pieces: list[Buffer], document: Mapping[str, object]
-    ) -> tuple[str, int]:
-        shard = os.path.dirname(path)
-        self._prepare(shard, document)
-        temporary = self._names.new(shard)
-        with self._removing_on_failure(temporary, sum(memoryview(p).nbytes for p in pieces)):
-            written = self.fs.write(temporary, pieces, self.durability)
+    def fill(self, staged: Staged, pieces: list[Buffer]) -> int:
+        """Write all of a page; return its physical bytes."""
+        nbytes = self.fs.write(staged.temporary, pieces, self.durability)
         self._mark()
-        return temporary, written
+        return nbytes
 
-    def publish(self, temporary: str, path: str, time_ns: int, nbytes: int) -> None:
+    def abandon(self, staged: Staged, nbytes: int) -> None:
+        """Delete what was staged, as far as the disk deletes it."""
+        self._delete(staged.temporary, nbytes + SMALL_FILE_BYTES)
+
+    def publish(self, staged: Staged, time_ns: int, nbytes: int) -> None:
         """Give a staged file of `nbytes` its name and recency; the temporary file is gone in any
         case, as far as the disk deletes it."""
-        with self._removing_on_failure(temporary, nbytes):
-            self.fs.publish(temporary, path)
+        with self._removing_on_failure(staged.temporary, nbytes):
+            self.fs.publish(staged.temporary, staged.path)
         with contextlib.suppress(OSError):
-            self.fs.set_times(path, time_ns)
+            self.fs.set_times(staged.path, time_ns)
 
     def sync(self, path: str) -> None:
         """Make a published name as durable as the tier's policy says."""
@@ -214,9 +227,11 @@ class PageFiles:
             except OSError:
                 continue
             self._forget(shard)
-            self._tidy_namespace(os.path.dirname(shard))
+            self._tell_emptied(os.path.dirname(shard), os.path.basename(shard))
+            self.tidy_namespace(os.path.dirname(shard))
 
-    def _tidy_namespace(self, directory: str) -> None:
+    def tidy_namespace(self, directory: str) -> None:
+        """Remove a namespace's directory if there is nothing in it but what describes it."""
         with contextlib.suppress(OSError):
             if {entry.name for entry in self.fs.scan(directory)} <= {*_DESCRIPTIONS}:
                 for path in (os.path.join(directory, name) for name in _DESCRIPTIONS):
@@ -224,6 +239,11 @@ class PageFiles:
                     self._forget(path)
                 self.fs.remove_directory(directory)
                 self._forget(directory)
+                self._tell_emptied(directory, "")
+
+    def _tell_emptied(self, directory: str, shard: str) -> None:
+        with contextlib.suppress(ValueError):
+            self._emptied(BlockKey(bytes.fromhex(os.path.basename(directory))), shard)
 
     def _prepare(self, shard: str, document: Mapping[str, object]) -> None:
         """Make the namespace's directory, its document and the shard, when they are missing."""
@@ -235,9 +255,9 @@ class PageFiles:
             temporary = self._names.new(directory)
             raw = encode_document(document)
             with self._removing_on_failure(temporary, len(raw)):
-                size = self.fs.write(temporary, [raw], self.durability)
+                self.fs.write(temporary, [raw], self.durability)
                 self.fs.publish(temporary, described)
-            self._count(described, size)
+            self._count_file(described)
         self._make_directory(shard)
 
     def _count_file(self, path: str) -> bool:
@@ -246,7 +266,8 @@ class PageFiles:
             info = os.lstat(path)
         except FileNotFoundError:
             return False
-        self._count(path, physical_bytes(info, MAX_DOCUMENT_BYTES))
+        self._forget(path)
+        self._count(path, max(physical_bytes(info, MAX_DOCUMENT_BYTES), SMALL_FILE_BYTES))
         return True
 
     def _make_directory(self, path: str) -> None:

@@ -18,12 +18,12 @@ from typing import NamedTuple
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.document import read_document
 from omlx_cache_storage.cold.temporary import TemporaryNames, remove_leftovers
+from omlx_cache_storage.format.names import LEDGER_FILE, WRITES_FILE
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.recency import Clock
 
 _log = logging.getLogger(__name__)
 
-WRITES_FILE = "writes.json"
 HOURS = 24
 _HOUR_NS = 3600 * 1_000_000_000
 BOOKED_SHARE = 1024
@@ -64,6 +64,7 @@ class Ration:
     ) -> None:
         self._directory = directory
         self._path = os.path.join(directory, WRITES_FILE)
+        self._lock_path = os.path.join(directory, LEDGER_FILE)
         self._limit = limit_bytes
         self._fs = fs
         self._clock = clock
@@ -166,7 +167,7 @@ class Ration:
         refuses the file does not stop the ration: it counts on in memory."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
-                stack.enter_context(self._fs.locked(self._directory))
+                stack.enter_context(self._fs.locked(self._lock_path))
             self._merge(read_document(self._path, self._fs))
             with self._lock:
                 if not self._fits(page, nbytes):

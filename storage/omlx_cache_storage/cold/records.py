@@ -39,11 +39,13 @@ class StoredPage(NamedTuple):
 
 
 class PendingDeletion(NamedTuple):
-    """A file to be deleted: its page has left the index; without a page it is a temporary one."""
+    """A file to be deleted: its page has left the index, `why` in a word; without a page it is a
+    temporary one."""
 
-    page: PageId | None
+    page: StoredPage | None
     path: str
     cost: int
+    why: str = "disk"
 
 
 class ColdEntry(NamedTuple):

@@ -1,42 +1,68 @@
-"""Deleting pages from a directory that no store of this machine uses."""
+"""Deleting pages of a directory from outside of its stores: those that run on it are told.
 
-from collections.abc import Iterable
+It is done as stores do it: while nobody else changes the directory, a few files at a time, each
+noted in the ledger. They miss the pages from their next look-up on, and their byte counts go on.
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache_storage.cold.catalog import scan, walk_namespace
-from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.changes import Cancelled, Change, Emptied, Removed, encode
+from omlx_cache_storage.cold.disk import FileSystem, physical_bytes
 from omlx_cache_storage.cold.files import PageFiles
-from omlx_cache_storage.cold.records import ColdEntry
+from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, Ledger
+from omlx_cache_storage.cold.records import (
+    ENTRY_BYTES,
+    SMALL_FILE_BYTES,
+    ColdEntry,
+    StoredPage,
+)
 from omlx_cache_storage.cold.rooted import rooted
+from omlx_cache_storage.format.names import LEDGER_FILE, page_path
 from omlx_cache_storage.keys import BlockKey
 
+TOGETHER = 32
+"""Files that are deleted while others wait, and that the smallest ledger has room for."""
+WAIT_SECONDS = 10.0
+"""For so long a directory is waited for that others change."""
 
-class Removed(NamedTuple):
+
+class Deleted(NamedTuple):
     """How many page files were deleted, and their physical bytes."""
 
     pages: int
     nbytes: int
 
 
-def remove_namespace(cold_dir: Path, digest: BlockKey, fs: FileSystem | None = None) -> Removed:
+class _File(NamedTuple):
+    """A file to delete, and its page; None for one that a dead writer left."""
+
+    path: str
+    page: StoredPage | None
+
+
+def remove_namespace(cold_dir: Path, digest: BlockKey, fs: FileSystem | None = None) -> Deleted:
     """Delete the page files of a namespace, and its directories if nothing else lies in them.
 
-    Files that are no pages stay, and so does what a living writer is writing. A store that runs
-    on the directory after all misses the pages and goes on. Raises OSError when the disk refuses;
-    what was deleted by then is gone.
+    Files that are no pages stay, and so does what a living writer is writing. Raises OSError when
+    the disk refuses, or others keep the directory for too long; what was deleted by then is gone.
     """
     fs = fs or FileSystem()
-    pages = nbytes = 0
-    shards = set()
+    files = []
     for found in list(walk_namespace(cold_dir, digest, fs)):
-        if found.name is not None or found.is_leftover:
-            fs.remove(found.path)
-            shards.add(found.directory)
         if found.name is not None:
-            pages, nbytes = pages + 1, nbytes + found.nbytes
-    PageFiles(cold_dir, fs, "none").tidy(shards)
-    return Removed(pages, nbytes)
+            page = StoredPage(found.namespace, found.name, found.nbytes)
+            files.append(_File(found.path, page))
+        elif found.is_leftover and not fs.is_being_written(found.path):
+            files.append(_File(found.path, None))
+    _delete(cold_dir, files, fs)
+    pages = [file.page for file in files if file.page is not None]
+    return Deleted(len(pages), sum(page.nbytes for page in pages))
 
 
 def entries(cold_dir: Path) -> list[ColdEntry]:
@@ -48,17 +74,60 @@ def entries(cold_dir: Path) -> list[ColdEntry]:
     return [ColdEntry(cold_dir, stored, stamp_ns) for stored, stamp_ns in rooted(found)]
 
 
-def remove_pages(cold_dir: Path, paths: Iterable[Path], fs: FileSystem | None = None) -> int:
+def root_bytes(cold_dir: Path, fs: FileSystem | None = None) -> int:
+    """Return what a directory takes of the disk without its namespaces. Raises OSError."""
+    files = (entry.stat(follow_symlinks=False) for entry in (fs or FileSystem()).scan(cold_dir))
+    small = [physical_bytes(info) + ENTRY_BYTES for info in files if stat.S_ISREG(info.st_mode)]
+    return SMALL_FILE_BYTES + sum(small)
+
+
+def remove_pages(cold_dir: Path, pages: Iterable[StoredPage], fs: FileSystem | None = None) -> int:
     """Delete page files in the given order, and directories that nothing is left in; return how
     many files. Otherwise as `remove_namespace`."""
-    fs = fs or FileSystem()
-    shards = set()
-    pages = 0
+    files = [_File(page_path(cold_dir, page.namespace, page.name), page) for page in pages]
+    _delete(cold_dir, files, fs or FileSystem())
+    return len(files)
+
+
+def _delete(cold_dir: Path, files: Sequence[_File], fs: FileSystem) -> None:
+    with _ledger(cold_dir, fs) as ledger:
+        for start in range(0, len(files), TOGETHER):
+            with contextlib.nullcontext() if ledger is None else ledger.held(WAIT_SECONDS):
+                _delete_some(cold_dir, files[start : start + TOGETHER], fs, ledger)
+
+
+def _delete_some(
+    cold_dir: Path, files: Sequence[_File], fs: FileSystem, ledger: Ledger | None
+) -> None:
+    """Delete a few files while the directory is held, and tell of those that are gone."""
+    changes: list[Change] = []
+
+    def emptied(namespace: BlockKey, shard: str) -> None:
+        changes.append(Emptied(namespace, shard))
+
     try:
-        for path in paths:
-            fs.remove(path)
-            shards.add(str(path.parent))
-            pages += 1
+        for file in files:
+            fs.remove(file.path)
+            if file.page is None:
+                changes.append(Cancelled(os.path.basename(file.path)))
+            else:
+                changes.append(Removed(file.page, "removed"))
     finally:
-        PageFiles(cold_dir, fs, "none").tidy(shards)
-    return pages
+        shards = {os.path.dirname(file.path) for file in files}
+        PageFiles(cold_dir, fs, "none", emptied=emptied).tidy(shards)
+        if ledger is not None and changes:
+            ledger.append([encode(change) for change in changes])
+
+
+@contextlib.contextmanager
+def _ledger(cold_dir: Path, fs: FileSystem) -> Iterator[Ledger | None]:
+    """Open the ledger of a directory; None for one that no store has used since there are any."""
+    if not fs.exists(os.path.join(cold_dir, LEDGER_FILE)):
+        yield None
+        return
+    ledger = Ledger(cold_dir, fs)
+    ledger.open(SMALLEST_BYTES)
+    try:
+        yield ledger
+    finally:
+        ledger.close()

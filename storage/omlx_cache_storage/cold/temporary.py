@@ -42,6 +42,16 @@ def remove_leftovers(directory: str, fs: FileSystem) -> None:
                     fs.remove(entry.path)
 
 
+def remove_temporaries(directory: str, like: str, fs: FileSystem) -> None:
+    """Delete what the writer of a temporary file left in a directory, but what it is writing now;
+    raises nothing."""
+    writer = like.rpartition("-")[0] + "-"
+    with contextlib.suppress(OSError):
+        for entry in list(fs.scan(directory)):
+            if entry.name.startswith(writer) and not fs.is_being_written(entry.path):
+                fs.remove(entry.path)
+
+
 def is_leftover(file: str, mtime_ns: int) -> bool:
     """True when the writer of a temporary file is gone, as its name and age tell."""
     if time.time() - mtime_ns / 1e9 > ABANDONED_SECONDS:

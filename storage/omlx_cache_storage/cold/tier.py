@@ -6,27 +6,32 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
+from omlx_cache_storage.cold.budget import Budget, agree, read_budget, write_budget
 from omlx_cache_storage.cold.catalog import Found
+from omlx_cache_storage.cold.changes import Added, Cancelled, Rebudgeted, Reserved
 from omlx_cache_storage.cold.collector import uncollected
 from omlx_cache_storage.cold.contents import Candidate, Contents, Victims
 from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
-from omlx_cache_storage.cold.files import PageFiles
+from omlx_cache_storage.cold.files import Staged
 from omlx_cache_storage.cold.filling import Files
 from omlx_cache_storage.cold.health import NO_ROOM, Health
-from omlx_cache_storage.cold.held import HeldPages
+from omlx_cache_storage.cold.inventory import Inventory, clear_up, take_inventory
+from omlx_cache_storage.cold.ledger import LedgerBusy, ledger_bytes
 from omlx_cache_storage.cold.ration import Ration
 from omlx_cache_storage.cold.records import SMALL_FILE_BYTES, StoredPage
+from omlx_cache_storage.cold.shared import SharedPages
+from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.eviction.policies import lru
 from omlx_cache_storage.eviction.policy import EvictionPolicy
 from omlx_cache_storage.format.header import encode_header, payload_checksum
-from omlx_cache_storage.format.names import PageName, name_of, page_path
-from omlx_cache_storage.hints import Pinned
-from omlx_cache_storage.page import Page, PageId
+from omlx_cache_storage.format.names import PageName, name_of, shard_of
+from omlx_cache_storage.page import Buffer, Page, PageId
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import ColdUsage
 from omlx_cache_storage.tier import WriteResult
@@ -37,17 +42,37 @@ NO_ROOM_TRIES = 3
 """How often room is made for a page that the disk had none for, each time twice as much."""
 FILE_SLACK_BYTES = 16 * 1024
 """More than a file takes beside header and payload: its last block, and its name."""
-DIRECTORY_SLACK_BYTES = 48 * 1024
-"""More than the directories take that a write may make on its way."""
+DIRECTORY_SLACK_BYTES = 12 * 1024
+"""More than small files take while they are replaced."""
+SCANS = 3
+"""How often a directory is read that changes faster than it is followed, before it is left alone
+for a while."""
+ELSEWHERE_SECONDS = 1.0
+"""For so long a page is waited for that another process is writing."""
+_PAUSE_SECONDS = 0.002
+LOOKED_AHEAD = 1024
+"""Pages whose use by others is asked for at a time, at most."""
+EVICTED_BYTES = 256 * 1024 * 1024
+"""What is evicted for a smaller budget while others wait."""
 
 
-class ColdTier(HeldPages):
+class Writing(NamedTuple):
+    """A page on its way: its file so far, what was reserved for it, and the number of the file that
+    was there before, None without one."""
+
+    staged: Staged
+    reserved: StoredPage
+    before: int | None
+
+
+class ColdTier(SharedPages):
     """Holds page files; physical bytes, temporary files and directories included, stay under
-    `limit_bytes`.
+    `limit_bytes`, the directory's budget, whoever writes them.
 
-    `_lock` guards `limit_bytes`, `_reserved`, `_impatient` and the counts `_peak`, `_evicted`,
-    `_refused`, `_written` and `_rewritten` (bytes) as well. Any thread may read and discard;
-    `open`, `write` and `settle` belong to one thread at a time.
+    `_lock` guards `limit_bytes`, `_own_limit` (where this process stops writing), `_impatient` and
+    the counts `_peak`, `_ignored`, `_evicted`, `_refused`, `_written` and `_rewritten` (bytes) as well. Any
+    thread may read and discard; `open`, `write`, `settle` and `close` belong to one thread at a
+    time.
     """
 
     def __init__(
@@ -63,21 +88,26 @@ class ColdTier(HeldPages):
         departures: Departures | None = None,
         daily_bytes: int = 0,
         policy: Callable[[Learned | None], EvictionPolicy] | None = None,
+        derived: bool = False,
     ) -> None:
         super().__init__(
             directory,
             fs or FileSystem(),
-            lambda shards: self._files.tidy(shards),
             departures or Departures(),
             policy or lru,
+            clock or Clock(),
+            durability,
         )
-        self._files = PageFiles(directory, self._fs, durability, self._deleter.delete_temporary)
         self.limit_bytes = limit_bytes
+        self._wanted = limit_bytes
+        self._derived = derived
+        self._budget_of: Callable[[int], int] | None = None
+        self._own_limit: int | None = None
+        self._names = TemporaryNames()
         self._min_free = min_free_bytes
         self._encode = encode
-        self._clock = clock or Clock()
-        self._reserved = 0
         self._peak = 0
+        self._ignored = 0
         self._evicted = 0
         self._refused = 0
         self._impatient = 0
@@ -90,19 +120,16 @@ class ColdTier(HeldPages):
 
     def open(self, budget: Callable[[int], int] | None = None) -> None:
         """Make the directory, delete leftovers of dead writers, index what is there, and evict
-        down to the budget, which `budget` may derive from the bytes found.
+        down to the budget. What this process wants of it `budget` may derive from the bytes found.
 
         A disk that refuses leaves an empty tier whose state says why, and is asked again by
         `write` and `settle`; nothing raises.
         """
+        self._budget_of = budget
         with contextlib.suppress(OSError):
             self._load()
         if self._ration is not None:
             self._ration.open()
-        if budget is not None:
-            limit_bytes = budget(self.usage().nbytes)
-            with self._lock:
-                self.limit_bytes = limit_bytes
         self._shrink()
         with self._lock:
             self._peak = self._used_bytes()
@@ -110,11 +137,11 @@ class ColdTier(HeldPages):
     def _load(self) -> None:
         """Index the directory if it is not the one that was indexed; raises OSError."""
         try:
-            if self._files.is_ours():
+            if not self._lost and self._files.is_ours() and self._ledger.is_current:
                 with self._lock:
                     self._health.end_open()
                 return
-            contents = self._read_directory()
+            self._index()
         except OSError as error:
             with self._lock:
                 known = self._health.state
@@ -123,19 +150,31 @@ class ColdTier(HeldPages):
             if news:
                 _log.warning("no cold tier: %s", error.strerror or error)
             raise
-        with self._lock:
-            before, self._contents = self._contents, contents
-            self._deleter.forget()
-            self._refused_rank = None
-            self._pins.all_left()
-            self._missing += [page for page in before if page not in contents]
-            self._unrecorded = {page for page in self._unrecorded if page in contents}
-            self._health = Health()
-            self._note_peak()
 
     @uncollected()
-    def _read_directory(self) -> Contents:
-        """Return what is in the directory, made if need be; raises OSError."""
+    def _index(self) -> None:
+        """Read the directory, and go on from there; raises OSError."""
+        # Of one that changed too fast to be followed, what is known of recency is not lost.
+        self._record_recency()
+        with self._lock:
+            self._lost = True
+        self._files.open(ledger_bytes(self.limit_bytes))
+        self._enter_directory(ledger_bytes(self.limit_bytes))
+        for tries_left in reversed(range(SCANS)):
+            contents, found = self._read_directory()
+            self._begin_with(contents, found)
+            try:
+                with self._changing():
+                    clear_up(self._files, found)
+                    self._agree()
+                return
+            except LedgerBusy:
+                if not self._lost or not tries_left:
+                    raise
+                self._ledger.skip()
+
+    def _read_directory(self) -> tuple[Contents, Inventory]:
+        """Return what is in the directory; raises OSError."""
         files, now = Files(), time.time_ns()
 
         def take(found: Found, name: PageName) -> str | None:
@@ -143,15 +182,69 @@ class ColdTier(HeldPages):
             useless = files.take(stored, min(found.mtime_ns, now))
             return None if useless is None else self._path(StoredPage._make(useless))
 
-        self._files.inventory(take)
+        inventory = take_inventory(self.directory, self._fs, take)
         with self._lock:
             learned = self._contents.policy.learned()
         contents = Contents(self._make_policy(learned))
         contents.fill(files)
-        return contents
+        return contents, inventory
+
+    def _begin_with(self, contents: Contents, found: Inventory) -> None:
+        """Take what was read for what is there; what others changed meanwhile is followed next."""
+        with self._following, self._lock:
+            before, self._contents = self._contents, contents
+            self._deleter.forget()
+            self._refused_rank = None
+            self._pins.all_left()
+            self._missing += [page for page in before if page not in contents]
+            self._unrecorded = {page for page in self._unrecorded if page in contents}
+            self._health = Health()
+            self._flights.clear()
+            for file in found.under_way:
+                nbytes = file.nbytes + FILE_SLACK_BYTES
+                self._flights.begin(file.file, file.directory, file.namespace, nbytes)
+            self._ignored = found.ignored
+            self._lost = False
+            self._note_peak()
+
+    def _agree(self) -> None:
+        """Agree with other processes on a budget; the directory is held."""
+        used = self._known_bytes()
+        if self._budget_of is not None:
+            self._wanted = self._budget_of(used)
+        known = read_budget(self.directory, self._fs)
+        agreed = agree(
+            known, self._wanted, derived=self._derived, alone=self._alone(), used_bytes=used
+        )
+        if agreed.write:
+            write_budget(self.directory, agreed.budget, self._names, self._fs)
+            self._tell(Rebudgeted())
+        if agreed.note:
+            _log.warning("%s", agreed.note)
+        self._go_by(agreed.budget, agreed.own_limit)
+
+    def _heed_budget(self) -> None:
+        """Go by the directory's budget if it was changed; the directory is held."""
+        if self._rebudgeted:
+            with self._lock:
+                self._rebudgeted = False
+            budget = read_budget(self.directory, self._fs)
+            if budget is not None:
+                lower = not self._derived and self._wanted < budget.nbytes
+                self._go_by(budget, self._wanted if lower else None)
+
+    def _go_by(self, budget: Budget, own_limit: int | None) -> None:
+        with self._lock:
+            self.limit_bytes = budget.nbytes
+            self._own_limit = own_limit
+            self._refused_rank = None
+
+    def _known_bytes(self) -> int:
+        with self._lock:
+            return self._used_bytes()
 
     def _used_bytes(self) -> int:
-        held = self._contents.nbytes + self._reserved + self._deleter.nbytes
+        held = self._contents.nbytes + self._flights.nbytes + self._deleter.nbytes
         return held + self._files.overhead_bytes
 
     def _note_peak(self) -> None:
@@ -163,16 +256,14 @@ class ColdTier(HeldPages):
         Evicts only pages that leave before this one: never its chain's root for its deep end.
         Raises OSError when the disk refuses, for want of room only after some were evicted, and
         ValueError for a payload of another size than the page's tensors; nothing is left behind
-        then. A page that could not be read is written again. Writer thread only.
+        then. A page that could not be read is written again; one that another process is writing
+        is waited for a moment. Writer thread only.
         """
         self._load()
         candidate = Candidate(page.meta.id, page.meta.position, time_ns)
         decided = self._decided(candidate, page.meta.held)
         if decided is not None:
             return decided
-        found = self._adopt(page, candidate)
-        if found is not None:
-            return found
         if self._encode is not None:
             page = self._encode(page)
         meta = page.meta
@@ -180,14 +271,12 @@ class ColdTier(HeldPages):
         if size != meta.nbytes:
             raise ValueError(f"a payload of {size} bytes for tensors of {meta.nbytes}")
         header = encode_header(meta, payload_checksum([page.payload]))
-        expected = len(header) + meta.nbytes + FILE_SLACK_BYTES
-        expected += self._files.document_bytes(meta.namespace, document)
         rationed = _blocks(len(header) + size) if self._ration is not None else 0
         if self._ration is not None and not self._ration.take(candidate.page, rationed):
             return "rationed"
         result: WriteResult = "full"
         try:
-            result = self._place(page, header, expected, candidate, document)
+            result = self._place(page, header, candidate, document)
             return result
         except OSError as error:
             with self._lock:
@@ -201,9 +290,7 @@ class ColdTier(HeldPages):
         """Return what `write` answers at once for a page that holds so many tokens, None when room
         must be made for it."""
         with self._lock:
-            old = self._contents.get(candidate.page)
-            unreadable = self._health.is_unreadable(candidate.page)
-            if old is not None and old.held >= held and not unreadable:
+            if self._has(candidate.page, held):
                 return "present"
             if self._refused_rank is not None and self._clock.now() >= self._refused_until_ns:
                 self._refused_rank = None
@@ -214,59 +301,188 @@ class ColdTier(HeldPages):
             return "rationed"
         return None
 
-    def _adopt(self, page: Page, candidate: Candidate) -> WriteResult | None:
-        """Index a page's file that another process wrote meanwhile, as `open` would have, if there
-        is room for it; None where there is none, or where this process knows of one."""
-        name, namespace = name_of(page.meta), page.meta.namespace
-        with self._lock:
-            known = name.id in self._contents or name.id in self._leaving
-            if known or self._health.is_unreadable(name.id):
-                return None
-        path = page_path(self.directory, namespace, name)
-        info = self._fs.own_file(path)
-        if info is None or self._deleter.is_pending(path):
-            return None
-        nbytes = physical_bytes(info)
-        refusal = self._make_room(nbytes, candidate)
-        if refusal is not None:
-            return refusal
-        with self._lock:
-            self._reserved -= nbytes
-            stored = StoredPage(namespace, name, nbytes)
-            self._add(stored, candidate.stamp_ns)
-            self._unrecorded.add(name.id)
-            self._note_peak()
-        return "present"
+    def _has(self, page: PageId, held: int) -> bool:
+        """True for a page of which the disk has as much, readable as far as is known."""
+        old = self._contents.get(page)
+        return old is not None and old.held >= held and not self._health.is_unreadable(page)
 
     def _place(
         self,
         page: Page,
         header: bytes,
-        expected: int,
         candidate: Candidate,
         document: Mapping[str, object],
     ) -> WriteResult:
         """Make room and publish, in a few tries if the disk has no room after all."""
+        pieces: list[Buffer] = [header, page.payload]
+        size = len(header) + page.meta.nbytes
+        wanted = StoredPage(page.meta.namespace, name_of(page.meta), size + FILE_SLACK_BYTES)
         # A disk that eviction did not help the last time is not emptied for nothing.
         with self._lock:
             tries = 1 if self._health.refuses_writes else NO_ROOM_TRIES
-        wanted = expected
+        more, deadline = wanted.cost, time.monotonic() + ELSEWHERE_SECONDS
         while True:
-            refusal = self._make_room(expected, candidate)
-            if refusal is not None:
-                return refusal
             try:
-                self._publish(page, header, expected, candidate.stamp_ns, document)
-                return "written"
+                with self._changing():
+                    self._heed_budget()
+                    waits = self._is_elsewhere(wanted) and time.monotonic() < deadline
+                    decided = None if waits else self._decided_exactly(wanted, candidate, document)
+                    if decided is not None:
+                        return decided
+                    if not waits:
+                        writing = self._stage(wanted, size, document)
+                if not waits:
+                    return self._publish(writing, pieces, candidate.stamp_ns)
             except OSError as error:
                 if error.errno not in NO_ROOM or not tries:
                     raise
-                victims = self._give_way(wanted, candidate)
+                victims = self._give_way(more, candidate)
                 if not victims.pages:
                     if victims.outranked:
                         return "refused"
                     raise
-            wanted, tries = 2 * wanted, tries - 1
+                more, tries = 2 * more, tries - 1
+                continue
+            time.sleep(_PAUSE_SECONDS)
+
+    def _is_elsewhere(self, wanted: StoredPage) -> bool:
+        """True while another process writes as much of a page; the directory is held."""
+        with self._lock:
+            flights = self._flights.elsewhere(wanted)
+        if not flights:
+            return False
+        self._recover(flights)
+        with self._lock:
+            return bool(self._flights.elsewhere(wanted))
+
+    def _decided_exactly(
+        self, wanted: StoredPage, candidate: Candidate, document: Mapping[str, object]
+    ) -> WriteResult | None:
+        """Return why a page is not written, None when there is room for it. The directory is held:
+        what others have done by now is known."""
+        with self._lock:
+            if self._has(candidate.page, wanted.held):
+                return "present"
+        found = self._adopt(wanted, candidate)
+        if found is not None:
+            return found
+        described = self._files.document_bytes(wanted.namespace, document)
+        shard = shard_of(wanted.name.id.key)
+        places = self._files.places_bytes(wanted.namespace, shard, described)
+        return self._make_room(wanted.cost + places, candidate)
+
+    def _adopt(self, wanted: StoredPage, candidate: Candidate) -> WriteResult | None:
+        """Index a page's file that nobody told of, as `open` would have, if there is room for it;
+        None where there is none, or where this process knows of one."""
+        name = wanted.name
+        with self._lock:
+            known = name.id in self._contents or name.id in self._leaving
+            if known or self._health.is_unreadable(name.id):
+                return None
+        path = self._path(wanted)
+        info = self._fs.own_file(path)
+        if info is None or self._deleter.is_pending(path):
+            return None
+        stored = wanted._replace(nbytes=physical_bytes(info))
+        refusal = self._make_room(stored.cost, candidate)
+        if refusal is not None:
+            return refusal
+        with self._lock:
+            self._add(stored, candidate.stamp_ns)
+            self._unrecorded.add(name.id)
+            self._note_peak()
+        self._tell(Added("", stored, candidate.stamp_ns, 0))
+        return "present"
+
+    def _stage(self, wanted: StoredPage, size: int, document: Mapping[str, object]) -> Writing:
+        """Begin to write a page that there is room for; the directory is held."""
+        name, namespace = wanted.name, wanted.namespace
+        described = self._files.document_bytes(namespace, document)
+        path = self._path(wanted)
+        directory = os.path.dirname(path)
+        temporary = self._names.new(directory)
+        file = os.path.basename(temporary)
+        self._expect(wanted, described)
+        with self._lock:
+            before = self._contents.serial(name.id)
+            self._flights.begin(file, directory, namespace, wanted.nbytes, wanted, own=True)
+            self._note_peak()
+        # First of all: of a writer that is killed others must know what to look for.
+        self._tell(Reserved(file, wanted, described))
+        try:
+            fd = self._files.stage(temporary, size, document)
+        except BaseException:
+            self._cancel(file, directory)
+            raise
+        return Writing(Staged(temporary, path, fd), wanted, before)
+
+    def _cancel(self, temporary: str, directory: str) -> None:
+        """Note that a page is not written after all; the directory is held."""
+        self._files.tidy([directory])
+        with self._lock:
+            self._flights.end(temporary)
+        self._tell(Cancelled(temporary))
+
+    def _publish(self, writing: Writing, pieces: list[Buffer], time_ns: int) -> WriteResult:
+        """Write the file, name it and index it; what was reserved is given back in any case."""
+        staged, named = writing.staged, False
+        try:
+            nbytes = self._files.fill(staged, pieces)
+            with self._changing():
+                if self._is_newer(writing):
+                    self._abandon(writing)
+                    return "present"
+                self._files.publish(staged, time_ns, nbytes)
+                self._take(writing.reserved._replace(nbytes=nbytes), time_ns, staged.file)
+                named = True
+            self._files.sync(staged.path)
+        except BaseException:
+            if named:
+                self.discard([writing.reserved.name.id])
+            else:
+                self._abandon(writing)
+            raise
+        finally:
+            self._fs.close(staged.fd)
+        with self._lock:
+            self._health.end_write()
+        return "written"
+
+    def _is_newer(self, writing: Writing) -> bool:
+        """True when another process has published as much of a page meanwhile."""
+        page = writing.reserved.name.id
+        with self._lock:
+            is_new = self._contents.serial(page) not in (None, writing.before)
+            return is_new and self._has(page, writing.reserved.held)
+
+    def _abandon(self, writing: Writing) -> None:
+        """Delete what was written of a page; raises nothing."""
+        staged = writing.staged
+        self._files.abandon(staged, writing.reserved.nbytes)
+        try:
+            with self._changing():
+                self._cancel(staged.file, os.path.dirname(staged.path))
+        except OSError:
+            # Whoever has the directory next finds out about it.
+            with self._lock:
+                self._flights.disown(staged.file)
+
+    def _take(self, stored: StoredPage, time_ns: int, temporary: str) -> None:
+        """Index a page that was written under a temporary name, and tell of it; the directory is
+        held."""
+        page = stored.name.id
+        again = self._once_written.find(page) is not None
+        with self._lock:
+            replaced = self._pop(page)
+            self._flights.end(temporary)
+            self._add(stored, time_ns)
+            self._leaving.discard(page)
+            self._written += stored.nbytes
+            self._rewritten += stored.nbytes if again or replaced is not None else 0
+            self._note_peak()
+        self._tell(Added(temporary, stored, time_ns, 0))
+        if replaced is not None and replaced.name != stored.name:
+            self._delete([replaced], "disk")
 
     def _give_way(self, nbytes: int, candidate: Candidate) -> Victims:
         """Evict about `nbytes`, one page at least if one may leave, for a candidate that the disk
@@ -278,46 +494,8 @@ class ColdTier(HeldPages):
             )
             evicted = self._evict(victims.pages)
             self._refused += victims.outranked and not victims.pages
-        self._delete(evicted)
+        self._delete(evicted, "disk")
         return victims
-
-    def _publish(
-        self, page: Page, header: bytes, expected: int, time_ns: int, document: Mapping[str, object]
-    ) -> None:
-        """Write the file and index it; gives back the bytes `expected`, whatever happens."""
-        name, namespace = name_of(page.meta), page.meta.namespace
-        path = page_path(self.directory, namespace, name)
-        try:
-            temporary, nbytes = self._files.stage(path, [header, page.payload], document)
-            with self._naming:
-                self._files.publish(temporary, path, time_ns, nbytes)
-                replaced = self._take(StoredPage(namespace, name, nbytes), time_ns, expected)
-                expected = 0
-            if replaced is not None:
-                self._delete([replaced])
-            self._files.sync(path)
-        except BaseException:
-            self.discard([name.id] if expected == 0 else [])
-            self._files.tidy([os.path.dirname(path)])
-            with self._lock:
-                self._reserved -= expected
-            raise
-        with self._lock:
-            self._health.end_write()
-
-    def _take(self, stored: StoredPage, time_ns: int, expected: int) -> StoredPage | None:
-        """Index a page that `expected` bytes were taken for; return the version it replaces."""
-        page = stored.name.id
-        again = self._once_written.find(page) is not None
-        with self._lock:
-            replaced = self._pop(page)
-            self._reserved -= expected
-            self._add(stored, time_ns)
-            self._leaving.discard(page)
-            self._written += stored.nbytes
-            self._rewritten += stored.nbytes if again or replaced is not None else 0
-            self._note_peak()
-        return replaced
 
     def _add(self, stored: StoredPage, stamp_ns: int) -> None:
         # What is pinned has the time when that ends, in memory too: no request is as late.
@@ -325,37 +503,59 @@ class ColdTier(HeldPages):
         self._contents.add(stored, max(stamp_ns, self._hold(stored)), used=not pinned)
 
     def _make_room(self, nbytes: int, candidate: Candidate) -> WriteResult | None:
-        """Count `nbytes` as taken, evicting what must go; else a refusal, and nothing is taken."""
+        """Evict what must go for `nbytes` more; else a refusal. The directory is held, and what is
+        freed is the caller's until then."""
         self._deleter.retry()
+        if self._own_limit is not None:
+            with self._lock:
+                if self._used_bytes() + nbytes + DIRECTORY_SLACK_BYTES > self._own_limit:
+                    # Others keep more here: theirs is not this process's to delete.
+                    self._refused += 1
+                    return "refused"
         short, few = self._lacking(nbytes)
+        ahead = 1
+        while True:
+            with self._lock:
+                over = self._used_bytes() + nbytes + DIRECTORY_SLACK_BYTES - self.limit_bytes
+                lacking, until = max(over, short, few), self._until(candidate)
+                victims = self._contents.victims(lacking, candidate, self._is_pinned, until)
+            if not self._catch_up(victims.pages):
+                break
+            # Others used what comes next as well: a chain is used as a whole.
+            ahead = min(2 * ahead, LOOKED_AHEAD)
+            self._catch_up(self._first(ahead))
         with self._lock:
-            over = self._used_bytes() + nbytes + DIRECTORY_SLACK_BYTES - self.limit_bytes
-            lacking, until = max(over, short, few), self._until(candidate)
-            victims = self._contents.victims(lacking, candidate, self._is_pinned, until)
             if victims.outranked:
-                self._refused += 1
-                # Free space comes and goes without this tier; its own budget does not.
-                self._refused_rank = candidate.rank if over >= max(short, few) else None
-                # What was too young to leave grows old.
-                patience_ns, young_ns = self._contents.policy.patience_ns, victims.young_ns
-                self._refused_until_ns = young_ns + patience_ns if young_ns else sys.maxsize
-                self._contents.policy.wanted([candidate.page], candidate.stamp_ns)
-                self._contents.policy.refused([candidate.page], candidate.stamp_ns)
+                self._refuse(candidate, victims, lasting=over >= max(short, few))
                 return "refused"
             if not victims.enough:
                 self._health.fill_up()
                 return "full"
             evicted = self._evict(victims.pages)
-            self._reserved += nbytes
-        self._delete(evicted)
+        self._delete(evicted, "disk")
         with self._lock:
-            if self._used_bytes() + DIRECTORY_SLACK_BYTES > self.limit_bytes:
+            if self._used_bytes() + nbytes + DIRECTORY_SLACK_BYTES > self.limit_bytes:
                 # What was evicted could not be deleted, so its bytes are still there.
-                self._reserved -= nbytes
                 self._health.fill_up()
                 return "full"
-            self._note_peak()
         return None
+
+    def _refuse(self, candidate: Candidate, victims: Victims, *, lasting: bool) -> None:
+        """Count a page that others outrank, and remember its rank: of those that are worth less
+        none is asked for."""
+        self._refused += 1
+        # Free space comes and goes without this tier; its own budget does not.
+        self._refused_rank = candidate.rank if lasting else None
+        # What was too young to leave grows old.
+        patience_ns, young_ns = self._contents.policy.patience_ns, victims.young_ns
+        self._refused_until_ns = young_ns + patience_ns if young_ns else sys.maxsize
+        self._contents.policy.wanted([candidate.page], candidate.stamp_ns)
+        self._contents.policy.refused([candidate.page], candidate.stamp_ns)
+
+    def _first(self, count: int) -> list[PageId]:
+        """Return the pages that would leave first."""
+        with self._lock:
+            return self._contents.first(count)
 
     @contextlib.contextmanager
     def impatient(self) -> Iterator[None]:
@@ -409,98 +609,40 @@ class ColdTier(HeldPages):
         """True for the rest of an hour in which a day's ration refused a page."""
         return self._ration is not None and self._ration.refuses
 
-    def touch(
-        self,
-        chain: Iterable[PageId],
-        stamp_ns: int | None = None,
-        since_ns: int = 0,
-        *,
-        used: bool = True,
-    ) -> None:
-        """Mark pages as used at a stamp of the clock, now by default, but those that were used
-        later than that and than `since_ns`. `used`: it is a request that wants them.
-
-        The disk learns it from `settle`.
-        """
-        with self._lock:
-            stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
-            loose = self._loose(chain)
-            self._moved(self._contents.touch(loose, stamp_ns, since_ns, used=used), stamp_ns)
-
-    def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
-        """Make pages the first to be evicted, the deepest of them first, after a restart too."""
-        with self._lock:
-            stamp_ns = self._clock.superseded() if stamp_ns is None else stamp_ns
-            self._moved(self._contents.place(self._loose(pages), stamp_ns), stamp_ns)
-
-    def _moved(self, pages: Iterable[PageId], stamp_ns: int) -> None:
-        """Note that pages have another stamp: the disk is to learn it."""
-        self._unrecorded.update(pages)
-        if self._refused_rank is not None and stamp_ns < self._refused_rank[0]:
-            self._refused_rank = None
-
-    def _loose(self, pages: Iterable[PageId]) -> Iterable[PageId]:
-        return self._pins.loose(pages, self._clock.now()) if self._pins else pages
-
-    def hold(self, number: int, pages: Sequence[PageId], until_ns: int) -> Pinned:
-        """Keep pages until a time, those that come later too, as far as the tier's share for that
-        goes: root first. Not over a restart, which takes them for used then."""
-        with self._lock:
-            self._pins.add(number, pages, until_ns, self._clock.now())
-            found = [s for page in pages if (s := self._contents.get(page)) is not None]
-            nbytes = count = 0
-            for stored in found:
-                kept_ns = self._hold(stored)
-                if kept_ns:
-                    self._moved(self._contents.touch([stored.name.id], kept_ns), kept_ns)
-                    count, nbytes = count + 1, nbytes + stored.cost
-            return Pinned(len(found), count, nbytes)
-
-    def let_loose(self, number: int) -> None:
-        """End what `hold` began: the pages count as used now."""
-        with self._lock:
-            now = self._clock.now()
-            for page, until_ns in self._pins.remove(number).items():
-                stamp_ns = until_ns or now
-                self._moved(self._contents.place([page], stamp_ns), stamp_ns)
-            self._refused_rank = None
-
-    def _hold(self, stored: StoredPage) -> int:
-        """Return until when a page is pinned, 0 for one that is not."""
-        if not self._pins:
-            return 0
-        now = self._clock.now()
-        return self._pins.hold(stored.name.id, stored.cost, self.limit_bytes, now)
-
-    def _is_pinned(self, page: PageId) -> bool:
-        return bool(self._pins) and self._pins.holds(page, self._clock.now())
-
     def settle(self) -> None:
         """Record recency on the disk and evict down to the budget; notice a directory that was
-        removed or replaced. Writer thread only; raises nothing."""
+        removed or replaced, a budget that was changed and writers that are gone. Writer thread
+        only; raises nothing."""
         try:
             self._load()
+            self._record_recency()
+            with self._changing():
+                self._heed_budget()
+                self._recover()
         except OSError:
             return
-        with self._lock:
-            pages, self._unrecorded = self._unrecorded, set()
-            used = [
-                (stored, self._contents.stamp(page))
-                for page in pages
-                if (stored := self._contents.stored(page)) is not None
-            ]
-        for stored, stamp_ns in used:
-            with contextlib.suppress(OSError):
-                self._fs.set_times(self._path(stored), stamp_ns)
         self._shrink()
 
     def _shrink(self) -> None:
+        """Evict down to the budget, a part at a time; raises nothing."""
         self._deleter.retry()
-        with self._lock:
-            over = self._used_bytes() - self.limit_bytes
-            victims = self._contents.victims(over)
-            evicted = self._evict(victims.pages if victims.enough else list(self._contents))
-        self._delete(evicted)
+        while self._known_bytes() > self.limit_bytes:
+            try:
+                with self._changing():
+                    self._heed_budget()
+                    with self._lock:
+                        over = min(self._used_bytes() - self.limit_bytes, EVICTED_BYTES)
+                        victims = self._contents.victims(over)
+                    if self._catch_up(victims.pages):
+                        continue
+                    with self._lock:
+                        pages = victims.pages if victims.enough else list(self._contents)
+                        evicted = self._evict(pages)
+                    self._delete(evicted, "disk")
+            except OSError:
+                return
+            if not evicted:
+                return
 
     def usage(self) -> ColdUsage:
         day = None if self._ration is None else self._ration.usage()
@@ -515,7 +657,7 @@ class ColdTier(HeldPages):
                 refused_pages=self._refused,
                 corrupt_pages=self._corrupt,
                 undecodable_pages=self._contents.undecodable,
-                ignored_files=self._files.ignored,
+                ignored_files=self._ignored,
                 state=self._health.state,
                 written_bytes=self._written,
                 rewritten_bytes=self._rewritten,
@@ -535,7 +677,7 @@ class ColdTier(HeldPages):
         """Assert that the byte counts, the index and the order agree, when no write is running."""
         self._deleter.check_integrity()
         with self._lock:
-            assert self._reserved == 0
+            assert not any(flight.own for flight in self._flights.all())
             self._contents.check_integrity()
             assert self._used_bytes() <= self.limit_bytes
 

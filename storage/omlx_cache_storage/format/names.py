@@ -18,7 +18,9 @@ TEMPORARY_PREFIX = ".tmp-"
 NAMESPACE_FILE = "namespace.json"
 RATE_FILE = "prefill.json"
 REUSE_FILE = "reuse.json"
+LEDGER_FILE = "ledger"
 BUDGET_FILE = "budget.json"
+WRITES_FILE = "writes.json"
 
 _NAME = re.compile(
     r"((?:[0-9a-f]{32}){1,2})-([0-9a-f]{16})-(0|[1-9][0-9]{0,14})-(0|[1-9][0-9]{0,14})"

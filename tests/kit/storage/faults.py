@@ -67,6 +67,10 @@ class FaultyDisk(FileSystem):
         self._enter("remove_directory")
         super().remove_directory(path)
 
+    def reserve(self, path: StrPath, nbytes: int) -> int:
+        self._enter("reserve")
+        return super().reserve(path, nbytes)
+
     def write(self, path: StrPath, pieces: Sequence[Buffer], durability: Durability) -> int:
         self.reached.set()
         self.gate.wait(60)

@@ -64,7 +64,7 @@ def test_what_was_never_made_does_not_count(tmp_path: Path) -> None:
     tier.open()
     assert tier.write(story.page(1), DAY, story.document) == "written"
     used = tier.usage().nbytes
-    disk.fail.update(write=errno.EROFS, remove=errno.EROFS)
+    disk.fail.update(reserve=errno.EROFS, remove=errno.EROFS)
     with pytest.raises(OSError, match="Read-only"):
         tier.write(story.page(2), DAY, story.document)
     assert tier.usage().nbytes <= used + 8 * KIB, "a shard directory at most"

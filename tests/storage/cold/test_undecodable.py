@@ -1,6 +1,7 @@
 """Pages that this process cannot decode are kept, counted, and not read again and again."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def _open(directory: Path, disk: FaultyDisk | None = None) -> ColdTier:
 
 def _as_format_2(path: Path) -> None:
     """Rewrite a file's header as a later version would that keeps the checksum's rule."""
-    raw = path.read_bytes()
+    raw, used = path.read_bytes(), path.stat().st_mtime_ns
     total = header_length(raw)
     document = json.loads(raw[8:total])
     fields = document.pop("__metadata__")
@@ -71,6 +72,7 @@ def _as_format_2(path: Path) -> None:
     fields["header_checksum"] = xxhash.xxh3_64_hexdigest(summed)
     text = compact({"__metadata__": fields, **document}).encode()
     path.write_bytes(raw[:8] + text.ljust(total - 8) + raw[total:])
+    os.utime(path, ns=(used, used))
 
 
 @needs_zstd

@@ -1,0 +1,100 @@
+"""Pages that are being written to a directory, by this process and by others."""
+
+import time
+from typing import NamedTuple
+
+from omlx_cache_storage.cold.records import ENTRY_BYTES, StoredPage
+from omlx_cache_storage.keys import BlockKey
+
+
+class Flight(NamedTuple):
+    """A page that is being written under a temporary name, into a shard's directory.
+
+    `page` is None where only the file was seen. `own`: by this object, which ends what it began;
+    `since`: when it was found to be under way, by the monotonic clock.
+    """
+
+    temporary: str
+    directory: str
+    namespace: BlockKey
+    nbytes: int
+    page: StoredPage | None
+    own: bool
+    since: float
+
+    @property
+    def cost(self) -> int:
+        """What it takes of the budget."""
+        return self.nbytes + ENTRY_BYTES
+
+
+class InFlight:
+    """Counts what is reserved for pages under way, by temporary name: nobody gives one twice. Not
+    thread-safe: its owner's lock guards it."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._flights: dict[str, Flight] = {}
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    def begin(
+        self,
+        temporary: str,
+        directory: str,
+        namespace: BlockKey,
+        nbytes: int,
+        page: StoredPage | None = None,
+        *,
+        own: bool = False,
+    ) -> None:
+        """Count a page, unless it is counted."""
+        if temporary not in self._flights:
+            now = time.monotonic()
+            flight = Flight(temporary, directory, namespace, nbytes, page, own, now)
+            self._flights[temporary] = flight
+            self.nbytes += flight.cost
+
+    def end(self, temporary: str) -> None:
+        """Forget what was begun, if it was."""
+        flight = self._flights.pop(temporary, None)
+        self.nbytes -= 0 if flight is None else flight.cost
+
+    def disown(self, temporary: str) -> None:
+        """Leave it to anybody to find out what became of a page."""
+        flight = self._flights.get(temporary)
+        if flight is not None:
+            self._flights[temporary] = flight._replace(own=False)
+
+    def looked_at(self, temporary: str) -> None:
+        """Note that a page is still being written."""
+        flight = self._flights.get(temporary)
+        if flight is not None:
+            self._flights[temporary] = flight._replace(since=time.monotonic())
+
+    def all(self) -> list[Flight]:
+        return list(self._flights.values())
+
+    def others(self) -> list[Flight]:
+        """Return what others write."""
+        return [flight for flight in self._flights.values() if not flight.own]
+
+    def elsewhere(self, page: StoredPage) -> list[Flight]:
+        """Return the flights of others that hold as much of a page."""
+        return [
+            flight
+            for flight in self.others()
+            if flight.page is not None
+            and flight.page.name.id == page.name.id
+            and flight.page.held >= page.held
+        ]
+
+    def nbytes_of(self, namespace: BlockKey) -> int:
+        """Return what is reserved for pages of a namespace."""
+        return sum(f.cost for f in self._flights.values() if f.namespace == namespace)
+
+    def clear(self) -> None:
+        """Forget what others began."""
+        for flight in self.others():
+            self.end(flight.temporary)

@@ -1,0 +1,259 @@
+"""The ledger of a cold directory: a small file that says what changed in it, for all processes.
+
+`ledger` is a header and a ring of records:
+
+    header  64 bytes: magic, epoch, bytes of the ring, head, xxh64 of these; little-endian
+    ring    frames, one after the other: length, xxh32, record (msgpack, see `changes`)
+
+The head counts all bytes ever appended; a record lies at its number modulo the ring's size. A
+reader that is further behind than the ring is long has lost the thread, and so has everybody when
+the epoch changes: the directory itself is the truth, and is read again. Whoever changes the
+directory holds a lock on the file meanwhile, which ends with its process. Nothing here is made
+durable: what counts after a power cut is the directory.
+"""
+
+import contextlib
+import errno
+import os
+import secrets
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import xxhash
+
+from omlx_cache_storage.cold.disk import Descriptor, FileSystem
+from omlx_cache_storage.format.names import LEDGER_FILE
+
+MAGIC = b"omlxldg1"
+HEADER_BYTES = 64
+SMALLEST_BYTES = 16 * 1024
+LARGEST_BYTES = 4 * 1024 * 1024
+"""Bounds of the file: 130 records in a small directory, which is read again in no time, 30,000 in
+a large one."""
+WAIT_SECONDS = 2.0
+"""For so long a lock is waited for. Its holder changes a few names, and waits for nobody."""
+_LONGEST_PAUSE = 0.002
+_HEADER = struct.Struct("<8sQQQ")
+_CHECKED = struct.Struct("<8sQQQQ")
+_FRAME = struct.Struct("<II")
+
+
+class LedgerBusy(OSError):
+    """Another process holds a directory for longer than anything takes that is done to it."""
+
+
+def ledger_bytes(limit_bytes: int) -> int:
+    """Return how large the ledger of a directory with a budget is."""
+    return max(SMALLEST_BYTES, min(LARGEST_BYTES, limit_bytes // 256 // 4096 * 4096))
+
+
+class Ledger:
+    """One reader's and writer's view of a directory's ledger. Any thread may call.
+
+    `_mutex` is held by the thread that has the file locked, and `_depth` is how often; `_reading`
+    guards the place up to which records were returned (`_epoch`, `_at`) and the header that was
+    seen then. Methods raise OSError as the disk does, FileNotFoundError for a ledger that was
+    removed or replaced.
+    """
+
+    def __init__(self, directory: Path, fs: FileSystem) -> None:
+        self._path = os.path.join(directory, LEDGER_FILE)
+        self._fs = fs
+        self._mutex = threading.RLock()
+        self._depth = 0
+        self._reading = threading.Lock()
+        self._open = Descriptor(-1)
+        self._seen = b""
+        self._epoch = self._at = 0
+        self._ring = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the file, 0 for one that is not open."""
+        return HEADER_BYTES + self._ring if self._ring else 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._open.fd >= 0
+
+    @property
+    def is_current(self) -> bool:
+        """True when the file that is open is the directory's."""
+        return self.is_open and self._fs.is_at(self._open.fd, self._path)
+
+    def open(self, nbytes: int) -> None:
+        """Open the file, make it of about `nbytes` where there is none, and go to its end."""
+        self.close()
+        self._open = Descriptor(self._fs.open_shared(self._path))
+        with self.held(), self._reading:
+            header = self._header()
+            if header is None:
+                header = self._begin((nbytes - HEADER_BYTES) // 8 * 8)
+            self._go_to(*header)
+
+    def close(self) -> None:
+        """Let the file go; any number of times."""
+        self._open.close()
+        self._open = Descriptor(-1)
+        self._ring = 0
+
+    def reopen(self) -> None:
+        """Have a descriptor of this process's own: one that a fork left shares its locks."""
+        if self._open.pid != os.getpid() and self._open.fd >= 0:
+            self._open = Descriptor(self._fs.open_shared(self._path))
+
+    @contextlib.contextmanager
+    def held(self, seconds: float = WAIT_SECONDS) -> Iterator[None]:
+        """Keep others from changing the directory; within a thread any number of times over.
+
+        Waits for `seconds` at most; raises LedgerBusy then.
+        """
+        deadline = time.monotonic() + seconds
+        if not self._mutex.acquire(timeout=max(0.0, seconds)):
+            raise _busy()
+        try:
+            if not self._depth:
+                self._lock(deadline)
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                if not self._depth and self._open.fd >= 0:
+                    self._fs.unlock(self._open.fd)
+        finally:
+            self._mutex.release()
+
+    def _lock(self, deadline: float) -> None:
+        if self._open.fd < 0:
+            raise FileNotFoundError(errno.ENOENT, "no ledger is open", self._path)
+        self.reopen()
+        pause = 0.00002
+        while not self._fs.try_lock(self._open.fd):
+            if time.monotonic() >= deadline:
+                raise _busy()
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        if not self._fs.is_at(self._open.fd, self._path):
+            self._fs.unlock(self._open.fd)
+            raise FileNotFoundError(errno.ENOENT, "the ledger was removed or replaced", self._path)
+
+    def changed(self) -> bool:
+        """True when there are records that were not returned: one small read."""
+        raw = self._fs.peek(self._open.fd, _CHECKED.size, 0)
+        return raw != self._seen
+
+    def news(self) -> list[bytes] | None:
+        """Return the records since the last call, in order; None when some are lost, and the
+        directory has to be read again."""
+        with self._reading:
+            return self._news()
+
+    def _news(self) -> list[bytes] | None:
+        header = self._header()
+        if header is None or header[0] != self._epoch:
+            return None
+        head = header[1]
+        if not self._at <= head <= self._at + self._ring:
+            return None
+        records = _frames(self._read(self._at, head - self._at))
+        if records is None:
+            # Somebody writes over what was read, and the header does not say so yet.
+            return None
+        again = self._header()
+        if again is None or again[0] != self._epoch or again[1] > self._at + self._ring:
+            return None
+        self._go_to(*header)
+        return records
+
+    def skip(self) -> None:
+        """Go to the end: what was appended until now is known otherwise, or will be."""
+        with self._reading:
+            header = self._header()
+            if header is None:
+                raise OSError(errno.EIO, "the ledger is damaged", self._path)
+            self._go_to(*header)
+
+    def append(self, records: list[bytes]) -> None:
+        """Tell everybody. The directory is held, and what was appended before was returned."""
+        data = b"".join(_FRAME.pack(len(r), xxhash.xxh32_intdigest(r)) + r for r in records)
+        with self._reading:
+            header = self._header()
+            if header is None:
+                self._go_to(*self._begin(self._ring))
+                return
+            epoch, head = header
+            followed = (epoch, head) == (self._epoch, self._at)
+            if len(data) > self._ring // 2:
+                # More than anybody could read in time: everybody reads the directory instead.
+                header = self._begin(self._ring)
+            else:
+                at = head % self._ring
+                first = data[: self._ring - at]
+                self._fs.poke(self._open.fd, first, HEADER_BYTES + at)
+                if len(first) < len(data):
+                    self._fs.poke(self._open.fd, data[len(first) :], HEADER_BYTES)
+                header = epoch, head + len(data)
+                self._set_header(*header)
+            if followed:
+                self._go_to(*header)
+
+    def _go_to(self, epoch: int, head: int) -> None:
+        self._epoch, self._at = epoch, head
+        self._seen = self._packed(epoch, head)
+
+    def _begin(self, ring: int) -> tuple[int, int]:
+        """Make the ring empty, for everybody."""
+        self._ring = ring
+        header = secrets.randbits(63), 0
+        self._fs.resize(self._open.fd, HEADER_BYTES + ring)
+        self._set_header(*header)
+        return header
+
+    def _header(self) -> tuple[int, int] | None:
+        """Return the epoch and the head, None for a file that is no ledger, or not yet."""
+        for _ in range(3):
+            raw = self._fs.peek(self._open.fd, _CHECKED.size, 0)
+            if len(raw) == _CHECKED.size:
+                magic, epoch, ring, head, check = _CHECKED.unpack(raw)
+                if check == xxhash.xxh64_intdigest(raw[: _HEADER.size]) and magic == MAGIC:
+                    self._ring = ring
+                    return epoch, head
+        return None
+
+    def _packed(self, epoch: int, head: int) -> bytes:
+        raw = _HEADER.pack(MAGIC, epoch, self._ring, head)
+        return raw + struct.pack("<Q", xxhash.xxh64_intdigest(raw))
+
+    def _set_header(self, epoch: int, head: int) -> None:
+        self._fs.poke(self._open.fd, self._packed(epoch, head), 0)
+
+    def _read(self, start: int, length: int) -> bytes:
+        at = start % self._ring
+        first = self._fs.peek(self._open.fd, min(length, self._ring - at), HEADER_BYTES + at)
+        if len(first) == length:
+            return first
+        return first + self._fs.peek(self._open.fd, length - len(first), HEADER_BYTES)
+
+
+def _busy() -> LedgerBusy:
+    return LedgerBusy(errno.EAGAIN, "another process holds the directory for too long")
+
+
+def _frames(data: bytes) -> list[bytes] | None:
+    """Return the records of a part of the ring, None when it is torn."""
+    records, at = [], 0
+    while at < len(data):
+        if at + _FRAME.size > len(data):
+            return None
+        length, check = _FRAME.unpack_from(data, at)
+        at += _FRAME.size
+        record = data[at : at + length]
+        if len(record) != length or xxhash.xxh32_intdigest(record) != check:
+            return None
+        records.append(record)
+        at += length
+    return records

@@ -1,0 +1,200 @@
+"""What another process stored is found by a look-up that would end short, in the same look-up: the
+store is asked once whether something changed, and only then is the prompt walked once more."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from kit import zoo
+from kit.drive import random_tokens, request
+from omlx_cache import BlockStore, PrefixCache
+from omlx_cache.adapters.base import PAGED
+from omlx_cache.restore.lookup import RestorePoint, find_restore_point
+from omlx_cache.restore.worth import Candidates, Choice
+from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
+from omlx_cache_storage.page import Known, PageId, PageInfo, Tail
+
+SIZE, BLOCKS = 16, 8
+END = SIZE * BLOCKS
+CHAIN = KeyChain(namespace_digest({"model": "none"}), as_tokens(range(END)), SIZE)
+PROMPT = random_tokens(150, 1)
+MORE = random_tokens(20, 2)
+
+Opener = Callable[..., BlockStore]
+
+
+class Changing:
+    """The first `known` blocks of a chain; `others` more once they were taken over, by a `refresh`
+    or (`behind`) by another thread while the first walk was under way."""
+
+    def __init__(self, known: int, others: int, *, behind: bool = False) -> None:
+        self.generation = 0
+        self.walks = self.asked = 0
+        self._known, self._others, self._behind = known, others, behind
+
+    def _take_over(self) -> bool:
+        taken, self._known, self._others = bool(self._others), self._known + self._others, 0
+        self.generation += taken
+        return taken
+
+    def refresh(self) -> bool:
+        self.asked += 1
+        return False if self._behind else self._take_over()
+
+    def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
+        ends = {PageId(CHAIN.key(end), PAGED.name): end for end in range(SIZE, END + 1, SIZE)}
+        self.walks += pages[0] == PageId(CHAIN.key(SIZE), PAGED.name)
+        known = self._known * SIZE
+        found = [PageInfo(ends[p], SIZE, 100, "cold") if ends[p] <= known else None for p in pages]
+        if self._behind:
+            self._take_over()
+        return found
+
+    def hidden(self, pages: Sequence[PageId]) -> dict[PageId, str]:
+        return {}
+
+    def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:
+        return set()
+
+
+class Counting:
+    """A judge that reads everything, and counts how often it was asked."""
+
+    asked = 0
+
+    def choose(self, candidates: Candidates) -> Choice:
+        self.asked += 1
+        return Choice(candidates.longest)
+
+
+def look(view: Changing, judge: Counting | None = None) -> RestorePoint:
+    return find_restore_point(CHAIN, (PAGED,), view, limit=END, judge=judge)
+
+
+@pytest.mark.parametrize("known", [0, 3])
+def test_what_another_process_stored_is_found_by_the_second_walk(known: int) -> None:
+    view = Changing(known, BLOCKS - known)
+    assert look(view).position == END
+    assert (view.asked, view.walks) == (1, 2)
+
+
+def test_a_prompt_that_is_known_to_its_end_asks_nothing() -> None:
+    view = Changing(BLOCKS, 0)
+    assert look(view).position == END
+    assert (view.asked, view.walks) == (0, 1)
+
+
+def test_a_miss_without_a_change_asks_once_and_walks_once() -> None:
+    view = Changing(3, 0)
+    assert look(view).position == 3 * SIZE
+    assert (view.asked, view.walks) == (1, 1)
+
+
+def test_a_second_walk_that_ends_short_too_asks_no_more() -> None:
+    view = Changing(2, 3)
+    assert look(view).position == 5 * SIZE
+    assert (view.asked, view.walks) == (1, 2)
+
+
+def test_what_another_thread_takes_over_during_the_first_walk_is_found() -> None:
+    view = Changing(2, 3, behind=True)
+    assert look(view).position == 5 * SIZE
+    assert (view.asked, view.walks) == (1, 2)
+
+
+def test_the_judge_is_asked_about_the_last_walk_alone() -> None:
+    judge = Counting()
+    assert look(Changing(2, 3), judge).position == 5 * SIZE
+    assert judge.asked == 1
+
+
+class Others:
+    """Hides what a store's disk has until the store asks for changes: another process is as good as
+    about to publish it. Counts the questions."""
+
+    def __init__(self, store: BlockStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        cold = store.cold
+        assert cold is not None
+        self._hidden, self.asked = True, 0
+        self._find_all, self._tails_of = cold.find_all, cold.tails_of
+        for name in ("find_all", "tails_of", "refresh"):
+            monkeypatch.setattr(cold, name, getattr(self, name))
+
+    def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]:
+        return [None] * len(pages) if self._hidden else self._find_all(pages)
+
+    def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:
+        return set() if self._hidden else set(self._tails_of(parents))
+
+    def refresh(self) -> bool:
+        self.asked += 1
+        news, self._hidden = self._hidden, False
+        return news
+
+
+@pytest.fixture(params=["qwen3", "qwen3_next", "gemma3_text"])
+def model(request: pytest.FixtureRequest) -> Any:
+    return zoo.build(request.param)
+
+
+@pytest.fixture
+def behind(
+    model: Any, open_store: Opener, monkeypatch: pytest.MonkeyPatch
+) -> tuple[PrefixCache, Others]:
+    """A cache whose prompts another process has stored, which it is not told before it asks."""
+    request(model, PrefixCache(model, open_store()), PROMPT)
+    store = open_store()
+    return PrefixCache(model, store), Others(store, monkeypatch)
+
+
+def test_a_session_restores_what_others_stored(
+    behind: tuple[PrefixCache, Others], model: Any
+) -> None:
+    cache, others = behind
+    turn = request(model, cache, PROMPT + MORE, commit=False)
+    assert (turn.cached, others.asked) == (150, 1)
+    requests = cache.store.stats().requests
+    assert (requests.sessions, requests.restored_tokens) == (1, 150)
+
+
+def test_a_request_that_is_begun_reads_what_others_stored(
+    behind: tuple[PrefixCache, Others], model: Any
+) -> None:
+    cache, others = behind
+    begun = cache.begin(PROMPT + MORE)
+    assert begun.wait(30)
+    with cache.session(PROMPT + MORE, begun=begun) as session:
+        assert (session.cached_tokens, others.asked) == (150, 1)
+
+
+def test_look_ups_say_where_what_others_stored_lies(behind: tuple[PrefixCache, Others]) -> None:
+    cache, others = behind
+    assert cache.lookup(PROMPT + MORE).cached_tokens == 150
+    assert others.asked == 1
+
+
+def test_a_prefetch_reads_what_others_stored(behind: tuple[PrefixCache, Others]) -> None:
+    cache, others = behind
+    assert cache.prefetch(PROMPT + MORE).wait(30)
+    assert others.asked == 1
+    assert cache.store.stats().hot.pages > 0
+
+
+def test_a_prompt_that_is_held_whole_asks_nothing(
+    behind: tuple[PrefixCache, Others], model: Any
+) -> None:
+    cache, others = behind
+    cache.lookup(PROMPT + MORE)
+    others.asked = 0
+    with cache.session(PROMPT + MORE[:1]) as session:
+        assert session.cached_tokens == 150
+    assert others.asked == 0
+
+
+def test_a_closed_store_asks_nothing(behind: tuple[PrefixCache, Others]) -> None:
+    cache, others = behind
+    assert cache.store.close()
+    assert not cache.store.refresh()
+    assert cache.lookup(PROMPT).cached_tokens == 0
+    assert others.asked == 0
