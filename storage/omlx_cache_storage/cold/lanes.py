@@ -9,17 +9,27 @@ beside it, and what comes behind its end is found when it is copied anew.
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.order import FEW, FREE, Rows
-from omlx_cache_storage.table import PageTable
 
 MOST_COPIES = 4
 """All lanes together have no more entries than this for each page of the table: a page is in one
 namespace, of one salt, of one model, and lanes that nobody wants any more go first."""
+
+
+class Ordered(Protocol):
+    """What a table says of its rows."""
+
+    def __len__(self) -> int: ...
+    def in_order(self) -> Rows: ...
+    def stamp_at(self, row: int) -> int: ...
+    def stamps_at(self, rows: Rows) -> npt.NDArray[np.int64]: ...
+    def position(self, row: int) -> int: ...
 
 
 class Lane:
@@ -58,7 +68,7 @@ class Lanes:
 
     def __init__(
         self,
-        table: PageTable,
+        table: Ordered,
         namespace: npt.NDArray[np.uint32],
         serial: npt.NDArray[np.int64],
     ) -> None:
