@@ -13,7 +13,6 @@ from omlx_cache_storage.cold.budget import EACH, Budget, Share, read_budget
 from omlx_cache_storage.cold.ledger import Ledger, LedgerBusy
 from omlx_cache_storage.cold.quota import (
     BudgetRefused,
-    change_budget,
     set_budget,
     with_share,
     without_share,
