@@ -459,6 +459,7 @@ def _open_cold(
         departures=departures,
         daily_bytes=s.daily_write_bytes,
         policy=lambda learned: make(learned or reuse.disk),
+        derived=s.is_derived("cold_bytes"),
     )
     cold.open(s.cold_budget)
     return cold

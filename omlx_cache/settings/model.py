@@ -336,6 +336,10 @@ class CacheSettings(BaseSettings):
             return self.cold_bytes
         return cold_share(self.machine.disk(self.cold_dir).free, used_bytes)
 
+    def is_derived(self, name: str) -> bool:
+        """True for a setting that nobody chose: it follows from the machine or from others."""
+        return self._source(name).kind == "derived"
+
     def _source(self, name: str) -> SettingSource:
         value = getattr(self, name)
         rendered = render(name, value)

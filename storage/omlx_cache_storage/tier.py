@@ -217,6 +217,9 @@ class BackingTier(Tier, Protocol):
         """Return every page, in no order."""
         ...
 
+    def close(self) -> None:
+        """Take no more part in what other processes do there; what is there stays readable."""
+
     def usage(self) -> ColdUsage: ...
 
     @property

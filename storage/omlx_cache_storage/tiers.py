@@ -461,8 +461,14 @@ class Tiers:
         return self.hot.usage()
 
     def stop_writing(self, timeout: float) -> bool:
-        """End the writer, within `timeout` seconds; False when something was left unwritten."""
-        return self.writer is None or self.writer.stop(timeout)
+        """End the writer, within `timeout` seconds; False when something was left unwritten. The
+        disk is left to other processes."""
+        if self.writer is None or self.cold is None:
+            return True
+        clean = self.writer.stop(timeout)
+        if self.writer.has_ended:
+            self.cold.close()
+        return clean
 
     def empty_hot(self) -> None:
         """Drop every page from memory, whatever it is worth, and take no more."""

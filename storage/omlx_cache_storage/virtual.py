@@ -138,7 +138,9 @@ class VirtualCold(ColdTier):
     def _catch_up(self, pages: Iterable[PageId]) -> bool:
         return False
 
-    def _delete(self, removed: Iterable[StoredPage], why: How = "disk", seconds: float = 0.0) -> None:
+    def _delete(
+        self, removed: Iterable[StoredPage], why: How = "disk", seconds: float = 0.0
+    ) -> None:
         """Delete nothing."""
         with self._lock:
             self._leaving.clear()

@@ -40,9 +40,9 @@ class Writer:
 
     The condition `_changed` guards `_jobs`, `_bytes`, `_busy`, `_stopping`, `_flushes` (how many
     jobs must have ended before the recency of each is recorded), `_asked`, `_answered`,
-    `_accepted`, `_ended`, `_breaker` and the counts; any thread may call. `_failing` belongs to the
-    writer's thread. `backlog` names pages that should be on the disk and were not queued, when
-    there was no room for them: an idle writer takes them up.
+    `_accepted`, `_ended`, `_breaker` and the counts; any thread may call. `_failing` and `_settled`
+    belong to the writer's thread. `backlog` names pages that should be on the disk and were not
+    queued, when there was no room for them: an idle writer takes them up.
 
     A disk that failed a few times in a row is left alone for a while: what is queued then is put
     off, counted as dropped, and stays dirty. A flush has it asked again at once.
@@ -80,6 +80,7 @@ class Writer:
         self._rationed = 0
         self._put_off = 0
         self._failing = False
+        self._settled = time.monotonic()
         self._breaker = CircuitBreaker()
         self._thread = threading.Thread(target=self._run, name="omlx-cache-writer", daemon=True)
 
@@ -193,6 +194,11 @@ class Writer:
         wait_in_turns(self._has_ended, left)
         return clean and not abandoned
 
+    @property
+    def has_ended(self) -> bool:
+        """True when nothing is written any more."""
+        return self._stopping and not self._thread.is_alive()
+
     def _has_ended(self, timeout: float | None) -> bool:
         if self._thread.is_alive():
             self._thread.join(timeout)
@@ -227,6 +233,9 @@ class Writer:
                 job = self._jobs.popleft() if self._jobs and not due else None
                 self._busy = job is not None
             outcome = self._write(job) if job is not None else self._settle()
+            if job is not None and time.monotonic() - self._settled >= IDLE_SECONDS:
+                # Others wait for the recency that this process knows of, however busy it is.
+                self._settle()
             # One step: who waits for progress must not see a job counted and yet under way.
             with self._changed:
                 self._busy = False
@@ -262,6 +271,7 @@ class Writer:
             self.offer(page, held.meta.nbytes)
 
     def _settle(self) -> Outcome:
+        self._settled = time.monotonic()
         try:
             self._cold.settle()
             self._note_losses()

@@ -3,12 +3,11 @@
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from omlx_cache_storage.cold.filling import Files
 from omlx_cache_storage.cold.records import ENTRY_BYTES, StoredPage
 from omlx_cache_storage.cold.rooted import rooted_stamps
 from omlx_cache_storage.eviction.policy import EvictionPolicy, Lru
@@ -40,6 +39,29 @@ class Victims(NamedTuple):
     enough: bool
     outranked: bool = False
     young_ns: int = 0
+
+
+class Files(Protocol):
+    """Page files as columns, one row a file: what a directory was found to hold."""
+
+    numbers: dict[str, dict[BlockKey, int]]
+    namespaces: dict[BlockKey, int]
+
+    def __len__(self) -> int: ...
+    @property
+    def hints(self) -> npt.NDArray[np.uint64]: ...
+    @property
+    def positions(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def held(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def nbytes(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def stamps(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def tails(self) -> npt.NDArray[np.bool_]: ...
+    @property
+    def namespace(self) -> npt.NDArray[np.int64]: ...
 
 
 class Snapshot(NamedTuple):

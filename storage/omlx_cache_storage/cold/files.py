@@ -7,16 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.catalog import (
-    Found,
-    namespace_directories,
-    shard_directories,
-    walk,
-)
 from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
 from omlx_cache_storage.cold.document import MAX_DOCUMENT_BYTES, encode_document
 from omlx_cache_storage.cold.records import ENTRY_BYTES, SMALL_FILE_BYTES
-from omlx_cache_storage.cold.temporary import TemporaryNames, remove_leftovers
+from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
     LEDGER_FILE,
@@ -24,7 +18,6 @@ from omlx_cache_storage.format.names import (
     RATE_FILE,
     REUSE_FILE,
     WRITES_FILE,
-    PageName,
 )
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer
@@ -55,29 +48,10 @@ class Staged(NamedTuple):
         return os.path.basename(self.temporary)
 
 
-class Inventory(NamedTuple):
-    """What lies in a directory beside pages: files that are of no use to anybody, what is being
-    written with its bytes, and the shards that are in use."""
-
-    useless: list[str]
-    under_way: dict[str, Found]
-    used: set[str]
-
-
-Take = Callable[[Found, PageName], str | None]
-"""Takes a page file with what its name says, and returns the path of a file that is of no use
-because of another one, None if there is none."""
-
-
-def _take(found: Found, name: PageName) -> str | None:
-    """Have a use for every file."""
-    return None
-
-
 class PageFiles:
     """Knows where pages lie under `directory`. Methods raise OSError as the disk does.
 
-    `_lock` guards `_counted`, `_overhead`, `_ignored` and `_identity`; no I/O under it. Any thread
+    `_lock` guards `_counted`, `_overhead` and `_identity`; no I/O under it. Any thread
     may call. `delete` takes a temporary file that failed and the bytes that it may have, `emptied`
     a namespace and its shard ("" for its own directory) that are gone.
     """
@@ -100,16 +74,9 @@ class PageFiles:
         self._tagged = False
         self._counted: dict[str, int] = {}
         self._overhead = 0
-        self._ignored = 0
         self._identity: tuple[int, int, bool] | None = None
         self._delete = delete
         self._emptied = emptied
-
-    @property
-    def ignored(self) -> int:
-        """How many files and directories the last inventory passed over as not this user's."""
-        with self._lock:
-            return self._ignored
 
     @property
     def overhead_bytes(self) -> int:
@@ -185,7 +152,6 @@ class PageFiles:
         with self._lock:
             self._counted.clear()
             self._overhead = 0
-            self._ignored = 0
             self._identity = identity
         self._count(self._root)
         for name in _ROOT_FILES:
@@ -197,33 +163,6 @@ class PageFiles:
         with self._lock:
             self._identity = None
 
-    def inventory(self, take: Take = _take) -> Inventory:
-        """Let `take` have the pages one by one, and return what else there is. Changes nothing,
-        opens no page."""
-        found = Inventory([], {}, set())
-        for file in walk(self.directory, self.fs, self._ignore):
-            if file.name is None:
-                if self.fs.is_being_written(file.path):
-                    found.under_way[file.path] = file
-                elif file.is_leftover:
-                    found.useless.append(file.path)
-                    continue
-                found.used.add(file.directory)
-                continue
-            found.used.add(file.directory)
-            other = take(file, file.name)
-            found.useless.extend([] if other is None else [other])
-        return found
-
-    def clear_up(self, found: Inventory) -> None:
-        """Delete what an inventory found useless, and empty directories; count the others. Nobody
-        else changes the directory meanwhile."""
-        remove_leftovers(self._root, self.fs)
-        for path in found.useless:
-            with contextlib.suppress(OSError):
-                self.fs.remove(path)
-        self._count_directories(found.used - set(map(os.path.dirname, found.useless)))
-
     def _make_root(self) -> None:
         """Make the directory and its parents; their names are as durable as what will lie below."""
         new = [path for path in (self.directory, *self.directory.parents) if not path.is_dir()]
@@ -232,10 +171,6 @@ class PageFiles:
             # A parent that may be written to and not read is no reason to keep nothing.
             with contextlib.suppress(PermissionError):
                 self.fs.sync_directory(path.parent, self.durability)
-
-    def _ignore(self, path: str) -> None:
-        with self._lock:
-            self._ignored += 1
 
     def _mark(self) -> None:
         """Put the tag into the directory that lets backups leave it out, unless one is there.
@@ -250,16 +185,9 @@ class PageFiles:
                 self.fs.write(self._tag, [TAG], self.durability)
             self._tagged = True
 
-    def _count_directories(self, used: set[str]) -> None:
-        """Count the directories; remove shards that are not `used` and have nothing else in."""
-        for digest, directory in namespace_directories(self.directory, self.fs):
-            shards = list(shard_directories(directory, self.fs))
-            self._count_file(os.path.join(directory, NAMESPACE_FILE))
-            for shard in shards:
-                self.expect(digest, os.path.basename(shard), 0)
-            self.tidy([shard for shard in shards if shard not in used])
-            if not shards:
-                self._tidy_namespace(directory)
+    def count_document(self, directory: str) -> None:
+        """Count a namespace's document at its size, if there is one."""
+        self._count_file(os.path.join(directory, NAMESPACE_FILE))
 
     def stage(self, temporary: str, nbytes: int, document: Mapping[str, object]) -> int:
         """Begin to write a page of `nbytes` in all under a temporary name, in its own directory,
@@ -300,9 +228,10 @@ class PageFiles:
                 continue
             self._forget(shard)
             self._tell_emptied(os.path.dirname(shard), os.path.basename(shard))
-            self._tidy_namespace(os.path.dirname(shard))
+            self.tidy_namespace(os.path.dirname(shard))
 
-    def _tidy_namespace(self, directory: str) -> None:
+    def tidy_namespace(self, directory: str) -> None:
+        """Remove a namespace's directory if there is nothing in it but what describes it."""
         with contextlib.suppress(OSError):
             if {entry.name for entry in self.fs.scan(directory)} <= {*_DESCRIPTIONS}:
                 for path in (os.path.join(directory, name) for name in _DESCRIPTIONS):

@@ -1,4 +1,4 @@
-"""The pages that a cold tier has: finding, reading and dropping them."""
+"""The pages that a cold tier has: finding, reading, marking and dropping them."""
 
 import contextlib
 import os
@@ -18,23 +18,28 @@ from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, 
 from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.eviction.policy import EvictionPolicy
 from omlx_cache_storage.format.names import page_path
+from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo, Tail
 from omlx_cache_storage.pins import Pins
+from omlx_cache_storage.recency import Clock
 
 
 class HeldPages:
-    """Knows the page files under `directory`, reads and deletes them. Any thread may call.
+    """Knows the page files under `directory` and when they were used, reads and deletes them. Any
+    thread may call.
 
     `tidy` removes shard directories that a deletion may have left empty; `policy` makes a policy
     for the contents, of what was learned before.
 
-    `_lock` guards `_contents`, `_pins`, `_health`, `_missing`, `_left` (evicted pages that nobody
+    `_lock` guards `limit_bytes`, `_contents`, `_pins`, `_health`, `_missing`, `_left` (evicted pages that nobody
     took note of), `_unrecorded`, `_leaving` (they left the index, and their files go),
     `_refused_rank`, `_refused_until_ns` (when it is forgotten) and `_corrupt`; no I/O, sorting or
     making of paths under it.
     Deletions and publications keep apart by `_changing`, which is taken before `_lock`.
     """
+
+    limit_bytes: int
 
     def __init__(
         self,
@@ -43,8 +48,10 @@ class HeldPages:
         tidy: Callable[[Iterable[str]], None],
         departures: Departures,
         policy: Callable[[Learned | None], EvictionPolicy],
+        clock: Clock,
     ) -> None:
         self.directory = directory
+        self._clock = clock
         self._departures = departures
         self._fs = fs
         self._deleter = Deleter(
@@ -217,6 +224,72 @@ class HeldPages:
         with self._lock:
             snapshot = self._contents.snapshot()
         return [ColdEntry(self.directory, stored, stamp) for stored, stamp in snapshot.files()]
+
+    def touch(
+        self,
+        chain: Iterable[PageId],
+        stamp_ns: int | None = None,
+        since_ns: int = 0,
+        *,
+        used: bool = True,
+    ) -> None:
+        """Mark pages as used at a stamp of the clock, now by default, but those that were used
+        later than that and than `since_ns`. `used`: it is a request that wants them.
+
+        The disk learns it from `settle`.
+        """
+        with self._lock:
+            stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
+            loose = self._loose(chain)
+            self._moved(self._contents.touch(loose, stamp_ns, since_ns, used=used), stamp_ns)
+
+    def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
+        """Make pages the first to be evicted, the deepest of them first, after a restart too."""
+        with self._lock:
+            stamp_ns = self._clock.superseded() if stamp_ns is None else stamp_ns
+            self._moved(self._contents.place(self._loose(pages), stamp_ns), stamp_ns)
+
+    def _moved(self, pages: Iterable[PageId], stamp_ns: int) -> None:
+        """Note that pages have another stamp: the disk is to learn it."""
+        self._unrecorded.update(pages)
+        if self._refused_rank is not None and stamp_ns < self._refused_rank[0]:
+            self._refused_rank = None
+
+    def _loose(self, pages: Iterable[PageId]) -> Iterable[PageId]:
+        return self._pins.loose(pages, self._clock.now()) if self._pins else pages
+
+    def hold(self, number: int, pages: Sequence[PageId], until_ns: int) -> Pinned:
+        """Keep pages until a time, those that come later too, as far as the tier's share for that
+        goes: root first. Not over a restart, which takes them for used then."""
+        with self._lock:
+            self._pins.add(number, pages, until_ns, self._clock.now())
+            found = [s for page in pages if (s := self._contents.get(page)) is not None]
+            nbytes = count = 0
+            for stored in found:
+                kept_ns = self._hold(stored)
+                if kept_ns:
+                    self._moved(self._contents.touch([stored.name.id], kept_ns), kept_ns)
+                    count, nbytes = count + 1, nbytes + stored.cost
+            return Pinned(len(found), count, nbytes)
+
+    def let_loose(self, number: int) -> None:
+        """End what `hold` began: the pages count as used now."""
+        with self._lock:
+            now = self._clock.now()
+            for page, until_ns in self._pins.remove(number).items():
+                stamp_ns = until_ns or now
+                self._moved(self._contents.place([page], stamp_ns), stamp_ns)
+            self._refused_rank = None
+
+    def _hold(self, stored: StoredPage) -> int:
+        """Return until when a page is pinned, 0 for one that is not."""
+        if not self._pins:
+            return 0
+        now = self._clock.now()
+        return self._pins.hold(stored.name.id, stored.cost, self.limit_bytes, now)
+
+    def _is_pinned(self, page: PageId) -> bool:
+        return bool(self._pins) and self._pins.holds(page, self._clock.now())
 
     def _remove(self, pages: Iterable[PageId]) -> list[StoredPage]:
         return [stored for page in pages if (stored := self._pop(page)) is not None]

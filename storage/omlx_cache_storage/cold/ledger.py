@@ -79,6 +79,11 @@ class Ledger:
     def is_open(self) -> bool:
         return self._open.fd >= 0
 
+    @property
+    def is_current(self) -> bool:
+        """True when the file that is open is the directory's."""
+        return self.is_open and self._fs.is_at(self._open.fd, self._path)
+
     def open(self, nbytes: int) -> None:
         """Open the file, make it of about `nbytes` where there is none, and go to its end."""
         self.close()

@@ -5,7 +5,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -36,7 +36,7 @@ from omlx_cache_storage.eviction.policy import EvictionPolicy
 from omlx_cache_storage.format.names import shard_of
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
-from omlx_cache_storage.recency import Clock
+from omlx_cache_storage.recency import SUPERSEDED_NS, Clock
 
 APPLIED = 256
 """Changes of others that are taken in at a time: look-ups wait no longer than for so many."""
@@ -52,10 +52,9 @@ class SharedPages(HeldPages):
     Each has an index of its own, which follows the directory's ledger; the directory itself is the
     truth. `_changing` is held by whoever changes the directory: what is known then is exact.
 
-    `_following` is held while changes are taken in, and taken before `_lock`; it guards
-    `_generation`, how often that was so. `_lock` guards
-    `_flights`, `_rebudgeted` (the file with the budget was changed) and `_lost` (changes were
-    missed: the directory must be read again) as well.
+    `_following` is held while changes are taken in, and taken before `_lock`. `_lock` guards
+    `_flights`, `_generation`, `_rebudgeted` (the file with the budget was changed) and `_lost`
+    (changes were missed: the directory must be read again) as well.
     """
 
     def __init__(
@@ -67,11 +66,12 @@ class SharedPages(HeldPages):
         clock: Clock,
         durability: Durability,
     ) -> None:
-        super().__init__(directory, fs, lambda shards: self._files.tidy(shards), departures, policy)
+        super().__init__(
+            directory, fs, lambda shards: self._files.tidy(shards), departures, policy, clock
+        )
         self._files = PageFiles(
             directory, fs, durability, self._deleter.delete_temporary, self._emptied
         )
-        self._clock = clock
         self._ledger = Ledger(directory, fs)
         self._following = threading.RLock()
         self._flights = InFlight()
@@ -104,6 +104,7 @@ class SharedPages(HeldPages):
 
     @property
     def generation(self) -> int:
+        """How often changes of other processes were taken in."""
         return self._generation
 
     def refresh(self) -> bool:
@@ -136,7 +137,8 @@ class SharedPages(HeldPages):
                     left = [self._apply(change) for change in changes[at : at + APPLIED]]
                 for how in HOWS:
                     self._departures.note([one[1] for one in left if one and one[0] == how], how)
-            self._generation += bool(changes)
+            with self._lock:
+                self._generation += bool(changes)
             return bool(changes)
 
     def _changing(self, seconds: float = WAIT_SECONDS) -> AbstractContextManager[None]:
@@ -216,6 +218,55 @@ class SharedPages(HeldPages):
 
     def _gone(self, files: list[PendingDeletion]) -> None:
         self._tell(*(Removed(file.page, file.why) for file in files if file.page is not None))
+
+    # Recency, which is everybody's: the modification times of the files.
+
+    def _record_recency(self) -> None:
+        """Give files the times at which their pages were used; raises nothing."""
+        with self._lock:
+            pages, self._unrecorded = self._unrecorded, set()
+            used = [
+                (stored, self._contents.stamp(page))
+                for page in pages
+                if (stored := self._contents.stored(page)) is not None
+            ]
+        demoted: dict[int, list[PageId]] = {}
+        for stored, stamp_ns in used:
+            path = self._path(stored)
+            with contextlib.suppress(OSError):
+                if stamp_ns <= SUPERSEDED_NS:
+                    demoted.setdefault(stamp_ns, []).append(stored.name.id)
+                elif (info := self._fs.own_file(path)) is None or info.st_mtime_ns >= stamp_ns:
+                    # Somebody else has used it later.
+                    continue
+                self._fs.set_times(path, stamp_ns)
+        if demoted:
+            with contextlib.suppress(OSError), self._ledger.held():
+                self._tell(*(Demoted(at, tuple(pages)) for at, pages in demoted.items()))
+
+    def _catch_up(self, pages: Iterable[PageId]) -> bool:
+        """Ask the files of pages that are about to leave when they were used, by whomever; True
+        when that is news. The directory is held."""
+        news = False
+        for page in pages:
+            with self._lock:
+                stored = self._contents.stored(page)
+                if stored is None or page in self._unrecorded:
+                    continue
+                stamp_ns = self._contents.stamp(page)
+            info = self._fs.own_file(self._path(stored))
+            if info is None:
+                news = True
+                with self._lock:
+                    self._leave(stored, "removed")
+                self._tell(Removed(stored, "removed"))
+            elif info.st_mtime_ns > stamp_ns:
+                with self._lock:
+                    used_ns = min(info.st_mtime_ns, self._clock.now())
+                    if used_ns > stamp_ns and page in self._contents:
+                        self._contents.touch([page], used_ns, used=False)
+                        news = True
+        return news
 
     # What became of those who are gone.
 

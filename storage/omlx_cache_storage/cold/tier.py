@@ -16,13 +16,14 @@ from omlx_cache_storage.cold.changes import Added, Cancelled, Rebudgeted, Reserv
 from omlx_cache_storage.cold.collector import uncollected
 from omlx_cache_storage.cold.contents import Candidate, Contents, Victims
 from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
-from omlx_cache_storage.cold.files import Inventory, Staged
+from omlx_cache_storage.cold.files import Staged
 from omlx_cache_storage.cold.filling import Files
 from omlx_cache_storage.cold.health import NO_ROOM, Health
+from omlx_cache_storage.cold.inventory import Inventory, clear_up, take_inventory
 from omlx_cache_storage.cold.ledger import LedgerBusy, ledger_bytes
-from omlx_cache_storage.cold.marked import MarkedPages
 from omlx_cache_storage.cold.ration import Ration
 from omlx_cache_storage.cold.records import SMALL_FILE_BYTES, StoredPage
+from omlx_cache_storage.cold.shared import SharedPages
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.eviction.learned import Learned
@@ -64,12 +65,12 @@ class Writing(NamedTuple):
     before: int | None
 
 
-class ColdTier(MarkedPages):
+class ColdTier(SharedPages):
     """Holds page files; physical bytes, temporary files and directories included, stay under
     `limit_bytes`, the directory's budget, whoever writes them.
 
     `_lock` guards `limit_bytes`, `_own_limit` (where this process stops writing), `_impatient` and
-    the counts `_peak`, `_evicted`, `_refused`, `_written` and `_rewritten` (bytes) as well. Any
+    the counts `_peak`, `_ignored`, `_evicted`, `_refused`, `_written` and `_rewritten` (bytes) as well. Any
     thread may read and discard; `open`, `write`, `settle` and `close` belong to one thread at a
     time.
     """
@@ -106,6 +107,7 @@ class ColdTier(MarkedPages):
         self._min_free = min_free_bytes
         self._encode = encode
         self._peak = 0
+        self._ignored = 0
         self._evicted = 0
         self._refused = 0
         self._impatient = 0
@@ -135,7 +137,7 @@ class ColdTier(MarkedPages):
     def _load(self) -> None:
         """Index the directory if it is not the one that was indexed; raises OSError."""
         try:
-            if not self._lost and self._files.is_ours():
+            if not self._lost and self._files.is_ours() and self._ledger.is_current:
                 with self._lock:
                     self._health.end_open()
                 return
@@ -163,7 +165,7 @@ class ColdTier(MarkedPages):
             self._begin_with(contents, found)
             try:
                 with self._changing():
-                    self._files.clear_up(found)
+                    clear_up(self._files, found)
                     self._agree()
                 return
             except LedgerBusy:
@@ -180,7 +182,7 @@ class ColdTier(MarkedPages):
             useless = files.take(stored, min(found.mtime_ns, now))
             return None if useless is None else self._path(StoredPage._make(useless))
 
-        inventory = self._files.inventory(take)
+        inventory = take_inventory(self.directory, self._fs, take)
         with self._lock:
             learned = self._contents.policy.learned()
         contents = Contents(self._make_policy(learned))
@@ -198,9 +200,10 @@ class ColdTier(MarkedPages):
             self._unrecorded = {page for page in self._unrecorded if page in contents}
             self._health = Health()
             self._flights.clear()
-            for path, file in found.under_way.items():
+            for file in found.under_way:
                 nbytes = file.nbytes + FILE_SLACK_BYTES
-                self._flights.begin(os.path.basename(path), file.directory, file.namespace, nbytes)
+                self._flights.begin(file.file, file.directory, file.namespace, nbytes)
+            self._ignored = found.ignored
             self._lost = False
             self._note_peak()
 
@@ -654,7 +657,7 @@ class ColdTier(MarkedPages):
                 refused_pages=self._refused,
                 corrupt_pages=self._corrupt,
                 undecodable_pages=self._contents.undecodable,
-                ignored_files=self._files.ignored,
+                ignored_files=self._ignored,
                 state=self._health.state,
                 written_bytes=self._written,
                 rewritten_bytes=self._rewritten,

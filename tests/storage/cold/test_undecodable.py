@@ -1,6 +1,7 @@
 """Pages that this process cannot decode are kept, counted, and not read again and again."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -71,6 +72,7 @@ def _as_format_2(path: Path) -> None:
     fields["header_checksum"] = xxhash.xxh3_64_hexdigest(summed)
     text = compact({"__metadata__": fields, **document}).encode()
     path.write_bytes(raw[:8] + text.ljust(total - 8) + raw[total:])
+    os.utime(path, ns=(used, used))
 
 
 @needs_zstd

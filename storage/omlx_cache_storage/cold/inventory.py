@@ -1,0 +1,72 @@
+"""What lies in a cold directory, read as a whole, and cleared of what is of no use."""
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from omlx_cache_storage.cold.catalog import (
+    Found,
+    namespace_directories,
+    shard_directories,
+    walk,
+)
+from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.files import PageFiles
+from omlx_cache_storage.cold.temporary import remove_leftovers
+from omlx_cache_storage.format.names import PageName
+
+Take = Callable[[Found, PageName], str | None]
+"""Takes a page file with what its name says, and returns the path of a file that is of no use
+because of another one, None if there is none."""
+
+
+class Inventory(NamedTuple):
+    """What lies in a directory beside pages: files that are of no use to anybody, what is being
+    written, the shards that are in use, and how many files and directories were passed over as not
+    this user's."""
+
+    useless: list[str]
+    under_way: list[Found]
+    used: set[str]
+    ignored: int
+
+
+def take_inventory(directory: Path, fs: FileSystem, take: Take) -> Inventory:
+    """Let `take` have the pages one by one, and return what else there is. Changes nothing, opens
+    no page; raises OSError."""
+    useless: list[str] = []
+    under_way: list[Found] = []
+    used: set[str] = set()
+    ignored: list[str] = []
+    for file in walk(directory, fs, ignored.append):
+        if file.name is not None:
+            other = take(file, file.name)
+            useless += [] if other is None else [other]
+        elif fs.is_being_written(file.path):
+            under_way.append(file)
+        elif file.is_leftover:
+            useless.append(file.path)
+            continue
+        used.add(file.directory)
+    return Inventory(useless, under_way, used, len(ignored))
+
+
+def clear_up(files: PageFiles, found: Inventory) -> None:
+    """Delete what an inventory found useless, and empty directories; count the others. Nobody else
+    changes the directory meanwhile."""
+    fs = files.fs
+    remove_leftovers(os.fspath(files.directory), fs)
+    for path in found.useless:
+        with contextlib.suppress(OSError):
+            fs.remove(path)
+    used = found.used - set(map(os.path.dirname, found.useless))
+    for digest, directory in namespace_directories(files.directory, fs):
+        files.count_document(directory)
+        shards = list(shard_directories(directory, fs))
+        for shard in shards:
+            files.expect(digest, os.path.basename(shard), 0)
+        files.tidy([shard for shard in shards if shard not in used])
+        if not shards:
+            files.tidy_namespace(directory)

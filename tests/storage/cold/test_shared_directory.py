@@ -1,0 +1,264 @@
+"""Several tiers on one directory: what one does, the others know."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kit.storage import FaultyDisk, Story, disk_usage, expected_payload, files_in, read_cold
+from omlx_cache_storage.cold.ledger import ledger_bytes
+from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.format.names import LEDGER_FILE
+from omlx_cache_storage.recency import Clock
+
+KIB = 1024
+PAGE = 64 * KIB
+LIMIT = 1200 * KIB
+BIG = 1 << 30
+DAY = 10**18
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story(nbytes=PAGE)
+
+
+def _open(directory: Path, limit: int = BIG, **options: object) -> ColdTier:
+    tier = ColdTier(directory, limit, **options)  # type: ignore[arg-type]
+    tier.open()
+    return tier
+
+
+def _write(tier: ColdTier, story: Story, *numbers: int, at: int = DAY) -> list[str]:
+    return [tier.write(story.page(number), at, story.document) for number in numbers]
+
+
+def _numbers(tier: ColdTier, story: Story) -> list[int]:
+    return [number for number in range(1, 60) if tier.info(story.id(number)) is not None]
+
+
+def test_a_page_that_another_wrote_is_found_once_the_ledger_is_asked(
+    tmp_path: Path, story: Story
+) -> None:
+    one, two = _open(tmp_path), _open(tmp_path)
+    assert _write(one, story, 1, 2) == ["written"] * 2
+    assert two.info(story.id(2)) is None
+    assert two.refresh()
+    assert not two.refresh()
+    assert read_cold(two, story.id(2)) == expected_payload(story.id(2), PAGE)
+    assert two.usage().nbytes == one.usage().nbytes
+
+
+def test_tails_of_others_are_found_as_well(tmp_path: Path, story: Story) -> None:
+    one, two = _open(tmp_path), _open(tmp_path)
+    tail = story.page(3, tail=5)
+    assert one.write(tail, DAY, story.document) == "written"
+    two.refresh()
+    assert two.tails(tail.meta.parent) == one.tails(tail.meta.parent) != set()
+
+
+def test_asking_in_vain_is_one_small_read(tmp_path: Path, story: Story) -> None:
+    class Reads(FaultyDisk):
+        def peek(self, fd: int, length: int, offset: int) -> bytes:
+            self._enter("peek")
+            return super().peek(fd, length, offset)
+
+    disk = Reads()
+    one, two = _open(tmp_path), _open(tmp_path, fs=disk)
+    _write(one, story, 1)
+    two.refresh()
+    disk.calls.clear()
+    assert not two.refresh()
+    assert disk.calls == {"peek": 1}
+
+
+def test_the_same_page_is_written_once(tmp_path: Path, story: Story) -> None:
+    one, two = _open(tmp_path), _open(tmp_path)
+    assert _write(one, story, 1) == ["written"]
+    assert _write(two, story, 1) == ["present"]
+    assert len(files_in(tmp_path)) == 1
+    assert two.usage().written_bytes == 0
+
+
+def test_a_page_that_holds_more_replaces_the_other_s_for_both(tmp_path: Path, story: Story) -> None:
+    one, two = _open(tmp_path), _open(tmp_path)
+    one.write(story.page(1, held=8), DAY, story.document)
+    assert two.write(story.page(1), DAY, story.document) == "written"
+    one.refresh()
+    info = one.info(story.id(1))
+    assert info is not None
+    assert info.held == 16
+    assert len(files_in(tmp_path)) == 1
+    assert one.usage().nbytes == two.usage().nbytes
+    one.check_integrity()
+
+
+def test_greedy_writers_stay_under_one_budget_by_a_byte(tmp_path: Path) -> None:
+    tiers = [_open(tmp_path, LIMIT) for _ in range(3)]
+    stories = [Story(f"tenant {number}", nbytes=PAGE) for number in range(3)]
+    for turn in range(1, 40):
+        for tier, story in zip(tiers, stories, strict=True):
+            _write(tier, story, turn, at=DAY + turn)
+            assert disk_usage(tmp_path) <= tier.usage().nbytes <= LIMIT
+    for tier in tiers:
+        tier.refresh()
+        tier.check_integrity()
+        assert tier.usage().nbytes == tiers[0].usage().nbytes
+    assert sum(tier.usage().evicted_pages for tier in tiers) > 50
+
+
+def test_what_another_used_does_not_leave_first(tmp_path: Path) -> None:
+    one, two = _open(tmp_path, LIMIT), _open(tmp_path, LIMIT)
+    old, newer = Story("old", nbytes=PAGE), Story("newer", nbytes=PAGE)
+    _write(one, old, 1, 2, 3, 4, at=DAY)
+    _write(one, newer, 1, 2, 3, at=DAY + 1)
+    two.refresh()
+    two.touch(old.ids(1, 2, 3, 4), DAY + 2)
+    two.settle()
+    fresh = Story("fresh", nbytes=PAGE)
+    _write(one, fresh, *range(1, 9), at=DAY + 3)
+    assert _numbers(one, old) == [1, 2, 3, 4]
+    assert len(_numbers(one, newer)) < 3
+    assert _numbers(one, newer) == list(range(1, len(_numbers(one, newer)) + 1))
+
+
+def test_recency_that_is_recorded_late_does_not_undo_what_another_recorded(
+    tmp_path: Path, story: Story
+) -> None:
+    one, two = _open(tmp_path), _open(tmp_path)
+    _write(one, story, 1)
+    two.refresh()
+    one.touch(story.ids(1), DAY + 1)
+    two.touch(story.ids(1), DAY + 5)
+    two.settle()
+    one.settle()
+    assert files_in(tmp_path)[0].stat().st_mtime_ns == DAY + 5
+
+
+def test_what_one_demotes_leaves_first_for_the_other(tmp_path: Path, story: Story) -> None:
+    one, two = _open(tmp_path), _open(tmp_path)
+    _write(one, story, 1, 2, 3)
+    two.refresh()
+    one.demote(story.ids(2))
+    one.settle()
+    two.refresh()
+    assert two.entries()[0].page == story.id(2)
+
+
+def test_a_page_that_one_deletes_is_gone_for_the_other_and_its_bytes_too(
+    tmp_path: Path, story: Story
+) -> None:
+    one, two = _open(tmp_path), _open(tmp_path)
+    _write(one, story, 1, 2)
+    two.refresh()
+    two.discard(story.ids(1, 2))
+    assert one.refresh()
+    assert one.usage().pages == 0
+    assert one.usage().nbytes == two.usage().nbytes
+    assert {page for page, _ in one.take_evicted()} == set(story.ids(1, 2))
+
+
+def test_a_page_opened_by_one_stays_readable_when_the_other_deletes_it(
+    tmp_path: Path, story: Story
+) -> None:
+    one, two = _open(tmp_path), _open(tmp_path)
+    _write(one, story, 1)
+    two.refresh()
+    with two.reading(story.id(1)) as reader:
+        one.discard(story.ids(1))
+        payload = bytearray(reader.meta.nbytes)
+        reader.read_into([payload])
+    assert payload == expected_payload(story.id(1), PAGE)
+
+
+def test_who_fell_behind_reads_the_directory_again(tmp_path: Path) -> None:
+    small = Story(nbytes=KIB, blocks=400)
+    one, two = _open(tmp_path, 4096 * KIB), _open(tmp_path, 4096 * KIB)
+    assert ledger_bytes(4096 * KIB) == os.stat(tmp_path / LEDGER_FILE).st_size == 16 * KIB
+    for turn in range(3):
+        _write(one, small, *range(1, 60), at=DAY + turn)
+        one.discard(small.ids(*range(2, 60)))
+    _write(one, small, 2)
+    assert not two.refresh(), "more was changed than the ledger holds"
+    two.settle()
+    assert _numbers(two, small) == [1, 2]
+    assert two.usage().nbytes == one.usage().nbytes
+    two.check_integrity()
+    _write(one, small, 3)
+    assert two.refresh()
+    assert _numbers(two, small) == [1, 2, 3]
+
+
+def test_a_process_with_a_lower_limit_stops_writing_and_deletes_nothing(
+    tmp_path: Path, story: Story
+) -> None:
+    one = _open(tmp_path, BIG)
+    _write(one, story, *range(1, 11))
+    two = _open(tmp_path, 500 * KIB)
+    other = Story("other", nbytes=PAGE)
+    assert _write(two, other, 1, at=DAY + 1) == ["refused"]
+    two.settle()
+    assert _numbers(two, story) == list(range(1, 11))
+    assert two.usage().limit_bytes == one.usage().limit_bytes == BIG
+    assert two.usage().state == "ok"
+    one.discard(story.ids(*range(2, 11)))
+    assert _write(two, other, 1, at=DAY + 1) == ["written"]
+
+
+def test_who_opens_a_directory_alone_sets_its_budget(tmp_path: Path, story: Story) -> None:
+    one = _open(tmp_path, BIG)
+    _write(one, story, *range(1, 11))
+    one.close()
+    two = _open(tmp_path, 500 * KIB)
+    assert 0 < two.usage().pages < 10
+    assert disk_usage(tmp_path) <= two.usage().nbytes <= 500 * KIB
+
+
+def test_a_limit_derived_from_free_space_is_no_limit_for_others(
+    tmp_path: Path, story: Story
+) -> None:
+    one = _open(tmp_path, LIMIT)
+    two = _open(tmp_path, 400 * KIB, derived=True)
+    _write(one, story, *range(1, 9))
+    assert _write(two, story, 9) == ["written"]
+    assert two.usage().limit_bytes == LIMIT
+
+
+def test_the_ledger_that_a_person_deleted_is_made_again_and_nobody_loses_a_page(
+    tmp_path: Path, story: Story
+) -> None:
+    one, two = _open(tmp_path), _open(tmp_path)
+    _write(one, story, 1)
+    (tmp_path / LEDGER_FILE).unlink()
+    assert _write(one, story, 2) == _write(two, story, 3) == ["written"]
+    one.refresh()
+    assert _numbers(one, story) == _numbers(two, story) == [1, 2, 3]
+
+
+def test_a_directory_that_was_removed_is_begun_anew_by_all(tmp_path: Path, story: Story) -> None:
+    cold = tmp_path / "cold"
+    one, two = _open(cold), _open(cold)
+    _write(one, story, 1, 2)
+    shutil.rmtree(cold)
+    assert _write(two, story, 3) == ["written"]
+    assert _write(one, story, 4) == ["written"]
+    two.refresh()
+    assert _numbers(two, story) == _numbers(one, story) == [3, 4]
+    assert two.usage().nbytes == one.usage().nbytes >= disk_usage(cold)
+
+
+def test_a_clock_that_is_behind_makes_nobody_s_pages_worth_less_for_long(tmp_path: Path) -> None:
+    class Behind(Clock):
+        def now(self) -> int:
+            return super().now() - 3600 * 10**9
+
+    one, two = _open(tmp_path, LIMIT), _open(tmp_path, LIMIT, clock=Behind())
+    mine, others = Story("mine", nbytes=PAGE), Story("others", nbytes=PAGE)
+    clock = Clock()
+    _write(one, mine, 1, 2, at=clock.now())
+    two.refresh()
+    _write(two, others, 1, 2, at=Behind().now())
+    one.refresh()
+    assert _numbers(one, others) == _numbers(two, others) == [1, 2]
+    assert read_cold(two, mine.id(1)) == expected_payload(mine.id(1), PAGE)
