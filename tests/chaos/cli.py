@@ -1,4 +1,4 @@
-"""The command line: a campaign, one round of it again, power cuts, or the soak."""
+"""The command line: a campaign, one round of it, a shared directory, power cuts, or the soak."""
 
 import argparse
 import contextlib
@@ -44,6 +44,13 @@ def _parser() -> argparse.ArgumentParser:
     cuts.add_argument("--cuts", type=int, default=60, help="of each durability level")
     cuts.set_defaults(run=_powercut)
     _common(cuts)
+    shared = commands.add_parser("shared", help="one directory, many processes that are killed")
+    shared.add_argument("--seed", type=int, default=1)
+    shared.add_argument("--minutes", type=float, default=5.0, help="of the tight directory")
+    shared.add_argument("--kill-every", type=float, default=1.0, metavar="SECONDS")
+    shared.add_argument("--only", default="", help="one round: tight, small disk or roomy")
+    shared.set_defaults(run=_shared)
+    _common(shared)
     soak = commands.add_parser("soak", help="replay request traces for hours, paced")
     soak.add_argument("traces", nargs="*", type=Path, help="default: OMLX_CHAOS_TRACES")
     soak.add_argument("--hours", type=float, default=1.0)
@@ -102,6 +109,21 @@ def _campaign(args: argparse.Namespace) -> int:
     for verdict, meaning in MEANINGS.items():
         if f'"{verdict}"' in tally.to_json():
             sys.stdout.write(f"{verdict}: {meaning}\n")
+    return 1 if tally.failed else 0
+
+
+def _shared(args: argparse.Namespace) -> int:
+    from .shared.run import Length, run_all
+
+    tally = Tally()
+    length = Length(args.minutes * 60, args.kill_every)
+    done = run_all(length, args.seed, tally, args.dir, args.only)
+    text = f"{tally.counts()}\n{done}"
+    sys.stdout.write(text)
+    if args.json is not None:
+        args.json.write_text(tally.to_json())
+    if args.record is not None:
+        record(args.record, "shared", f"Seed {args.seed}, {_machine()}.\n\n{text}")
     return 1 if tally.failed else 0
 
 

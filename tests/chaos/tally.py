@@ -94,6 +94,10 @@ class Tally:
             return len(self._failures)
 
     def table(self) -> str:
+        """Return the counts and the sums of a campaign."""
+        return f"{self.counts()}\n{self._summary(self.document())}\n"
+
+    def counts(self) -> str:
         """Return the counts as a Markdown table, with what was skipped below it."""
         document = self.document()
         lines = [
@@ -103,8 +107,7 @@ class Tally:
         for fault, counts in sorted(document["faults"].items()):
             cells = [counts.get("count", 0), *(counts.get(v, 0) for v in VERDICTS)]
             lines.append(f"| {fault} | " + " | ".join(f"{cell:,}" for cell in cells) + " |")
-        lines += ["", self._summary(document)]
-        lines += [f"Skipped: {fault}: {why}." for fault, why in document["skipped"].items()]
+        lines += [f"\nSkipped: {fault}: {why}." for fault, why in document["skipped"].items()]
         return "\n".join(lines) + "\n"
 
     @staticmethod

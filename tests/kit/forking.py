@@ -1,7 +1,7 @@
 """The process that forks programs: it imports what they need, and then waits to be asked.
 
-Each message on the socket that is its standard input is a JSON document with three descriptors:
-standard output, standard error, and where to write how the program ended.
+Each message on the socket that is its standard input is a JSON document with three descriptors or
+four: standard output, standard error, where to write how the program ended, and standard input.
 """
 
 import json
@@ -38,7 +38,7 @@ def _serve(requests: socket.socket) -> None:
             os.read(woken, 512)
             _tell(running)
         if requests in ready:
-            message, descriptors, _, _ = socket.recv_fds(requests, _MESSAGE, 3)
+            message, descriptors, _, _ = socket.recv_fds(requests, _MESSAGE, 4)
             if not message:
                 return
             pid = os.fork()
@@ -48,10 +48,10 @@ def _serve(requests: socket.socket) -> None:
                 requests.close()
                 for descriptor in (woken, wake, descriptors[2], *running.values()):
                     os.close(descriptor)
-                _become(json.loads(message), *descriptors[:2])
+                _become(json.loads(message), *descriptors[:2], *descriptors[3:])
                 return
-            os.close(descriptors[0])
-            os.close(descriptors[1])
+            for descriptor in (*descriptors[:2], *descriptors[3:]):
+                os.close(descriptor)
             running[pid] = descriptors[2]
             requests.send(str(pid).encode())
 
@@ -66,10 +66,11 @@ def _tell(running: dict[int, int]) -> None:
             os.close(descriptor)
 
 
-def _become(asked: dict[str, Any], stdout: int, stderr: int) -> None:
+def _become(asked: dict[str, Any], stdout: int, stderr: int, stdin: int | None = None) -> None:
     command, environment = asked["command"], asked["environment"]
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for descriptor, number in ((nothing, 0), (stdout, 1), (stderr, 2)):
+    if stdin is None:
+        stdin = os.open(os.devnull, os.O_RDONLY)
+    for descriptor, number in ((stdin, 0), (stdout, 1), (stderr, 2)):
         os.dup2(descriptor, number)
         os.close(descriptor)
     os.environ.clear()

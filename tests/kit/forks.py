@@ -53,14 +53,18 @@ class Forked:
         return self.returncode
 
 
-def fork(command: list[str], environment: dict[str, str], stderr: int) -> Forked:
-    """Start `python -m COMMAND...`, whose standard output the result reads."""
+def fork(
+    command: list[str], environment: dict[str, str], stderr: int, stdin: int | None = None
+) -> Forked:
+    """Start `python -m COMMAND...`, whose standard output the result reads; without `stdin` it has
+    nothing to read itself."""
     theirs = parent()
     output, stdout = os.pipe()
     ended, status = os.pipe()
     message = json.dumps({"command": command, "environment": environment}).encode()
     try:
-        socket.send_fds(theirs, [message], [stdout, stderr, status])
+        more = [] if stdin is None else [stdin]
+        socket.send_fds(theirs, [message], [stdout, stderr, status, *more])
     finally:
         os.close(stdout)
         os.close(status)

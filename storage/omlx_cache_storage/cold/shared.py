@@ -52,9 +52,10 @@ class SharedPages(HeldPages):
     Each has an index of its own, which follows the directory's ledger; the directory itself is the
     truth. `_changing` is held by whoever changes the directory: what is known then is exact.
 
-    `_following` is held while changes are taken in, and taken before `_lock`. `_lock` guards
-    `_flights`, `_generation`, `_rebudgeted` (the file with the budget was changed) and `_lost`
-    (changes were missed: the directory must be read again) as well.
+    `_following` is held while changes are taken in, and taken before `_lock`; it guards
+    `_generation`, how often that was so. `_lock` guards `_flights`, `_rebudgeted` (the file with
+    the budget was changed) and `_lost` (changes were missed: the directory must be read again) as
+    well.
     """
 
     def __init__(
@@ -137,8 +138,7 @@ class SharedPages(HeldPages):
                     left = [self._apply(change) for change in changes[at : at + APPLIED]]
                 for how in HOWS:
                     self._departures.note([one[1] for one in left if one and one[0] == how], how)
-            with self._lock:
-                self._generation += bool(changes)
+            self._generation += bool(changes)
             return bool(changes)
 
     def _changing(self, seconds: float = WAIT_SECONDS) -> AbstractContextManager[None]:

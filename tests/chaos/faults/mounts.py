@@ -10,7 +10,7 @@ from ..requests import Requester
 from .base import Fault, Unavailable
 
 
-def _mount(*arguments: str) -> None:
+def mount(*arguments: str) -> None:
     if not sys.platform.startswith("linux"):
         raise Unavailable("tmpfs needs Linux")
     done = subprocess.run(["mount", *arguments], capture_output=True, text=True)
@@ -27,7 +27,7 @@ class SmallTmpfs(Fault):
 
     def begin(self) -> None:
         self.world.cold_dir.mkdir(parents=True)
-        _mount("-t", "tmpfs", "-o", self.size, "chaos", str(self.world.cold_dir))
+        mount("-t", "tmpfs", "-o", self.size, "chaos", str(self.world.cold_dir))
 
     def options(self) -> dict[str, object]:
         return {**super().options(), "hot_cache_only": False, "cold_bytes": 16 * 2**20}
@@ -61,7 +61,7 @@ class SmallTmpfs(Fault):
         subprocess.run(["umount", "-l", str(self.world.cold_dir)], check=True)
 
     def _remount(self, options: str) -> None:
-        _mount("-o", f"remount,{options}", str(self.world.cold_dir))
+        mount("-o", f"remount,{options}", str(self.world.cold_dir))
 
 
 class SmallDisk(SmallTmpfs):
