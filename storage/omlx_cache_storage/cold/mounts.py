@@ -14,6 +14,7 @@ import sys
 from typing import NamedTuple
 
 from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.format.names import LEDGER_FILE
 from omlx_cache_storage.private import StrPath
 
 MOUNTS = "/proc/self/mountinfo"
@@ -55,15 +56,15 @@ class NoLocks(OSError):
         super().__init__(errno.ENOLCK, text)
 
 
-def check_sharing(directory: StrPath, file: StrPath, fs: FileSystem) -> str:
+def check_sharing(directory: StrPath, fs: FileSystem) -> str:
     """Return what to warn of, "" for a directory that processes of one machine alone can change.
 
-    `file` lies in it, is made if it is missing, and is locked for a moment. Raises NoLocks where
-    processes cannot share the directory, OSError for what the disk refuses. Waits for the disk.
+    Its ledger is made if it is missing, and locked for a moment. Raises NoLocks where processes
+    cannot share the directory, OSError for what the disk refuses. Waits for the disk.
     """
     kind = kind_of(directory)
     where = f"a file system ({kind.name})" if kind.name else "a file system"
-    if not locks_work(file, fs):
+    if not locks_work(os.path.join(directory, LEDGER_FILE), fs):
         raise NoLocks(
             f"{directory} lies on {where} on which locks on files do nothing, so that processes "
             "cannot keep its budget together: name a directory on a disk of this machine "

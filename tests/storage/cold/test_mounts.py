@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kit.children import kill_9, program, said
+from kit.storage import Story, files_in
 from kit.storage.mounts import small_disk
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.mounts import (
@@ -25,6 +27,7 @@ from omlx_cache_storage.cold.mounts import (
     mounted_at,
     named,
 )
+from omlx_cache_storage.cold.tier import ColdTier
 
 MOUNTINFO = r"""
 22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -138,7 +141,7 @@ def test_locks_work_on_a_disk_of_this_machine(tmp_path: Path) -> None:
     assert locks_work(tmp_path / "ledger", FileSystem())
     assert locks_work(tmp_path / "ledger", FileSystem())
     assert (tmp_path / "ledger").stat().st_mode & 0o777 == 0o600
-    assert check_sharing(tmp_path, tmp_path / "ledger", FileSystem()) == ""
+    assert check_sharing(tmp_path, FileSystem()) == ""
 
 
 def test_asking_leaves_no_lock_behind(tmp_path: Path) -> None:
@@ -192,7 +195,7 @@ def test_what_a_disk_refuses_otherwise_says_nothing_of_locks(tmp_path: Path) -> 
 
 def test_a_directory_without_locks_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(NoLocks, match="OMLX_CACHE_COLD_DIR") as refused:
-        check_sharing(tmp_path, tmp_path / "ledger", Unlocked())
+        check_sharing(tmp_path, Unlocked())
     assert str(tmp_path) in refused.value.strerror
 
 
@@ -202,8 +205,39 @@ def test_a_share_with_locks_is_used_with_a_warning(
     monkeypatch.setattr(
         "omlx_cache_storage.cold.mounts.kind_of", lambda _path: FileSystemKind("nfs4", True)
     )
-    warning = check_sharing(tmp_path, tmp_path / "ledger", FileSystem())
+    warning = check_sharing(tmp_path, FileSystem())
     assert re.search(r"\(nfs4\).* other machines .* directory of its own", warning)
+
+
+def test_a_tier_refuses_a_directory_without_locks_until_it_has_them(tmp_path: Path) -> None:
+    fs = Unlocked()
+    tier = ColdTier(tmp_path / "cold", 2**30, fs=fs)
+    tier.open()
+    assert re.search("unavailable: .*locks on files do nothing", tier.usage().state)
+    with pytest.raises(NoLocks):
+        tier.write(Story().page(1), 1, {})
+    assert files_in(tmp_path / "cold") == []
+    fs.try_lock = FileSystem().try_lock  # type: ignore[method-assign]
+    tier.settle()
+    assert (tier.usage().state, tier.write(Story().page(1), 1, {})) == ("ok", "written")
+    tier.close()
+
+
+def test_a_tier_on_a_network_share_warns_once_and_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(
+        "omlx_cache_storage.cold.mounts.kind_of", lambda _path: FileSystemKind("cifs", True)
+    )
+    tier = ColdTier(tmp_path / "cold", 2**30)
+    tier.open()
+    assert tier.write(Story().page(1), 1, {}) == "written"
+    shutil.rmtree(tmp_path / "cold")
+    assert tier.write(Story().page(1), 1, {}) == "written"
+    assert [r.message for r in caplog.records if "cifs" in r.message] == [
+        check_sharing(tmp_path / "cold", FileSystem())
+    ]
+    tier.close()
 
 
 def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
