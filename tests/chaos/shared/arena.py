@@ -169,7 +169,7 @@ class Arena:
     def _leave(self, process: Process) -> None:
         said = self.processes.remove(process)
         if said:
-            self.fail("stuck", f"a {process.role} ended by itself with {said}")
+            self.fail("stuck", f"a {process.role} ended by itself, or with errors: {said}")
 
     def _listen(self, seconds: float) -> None:
         """Hear what there is to hear; who ended or is silent for long is replaced."""

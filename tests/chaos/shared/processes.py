@@ -64,17 +64,17 @@ class Process:
             os.kill(self.pid, number)
 
     def close(self) -> str:
-        """Wait until it is gone; return "" or how it ended when that was not asked for."""
+        """Wait until it is gone; return "", or how it ended when that was not asked for, with the
+        errors that it told of."""
         code = self._forked.wait(END_SECONDS)
         self._forked.stdout.close()
         os.close(self._commands)
         with self._errors as errors:
             errors.seek(0)
             said = errors.read()[-1500:]
-        if code == -signal.SIGKILL and (self.expected_to_end or self._may_die):
-            return ""
-        # A warning of a library is no error; a traceback is.
-        return "" if code == 0 and self.expected_to_end and not said else f"{code}: {said}"
+        killed = code == -signal.SIGKILL and (self.expected_to_end or self._may_die)
+        ended = killed or (code == 0 and self.expected_to_end)
+        return "" if ended and not said else f"{code}: {said}"
 
 
 class Processes:
