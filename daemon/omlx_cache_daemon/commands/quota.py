@@ -47,7 +47,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "cold_bytes say, or free space. Of a share: a size, a part of the budget (25%%), or none",
     )
     share = parser.add_mutually_exclusive_group()
-    share.add_argument("--salt", metavar="TEXT", help="the share of this salt's pages")
+    share.add_argument(
+        "--salt",
+        metavar="TEXT",
+        help="the share of this salt's pages; - reads it from standard input, where no list of "
+        "processes shows it",
+    )
     share.add_argument("--no-salt", action="store_true", help="that of all pages without a salt")
     share.add_argument("--each-salt", action="store_true", help="that of each salt by itself")
     share.add_argument("--model", metavar="LABEL", help="that of a model, as ls names it")
@@ -121,8 +126,16 @@ def _selected(args: argparse.Namespace) -> tuple[str, str] | None:
             return kind, EACH
         if getattr(args, kind) is not None:
             name = getattr(args, kind)
-            return kind, salt_digest(name) if kind == "salt" else name
+            return kind, _digest(name) if kind == "salt" else name
     return ("salt", salt_digest(None)) if args.no_salt else None
+
+
+def _digest(given: str) -> str:
+    """Return a salt's digest; raises UsageError for nothing."""
+    salt = sys.stdin.readline().rstrip("\r\n") if given == "-" else given
+    if not salt:
+        raise UsageError("an empty text names no salt; --no-salt means pages without one")
+    return salt_digest(salt)
 
 
 def _directory(args: argparse.Namespace) -> Path:
