@@ -117,6 +117,11 @@ class SharedPages(HeldPages):
         """How often changes of other processes were taken in."""
         return self._generation
 
+    @property
+    def is_lost(self) -> bool:
+        """True when changes were missed: the directory is to be read again, by `settle`."""
+        return self._lost
+
     def refresh(self) -> bool:
         """Take in what other processes changed; False when that is nothing. Reads a few bytes when
         nothing was changed; any thread may call, and nothing raises."""
@@ -127,6 +132,10 @@ class SharedPages(HeldPages):
             if not self._following.acquire(timeout=FOLLOW_SECONDS):
                 return False
             try:
+                if self._ledger.is_gone:
+                    with self._lock:
+                        self._lost = True
+                    return False
                 return self._ledger.changed() and self._follow()
             finally:
                 self._following.release()
