@@ -30,12 +30,12 @@ from omlx_cache_storage.cold.held import HeldPages
 from omlx_cache_storage.cold.in_flight import Flight, InFlight
 from omlx_cache_storage.cold.ledger import Ledger, LedgerBusy
 from omlx_cache_storage.cold.mounts import check_sharing
-from omlx_cache_storage.cold.records import PendingDeletion, StoredPage
+from omlx_cache_storage.cold.records import PendingDeletion
 from omlx_cache_storage.cold.temporary import remove_temporaries
 from omlx_cache_storage.departures import HOWS, Departures, How
 from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.eviction.policy import EvictionPolicy
-from omlx_cache_storage.format.names import shard_of
+from omlx_cache_storage.format.names import StoredPage, shard_of
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.recency import SUPERSEDED_NS, Clock
