@@ -176,6 +176,11 @@ class BackingTier(Tier, Protocol):
         raises nothing."""
         ...
 
+    @property
+    def is_lost(self) -> bool:
+        """True when changes of other processes were missed: `settle` reads all there is again."""
+        ...
+
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
         """Return those of the pages that are here and that `info` is silent about, with the word
         for why."""

@@ -138,7 +138,12 @@ class Tiers:
     def refresh(self) -> bool:
         """Take over what other processes changed on the disk; False when that was nothing. Waits
         for no page."""
-        return self.cold is not None and self.cold.refresh()
+        if self.cold is None:
+            return False
+        changed = self.cold.refresh()
+        if self.writer is not None and self.cold.is_lost:
+            self.writer.settle_soon()
+        return changed
 
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
         """Return those of the pages that are on the disk and that `find` is silent about, with the

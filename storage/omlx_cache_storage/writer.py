@@ -39,7 +39,8 @@ class Writer:
     """Writes pages behind the caller's back; `offer` never waits.
 
     The condition `_changed` guards `_jobs`, `_bytes`, `_busy`, `_stopping`, `_flushes` (how many
-    jobs must have ended before the recency of each is recorded), `_asked`, `_answered`,
+    jobs must have ended before the recency of each is recorded), `_hurried` (somebody wants that
+    now), `_asked`, `_answered`,
     `_accepted`, `_ended`, `_breaker` and the counts; any thread may call. `_failing` and `_settled`
     belong to the writer's thread. `backlog` names pages that should be on the disk and were not
     queued, when there was no room for them: an idle writer takes them up.
@@ -67,6 +68,7 @@ class Writer:
         self._busy = False
         self._stopping = False
         self._flushes: deque[int] = deque()
+        self._hurried = False
         self._asked = 0
         self._answered = 0
         self._accepted = 0
@@ -135,6 +137,12 @@ class Writer:
         because of a day's ration."""
         with self._changed:
             return self._failed + self._put_off + self._rationed
+
+    def settle_soon(self) -> None:
+        """Have the disk's tier settled as soon as nothing is being written; returns at once."""
+        with self._changed:
+            self._hurried = True
+            self._changed.notify_all()
 
     def wait_for_progress(self, timeout: float, since: int | None = None) -> bool:
         """Block until a queued page is done, or at once if one is since `ended` was that; False at
@@ -223,14 +231,15 @@ class Writer:
         while True:
             with self._changed:
                 woken = self._changed.wait_for(
-                    lambda: bool(self._jobs) or self._stopping or self._due() > 0,
+                    lambda: bool(self._jobs) or self._stopping or self._due() > 0 or self._hurried,
                     IDLE_SECONDS,
                 )
                 if self._stopping:
                     return
                 # First, so that a flush does not wait for what is offered after it.
-                due = self._due()
-                job = self._jobs.popleft() if self._jobs and not due else None
+                due, hurried = self._due(), self._hurried
+                self._hurried = False
+                job = self._jobs.popleft() if self._jobs and not due and not hurried else None
                 self._busy = job is not None
             outcome = self._write(job) if job is not None else self._settle()
             if job is not None and time.monotonic() - self._settled >= IDLE_SECONDS:

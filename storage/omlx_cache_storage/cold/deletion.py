@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.records import ENTRY_BYTES, PendingDeletion
+from omlx_cache_storage.cold.records import PendingDeletion
+from omlx_cache_storage.format.names import ENTRY_BYTES
 
 RETRIED = 32
 """Files that are tried again at a time: a disk that keeps thousands is not asked for all."""

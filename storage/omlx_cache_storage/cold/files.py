@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
 from omlx_cache_storage.cold.document import MAX_DOCUMENT_BYTES, encode_document
-from omlx_cache_storage.cold.records import ENTRY_BYTES, SMALL_FILE_BYTES
+from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
+    ENTRY_BYTES,
     LEDGER_FILE,
     NAMESPACE_FILE,
     RATE_FILE,

@@ -12,12 +12,12 @@ from omlx_cache_storage.cold.deletion import WAIT_SECONDS, Deleter
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.health import Health
 from omlx_cache_storage.cold.reader import PageReader, open_page
-from omlx_cache_storage.cold.records import ColdEntry, PendingDeletion, StoredPage
+from omlx_cache_storage.cold.records import ColdEntry, PendingDeletion
 from omlx_cache_storage.departures import Departures, How
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, UndecodablePage
 from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.eviction.policy import EvictionPolicy
-from omlx_cache_storage.format.names import page_path
+from omlx_cache_storage.format.names import StoredPage, page_path
 from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo, Tail

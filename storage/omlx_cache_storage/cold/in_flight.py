@@ -3,7 +3,7 @@
 import time
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.records import ENTRY_BYTES, StoredPage
+from omlx_cache_storage.format.names import ENTRY_BYTES, StoredPage
 from omlx_cache_storage.keys import BlockKey
 
 

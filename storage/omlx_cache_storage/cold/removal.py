@@ -16,14 +16,9 @@ from omlx_cache_storage.cold.changes import Cancelled, Change, Emptied, Removed,
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, Ledger
-from omlx_cache_storage.cold.records import (
-    ENTRY_BYTES,
-    SMALL_FILE_BYTES,
-    ColdEntry,
-    StoredPage,
-)
+from omlx_cache_storage.cold.records import SMALL_FILE_BYTES, ColdEntry
 from omlx_cache_storage.cold.rooted import rooted
-from omlx_cache_storage.format.names import LEDGER_FILE, page_path
+from omlx_cache_storage.format.names import ENTRY_BYTES, LEDGER_FILE, StoredPage, page_path
 from omlx_cache_storage.keys import BlockKey
 
 TOGETHER = 32

@@ -30,12 +30,12 @@ from omlx_cache_storage.cold.held import HeldPages
 from omlx_cache_storage.cold.in_flight import Flight, InFlight
 from omlx_cache_storage.cold.ledger import Ledger, LedgerBusy
 from omlx_cache_storage.cold.mounts import check_sharing
-from omlx_cache_storage.cold.records import PendingDeletion, StoredPage
+from omlx_cache_storage.cold.records import PendingDeletion
 from omlx_cache_storage.cold.temporary import remove_temporaries
 from omlx_cache_storage.departures import HOWS, Departures, How
 from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.eviction.policy import EvictionPolicy
-from omlx_cache_storage.format.names import shard_of
+from omlx_cache_storage.format.names import StoredPage, shard_of
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.recency import SUPERSEDED_NS, Clock
@@ -117,6 +117,11 @@ class SharedPages(HeldPages):
         """How often changes of other processes were taken in."""
         return self._generation
 
+    @property
+    def is_lost(self) -> bool:
+        """True when changes were missed: the directory is to be read again, by `settle`."""
+        return self._lost
+
     def refresh(self) -> bool:
         """Take in what other processes changed; False when that is nothing. Reads a few bytes when
         nothing was changed; any thread may call, and nothing raises."""
@@ -127,6 +132,10 @@ class SharedPages(HeldPages):
             if not self._following.acquire(timeout=FOLLOW_SECONDS):
                 return False
             try:
+                if self._ledger.is_gone:
+                    with self._lock:
+                        self._lost = True
+                    return False
                 return self._ledger.changed() and self._follow()
             finally:
                 self._following.release()

@@ -23,7 +23,7 @@ from omlx_cache_storage.cold.health import NO_ROOM, Health
 from omlx_cache_storage.cold.inventory import Inventory, clear_up, take_inventory
 from omlx_cache_storage.cold.ledger import LedgerBusy, ledger_bytes
 from omlx_cache_storage.cold.ration import Ration
-from omlx_cache_storage.cold.records import SMALL_FILE_BYTES, StoredPage
+from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.shared import SharedPages
 from omlx_cache_storage.cold.shares import Ceiling, Shares
 from omlx_cache_storage.cold.temporary import TemporaryNames
@@ -32,7 +32,7 @@ from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.eviction.policies import lru
 from omlx_cache_storage.eviction.policy import EvictionPolicy
 from omlx_cache_storage.format.header import encode_header, payload_checksum
-from omlx_cache_storage.format.names import PageName, name_of, shard_of
+from omlx_cache_storage.format.names import PageName, StoredPage, name_of, shard_of
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, Page, PageId
 from omlx_cache_storage.recency import Clock
