@@ -13,6 +13,7 @@ from omlx_cache_storage.cold.budget import EACH, Budget, Share, read_budget
 from omlx_cache_storage.cold.ledger import Ledger, LedgerBusy
 from omlx_cache_storage.cold.quota import (
     BudgetRefused,
+    change_budget,
     set_budget,
     with_share,
     without_share,
@@ -148,3 +149,40 @@ def test_a_share_takes_the_place_of_the_one_of_its_name() -> None:
     assert with_share(budget, more).shares == (each, more)
     assert without_share(budget, "salt", EACH).shares == (alice,)
     assert without_share(budget, "model", EACH) == budget
+
+
+def test_a_share_that_is_given_while_stores_run_flushes_its_own_pages_only(tmp_path: Path) -> None:
+    tier = ColdTier(tmp_path, LIMIT)
+    tier.open()
+    stories = {name: Story(name, nbytes=64 * KIB) for name in ("alice", "bob", "nobody")}
+    for number in range(1, 6):
+        for at, (name, story) in enumerate(stories.items()):
+            document = {"model": "m", "salt": "" if name == "nobody" else f"text:{name}"}
+            stamp_ns = 10**18 + 10 * number + at
+            assert tier.write(story.page(number), stamp_ns, document) == "written"
+    # As a store makes room: for a page and what it and its directory may take more.
+    ceiling = 3 * tier.entries()[0].stored.cost + 32 * KIB
+    change_budget(tmp_path, lambda known: _shared(known, Share("salt", EACH, nbytes=ceiling)))
+    tier.settle()
+    left = {
+        name: sum(entry.namespace == story.namespace for entry in tier.entries())
+        for name, story in stories.items()
+    }
+    assert left == {"alice": 3, "bob": 3, "nobody": 5}
+    # What comes next makes room among its own.
+    document = {"model": "m", "salt": "text:alice"}
+    for number in range(6, 9):
+        page = stories["alice"].page(number)
+        assert tier.write(page, 2 * 10**18 + number, document) == "written"
+    left = {
+        name: sum(entry.namespace == story.namespace for entry in tier.entries())
+        for name, story in stories.items()
+    }
+    assert left == {"alice": 3, "bob": 3, "nobody": 5}
+    tier.check_integrity()
+    tier.close()
+
+
+def _shared(known: Budget | None, share: Share) -> Budget:
+    assert known is not None
+    return with_share(known, share)
