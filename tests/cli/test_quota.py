@@ -12,8 +12,8 @@ from kit.embedded import embedded_stores
 from kit.storage import Story, disk_usage
 from omlx_cache.identity.salt import salt_digest
 from omlx_cache_storage.cold.budget import EACH, Budget, Share, read_budget
-from omlx_cache_storage.cold.records import ENTRY_BYTES
 from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.format.names import ENTRY_BYTES
 
 Cli = Callable[..., Any]
 LIMIT = 1 << 24
