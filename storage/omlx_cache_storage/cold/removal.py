@@ -86,7 +86,7 @@ def remove_pages(cold_dir: Path, pages: Iterable[StoredPage], fs: FileSystem | N
 
 
 def _delete(cold_dir: Path, files: Sequence[_File], fs: FileSystem) -> None:
-    with _ledger(cold_dir, fs) as ledger:
+    with ledger_of(cold_dir, fs) as ledger:
         for start in range(0, len(files), TOGETHER):
             with contextlib.nullcontext() if ledger is None else ledger.held(WAIT_SECONDS):
                 _delete_some(cold_dir, files[start : start + TOGETHER], fs, ledger)
@@ -116,7 +116,7 @@ def _delete_some(
 
 
 @contextlib.contextmanager
-def _ledger(cold_dir: Path, fs: FileSystem) -> Iterator[Ledger | None]:
+def ledger_of(cold_dir: Path, fs: FileSystem) -> Iterator[Ledger | None]:
     """Open the ledger of a directory; None for one that no store has used since there are any."""
     if not fs.exists(os.path.join(cold_dir, LEDGER_FILE)):
         yield None
