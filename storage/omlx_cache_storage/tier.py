@@ -176,6 +176,11 @@ class BackingTier(Tier, Protocol):
         raises nothing."""
         ...
 
+    @property
+    def is_behind(self) -> bool:
+        """True when more was changed than `refresh` can take over: `settle` does."""
+        ...
+
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
         """Return those of the pages that are here and that `info` is silent about, with the word
         for why."""

@@ -117,6 +117,10 @@ class SharedPages(HeldPages):
         """How often changes of other processes were taken in."""
         return self._generation
 
+    @property
+    def is_behind(self) -> bool:
+        return self._lost and self._ledger.is_open
+
     def refresh(self) -> bool:
         """Take in what other processes changed; False when that is nothing. Reads a few bytes when
         nothing was changed; any thread may call, and nothing raises."""
