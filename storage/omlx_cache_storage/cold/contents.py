@@ -116,6 +116,11 @@ class Contents:
         return iter(self._table)
 
     @property
+    def namespaces(self) -> list[BlockKey]:
+        """The namespaces that ever had a page here."""
+        return list(self._namespaces)
+
+    @property
     def undecodable(self) -> int:
         return len(self._undecodable)
 

@@ -32,10 +32,10 @@ class HeldPages:
     `tidy` removes shard directories that a deletion may have left empty; `policy` makes a policy
     for the contents, of what was learned before.
 
-    `_lock` guards `limit_bytes`, `_contents`, `_pins`, `_health`, `_missing`, `_left` (evicted pages that nobody
-    took note of), `_unrecorded`, `_leaving` (they left the index, and their files go),
-    `_refused_rank`, `_refused_until_ns` (when it is forgotten) and `_corrupt`; no I/O, sorting or
-    making of paths under it.
+    `_lock` guards `limit_bytes`, `_contents`, `_pins`, `_health`, `_missing`, `_left` (evicted
+    pages that nobody took note of), `_unrecorded`, `_leaving` (they left the index, and their files
+    go), `_refused_rank`, `_refused_until_ns` (when it is forgotten) and `_corrupt`; no I/O, sorting
+    or making of paths under it.
     Deletions and publications keep apart by `_changing`, which is taken before `_lock`.
     """
 

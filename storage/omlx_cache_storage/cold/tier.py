@@ -6,7 +6,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from omlx_cache_storage.cold.ledger import LedgerBusy, ledger_bytes
 from omlx_cache_storage.cold.ration import Ration
 from omlx_cache_storage.cold.records import SMALL_FILE_BYTES, StoredPage
 from omlx_cache_storage.cold.shared import SharedPages
+from omlx_cache_storage.cold.shares import Ceiling, Shares
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.eviction.learned import Learned
@@ -31,6 +33,7 @@ from omlx_cache_storage.eviction.policies import lru
 from omlx_cache_storage.eviction.policy import EvictionPolicy
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import PageName, name_of, shard_of
+from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, Page, PageId
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import ColdUsage
@@ -70,9 +73,9 @@ class ColdTier(SharedPages):
     `limit_bytes`, the directory's budget, whoever writes them.
 
     `_lock` guards `limit_bytes`, `_own_limit` (where this process stops writing), `_impatient` and
-    the counts `_peak`, `_ignored`, `_evicted`, `_refused`, `_written` and `_rewritten` (bytes) as well. Any
-    thread may read and discard; `open`, `write`, `settle` and `close` belong to one thread at a
-    time.
+    the counts `_peak`, `_ignored`, `_evicted`, `_refused`, `_written` and `_rewritten` (bytes) as
+    well. Any thread may read and discard; `open`, `write`, `settle` and `close` belong to one
+    thread at a time.
     """
 
     def __init__(
@@ -103,6 +106,7 @@ class ColdTier(SharedPages):
         self._derived = derived
         self._budget_of: Callable[[int], int] | None = None
         self._own_limit: int | None = None
+        self._shares = Shares(directory)
         self._names = TemporaryNames()
         self._min_free = min_free_bytes
         self._encode = encode
@@ -238,6 +242,7 @@ class ColdTier(SharedPages):
             self.limit_bytes = budget.nbytes
             self._own_limit = own_limit
             self._refused_rank = None
+        self._shares.go_by(budget)
 
     def _known_bytes(self) -> int:
         with self._lock:
@@ -369,7 +374,17 @@ class ColdTier(SharedPages):
         described = self._files.document_bytes(wanted.namespace, document)
         shard = shard_of(wanted.name.id.key)
         places = self._files.places_bytes(wanted.namespace, shard, described)
-        return self._make_room(wanted.cost + places, candidate)
+        ceilings = self._ceilings(wanted.namespace, document)
+        return self._make_room(wanted.cost + places, candidate, ceilings)
+
+    def _ceilings(self, namespace: BlockKey, document: Mapping[str, object]) -> Sequence[Ceiling]:
+        """Return what a namespace's pages may take together with others; the directory is held."""
+        if not self._shares.any:
+            return ()
+        with self._lock:
+            namespaces = self._contents.namespaces
+        self._shares.learn(namespaces)
+        return self._shares.of(namespace, document)
 
     def _adopt(self, wanted: StoredPage, candidate: Candidate) -> WriteResult | None:
         """Index a page's file that nobody told of, as `open` would have, if there is room for it;
@@ -502,9 +517,11 @@ class ColdTier(SharedPages):
         pinned = bool(self._pins) and self._pins.wants(stored.name.id, self._clock.now())
         self._contents.add(stored, max(stamp_ns, self._hold(stored)), used=not pinned)
 
-    def _make_room(self, nbytes: int, candidate: Candidate) -> WriteResult | None:
-        """Evict what must go for `nbytes` more; else a refusal. The directory is held, and what is
-        freed is the caller's until then."""
+    def _make_room(
+        self, nbytes: int, candidate: Candidate, ceilings: Sequence[Ceiling] = ()
+    ) -> WriteResult | None:
+        """Evict what must go for `nbytes` more, of what comes under the same ceilings first; else a
+        refusal. The directory is held, and what is freed is the caller's until then."""
         self._deleter.retry()
         if self._own_limit is not None:
             with self._lock:
@@ -512,33 +529,66 @@ class ColdTier(SharedPages):
                     # Others keep more here: theirs is not this process's to delete.
                     self._refused += 1
                     return "refused"
-        short, few = self._lacking(nbytes)
-        ahead = 1
-        while True:
-            with self._lock:
-                over = self._used_bytes() + nbytes + DIRECTORY_SLACK_BYTES - self.limit_bytes
-                lacking, until = max(over, short, few), self._until(candidate)
-                victims = self._contents.victims(lacking, candidate, self._is_pinned, until)
-            if not self._catch_up(victims.pages):
-                break
-            # Others used what comes next as well: a chain is used as a whole.
-            ahead = min(2 * ahead, LOOKED_AHEAD)
-            self._catch_up(self._first(ahead))
-        with self._lock:
-            if victims.outranked:
-                self._refuse(candidate, victims, lasting=over >= max(short, few))
-                return "refused"
+        for ceiling in ceilings:
+            over = partial(self._over, ceiling, nbytes)
+            victims = self._victims(over, candidate, within=ceiling.namespaces)
             if not victims.enough:
-                self._health.fill_up()
-                return "full"
-            evicted = self._evict(victims.pages)
-        self._delete(evicted, "disk")
+                with self._lock:
+                    self._refuse(candidate, victims, lasting=False)
+                return "refused"
+            self._expel(victims)
+        lacks = max(self._lacking(nbytes))
+        victims = self._victims(lambda: max(self._lacks(nbytes), lacks), candidate)
+        if victims.outranked:
+            with self._lock:
+                self._refuse(candidate, victims, lasting=self._lacks(nbytes) >= lacks)
+            return "refused"
+        if victims.enough:
+            self._expel(victims)
         with self._lock:
-            if self._used_bytes() + nbytes + DIRECTORY_SLACK_BYTES > self.limit_bytes:
-                # What was evicted could not be deleted, so its bytes are still there.
+            # What was evicted and could not be deleted is still there.
+            if not victims.enough or self._lacks(nbytes) > 0:
                 self._health.fill_up()
                 return "full"
         return None
+
+    def _victims(
+        self,
+        lacks: Callable[[], int],
+        candidate: Candidate | None,
+        within: frozenset[BlockKey] | None = None,
+    ) -> Victims:
+        """Choose what to evict for the bytes that are lacking, as far as their files know of no
+        later use; the directory is held."""
+        ahead = 1
+        while True:
+            with self._lock:
+                until = sys.maxsize if candidate is None else self._until(candidate)
+                pinned = self._is_pinned if candidate is not None else _nothing_is_pinned
+                victims = self._contents.victims(lacks(), candidate, pinned, until, within)
+            if not self._catch_up(victims.pages):
+                return victims
+            # Others used what comes next as well: a chain is used as a whole.
+            ahead = min(2 * ahead, LOOKED_AHEAD)
+            self._catch_up(self._first(ahead))
+
+    def _expel(self, victims: Victims) -> int:
+        """Evict pages and delete their files; return how many."""
+        with self._lock:
+            evicted = self._evict(victims.pages)
+        self._delete(evicted, "disk")
+        return len(evicted)
+
+    def _lacks(self, nbytes: int) -> int:
+        """Return by how much the budget is exceeded with `nbytes` more."""
+        return self._used_bytes() + nbytes + DIRECTORY_SLACK_BYTES - self.limit_bytes
+
+    def _over(self, ceiling: Ceiling, nbytes: int) -> int:
+        """Return by how much namespaces exceed their ceiling with `nbytes` more."""
+        held = sum(map(self._contents.nbytes_of, ceiling.namespaces))
+        return (
+            held + sum(map(self._flights.nbytes_of, ceiling.namespaces)) + nbytes - ceiling.nbytes
+        )
 
     def _refuse(self, candidate: Candidate, victims: Victims, *, lasting: bool) -> None:
         """Count a page that others outrank, and remember its rank: of those that are worth less
@@ -624,25 +674,33 @@ class ColdTier(SharedPages):
         self._shrink()
 
     def _shrink(self) -> None:
-        """Evict down to the budget, a part at a time; raises nothing."""
+        """Evict down to the budget and to what shares allow, a part at a time; raises nothing."""
         self._deleter.retry()
-        while self._known_bytes() > self.limit_bytes:
+        shares = self._shares.any
+        while shares or self._known_bytes() > self.limit_bytes:
             try:
                 with self._changing():
                     self._heed_budget()
-                    with self._lock:
-                        over = min(self._used_bytes() - self.limit_bytes, EVICTED_BYTES)
-                        victims = self._contents.victims(over)
-                    if self._catch_up(victims.pages):
-                        continue
-                    with self._lock:
-                        pages = victims.pages if victims.enough else list(self._contents)
-                        evicted = self._evict(pages)
-                    self._delete(evicted, "disk")
+                    evicted = self._shrink_a_part()
             except OSError:
                 return
             if not evicted:
                 return
+
+    def _shrink_a_part(self) -> int:
+        """Evict some of what is too much; return how many pages. The directory is held."""
+        with self._lock:
+            namespaces = self._contents.namespaces
+        self._shares.learn(namespaces)
+        evicted = 0
+        for ceiling in self._shares.every():
+            over = partial(self._over, ceiling, 0)
+            evicted += self._expel(self._victims(partial(_part, over), None, ceiling.namespaces))
+        over = partial(_part, lambda: self._used_bytes() - self.limit_bytes)
+        victims = self._victims(over, None)
+        with self._lock:
+            every = [] if victims.enough else list(self._contents)
+        return evicted + self._expel(victims._replace(pages=every or victims.pages))
 
     def usage(self) -> ColdUsage:
         day = None if self._ration is None else self._ration.usage()
@@ -680,6 +738,15 @@ class ColdTier(SharedPages):
             assert not any(flight.own for flight in self._flights.all())
             self._contents.check_integrity()
             assert self._used_bytes() <= self.limit_bytes
+
+
+def _part(nbytes: Callable[[], int]) -> int:
+    """Return what is evicted at a time of so many bytes."""
+    return min(nbytes(), EVICTED_BYTES)
+
+
+def _nothing_is_pinned(page: PageId) -> bool:
+    return False
 
 
 def _blocks(nbytes: int) -> int:

@@ -262,3 +262,32 @@ def test_a_clock_that_is_behind_makes_nobody_s_pages_worth_less_for_long(tmp_pat
     one.refresh()
     assert _numbers(one, others) == _numbers(two, others) == [1, 2]
     assert read_cold(two, mine.id(1)) == expected_payload(mine.id(1), PAGE)
+
+
+def test_a_share_keeps_one_tenant_from_flushing_another(tmp_path: Path) -> None:
+    one = _open(tmp_path, LIMIT)
+    budget = Budget(LIMIT, "quota", (Share("namespace", EACH, fraction=0.4),))
+    set_budget(tmp_path, budget)
+    small, greedy = Story("small", nbytes=PAGE), Story("greedy", nbytes=PAGE)
+    _write(one, small, 1, 2, at=DAY)
+    for turn in range(1, 30):
+        assert _write(one, greedy, turn, at=DAY + turn) == ["written"]
+    assert _numbers(one, small) == [1, 2]
+    held = sum(entry.stored.cost for entry in one.listing() if entry.namespace == greedy.namespace)
+    assert 0 < held <= 0.4 * LIMIT
+    older = _write(one, greedy, 31, at=DAY)
+    assert older == ["refused"], "what its own share holds is worth more"
+
+
+def test_a_budget_that_is_lowered_is_kept_without_a_restart(tmp_path: Path, story: Story) -> None:
+    one, two = _open(tmp_path), _open(tmp_path)
+    _write(one, story, *range(1, 11))
+    set_budget(tmp_path, Budget(500 * KIB, "quota"))
+    two.settle()
+    assert disk_usage(tmp_path) <= two.usage().nbytes <= 500 * KIB
+    assert _write(one, Story("other", nbytes=PAGE), 1, at=DAY + 1) == ["written"]
+    assert one.usage().limit_bytes == two.usage().limit_bytes == 500 * KIB
+    assert disk_usage(tmp_path) <= one.usage().nbytes <= 500 * KIB
+    one.close()
+    two.close()
+    assert _open(tmp_path, BIG).usage().limit_bytes == 500 * KIB, "a person's word stays"
