@@ -177,8 +177,8 @@ class BackingTier(Tier, Protocol):
         ...
 
     @property
-    def is_behind(self) -> bool:
-        """True when more was changed than `refresh` can take over: `settle` does."""
+    def is_lost(self) -> bool:
+        """True when changes of other processes were missed: `settle` reads all there is again."""
         ...
 
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:

@@ -146,10 +146,10 @@ class Tiers:
             return False
         if cold.refresh():
             return True
-        if not cold.is_behind or writer.settling:
+        if not cold.is_lost or writer.settling:
             # A disk that does not answer is waited for once, not by each look-up.
             return False
-        return writer.settle(BEHIND_SECONDS) and not cold.is_behind
+        return writer.settle(BEHIND_SECONDS) and not cold.is_lost
 
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
         """Return those of the pages that are on the disk and that `find` is silent about, with the

@@ -139,6 +139,10 @@ class FileSystem:
         except FileNotFoundError:
             return False
 
+    def has_name(self, fd: int) -> bool:
+        """True when a descriptor's file has a name, whichever."""
+        return os.fstat(fd).st_nlink > 0
+
     def peek(self, fd: int, length: int, offset: int) -> bytes:
         """Read up to `length` bytes of a file that processes share."""
         return os.pread(fd, length, offset)

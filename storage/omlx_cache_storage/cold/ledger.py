@@ -141,6 +141,11 @@ class Ledger:
             self._fs.unlock(self._open.fd)
             raise FileNotFoundError(errno.ENOENT, "the ledger was removed or replaced", self._path)
 
+    @property
+    def is_gone(self) -> bool:
+        """True when the file was deleted: what is changed now nobody says there."""
+        return self.is_open and not self._fs.has_name(self._open.fd)
+
     def changed(self) -> bool:
         """True when there are records that were not returned: one small read."""
         raw = self._fs.peek(self._open.fd, _CHECKED.size, 0)

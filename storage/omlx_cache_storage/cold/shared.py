@@ -118,7 +118,9 @@ class SharedPages(HeldPages):
         return self._generation
 
     @property
-    def is_behind(self) -> bool:
+    def is_lost(self) -> bool:
+        """True when changes were missed: the directory is to be read again, by `settle`. Not of one
+        that cannot be had at all."""
         return self._lost and self._ledger.is_open
 
     def refresh(self) -> bool:
@@ -131,6 +133,10 @@ class SharedPages(HeldPages):
             if not self._following.acquire(timeout=FOLLOW_SECONDS):
                 return False
             try:
+                if self._ledger.is_gone:
+                    with self._lock:
+                        self._lost = True
+                    return False
                 return self._ledger.changed() and self._follow()
             finally:
                 self._following.release()
