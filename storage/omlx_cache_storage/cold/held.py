@@ -314,8 +314,9 @@ class HeldPages:
 
     @property
     def is_lost(self) -> bool:
-        """True when changes were missed: the directory is to be read again, by `settle`."""
-        return self._sharing.is_lost
+        """True when changes were missed: the directory is to be read again, by `settle`. Not of one
+        that cannot be had at all."""
+        return self._sharing.is_lost and self._sharing.ledger.is_open
 
     def refresh(self) -> bool:
         """Take in what other processes changed; False when that is nothing. Reads a few bytes when
