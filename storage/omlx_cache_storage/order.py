@@ -126,6 +126,15 @@ class EvictionOrder:
         """Return all rows, the first to be evicted first."""
         return self._front_last(self.rows())[::-1]
 
+    def settled(self) -> Rows:
+        """Return all rows, the first to be evicted last: a view, valid until one changes.
+
+        Merges what has changed, in one pass; not to be called during a walk.
+        """
+        if self._loose:
+            self._merge()
+        return self._sorted[: self._left]
+
     def walk(self) -> Generator[int, None, None]:
         """Yield rows, the first to be evicted first. To be closed before the order changes.
 

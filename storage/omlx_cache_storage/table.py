@@ -270,6 +270,18 @@ class PageTable:
         finally:
             walk.close()
 
+    def stamp_at(self, row: int) -> int:
+        """Return when the page of a row was used; for one without a page nothing of use."""
+        return self._order.stamp(row)
+
+    def stamps_at(self, rows: Rows) -> npt.NDArray[np.int64]:
+        return self._order.stamps[rows]
+
+    def in_order(self) -> Rows:
+        """Return all rows, the first to be evicted last, in one pass; a view, valid until the table
+        changes. Not for visitors."""
+        return self._order.settled()
+
     def ordered(self) -> list[PageId]:
         """Return all pages, the first to be evicted first."""
         return list(map(self.page, self._order.ordered().tolist()))

@@ -8,13 +8,15 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from omlx_cache_storage.cold.lanes import Lanes
 from omlx_cache_storage.cold.records import ENTRY_BYTES, StoredPage
 from omlx_cache_storage.cold.rooted import rooted_stamps
 from omlx_cache_storage.eviction.policy import EvictionPolicy, Lru
 from omlx_cache_storage.format.names import PageName
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.order import cut
 from omlx_cache_storage.page import PAGED, PageId, PageInfo, Tail
-from omlx_cache_storage.table import PageTable, TableCopy
+from omlx_cache_storage.table import PageTable, TableCopy, Touched
 
 
 class Candidate(NamedTuple):
@@ -86,6 +88,7 @@ class Contents:
 
     An undecodable page keeps its bytes and its place in the order, and is hidden from look-ups.
     `_serial` has a number for each file: one that takes another's name is a different one.
+    `_bytes` has what each namespace's pages take of the budget.
     """
 
     def __init__(self, policy: EvictionPolicy | None = None) -> None:
@@ -99,6 +102,8 @@ class Contents:
         self._serials = 0
         self._namespaces: list[BlockKey] = []
         self._numbers: dict[BlockKey, int] = {}
+        self._bytes: list[int] = []
+        self._lanes = Lanes(self._table, self._namespace, self._serial)
         self._undecodable: set[PageId] = set()
 
     def __len__(self) -> int:
@@ -132,7 +137,11 @@ class Contents:
         self._namespace[:count] = files.namespace
         self._numbers = files.namespaces
         self._namespaces = list(files.namespaces)
-        self.nbytes = int(files.nbytes.sum()) + ENTRY_BYTES * count
+        taken = np.zeros(len(self._namespaces), np.int64)
+        np.add.at(taken, files.namespace, files.nbytes + ENTRY_BYTES)
+        self._bytes = taken.tolist()
+        self.nbytes = sum(self._bytes)
+        self._lanes.clear()
 
     def add(self, stored: StoredPage, stamp_ns: int, *, used: bool = True) -> None:
         """Take a page that is not here; `used`: its stamp is that of a request that wants it."""
@@ -142,10 +151,13 @@ class Contents:
         row = self._table.add(name.id, name.position, name.parent_hint, name.tail, stamp_ns)
         self._held[row] = name.held
         self._nbytes[row] = stored.nbytes
-        self._namespace[row] = self._number(stored.namespace)
+        self._namespace[row] = number = self._number(stored.namespace)
         self._serials += 1
         self._serial[row] = self._serials
         self.nbytes += stored.cost
+        self._bytes[number] += stored.cost
+        if self._lanes:
+            self._lanes.placed([row], cut(stamp_ns))
 
     def pop(self, page: PageId) -> StoredPage | None:
         stored = self.stored(page)
@@ -153,6 +165,7 @@ class Contents:
             self._table.pop(page)
             self._undecodable.discard(page)
             self.nbytes -= stored.cost
+            self._bytes[self._numbers[stored.namespace]] -= stored.cost
         return stored
 
     def get(self, page: PageId) -> StoredPage | None:
@@ -206,11 +219,18 @@ class Contents:
     ) -> list[PageId]:
         """Mark pages as used at a stamp, but those used later than that and than `since_ns`; return
         those that are marked. `used`: a request wants them."""
-        return self._table.touch(chain, stamp_ns, max(stamp_ns, since_ns), used=used).pages
+        latest_ns = max(stamp_ns, since_ns)
+        return self._placed(self._table.touch(chain, stamp_ns, latest_ns, used=used), stamp_ns)
 
     def place(self, pages: Iterable[PageId], stamp_ns: int) -> list[PageId]:
         """Put pages at a stamp, whenever they were used; return those that are here."""
-        return self._table.touch(pages, stamp_ns).pages
+        return self._placed(self._table.touch(pages, stamp_ns), stamp_ns)
+
+    def _placed(self, touched: Touched, stamp_ns: int) -> list[PageId]:
+        if self._lanes:
+            rows = self._table.rows(touched.pages)
+            self._lanes.placed([row for row in rows if row is not None], cut(stamp_ns))
+        return touched.pages
 
     def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
         """Return those of a chain's keys that a page follows which is none of them."""
@@ -225,21 +245,29 @@ class Contents:
         row = self._table.row(page)
         return 0 if row is None else self._nbytes.item(row) + ENTRY_BYTES
 
+    def nbytes_of(self, namespace: BlockKey) -> int:
+        """Return what a namespace's pages take of the budget."""
+        number = self._numbers.get(namespace)
+        return 0 if number is None else self._bytes[number]
+
     def victims(
         self,
         excess: int,
         candidate: Candidate | None = None,
         is_pinned: Callable[[PageId], bool] = lambda page: False,
         until_ns: int = sys.maxsize,
+        within: frozenset[BlockKey] | None = None,
     ) -> Victims:
-        """Choose pages to evict for `excess` bytes, the first in the order first.
+        """Choose pages to evict for `excess` bytes, the first in the order first; `within`: of
+        these namespaces only.
 
         For a candidate only pages that are worth less are chosen, none that is pinned or was used
         after `until_ns` by another use, and its own earlier version: a chain's deep end never
         drives out its root.
         """
         pages: list[PageId] = []
-        if excess <= 0 or excess > self.nbytes:
+        most = self.nbytes if within is None else sum(map(self.nbytes_of, within))
+        if excess <= 0 or excess > most:
             return Victims(pages, excess <= 0)
         outranked, young_ns = False, 0
 
@@ -257,7 +285,10 @@ class Contents:
                 excess -= self.cost(page)
             return excess > 0 and not outranked
 
-        self._table.visit(take)
+        if within is None:
+            self._table.visit(take)
+        else:
+            self._lanes.visit(within, self._number, lambda row: take(self._table.page(row)))
         return Victims(pages, excess <= 0, outranked, young_ns)
 
     def first(self, count: int) -> list[PageId]:
@@ -280,7 +311,12 @@ class Contents:
     def check_integrity(self) -> None:
         """Assert that the bytes, the index and the order agree."""
         self._table.check_integrity()
-        assert self.nbytes == sum(stored.cost for stored, _ in self.snapshot().files())
+        taken = dict.fromkeys(self._namespaces, 0)
+        for stored, _ in self.snapshot().files():
+            taken[stored.namespace] += stored.cost
+        assert self.nbytes == sum(taken.values())
+        assert taken == {name: self.nbytes_of(name) for name in self._namespaces}
+        self._lanes.check_integrity()
         assert all(page in self._table for page in self._undecodable)
 
     def _number(self, namespace: BlockKey) -> int:
@@ -288,4 +324,5 @@ class Contents:
         if number is None:
             number = self._numbers[namespace] = len(self._namespaces)
             self._namespaces.append(namespace)
+            self._bytes.append(0)
         return number

@@ -150,7 +150,7 @@ class Ledger:
         """Return the records since the last call, in order; None when some are lost, and the
         directory has to be read again."""
         with self._reading:
-            return self._news()
+            return self._news() if self.changed() else []
 
     def _news(self) -> list[bytes] | None:
         header = self._header()
@@ -178,15 +178,16 @@ class Ledger:
             self._go_to(*header)
 
     def append(self, records: list[bytes]) -> None:
-        """Tell everybody. The directory is held, and what was appended before was returned."""
+        """Tell everybody else. The directory is held; a reader that has not followed to the end is
+        told of its own changes, too."""
         data = b"".join(_FRAME.pack(len(r), xxhash.xxh32_intdigest(r)) + r for r in records)
         with self._reading:
-            header = self._header()
+            followed = not self.changed()
+            header = (self._epoch, self._at) if followed else self._header()
             if header is None:
                 self._go_to(*self._begin(self._ring))
                 return
             epoch, head = header
-            followed = (epoch, head) == (self._epoch, self._at)
             if len(data) > self._ring // 2:
                 # More than anybody could read in time: everybody reads the directory instead.
                 header = self._begin(self._ring)

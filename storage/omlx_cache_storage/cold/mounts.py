@@ -7,14 +7,14 @@ processes of one machine only.
 
 import ctypes
 import errno
-import fcntl
 import os
 import re
 import struct
 import sys
-from collections.abc import Callable
 from typing import NamedTuple
 
+from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.format.names import LEDGER_FILE
 from omlx_cache_storage.private import StrPath
 
 MOUNTS = "/proc/self/mountinfo"
@@ -37,8 +37,6 @@ _STATFS = struct.Struct("=II5QII4I16s1024s1024s8I")
 the type's name, where it is mounted, from what, and what is reserved."""
 _FLAGS, _TYPE_NAME = 11, 13
 
-Flock = Callable[[int, int], None]
-
 
 class FileSystemKind(NamedTuple):
     """The name of a file system's kind, "" where the system does not tell; `network`: other
@@ -58,15 +56,15 @@ class NoLocks(OSError):
         super().__init__(errno.ENOLCK, text)
 
 
-def check_sharing(directory: StrPath, file: StrPath) -> str:
+def check_sharing(directory: StrPath, fs: FileSystem) -> str:
     """Return what to warn of, "" for a directory that processes of one machine alone can change.
 
-    `file` lies in it, is made if it is missing, and is locked for a moment. Raises NoLocks where
-    processes cannot share the directory, OSError for what the disk refuses. Waits for the disk.
+    Its ledger is made if it is missing, and locked for a moment. Raises NoLocks where processes
+    cannot share the directory, OSError for what the disk refuses. Waits for the disk.
     """
     kind = kind_of(directory)
     where = f"a file system ({kind.name})" if kind.name else "a file system"
-    if not locks_work(file):
+    if not locks_work(os.path.join(directory, LEDGER_FILE), fs):
         raise NoLocks(
             f"{directory} lies on {where} on which locks on files do nothing, so that processes "
             "cannot keep its budget together: name a directory on a disk of this machine "
@@ -132,42 +130,26 @@ def from_statfs(answer: bytes) -> FileSystemKind:
     return FileSystemKind(name, not fields[_FLAGS] & _MNT_LOCAL)
 
 
-def locks_work(file: StrPath, flock: Flock = fcntl.flock) -> bool:
+def locks_work(file: StrPath, fs: FileSystem) -> bool:
     """Return whether a lock on a file keeps others out; makes the file if it is missing, and holds
     the lock for a moment, unless somebody has it: that is an answer too.
 
     Raises OSError for what a disk refuses otherwise.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    first = os.open(file, flags, 0o600)
+    first = fs.open_shared(file)
     try:
         # A descriptor of its own, as another process has one: copies would share the lock.
-        second = os.open(file, flags, 0o600)
+        second = fs.open_shared(file)
         try:
-            return _locks(first, flock) is not True or _locks(second, flock) is False
+            return not fs.try_lock(first) or not fs.try_lock(second)
         finally:
-            os.close(second)
-    except _Unsupported:
-        return False
-    finally:
-        os.close(first)
-
-
-class _Unsupported(Exception):
-    """The file system has no locks."""
-
-
-def _locks(descriptor: int, flock: Flock) -> bool:
-    """Lock a file; False when somebody else has. Raises _Unsupported, OSError."""
-    try:
-        flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+            fs.close(second)
     except OSError as error:
         if error.errno in _NO_LOCKS:
-            raise _Unsupported from error
+            return False
         raise
-    return True
+    finally:
+        fs.close(first)
 
 
 def _is_below(path: str, point: str) -> bool:

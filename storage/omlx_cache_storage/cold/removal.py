@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from omlx_cache_storage.cold.catalog import scan, walk_namespace
 from omlx_cache_storage.cold.changes import Cancelled, Change, Emptied, Removed, encode
-from omlx_cache_storage.cold.disk import FileSystem, physical_bytes
+from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, Ledger
 from omlx_cache_storage.cold.records import (
@@ -75,9 +75,10 @@ def entries(cold_dir: Path) -> list[ColdEntry]:
 
 
 def root_bytes(cold_dir: Path, fs: FileSystem | None = None) -> int:
-    """Return what a directory takes of the disk without its namespaces. Raises OSError."""
+    """Return what a directory takes of the disk without its namespaces: of its ledger only what
+    has been written. Raises OSError."""
     files = (entry.stat(follow_symlinks=False) for entry in (fs or FileSystem()).scan(cold_dir))
-    small = [physical_bytes(info) + ENTRY_BYTES for info in files if stat.S_ISREG(info.st_mode)]
+    small = [512 * info.st_blocks + ENTRY_BYTES for info in files if stat.S_ISREG(info.st_mode)]
     return SMALL_FILE_BYTES + sum(small)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import logging
 import os
 import threading
 import time
@@ -28,6 +29,7 @@ from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.held import HeldPages
 from omlx_cache_storage.cold.in_flight import Flight, InFlight
 from omlx_cache_storage.cold.ledger import Ledger, LedgerBusy
+from omlx_cache_storage.cold.mounts import check_sharing
 from omlx_cache_storage.cold.records import PendingDeletion, StoredPage
 from omlx_cache_storage.cold.temporary import remove_temporaries
 from omlx_cache_storage.departures import HOWS, Departures, How
@@ -37,6 +39,8 @@ from omlx_cache_storage.format.names import shard_of
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.recency import SUPERSEDED_NS, Clock
+
+_log = logging.getLogger(__name__)
 
 APPLIED = 256
 """Changes of others that are taken in at a time: look-ups wait no longer than for so many."""
@@ -80,11 +84,16 @@ class SharedPages(HeldPages):
         self._lost = False
         self._generation = 0
         self._attached = Descriptor(-1)
+        self._warned = ""
 
     # Coming and going.
 
     def _enter_directory(self, ledger_bytes: int) -> None:
         """Have the directory's ledger, and follow it from here on; raises OSError."""
+        warning = check_sharing(self.directory, self._fs)
+        if warning and warning != self._warned:
+            _log.warning("%s", warning)
+        self._warned = warning
         self._ledger.open(ledger_bytes)
         self._attached.close()
         self._attached = Descriptor(self._fs.open_directory(self.directory))

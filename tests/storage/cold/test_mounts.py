@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from kit.children import kill_9, program, said
+from kit.storage import Story, files_in
 from kit.storage.mounts import small_disk
+from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.mounts import (
     UNKNOWN,
     FileSystemKind,
@@ -24,6 +27,7 @@ from omlx_cache_storage.cold.mounts import (
     mounted_at,
     named,
 )
+from omlx_cache_storage.cold.tier import ColdTier
 
 MOUNTINFO = r"""
 22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -134,14 +138,14 @@ def test_a_path_that_is_not_there_is_of_no_known_kind(tmp_path: Path) -> None:
 
 
 def test_locks_work_on_a_disk_of_this_machine(tmp_path: Path) -> None:
-    assert locks_work(tmp_path / "ledger")
-    assert locks_work(tmp_path / "ledger")
+    assert locks_work(tmp_path / "ledger", FileSystem())
+    assert locks_work(tmp_path / "ledger", FileSystem())
     assert (tmp_path / "ledger").stat().st_mode & 0o777 == 0o600
-    assert check_sharing(tmp_path, tmp_path / "ledger") == ""
+    assert check_sharing(tmp_path, FileSystem()) == ""
 
 
 def test_asking_leaves_no_lock_behind(tmp_path: Path) -> None:
-    assert locks_work(tmp_path / "ledger")
+    assert locks_work(tmp_path / "ledger", FileSystem())
     with (tmp_path / "ledger").open("r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -158,36 +162,40 @@ sys.stdin.read()
 def test_a_lock_of_another_process_is_an_answer_too(tmp_path: Path) -> None:
     with program(HOLDER, tmp_path / "ledger") as holder:
         assert said(holder) == "locked\n"
-        assert locks_work(tmp_path / "ledger")
+        assert locks_work(tmp_path / "ledger", FileSystem())
         kill_9(holder)
 
 
+class Unlocked(FileSystem):
+    """A file system that grants every lock to everybody, or refuses each with an error."""
+
+    def __init__(self, number: int = 0) -> None:
+        super().__init__()
+        self._number = number
+
+    def try_lock(self, fd: int, *, shared: bool = False) -> bool:
+        if self._number:
+            raise OSError(self._number, os.strerror(self._number))
+        return True
+
+
 def test_locks_that_keep_nobody_out_do_not_work(tmp_path: Path) -> None:
-    assert not locks_work(tmp_path / "ledger", flock=lambda _descriptor, _how: None)
+    assert not locks_work(tmp_path / "ledger", Unlocked())
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS])
 def test_a_file_system_without_locks_has_none_that_work(tmp_path: Path, number: int) -> None:
-    def refuse(_descriptor: int, _how: int) -> None:
-        raise OSError(number, os.strerror(number))
-
-    assert not locks_work(tmp_path / "ledger", flock=refuse)
+    assert not locks_work(tmp_path / "ledger", Unlocked(number))
 
 
 def test_what_a_disk_refuses_otherwise_says_nothing_of_locks(tmp_path: Path) -> None:
-    def refuse(_descriptor: int, _how: int) -> None:
-        raise OSError(errno.EIO, "no")
-
-    with pytest.raises(OSError, match="no"):
-        locks_work(tmp_path / "ledger", flock=refuse)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        locks_work(tmp_path / "ledger", Unlocked(errno.EIO))
 
 
-def test_a_directory_without_locks_is_refused_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("omlx_cache_storage.cold.mounts.locks_work", lambda _file: False)
+def test_a_directory_without_locks_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(NoLocks, match="OMLX_CACHE_COLD_DIR") as refused:
-        check_sharing(tmp_path, tmp_path / "ledger")
+        check_sharing(tmp_path, Unlocked())
     assert str(tmp_path) in refused.value.strerror
 
 
@@ -197,12 +205,43 @@ def test_a_share_with_locks_is_used_with_a_warning(
     monkeypatch.setattr(
         "omlx_cache_storage.cold.mounts.kind_of", lambda _path: FileSystemKind("nfs4", True)
     )
-    warning = check_sharing(tmp_path, tmp_path / "ledger")
+    warning = check_sharing(tmp_path, FileSystem())
     assert re.search(r"\(nfs4\).* other machines .* directory of its own", warning)
+
+
+def test_a_tier_refuses_a_directory_without_locks_until_it_has_them(tmp_path: Path) -> None:
+    fs = Unlocked()
+    tier = ColdTier(tmp_path / "cold", 2**30, fs=fs)
+    tier.open()
+    assert re.search("unavailable: .*locks on files do nothing", tier.usage().state)
+    with pytest.raises(NoLocks):
+        tier.write(Story().page(1), 1, {})
+    assert files_in(tmp_path / "cold") == []
+    fs.try_lock = FileSystem().try_lock  # type: ignore[method-assign]
+    tier.settle()
+    assert (tier.usage().state, tier.write(Story().page(1), 1, {})) == ("ok", "written")
+    tier.close()
+
+
+def test_a_tier_on_a_network_share_warns_once_and_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(
+        "omlx_cache_storage.cold.mounts.kind_of", lambda _path: FileSystemKind("cifs", True)
+    )
+    tier = ColdTier(tmp_path / "cold", 2**30)
+    tier.open()
+    assert tier.write(Story().page(1), 1, {}) == "written"
+    shutil.rmtree(tmp_path / "cold")
+    assert tier.write(Story().page(1), 1, {}) == "written"
+    assert [r.message for r in caplog.records if "cifs" in r.message] == [
+        check_sharing(tmp_path / "cold", FileSystem())
+    ]
+    tier.close()
 
 
 def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "ledger").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="ledger"):
-        locks_work(tmp_path / "ledger")
+        locks_work(tmp_path / "ledger", FileSystem())
     assert not (tmp_path / "elsewhere").exists()
