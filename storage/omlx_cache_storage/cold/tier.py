@@ -23,9 +23,9 @@ from omlx_cache_storage.cold.health import NO_ROOM, Health
 from omlx_cache_storage.cold.held import HeldPages
 from omlx_cache_storage.cold.inventory import Inventory, clear_up, take_inventory
 from omlx_cache_storage.cold.ledger import LedgerBusy, ledger_bytes
+from omlx_cache_storage.cold.pools import Ceiling, Shares
 from omlx_cache_storage.cold.ration import Ration
 from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
-from omlx_cache_storage.cold.shares import Ceiling, Shares
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.eviction.learned import Learned
