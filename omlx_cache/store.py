@@ -311,7 +311,7 @@ class BlockStore(Tiers):
         Records this store's own uses for others first, and waits `RECORD_SECONDS` at most for it.
         """
         if self.writer is not None and asked.by_use:
-            self.writer.flush(RECORD_SECONDS)
+            self.writer.settle(RECORD_SECONDS)
         pages = self.listing()
         if self.cold is None or not asked.by_use:
             return choose(pages, asked, self.readable_document)

@@ -29,6 +29,8 @@ from omlx_cache_storage.tier import BackingTier, OpenPage, Tier, TierView
 from omlx_cache_storage.writer import IDLE_SECONDS, Documents, Writer
 
 FLUSH_SECONDS = 30.0
+BEHIND_SECONDS = 0.2
+"""How long a look-up waits for a directory to be read again: others' pages are worth more."""
 _PARTS = (
     "counters",
     "departures",
@@ -137,13 +139,17 @@ class Tiers:
 
     def refresh(self) -> bool:
         """Take over what other processes changed on the disk; False when that was nothing. Waits
-        for no page."""
-        if self.cold is None:
+        for no page; where more was changed than could be followed, `BEHIND_SECONDS` at most for the
+        writer's thread to read the directory."""
+        cold, writer = self.cold, self.writer
+        if cold is None or writer is None:
             return False
-        changed = self.cold.refresh()
-        if self.writer is not None and self.cold.is_lost:
-            self.writer.settle_soon()
-        return changed
+        if cold.refresh():
+            return True
+        if not cold.is_lost or writer.settling:
+            # A disk that does not answer is waited for once, not by each look-up.
+            return False
+        return writer.settle(BEHIND_SECONDS) and not cold.is_lost
 
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
         """Return those of the pages that are on the disk and that `find` is silent about, with the

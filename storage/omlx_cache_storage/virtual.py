@@ -78,6 +78,10 @@ class DirectWriter(Writer):
         self._settle()
         return True
 
+    def settle(self, timeout: float) -> bool:
+        """Record recency."""
+        return self.flush(timeout)
+
     def stop(self, timeout: float | None) -> bool:
         """Take no more."""
         self._stopping = True

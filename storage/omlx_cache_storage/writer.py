@@ -39,11 +39,11 @@ class Writer:
     """Writes pages behind the caller's back; `offer` never waits.
 
     The condition `_changed` guards `_jobs`, `_bytes`, `_busy`, `_stopping`, `_flushes` (how many
-    jobs must have ended before the recency of each is recorded), `_hurried` (somebody wants that
-    now), `_asked`, `_answered`,
-    `_accepted`, `_ended`, `_breaker` and the counts; any thread may call. `_failing` and `_settled`
-    belong to the writer's thread. `backlog` names pages that should be on the disk and were not
-    queued, when there was no room for them: an idle writer takes them up.
+    jobs must have ended before the recency of each is recorded), `_asked`, `_answered`,
+    `_settles_asked`, `_settles_done`, `_accepted`, `_ended`, `_breaker` and the counts; any thread
+    may call. `_failing` and `_settled` belong to the writer's thread. `backlog` names pages that
+    should be on the disk and were not queued, when there was no room for them: an idle writer takes
+    them up.
 
     A disk that failed a few times in a row is left alone for a while: what is queued then is put
     off, counted as dropped, and stays dirty. A flush has it asked again at once.
@@ -68,9 +68,10 @@ class Writer:
         self._busy = False
         self._stopping = False
         self._flushes: deque[int] = deque()
-        self._hurried = False
         self._asked = 0
         self._answered = 0
+        self._settles_asked = 0
+        self._settles_done = 0
         self._accepted = 0
         self._ended = 0
         self._peak = 0
@@ -138,12 +139,6 @@ class Writer:
         with self._changed:
             return self._failed + self._put_off + self._rationed
 
-    def settle_soon(self) -> None:
-        """Have the disk's tier settled as soon as nothing is being written; returns at once."""
-        with self._changed:
-            self._hurried = True
-            self._changed.notify_all()
-
     def wait_for_progress(self, timeout: float, since: int | None = None) -> bool:
         """Block until a queued page is done, or at once if one is since `ended` was that; False at
         once when nothing is queued either."""
@@ -174,6 +169,22 @@ class Writer:
         with self._changed:
             stopped = self._stopping and self._ended >= accepted
             return self._answered >= asked or stopped
+
+    @property
+    def settling(self) -> bool:
+        """True while somebody's `settle` is not done."""
+        return self._settles_asked > self._settles_done
+
+    def settle(self, timeout: float) -> bool:
+        """Block until recency is recorded and the directory is known as it is now, before another
+        page is written; False after `timeout` seconds."""
+        with self._changed:
+            self._settles_asked += 1
+            asked = self._settles_asked
+            self._changed.notify_all()
+        self._wait(lambda: self._settles_done >= asked, timeout)
+        with self._changed:
+            return self._settles_done >= asked
 
     def _wait(self, done: Callable[[], bool], timeout: float | None) -> None:
         def turn(seconds: float | None) -> bool:
@@ -231,15 +242,15 @@ class Writer:
         while True:
             with self._changed:
                 woken = self._changed.wait_for(
-                    lambda: bool(self._jobs) or self._stopping or self._due() > 0 or self._hurried,
+                    lambda: bool(self._jobs or self._stopping or self.settling or self._due()),
                     IDLE_SECONDS,
                 )
                 if self._stopping:
                     return
                 # First, so that a flush does not wait for what is offered after it.
-                due, hurried = self._due(), self._hurried
-                self._hurried = False
-                job = self._jobs.popleft() if self._jobs and not due and not hurried else None
+                due, settles = self._due(), self._settles_asked
+                settled = self._settles_done == settles and not due
+                job = self._jobs.popleft() if self._jobs and settled else None
                 self._busy = job is not None
             outcome = self._write(job) if job is not None else self._settle()
             if job is not None and time.monotonic() - self._settled >= IDLE_SECONDS:
@@ -253,6 +264,8 @@ class Writer:
                 for _ in range(due):
                     self._flushes.popleft()
                 self._answered += due
+                if job is None:
+                    self._settles_done = settles
                 idle = not self._jobs
                 self._changed.notify_all()
                 resting = self._breaker.is_open

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.ledger import WAIT_SECONDS
 from omlx_cache_storage.cold.records import PendingDeletion
 from omlx_cache_storage.format.names import ENTRY_BYTES
 
@@ -20,7 +21,6 @@ class Changing(Protocol):
     def __call__(self, seconds: float = ...) -> AbstractContextManager[None]: ...
 
 
-WAIT_SECONDS = 2.0
 TOGETHER = 64
 """Files that are deleted while others wait."""
 

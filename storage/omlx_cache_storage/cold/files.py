@@ -19,6 +19,8 @@ from omlx_cache_storage.format.names import (
     RATE_FILE,
     REUSE_FILE,
     WRITES_FILE,
+    StoredPage,
+    shard_of,
 )
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer
@@ -118,10 +120,9 @@ class PageFiles:
         # It comes later, unasked.
         yield os.path.join(directory, RATE_FILE), small
 
-    def is_counted(self, namespace: BlockKey, shard: str) -> bool:
-        """True for a shard that is known to be there."""
-        with self._lock:
-            return os.path.join(self._root, namespace.hex(), shard) in self._counted
+    def directory_of(self, page: StoredPage) -> str:
+        """Return where a page's file lies."""
+        return os.path.join(self._root, page.namespace.hex(), shard_of(page.name.id.key))
 
     def left(self, namespace: BlockKey, shard: str) -> None:
         """Count a directory no longer: somebody has removed it."""
@@ -142,7 +143,7 @@ class PageFiles:
         except FileNotFoundError:
             return False
 
-    def open(self, ledger_bytes: int) -> None:
+    def open(self) -> None:
         """Make the directory, and forget what was known of it before.
 
         Raises NotPrivate, before anything is trusted, for a directory that others may write to.
@@ -156,8 +157,13 @@ class PageFiles:
             self._identity = identity
         self._count(self._root)
         for name in _ROOT_FILES:
-            nbytes = ledger_bytes if name == LEDGER_FILE else SMALL_FILE_BYTES
-            self._count(os.path.join(self._root, name), nbytes)
+            self._count(os.path.join(self._root, name))
+
+    def count_ledger(self, nbytes: int) -> None:
+        """Count the ledger at its size."""
+        path = os.path.join(self._root, LEDGER_FILE)
+        self._forget(path)
+        self._count(path, nbytes)
 
     def lose(self) -> None:
         """Take the directory for another one, until it is opened again."""
