@@ -338,6 +338,12 @@ class ColdTier(HeldPages):
                         writing = self._stage(wanted, size, document)
                 if not waits:
                     return self._publish(writing, pieces, candidate.stamp_ns)
+            except LedgerBusy:
+                # More was changed than could be followed; or somebody holds the directory, still.
+                if not self.is_lost:
+                    raise
+                self._load()
+                continue
             except OSError as error:
                 if error.errno not in NO_ROOM or not tries:
                     raise

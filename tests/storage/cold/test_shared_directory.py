@@ -195,14 +195,14 @@ def test_who_fell_behind_reads_the_directory_again(tmp_path: Path) -> None:
 def test_a_process_with_a_lower_limit_stops_writing_and_deletes_nothing(
     tmp_path: Path, story: Story
 ) -> None:
-    one = _open(tmp_path, BIG)
+    one = _open(tmp_path, 8192 * KIB)
     _write(one, story, *range(1, 11))
     two = _open(tmp_path, 500 * KIB)
     other = Story("other", nbytes=PAGE)
     assert _write(two, other, 1, at=DAY + 1) == ["refused"]
     two.settle()
     assert _numbers(two, story) == list(range(1, 11))
-    assert two.usage().limit_bytes == one.usage().limit_bytes == BIG
+    assert two.usage().limit_bytes == one.usage().limit_bytes == 8192 * KIB
     assert two.usage().state == "ok"
     one.discard(story.ids(*range(2, 11)))
     assert _write(two, other, 1, at=DAY + 1) == ["written"]
