@@ -159,9 +159,9 @@ class PageFiles:
         for name in _ROOT_FILES:
             self._count(os.path.join(self._root, name))
 
-    def count_ledger(self, nbytes: int) -> None:
-        """Count the ledger at its size."""
-        path = os.path.join(self._root, LEDGER_FILE)
+    def count_small(self, name: str, nbytes: int) -> None:
+        """Count a file beside the namespaces at its size."""
+        path = os.path.join(self._root, name)
         self._forget(path)
         self._count(path, nbytes)
 

@@ -71,7 +71,7 @@ class Shares:
         """Have the shares of another budget."""
         self._budget = budget
         self._known: dict[BlockKey, dict[Pool, int]] = {}
-        self._members: dict[Pool, set[BlockKey]] = {}
+        self._ceilings: dict[Pool, Ceiling] = {}
 
     @property
     def any(self) -> bool:
@@ -90,12 +90,11 @@ class Shares:
         if namespace not in self._known:
             self._add(namespace, document)
         pools = self._known.get(namespace, {})
-        return [Ceiling(frozenset(self._members[pool]), pools[pool]) for pool in pools]
+        return [self._ceilings[pool] for pool in pools]
 
     def every(self) -> list[Ceiling]:
         """Return all ceilings that something comes under."""
-        nbytes = {pool: most for pools in self._known.values() for pool, most in pools.items()}
-        return [Ceiling(frozenset(self._members[pool]), most) for pool, most in nbytes.items()]
+        return list(self._ceilings.values())
 
     def _add(self, namespace: BlockKey, document: Mapping[str, object]) -> None:
         assert self._budget is not None
@@ -106,5 +105,6 @@ class Shares:
             # Its document is being written: it is asked for again.
             return
         self._known[namespace] = pools
-        for pool in pools:
-            self._members.setdefault(pool, set()).add(namespace)
+        for pool, most in pools.items():
+            members = self._ceilings[pool].namespaces if pool in self._ceilings else frozenset()
+            self._ceilings[pool] = Ceiling(members | {namespace}, most)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.budget import Budget, agree, read_budget, write_budget
+from omlx_cache_storage.cold.budget import Budget, agree, file_bytes, read_budget, write_budget
 from omlx_cache_storage.cold.catalog import Found
 from omlx_cache_storage.cold.changes import Added, Cancelled, Rebudgeted, Reserved
 from omlx_cache_storage.cold.collector import uncollected
@@ -32,7 +32,14 @@ from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.eviction.policies import lru
 from omlx_cache_storage.eviction.policy import EvictionPolicy
 from omlx_cache_storage.format.header import encode_header, payload_checksum
-from omlx_cache_storage.format.names import PageName, StoredPage, name_of, shard_of
+from omlx_cache_storage.format.names import (
+    BUDGET_FILE,
+    LEDGER_FILE,
+    PageName,
+    StoredPage,
+    name_of,
+    shard_of,
+)
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, Page, PageId
 from omlx_cache_storage.recency import Clock
@@ -163,7 +170,7 @@ class ColdTier(HeldPages):
         self._record_recency()
         self._files.open()
         self._sharing.enter(ledger_bytes(self.limit_bytes))
-        self._files.count_ledger(self._sharing.ledger.nbytes)
+        self._files.count_small(LEDGER_FILE, self._sharing.ledger.nbytes)
         for tries_left in reversed(range(SCANS)):
             contents, found = self._read_directory()
             self._begin_with(contents, found)
@@ -229,11 +236,11 @@ class ColdTier(HeldPages):
     def _heed_budget(self) -> None:
         """Go by the directory's budget if it was changed; the directory is held."""
         if self._sharing.rebudgeted:
-            self._sharing.rebudgeted = False
             budget = read_budget(self.directory, self._fs)
             if budget is not None:
                 lower = not self._derived and self._wanted < budget.nbytes
                 self._go_by(budget, self._wanted if lower else None)
+            self._sharing.rebudgeted = False
 
     def _go_by(self, budget: Budget, own_limit: int | None) -> None:
         with self._lock:
@@ -242,7 +249,8 @@ class ColdTier(HeldPages):
             self._refused_rank = None
         self._shares.go_by(budget)
         self._sharing.ledger.resize(ledger_bytes(budget.nbytes))
-        self._files.count_ledger(self._sharing.ledger.nbytes)
+        self._files.count_small(LEDGER_FILE, self._sharing.ledger.nbytes)
+        self._files.count_small(BUDGET_FILE, file_bytes(budget))
 
     def _known_bytes(self) -> int:
         with self._lock:
@@ -377,7 +385,7 @@ class ColdTier(HeldPages):
         shard = shard_of(wanted.name.id.key)
         places = self._files.places_bytes(wanted.namespace, shard, described)
         ceilings = self._ceilings(wanted.namespace, document)
-        return self._make_room(wanted.cost + places, candidate, ceilings)
+        return self._make_room(wanted.cost, candidate, ceilings, places)
 
     def _ceilings(self, namespace: BlockKey, document: Mapping[str, object]) -> Sequence[Ceiling]:
         """Return what a namespace's pages may take together with others; the directory is held."""
@@ -518,14 +526,16 @@ class ColdTier(HeldPages):
         self._contents.add(stored, max(stamp_ns, self._hold(stored)), used=not pinned)
 
     def _make_room(
-        self, nbytes: int, candidate: Candidate, ceilings: Sequence[Ceiling] = ()
+        self, nbytes: int, candidate: Candidate, ceilings: Sequence[Ceiling] = (), places: int = 0
     ) -> WriteResult | None:
-        """Evict what must go for `nbytes` more, of what comes under the same ceilings first; else a
-        refusal. The directory is held, and what is freed is the caller's until then."""
+        """Evict what must go for a file of `nbytes` and its `places`, of what comes under the same
+        ceilings first; else a refusal. The directory is held, and what is freed is the caller's
+        until then."""
         self._deleter.retry()
         if self._own_limit is not None:
             with self._lock:
-                if self._used_bytes() + nbytes + DIRECTORY_SLACK_BYTES > self._own_limit:
+                used = self._used_bytes() + nbytes + places
+                if used + DIRECTORY_SLACK_BYTES > self._own_limit:
                     # Others keep more here: theirs is not this process's to delete.
                     self._refused += 1
                     return "refused"
@@ -537,6 +547,7 @@ class ColdTier(HeldPages):
                     self._refuse(candidate, victims, lasting=False)
                 return "refused"
             self._expel(victims)
+        nbytes += places
         lacks = max(self._lacking(nbytes))
         victims = self._victims(lambda: max(self._lacks(nbytes), lacks), candidate)
         if victims.outranked:
