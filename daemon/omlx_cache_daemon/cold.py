@@ -76,7 +76,7 @@ def cold_details(cold_dir: Path, prefix: str, limit: int) -> list[Row]:
 
 def remove_cold(cold_dir: Path, digest: str) -> Deleted:
     """Delete the pages of a namespace; raises CommandError when the disk refuses."""
-    with _reading(cold_dir):
+    with reading(cold_dir):
         return remove_namespace(cold_dir, BlockKey(bytes.fromhex(digest)))
 
 
@@ -88,7 +88,7 @@ def choose_cold(
     to_bytes: int | None,
 ) -> Chosen:
     """Return the pages of a directory that shall go. Opens no page."""
-    with _reading(cold_dir):
+    with reading(cold_dir):
         pages = list_pages((), entries(cold_dir))
         asked = Pruning(keep, before_ns, to_bytes)
         return choose(pages, asked, _document_of(cold_dir), root_bytes(cold_dir))
@@ -96,7 +96,7 @@ def choose_cold(
 
 def remove_chosen(cold_dir: Path, chosen: Chosen) -> int:
     """Delete pages, of each chain the deep end first; raises CommandError when the disk refuses."""
-    with _reading(cold_dir):
+    with reading(cold_dir):
         every = (*chosen.stale, *chosen.older, *chosen.surplus)
         return remove_pages(
             cold_dir, [page.cold.stored for page in every if isinstance(page.cold, ColdEntry)]
@@ -108,7 +108,7 @@ def _document_of(cold_dir: Path) -> Documents:
 
 
 def _pages(cold_dir: Path) -> list[ListedPage]:
-    with _reading(cold_dir):
+    with reading(cold_dir):
         # It is shown all the same: whoever looks may want to know what lies there.
         found = trouble(cold_dir, cold_dir.stat())
         if found:
@@ -117,7 +117,9 @@ def _pages(cold_dir: Path) -> list[ListedPage]:
 
 
 @contextmanager
-def _reading(cold_dir: Path) -> Iterator[None]:
+def reading(cold_dir: Path) -> Iterator[None]:
+    """Say what is wrong with a directory that cannot be read, or with a disk; raises NobodyThere
+    where there is none, CommandError for everything else."""
     try:
         # Not `is_dir`, which answers False for some errors and raises others.
         info = cold_dir.stat()

@@ -23,7 +23,7 @@ def offline_directory(args: argparse.Namespace) -> Path | None:
     --pid or --socket is asked in any case. Raises CommandError when --cold-dir names nothing.
     """
     if args.cold_dir is not None:
-        return _existing(args.cold_dir)
+        return existing(args.cold_dir)
     if args.pid is not None or args.socket is not None or running():
         return None
     from omlx_cache_daemon.cold import configured_directory
@@ -34,7 +34,7 @@ def offline_directory(args: argparse.Namespace) -> Path | None:
     return directory
 
 
-def _existing(directory: Path) -> Path:
+def existing(directory: Path) -> Path:
     """Return the path if something is there; what it is, its reader finds out."""
     try:
         directory.stat()

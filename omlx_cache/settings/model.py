@@ -107,7 +107,12 @@ class CacheSettings(BaseSettings):
     Backups that know `CACHEDIR.TAG` leave it out; for Time Machine say `tmutil addexclusion`."""
 
     cold_bytes: Size = Field(_DERIVED)
-    """Budget of the cold tier in bytes on disk, temporary files included."""
+    """What the files of the cold directory may take, temporary ones included. A directory has one
+    budget for all processes that use it: the value given to the first of them, which stays while
+    others use it. Given a smaller one later, a process writes only while the directory holds less
+    than that, and deletes nothing for it; a larger one changes nothing. A process that is alone
+    sets its own, unless `omlx-cache quota` has said otherwise. Derived, it limits no other process
+    and yields to what was given. See docs/operating.md."""
 
     eviction_policy: Annotated[Literal["keep", "lru"], BeforeValidator(_lower)] = "keep"
     """Whether a new page may push out one that was used a short while ago: `lru` always, `keep`

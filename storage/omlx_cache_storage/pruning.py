@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.records import ENTRY_BYTES, SMALL_FILE_BYTES
+from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
 from omlx_cache_storage.documents import Versions, versions
-from omlx_cache_storage.format.names import shard_of
+from omlx_cache_storage.format.names import ENTRY_BYTES, shard_of
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.listed import ListedPage
 

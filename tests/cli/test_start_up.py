@@ -59,6 +59,7 @@ def test_asking_a_store_imports_nothing_heavy(
         ("demo", "--help"),
         ("ls",),
         ("rm", "x", "--dry-run"),
+        ("quota",),
         ("prune", "--stale", "--to", "0", "--dry-run"),
     ],
     ids=" ".join,

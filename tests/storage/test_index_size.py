@@ -10,8 +10,7 @@ import pytest
 
 from omlx_cache_storage.cold.contents import Contents
 from omlx_cache_storage.cold.filling import Files
-from omlx_cache_storage.cold.records import StoredPage
-from omlx_cache_storage.format.names import PageName
+from omlx_cache_storage.format.names import PageName, StoredPage
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageMeta, TensorSpec

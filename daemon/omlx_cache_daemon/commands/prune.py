@@ -26,8 +26,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "prune",
         help="delete pages that are stale, old or too many",
         description="Deletes pages from the running stores that use a directory, or from the "
-        "directory when none does; the options may be combined. Asks first. It deletes once: the "
-        "lasting limit of the disk is the setting cold_bytes.",
+        "directory when none does; the options may be combined. Asks first. It deletes once: see "
+        "omlx-cache quota for a lasting limit.",
     )
     parser.add_argument(
         "--stale",

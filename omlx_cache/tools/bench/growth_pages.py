@@ -25,8 +25,8 @@ from omlx_cache.tools.bench.others import SCAN, list_files
 from omlx_cache.tools.bench.rows import Row
 from omlx_cache.tools.bench.sizes import BLOCK_SIZE
 from omlx_cache.tools.bench.timing import in_turn, seconds
-from omlx_cache_storage.cold.records import ENTRY_BYTES
 from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.format.names import ENTRY_BYTES
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.page import Page, PageMeta, TensorSpec

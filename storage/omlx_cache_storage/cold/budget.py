@@ -14,6 +14,7 @@ from typing import Final, Literal, NamedTuple, cast, get_args
 
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.document import MAX_DOCUMENT_BYTES
+from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.format.names import BUDGET_FILE
 
@@ -169,7 +170,7 @@ def write_budget(
     long as somebody may write with it.
     """
     fs = fs or FileSystem()
-    raw = json.dumps(document_of(budget), indent=1, sort_keys=True).encode() + b"\n"
+    raw = _encoded(budget)
     if len(raw) > MAX_DOCUMENT_BYTES:
         raise ValueError(f"{len(budget.shares)} shares are more than {BUDGET_FILE} has room for")
     if not fs.exists(cold_dir) or not fs.identity(cold_dir)[-1] or is_newer(cold_dir, fs):
@@ -190,6 +191,20 @@ def is_newer(cold_dir: Path, fs: FileSystem | None = None) -> bool:
     """True when a directory's file was written by a newer version, which may have said more than
     this one understands; raises OSError."""
     return _version(_read(cold_dir, fs or FileSystem())) > VERSION
+
+
+def file_bytes(budget: Budget) -> int:
+    """Return what a directory has to count for the file, its name aside: for itself, one that takes
+    its place with a share more, and the moment at which both are there.
+
+    While a file is small, the room that is left for small files is enough for the second one.
+    """
+    size = len(_encoded(budget))
+    return SMALL_FILE_BYTES if 2 * size <= SMALL_FILE_BYTES else 2 * (size + SMALL_FILE_BYTES)
+
+
+def _encoded(budget: Budget) -> bytes:
+    return json.dumps(document_of(budget), indent=1, sort_keys=True).encode() + b"\n"
 
 
 def document_of(budget: Budget) -> dict[str, object]:

@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 from omlx_cache_storage.cold.disk import FileSystem, physical_bytes
 from omlx_cache_storage.cold.document import read_document
-from omlx_cache_storage.cold.records import ColdEntry, StoredPage
+from omlx_cache_storage.cold.records import ColdEntry
 from omlx_cache_storage.cold.temporary import is_leftover
 from omlx_cache_storage.format.names import (
     NAMESPACE_FILE,
     TEMPORARY_PREFIX,
     PageName,
+    StoredPage,
     parse_name,
 )
 from omlx_cache_storage.keys import BlockKey

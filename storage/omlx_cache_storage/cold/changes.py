@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import msgpack
 
-from omlx_cache_storage.cold.records import StoredPage
-from omlx_cache_storage.format.names import PARENT_HINT_BYTES, PageName
+from omlx_cache_storage.format.names import PARENT_HINT_BYTES, PageName, StoredPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
 

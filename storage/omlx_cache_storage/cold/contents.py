@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from omlx_cache_storage.cold.lanes import Lanes
-from omlx_cache_storage.cold.records import ENTRY_BYTES, StoredPage
 from omlx_cache_storage.cold.rooted import rooted_stamps
 from omlx_cache_storage.eviction.policy import EvictionPolicy, Lru
-from omlx_cache_storage.format.names import PageName
+from omlx_cache_storage.format.names import ENTRY_BYTES, PageName, StoredPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.order import cut
 from omlx_cache_storage.page import PAGED, PageId, PageInfo, Tail

@@ -7,7 +7,9 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.records import ENTRY_BYTES, PendingDeletion
+from omlx_cache_storage.cold.ledger import WAIT_SECONDS
+from omlx_cache_storage.cold.records import PendingDeletion
+from omlx_cache_storage.format.names import ENTRY_BYTES
 
 RETRIED = 32
 """Files that are tried again at a time: a disk that keeps thousands is not asked for all."""
@@ -19,7 +21,6 @@ class Changing(Protocol):
     def __call__(self, seconds: float = ...) -> AbstractContextManager[None]: ...
 
 
-WAIT_SECONDS = 2.0
 TOGETHER = 64
 """Files that are deleted while others wait."""
 

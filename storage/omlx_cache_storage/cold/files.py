@@ -9,15 +9,18 @@ from typing import NamedTuple
 
 from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
 from omlx_cache_storage.cold.document import MAX_DOCUMENT_BYTES, encode_document
-from omlx_cache_storage.cold.records import ENTRY_BYTES, SMALL_FILE_BYTES
+from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
+    ENTRY_BYTES,
     LEDGER_FILE,
     NAMESPACE_FILE,
     RATE_FILE,
     REUSE_FILE,
     WRITES_FILE,
+    StoredPage,
+    shard_of,
 )
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer
@@ -117,10 +120,9 @@ class PageFiles:
         # It comes later, unasked.
         yield os.path.join(directory, RATE_FILE), small
 
-    def is_counted(self, namespace: BlockKey, shard: str) -> bool:
-        """True for a shard that is known to be there."""
-        with self._lock:
-            return os.path.join(self._root, namespace.hex(), shard) in self._counted
+    def directory_of(self, page: StoredPage) -> str:
+        """Return where a page's file lies."""
+        return os.path.join(self._root, page.namespace.hex(), shard_of(page.name.id.key))
 
     def left(self, namespace: BlockKey, shard: str) -> None:
         """Count a directory no longer: somebody has removed it."""

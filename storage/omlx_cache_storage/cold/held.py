@@ -7,30 +7,35 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from omlx_cache_storage.cold.catalog import walk_shard
+from omlx_cache_storage.cold.changes import Change, Demoted, Removed
 from omlx_cache_storage.cold.contents import Contents
-from omlx_cache_storage.cold.deletion import WAIT_SECONDS, Deleter
-from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.deletion import Deleter
+from omlx_cache_storage.cold.disk import Durability, FileSystem
+from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.health import Health
+from omlx_cache_storage.cold.ledger import WAIT_SECONDS
 from omlx_cache_storage.cold.reader import PageReader, open_page
-from omlx_cache_storage.cold.records import ColdEntry, PendingDeletion, StoredPage
-from omlx_cache_storage.departures import Departures, How
+from omlx_cache_storage.cold.records import ColdEntry, PendingDeletion
+from omlx_cache_storage.cold.sharing import Sharing
+from omlx_cache_storage.departures import HOWS, Departures, How
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, UndecodablePage
 from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.eviction.policy import EvictionPolicy
-from omlx_cache_storage.format.names import page_path
+from omlx_cache_storage.format.names import StoredPage, page_path
 from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo, Tail
 from omlx_cache_storage.pins import Pins
-from omlx_cache_storage.recency import Clock
+from omlx_cache_storage.recency import SUPERSEDED_NS, Clock
 
 
 class HeldPages:
     """Knows the page files under `directory` and when they were used, reads and deletes them. Any
     thread may call.
 
-    `tidy` removes shard directories that a deletion may have left empty; `policy` makes a policy
-    for the contents, of what was learned before.
+    Other processes change the directory too: `_sharing` tells of it. `policy` makes a policy for
+    the contents, of what was learned before.
 
     `_lock` guards `limit_bytes`, `_contents`, `_pins`, `_health`, `_missing`, `_left` (evicted
     pages that nobody took note of), `_unrecorded`, `_leaving` (they left the index, and their files
@@ -45,18 +50,27 @@ class HeldPages:
         self,
         directory: Path,
         fs: FileSystem,
-        tidy: Callable[[Iterable[str]], None],
         departures: Departures,
         policy: Callable[[Learned | None], EvictionPolicy],
         clock: Clock,
+        durability: Durability,
     ) -> None:
         self.directory = directory
         self._clock = clock
         self._departures = departures
         self._fs = fs
+        self._sharing = Sharing(directory, fs, self)
         self._deleter = Deleter(
-            fs, tidy, self._changing, self._is_published_again, lambda files: self._gone(files)
+            fs,
+            lambda shards: self._files.tidy(shards),
+            self._changing,
+            self._is_published_again,
+            lambda files: self._gone(files),
         )
+        self._files = PageFiles(
+            directory, fs, durability, self._deleter.delete_temporary, self._sharing.emptied
+        )
+        self._sharing.use(self._files)
         self._lock = threading.Lock()
         self._make_policy = policy
         self._contents = Contents(policy(None))
@@ -291,6 +305,120 @@ class HeldPages:
     def _is_pinned(self, page: PageId) -> bool:
         return bool(self._pins) and self._pins.holds(page, self._clock.now())
 
+    # What other processes do, and what they did not tell.
+
+    @property
+    def generation(self) -> int:
+        """How often changes of other processes were taken in."""
+        return self._sharing.generation
+
+    @property
+    def is_lost(self) -> bool:
+        """True when changes were missed: the directory is to be read again, by `settle`. Not of one
+        that cannot be had at all."""
+        return self._sharing.is_lost and self._sharing.ledger.is_open
+
+    def refresh(self) -> bool:
+        """Take in what other processes changed; False when that is nothing. Reads a few bytes when
+        nothing was changed; any thread may call, and nothing raises."""
+        return self._sharing.refresh()
+
+    def close(self) -> None:
+        """Leave the directory to others: what they do is not seen any more. Pages stay readable."""
+        self._sharing.close()
+
+    def take_in(self, page: StoredPage, stamp_ns: int) -> None:
+        """Index a page that another process wrote."""
+        name = page.name.id
+        stamp_ns = min(stamp_ns, self._clock.now())
+        with self._lock:
+            if self._contents.stored(name) is not None:
+                stamp_ns = max(stamp_ns, self._contents.stamp(name))
+                self._pop(name)
+            self._leaving.discard(name)
+            self._contents.add(page, stamp_ns, used=False)
+
+    def leave(self, page: StoredPage, why: str) -> None:
+        """Forget a page whose file another process deleted."""
+        name = page.name.id
+        self._deleter.left(self._path(page))
+        with self._lock:
+            known = self._contents.stored(name)
+            if known is None or known.name != page.name:
+                return
+            self._left.append((name, self._contents.stamp(name)))
+            self._pop(name)
+            self._leaving.discard(name)
+        for how in HOWS:
+            self._departures.note([name] if how == why else [], how)
+
+    def place(self, pages: Iterable[PageId], stamp_ns: int) -> None:
+        """Put pages where another process has put them in the order."""
+        with self._lock:
+            self._contents.place(self._loose(pages), stamp_ns)
+
+    def unknown(self, namespace: BlockKey, directory: str) -> list[tuple[StoredPage, int]]:
+        """Return the pages that lie in a shard's directory and are neither indexed nor about to be
+        deleted, with their files' times; reads the directory."""
+        files = list(walk_shard(namespace, directory, self._fs))
+        found = []
+        for file in files:
+            if file.name is None or self._deleter.is_pending(file.path):
+                continue
+            with self._lock:
+                known = self._contents.stored(file.name.id)
+                leaving = file.name.id in self._leaving
+            if not leaving and (known is None or known.name != file.name):
+                page = StoredPage(namespace, file.name, file.nbytes)
+                found.append((page, file.mtime_ns))
+        return found
+
+    def _record_recency(self) -> None:
+        """Give files the times at which their pages were used; raises nothing."""
+        with self._lock:
+            pages, self._unrecorded = self._unrecorded, set()
+            used = [
+                (stored, self._contents.stamp(page))
+                for page in pages
+                if (stored := self._contents.stored(page)) is not None
+            ]
+        demoted: dict[int, list[PageId]] = {}
+        for stored, stamp_ns in used:
+            path = self._path(stored)
+            with contextlib.suppress(OSError):
+                if stamp_ns <= SUPERSEDED_NS:
+                    demoted.setdefault(stamp_ns, []).append(stored.name.id)
+                elif (info := self._fs.own_file(path)) is None or info.st_mtime_ns >= stamp_ns:
+                    # Somebody else has used it later.
+                    continue
+                self._fs.set_times(path, stamp_ns)
+        if demoted:
+            with contextlib.suppress(OSError), self._changing():
+                self._tell(*(Demoted(at, tuple(pages)) for at, pages in demoted.items()))
+
+    def _catch_up(self, pages: Iterable[PageId]) -> bool:
+        """Ask the files of pages that are about to leave when they were used, by whomever; True
+        when that is news. The directory is held."""
+        news = False
+        for page in pages:
+            with self._lock:
+                stored = self._contents.stored(page)
+                if stored is None or page in self._unrecorded:
+                    continue
+                stamp_ns = self._contents.stamp(page)
+            info = self._fs.own_file(self._path(stored))
+            if info is None:
+                news = True
+                self.leave(stored, "removed")
+                self._tell(Removed(stored, "removed"))
+            elif info.st_mtime_ns > stamp_ns:
+                with self._lock:
+                    used_ns = min(info.st_mtime_ns, self._clock.now())
+                    if used_ns > stamp_ns and page in self._contents:
+                        self._contents.touch([page], used_ns, used=False)
+                        news = True
+        return news
+
     def _remove(self, pages: Iterable[PageId]) -> list[StoredPage]:
         return [stored for page in pages if (stored := self._pop(page)) is not None]
 
@@ -308,11 +436,15 @@ class HeldPages:
         return page_path(self.directory, stored.namespace, stored.name)
 
     def _changing(self, seconds: float = WAIT_SECONDS) -> AbstractContextManager[None]:
-        """Keep everybody else from changing the directory."""
-        return contextlib.nullcontext()
+        """Keep everybody else from changing the directory, and know exactly what is in it."""
+        return self._sharing.changing(seconds)
+
+    def _tell(self, *changes: Change) -> None:
+        """Tell other processes what was changed; the directory is held."""
+        self._sharing.tell(*changes)
 
     def _gone(self, files: list[PendingDeletion]) -> None:
-        """Note that files of pages were deleted; the directory is held."""
+        self._tell(*(Removed(file.page, file.why) for file in files if file.page is not None))
 
     def _delete(
         self, removed: Iterable[StoredPage], why: How = "disk", seconds: float = WAIT_SECONDS

@@ -1,9 +1,10 @@
 """Pages that are being written to a directory, by this process and by others."""
 
+import threading
 import time
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.records import ENTRY_BYTES, StoredPage
+from omlx_cache_storage.format.names import ENTRY_BYTES, StoredPage
 from omlx_cache_storage.keys import BlockKey
 
 
@@ -29,10 +30,11 @@ class Flight(NamedTuple):
 
 
 class InFlight:
-    """Counts what is reserved for pages under way, by temporary name: nobody gives one twice. Not
-    thread-safe: its owner's lock guards it."""
+    """Counts what is reserved for pages under way, by temporary name: nobody gives one twice. Any
+    thread may call. `_lock` guards `nbytes` and `_flights`; it is held over no other."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self.nbytes = 0
         self._flights: dict[str, Flight] = {}
 
@@ -50,35 +52,40 @@ class InFlight:
         own: bool = False,
     ) -> None:
         """Count a page, unless it is counted."""
-        if temporary not in self._flights:
-            now = time.monotonic()
-            flight = Flight(temporary, directory, namespace, nbytes, page, own, now)
-            self._flights[temporary] = flight
-            self.nbytes += flight.cost
+        now = time.monotonic()
+        flight = Flight(temporary, directory, namespace, nbytes, page, own, now)
+        with self._lock:
+            if self._flights.setdefault(temporary, flight) is flight:
+                self.nbytes += flight.cost
 
     def end(self, temporary: str) -> None:
         """Forget what was begun, if it was."""
-        flight = self._flights.pop(temporary, None)
-        self.nbytes -= 0 if flight is None else flight.cost
+        with self._lock:
+            flight = self._flights.pop(temporary, None)
+            self.nbytes -= 0 if flight is None else flight.cost
 
     def disown(self, temporary: str) -> None:
         """Leave it to anybody to find out what became of a page."""
-        flight = self._flights.get(temporary)
-        if flight is not None:
-            self._flights[temporary] = flight._replace(own=False)
+        self._change(temporary, own=False)
 
     def looked_at(self, temporary: str) -> None:
         """Note that a page is still being written."""
-        flight = self._flights.get(temporary)
-        if flight is not None:
-            self._flights[temporary] = flight._replace(since=time.monotonic())
+        self._change(temporary, since=time.monotonic())
+
+    def _change(self, temporary: str, **fields: object) -> None:
+        with self._lock:
+            flight = self._flights.get(temporary)
+            if flight is not None:
+                self._flights[temporary] = flight._replace(**fields)  # type: ignore[arg-type]
 
     def all(self) -> list[Flight]:
-        return list(self._flights.values())
+        """Return what is being written."""
+        with self._lock:
+            return list(self._flights.values())
 
     def others(self) -> list[Flight]:
         """Return what others write."""
-        return [flight for flight in self._flights.values() if not flight.own]
+        return [flight for flight in self.all() if not flight.own]
 
     def elsewhere(self, page: StoredPage) -> list[Flight]:
         """Return the flights of others that hold as much of a page."""
@@ -92,7 +99,7 @@ class InFlight:
 
     def nbytes_of(self, namespace: BlockKey) -> int:
         """Return what is reserved for pages of a namespace."""
-        return sum(f.cost for f in self._flights.values() if f.namespace == namespace)
+        return sum(f.cost for f in self.all() if f.namespace == namespace)
 
     def clear(self) -> None:
         """Forget what others began."""

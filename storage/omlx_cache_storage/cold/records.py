@@ -3,39 +3,12 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.format.names import PageName, page_path
+from omlx_cache_storage.format.names import StoredPage, page_path
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo
 
 SMALL_FILE_BYTES = 4096
 """What a directory or a document takes."""
-ENTRY_BYTES = 256
-"""What a name takes in its directory: twice its length, since directories are half full."""
-
-
-class StoredPage(NamedTuple):
-    """A page file: its namespace, name and physical bytes."""
-
-    namespace: BlockKey
-    name: PageName
-    nbytes: int
-
-    @property
-    def position(self) -> int:
-        return self.name.position
-
-    @property
-    def held(self) -> int:
-        return self.name.held
-
-    @property
-    def cost(self) -> int:
-        """What the file takes of the budget."""
-        return self.nbytes + ENTRY_BYTES
-
-    @property
-    def info(self) -> PageInfo:
-        return PageInfo(self.name.position, self.name.held, self.nbytes, "cold")
 
 
 class PendingDeletion(NamedTuple):

@@ -16,14 +16,9 @@ from omlx_cache_storage.cold.changes import Cancelled, Change, Emptied, Removed,
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, Ledger
-from omlx_cache_storage.cold.records import (
-    ENTRY_BYTES,
-    SMALL_FILE_BYTES,
-    ColdEntry,
-    StoredPage,
-)
+from omlx_cache_storage.cold.records import SMALL_FILE_BYTES, ColdEntry
 from omlx_cache_storage.cold.rooted import rooted
-from omlx_cache_storage.format.names import LEDGER_FILE, page_path
+from omlx_cache_storage.format.names import ENTRY_BYTES, LEDGER_FILE, StoredPage, page_path
 from omlx_cache_storage.keys import BlockKey
 
 TOGETHER = 32
@@ -91,7 +86,7 @@ def remove_pages(cold_dir: Path, pages: Iterable[StoredPage], fs: FileSystem | N
 
 
 def _delete(cold_dir: Path, files: Sequence[_File], fs: FileSystem) -> None:
-    with _ledger(cold_dir, fs) as ledger:
+    with ledger_of(cold_dir, fs) as ledger:
         for start in range(0, len(files), TOGETHER):
             with contextlib.nullcontext() if ledger is None else ledger.held(WAIT_SECONDS):
                 _delete_some(cold_dir, files[start : start + TOGETHER], fs, ledger)
@@ -121,7 +116,7 @@ def _delete_some(
 
 
 @contextlib.contextmanager
-def _ledger(cold_dir: Path, fs: FileSystem) -> Iterator[Ledger | None]:
+def ledger_of(cold_dir: Path, fs: FileSystem) -> Iterator[Ledger | None]:
     """Open the ledger of a directory; None for one that no store has used since there are any."""
     if not fs.exists(os.path.join(cold_dir, LEDGER_FILE)):
         yield None

@@ -20,11 +20,11 @@ from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
 from omlx_cache_storage.cold.files import Staged
 from omlx_cache_storage.cold.filling import Files
 from omlx_cache_storage.cold.health import NO_ROOM, Health
+from omlx_cache_storage.cold.held import HeldPages
 from omlx_cache_storage.cold.inventory import Inventory, clear_up, take_inventory
 from omlx_cache_storage.cold.ledger import LedgerBusy, ledger_bytes
 from omlx_cache_storage.cold.ration import Ration
-from omlx_cache_storage.cold.records import SMALL_FILE_BYTES, StoredPage
-from omlx_cache_storage.cold.shared import SharedPages
+from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.shares import Ceiling, Shares
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.departures import Departures
@@ -32,7 +32,7 @@ from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.eviction.policies import lru
 from omlx_cache_storage.eviction.policy import EvictionPolicy
 from omlx_cache_storage.format.header import encode_header, payload_checksum
-from omlx_cache_storage.format.names import PageName, name_of, shard_of
+from omlx_cache_storage.format.names import PageName, StoredPage, name_of, shard_of
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, Page, PageId
 from omlx_cache_storage.recency import Clock
@@ -68,7 +68,7 @@ class Writing(NamedTuple):
     before: int | None
 
 
-class ColdTier(SharedPages):
+class ColdTier(HeldPages):
     """Holds page files; physical bytes, temporary files and directories included, stay under
     `limit_bytes`, the directory's budget, whoever writes them.
 
@@ -101,6 +101,7 @@ class ColdTier(SharedPages):
             clock or Clock(),
             durability,
         )
+        self._flights = self._sharing.flights
         self.limit_bytes = limit_bytes
         self._wanted = limit_bytes
         self._derived = derived
@@ -141,7 +142,7 @@ class ColdTier(SharedPages):
     def _load(self) -> None:
         """Index the directory if it is not the one that was indexed; raises OSError."""
         try:
-            if not self._lost and self._files.is_ours() and self._ledger.is_current:
+            if self._sharing.follows and self._files.is_ours():
                 with self._lock:
                     self._health.end_open()
                 return
@@ -160,10 +161,8 @@ class ColdTier(SharedPages):
         """Read the directory, and go on from there; raises OSError."""
         # Of one that changed too fast to be followed, what is known of recency is not lost.
         self._record_recency()
-        with self._lock:
-            self._lost = True
         self._files.open(ledger_bytes(self.limit_bytes))
-        self._enter_directory(ledger_bytes(self.limit_bytes))
+        self._sharing.enter(ledger_bytes(self.limit_bytes))
         for tries_left in reversed(range(SCANS)):
             contents, found = self._read_directory()
             self._begin_with(contents, found)
@@ -173,9 +172,9 @@ class ColdTier(SharedPages):
                     self._agree()
                 return
             except LedgerBusy:
-                if not self._lost or not tries_left:
+                if not self.is_lost or not tries_left:
                     raise
-                self._ledger.skip()
+                self._sharing.ledger.skip()
 
     def _read_directory(self) -> tuple[Contents, Inventory]:
         """Return what is in the directory; raises OSError."""
@@ -195,7 +194,7 @@ class ColdTier(SharedPages):
 
     def _begin_with(self, contents: Contents, found: Inventory) -> None:
         """Take what was read for what is there; what others changed meanwhile is followed next."""
-        with self._following, self._lock:
+        with self._sharing.beginning(found.under_way, FILE_SLACK_BYTES), self._lock:
             before, self._contents = self._contents, contents
             self._deleter.forget()
             self._refused_rank = None
@@ -203,12 +202,7 @@ class ColdTier(SharedPages):
             self._missing += [page for page in before if page not in contents]
             self._unrecorded = {page for page in self._unrecorded if page in contents}
             self._health = Health()
-            self._flights.clear()
-            for file in found.under_way:
-                nbytes = file.nbytes + FILE_SLACK_BYTES
-                self._flights.begin(file.file, file.directory, file.namespace, nbytes)
             self._ignored = found.ignored
-            self._lost = False
             self._note_peak()
 
     def _agree(self) -> None:
@@ -218,7 +212,11 @@ class ColdTier(SharedPages):
             self._wanted = self._budget_of(used)
         known = read_budget(self.directory, self._fs)
         agreed = agree(
-            known, self._wanted, derived=self._derived, alone=self._alone(), used_bytes=used
+            known,
+            self._wanted,
+            derived=self._derived,
+            alone=self._sharing.is_alone(),
+            used_bytes=used,
         )
         if agreed.write:
             write_budget(self.directory, agreed.budget, self._names, self._fs)
@@ -229,9 +227,8 @@ class ColdTier(SharedPages):
 
     def _heed_budget(self) -> None:
         """Go by the directory's budget if it was changed; the directory is held."""
-        if self._rebudgeted:
-            with self._lock:
-                self._rebudgeted = False
+        if self._sharing.rebudgeted:
+            self._sharing.rebudgeted = False
             budget = read_budget(self.directory, self._fs)
             if budget is not None:
                 lower = not self._derived and self._wanted < budget.nbytes
@@ -352,13 +349,9 @@ class ColdTier(SharedPages):
 
     def _is_elsewhere(self, wanted: StoredPage) -> bool:
         """True while another process writes as much of a page; the directory is held."""
-        with self._lock:
-            flights = self._flights.elsewhere(wanted)
-        if not flights:
-            return False
-        self._recover(flights)
-        with self._lock:
-            return bool(self._flights.elsewhere(wanted))
+        flights = self._flights.elsewhere(wanted)
+        self._sharing.recover(flights)
+        return bool(flights) and bool(self._flights.elsewhere(wanted))
 
     def _decided_exactly(
         self, wanted: StoredPage, candidate: Candidate, document: Mapping[str, object]
@@ -417,7 +410,7 @@ class ColdTier(SharedPages):
         directory = os.path.dirname(path)
         temporary = self._names.new(directory)
         file = os.path.basename(temporary)
-        self._expect(wanted, described)
+        self._sharing.expect(wanted, described)
         with self._lock:
             before = self._contents.serial(name.id)
             self._flights.begin(file, directory, namespace, wanted.nbytes, wanted, own=True)
@@ -434,8 +427,7 @@ class ColdTier(SharedPages):
     def _cancel(self, temporary: str, directory: str) -> None:
         """Note that a page is not written after all; the directory is held."""
         self._files.tidy([directory])
-        with self._lock:
-            self._flights.end(temporary)
+        self._flights.end(temporary)
         self._tell(Cancelled(temporary))
 
     def _publish(self, writing: Writing, pieces: list[Buffer], time_ns: int) -> WriteResult:
@@ -479,8 +471,7 @@ class ColdTier(SharedPages):
                 self._cancel(staged.file, os.path.dirname(staged.path))
         except OSError:
             # Whoever has the directory next finds out about it.
-            with self._lock:
-                self._flights.disown(staged.file)
+            self._flights.disown(staged.file)
 
     def _take(self, stored: StoredPage, time_ns: int, temporary: str) -> None:
         """Index a page that was written under a temporary name, and tell of it; the directory is
@@ -668,7 +659,7 @@ class ColdTier(SharedPages):
             self._record_recency()
             with self._changing():
                 self._heed_budget()
-                self._recover()
+                self._sharing.recover()
         except OSError:
             return
         self._shrink()

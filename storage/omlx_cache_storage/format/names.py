@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import PageId, PageMeta
+from omlx_cache_storage.page import PageId, PageInfo, PageMeta
 
 PARENT_HINT_BYTES = 8
 SUFFIX = ".safetensors"
@@ -21,6 +21,8 @@ REUSE_FILE = "reuse.json"
 LEDGER_FILE = "ledger"
 BUDGET_FILE = "budget.json"
 WRITES_FILE = "writes.json"
+ENTRY_BYTES = 256
+"""What a name takes in its directory: twice its length, since directories are half full."""
 
 _NAME = re.compile(
     r"((?:[0-9a-f]{32}){1,2})-([0-9a-f]{16})-(0|[1-9][0-9]{0,14})-(0|[1-9][0-9]{0,14})"
@@ -36,6 +38,31 @@ class PageName(NamedTuple):
     position: int
     held: int
     tail: bool
+
+
+class StoredPage(NamedTuple):
+    """A page file: its namespace, name and physical bytes."""
+
+    namespace: BlockKey
+    name: PageName
+    nbytes: int
+
+    @property
+    def position(self) -> int:
+        return self.name.position
+
+    @property
+    def held(self) -> int:
+        return self.name.held
+
+    @property
+    def cost(self) -> int:
+        """What the file takes of the budget."""
+        return self.nbytes + ENTRY_BYTES
+
+    @property
+    def info(self) -> PageInfo:
+        return PageInfo(self.name.position, self.name.held, self.nbytes, "cold")
 
 
 def parent_hint(parent: BlockKey) -> bytes:

@@ -20,12 +20,14 @@ from omlx_cache_storage.cold.budget import (
     Share,
     agree,
     document_of,
+    file_bytes,
     is_newer,
     parse_budget,
     read_budget,
     write_budget,
 )
 from omlx_cache_storage.cold.document import MAX_DOCUMENT_BYTES
+from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.format.names import BUDGET_FILE
 
@@ -166,6 +168,24 @@ def test_more_shares_than_a_file_has_room_for_are_refused(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="20000 shares"):
         write_budget(tmp_path, Budget(GIB, "quota", shares), TemporaryNames())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_counts_for_the_file_is_enough_for_it_and_the_one_that_takes_its_place(
+    tmp_path: Path,
+) -> None:
+    shares: list[Share] = []
+    room = 0
+    for number in range(60):
+        budget = Budget(GIB, "quota", tuple(shares))
+        assert write_budget(tmp_path, budget, TemporaryNames())
+        taken = (tmp_path / BUDGET_FILE).stat().st_blocks * 512
+        # Both are there while one takes the place of the other; two small files fit the slack.
+        assert taken <= max(room, SMALL_FILE_BYTES)
+        before, room = taken, file_bytes(budget)
+        assert taken <= room
+        assert before + taken <= room or taken == SMALL_FILE_BYTES
+        shares.append(Share("salt", f"text:{number:064x}", nbytes=GIB))
+    assert room > 2 * SMALL_FILE_BYTES
 
 
 @pytest.mark.parametrize("more", [{"bytes": GIB}, {"limits": {"soft": GIB}}])

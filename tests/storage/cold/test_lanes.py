@@ -13,8 +13,7 @@ from omlx_cache_storage import order
 from omlx_cache_storage.cold import lanes
 from omlx_cache_storage.cold.contents import Candidate, Contents, Victims
 from omlx_cache_storage.cold.filling import Files
-from omlx_cache_storage.cold.records import ENTRY_BYTES, StoredPage
-from omlx_cache_storage.format.names import PageName
+from omlx_cache_storage.format.names import ENTRY_BYTES, PageName, StoredPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.table import PageTable

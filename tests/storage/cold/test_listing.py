@@ -11,9 +11,8 @@ from kit.storage import Story
 from omlx_cache_storage import table
 from omlx_cache_storage.cold import held, records
 from omlx_cache_storage.cold.filling import Files
-from omlx_cache_storage.cold.records import StoredPage
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.format.names import PageName, page_path
+from omlx_cache_storage.format.names import PageName, StoredPage, page_path
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
 

@@ -1,0 +1,260 @@
+"""What the processes of one directory share: each sees what the others change, and tells them."""
+
+import contextlib
+import errno
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from omlx_cache_storage.cold.changes import (
+    Added,
+    Cancelled,
+    Change,
+    Demoted,
+    Emptied,
+    Rebudgeted,
+    Removed,
+    Reserved,
+    decode,
+    encode,
+)
+from omlx_cache_storage.cold.disk import Descriptor, FileSystem
+from omlx_cache_storage.cold.in_flight import Flight, InFlight
+from omlx_cache_storage.cold.ledger import WAIT_SECONDS, Ledger, LedgerBusy
+from omlx_cache_storage.cold.mounts import check_sharing
+from omlx_cache_storage.cold.temporary import remove_temporaries
+from omlx_cache_storage.format.names import StoredPage, shard_of
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import PageId
+
+_log = logging.getLogger(__name__)
+
+FOLLOW_SECONDS = 0.05
+"""For so long a look-up waits for another thread that takes in changes."""
+ABANDONED_SECONDS = 1.0
+"""A page that is under way for longer may have lost its writer, and is looked at."""
+
+
+class Index(Protocol):
+    """What a process knows of a directory's pages. Any thread may call."""
+
+    def take_in(self, page: StoredPage, stamp_ns: int) -> None:
+        """Index a page that another process wrote."""
+
+    def leave(self, page: StoredPage, why: str) -> None:
+        """Forget a page whose file another process deleted."""
+
+    def place(self, pages: Iterable[PageId], stamp_ns: int) -> None:
+        """Put pages where another process has put them in the order."""
+
+    def unknown(self, namespace: BlockKey, directory: str) -> Sequence[tuple[StoredPage, int]]:
+        """Return the pages that lie in a shard's directory and are neither indexed nor about to be
+        deleted, with their files' times; reads the directory."""
+        ...
+
+
+class Places(Protocol):
+    """The directories of pages: how they count, and where they lie."""
+
+    def expect(self, namespace: BlockKey, shard: str, described: int) -> None: ...
+    def left(self, namespace: BlockKey, shard: str) -> None: ...
+    def directory_of(self, page: StoredPage) -> str: ...
+    def tidy(self, shards: Iterable[str]) -> None: ...
+
+
+class Unfinished(Protocol):
+    """A file that somebody else writes, as it was found."""
+
+    @property
+    def file(self) -> str: ...
+    @property
+    def directory(self) -> str: ...
+    @property
+    def namespace(self) -> BlockKey: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
+class Sharing:
+    """Follows a directory's ledger into an index, and writes into it what this process does.
+
+    The directory itself is the truth. `changing` is held by whoever changes it: what is known then
+    is exact. `_following` is held while changes are taken in; it guards `generation`, how often
+    that was so, and `is_lost`: changes were missed, and the directory must be read again. The index
+    takes locks of its own. `flights`: what is being written; `rebudgeted`: the file with the budget
+    was changed, and belongs to whoever holds the directory.
+    """
+
+    def __init__(self, directory: Path, fs: FileSystem, index: Index) -> None:
+        self.directory = directory
+        self._fs = fs
+        self._index = index
+        self.ledger = Ledger(directory, fs)
+        self._following = threading.RLock()
+        self.flights = InFlight()
+        self.rebudgeted = False
+        self.is_lost = False
+        self.generation = 0
+        self._attached = Descriptor(-1)
+        self._warned = ""
+        self._places: Places
+
+    def use(self, places: Places) -> None:
+        """Have directories counted there; once, before everything else."""
+        self._places = places
+
+    # Coming and going.
+
+    @property
+    def follows(self) -> bool:
+        """True when nothing was missed, as far as is known, and the ledger is the directory's."""
+        return not self.is_lost and self.ledger.is_current
+
+    def enter(self, ledger_bytes: int) -> None:
+        """Have the directory's ledger, and follow it from here on; raises OSError. Nothing is taken
+        in until `begin`."""
+        self.is_lost = True
+        warning = check_sharing(self.directory, self._fs)
+        if warning and warning != self._warned:
+            _log.warning("%s", warning)
+        self._warned = warning
+        self.ledger.open(ledger_bytes)
+        self._attached.close()
+        self._attached = Descriptor(self._fs.open_directory(self.directory))
+
+    @contextlib.contextmanager
+    def beginning(self, under_way: Iterable[Unfinished], slack_bytes: int) -> Iterator[None]:
+        """Begin with what was read since `enter`, which the index has when the block ends."""
+        with self._following:
+            yield
+            self.flights.clear()
+            for file in under_way:
+                nbytes = file.nbytes + slack_bytes
+                self.flights.begin(file.file, file.directory, file.namespace, nbytes)
+            self.is_lost = False
+
+    def is_alone(self) -> bool:
+        """True when no other process, and no other tier of this one, uses the directory; it counts
+        as used by this one from now on. The directory is held."""
+        alone = self._fs.try_lock(self._attached.fd)
+        self._fs.try_lock(self._attached.fd, shared=True)
+        return alone
+
+    def close(self) -> None:
+        """Leave the directory to others: what they do is not seen any more."""
+        self._attached.close()
+        self.ledger.close()
+
+    # What others do.
+
+    def refresh(self) -> bool:
+        """Take in what other processes changed; False when that is nothing. Reads a few bytes when
+        nothing was changed; any thread may call, and nothing raises."""
+        try:
+            if not self.ledger.is_open or self.is_lost:
+                return False
+            # First: what another thread has read may not be there yet.
+            if not self._following.acquire(timeout=FOLLOW_SECONDS):
+                return False
+            try:
+                if self.ledger.is_gone:
+                    self.is_lost = True
+                    return False
+                return self.ledger.changed() and self._follow()
+            finally:
+                self._following.release()
+        except OSError:
+            return False
+
+    def _follow(self) -> bool:
+        """Take in changes in order; False when there are none, or when some are lost."""
+        with self._following:
+            records = self.ledger.news()
+            if records is None:
+                self.is_lost = True
+                return False
+            changes = decode(records)
+            for change in changes:
+                self._apply(change)
+            self.generation += bool(changes)
+            return bool(changes)
+
+    def _apply(self, change: Change) -> None:
+        match change:
+            case Reserved(temporary, page, described):
+                self.expect(page, described)
+                directory = self._places.directory_of(page)
+                self.flights.begin(temporary, directory, page.namespace, page.nbytes, page)
+            case Added(temporary, page, stamp_ns, described):
+                self.expect(page, described)
+                self._index.take_in(page, stamp_ns)
+                self.flights.end(temporary)
+            case Cancelled(temporary):
+                self.flights.end(temporary)
+            case Removed(page, why):
+                self._index.leave(page, why)
+            case Emptied(namespace, shard):
+                self._places.left(namespace, shard)
+            case Demoted(stamp_ns, pages):
+                self._index.place(pages, stamp_ns)
+            case Rebudgeted():
+                self.rebudgeted = True
+
+    # What this one does.
+
+    @contextlib.contextmanager
+    def changing(self, seconds: float = WAIT_SECONDS) -> Iterator[None]:
+        """Keep everybody else from changing the directory, and know exactly what is in it; within
+        a thread any number of times over.
+
+        Waits for `seconds` at most. Raises OSError: LedgerBusy for a directory that is held for
+        longer, and when more was changed than could be followed.
+        """
+        with self.ledger.held(seconds):
+            self._follow()
+            if self.is_lost:
+                raise LedgerBusy(errno.EAGAIN, "the directory changed faster than it was followed")
+            yield
+
+    def tell(self, *changes: Change) -> None:
+        """Tell the others what was changed; the directory is held."""
+        if changes:
+            self.ledger.append([encode(change) for change in changes])
+
+    def emptied(self, namespace: BlockKey, shard: str) -> None:
+        """Tell that a directory was removed; the directory above is held."""
+        self.tell(Emptied(namespace, shard))
+
+    def expect(self, page: StoredPage, described: int) -> None:
+        """Count the directories that a page lies in."""
+        self._places.expect(page.namespace, shard_of(page.name.id.key), described)
+
+    # What became of those who are gone.
+
+    def recover(self, flights: Iterable[Flight] | None = None) -> None:
+        """Find out about pages of other writers that nobody writes any more, published or not: of
+        `flights`, or of all that take long. The directory is held."""
+        if flights is None:
+            before = time.monotonic() - ABANDONED_SECONDS
+            flights = [flight for flight in self.flights.others() if flight.since <= before]
+        for flight in flights:
+            if self._fs.is_being_written(os.path.join(flight.directory, flight.temporary)):
+                self.flights.looked_at(flight.temporary)
+            else:
+                self._end_abandoned(flight)
+
+    def _end_abandoned(self, flight: Flight) -> None:
+        """Delete what a writer left, and take in what it published and did not tell."""
+        for directory in (flight.directory, os.path.dirname(flight.directory)):
+            remove_temporaries(directory, flight.temporary, self._fs)
+        changes: list[Change] = []
+        for page, stamp_ns in self._index.unknown(flight.namespace, flight.directory):
+            self._index.take_in(page, stamp_ns)
+            changes.append(Added("", page, stamp_ns, 0))
+        self.flights.end(flight.temporary)
+        self.tell(*changes, Cancelled(flight.temporary))
+        self._places.tidy([flight.directory])

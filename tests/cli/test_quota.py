@@ -1,0 +1,225 @@
+"""`omlx-cache quota`: the budget of a directory, shown and changed."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.embedded import embedded_stores
+from kit.storage import Story, disk_usage
+from omlx_cache.identity.salt import salt_digest
+from omlx_cache_storage.cold.budget import EACH, Budget, Share, read_budget
+from omlx_cache_storage.cold.records import ENTRY_BYTES
+from omlx_cache_storage.cold.tier import ColdTier
+
+Cli = Callable[..., Any]
+LIMIT = 1 << 24
+
+_EMBED = """
+import sys
+from kit.storage import Story, commit
+from omlx_cache import BlockStore, CacheSettings
+with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**24)) as store:
+    commit(store, Story("running", nbytes=2**16), *range(1, 9))
+    assert store.flush()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        store.cold.settle()
+        print(store.stats().cold.limit_bytes, store.stats().cold.nbytes, flush=True)
+"""
+
+
+@pytest.fixture
+def cold_dir(tmp_path: Path) -> Path:
+    """Pages of two tenants and two models, of a store whose budget is 16 MiB."""
+    tier = ColdTier(tmp_path / "cold", LIMIT)
+    tier.open()
+    for name, salt, label in (("a", "alice", "llama"), ("b", "alice", "qwen"), ("c", None, "qwen")):
+        document = {"model": name * 64, "salt": salt_digest(salt), "label": label}
+        for page in Story(name).pages(1, 2, 3):
+            assert tier.write(page, time.time_ns(), document) == "written"
+    tier.close()
+    return tmp_path / "cold"
+
+
+@pytest.fixture
+def embed(environment: dict[str, str]) -> Iterator[Callable[..., Any]]:
+    with embedded_stores(_EMBED) as run:
+        yield lambda **variables: run({**environment, **variables})
+
+
+def _state(result: Any) -> Any:
+    assert result.code == 0, result.err
+    return json.loads(result.out)
+
+
+def test_it_shows_the_budget_who_set_it_and_what_is_used(cli: Cli, cold_dir: Path) -> None:
+    result = cli("quota")
+    assert result.code == 0
+    assert str(cold_dir) in result.out
+    assert "16 MiB, set by a store, as its cold_bytes" in result.out
+    state = _state(cli("quota", "--format", "json"))
+    assert (state["bytes"], state["set_by"]) == (LIMIT, "store")
+    assert disk_usage(cold_dir) <= state["used_bytes"] <= LIMIT
+    assert state["shares"] == state["pools"] == []
+
+
+def test_what_it_says_is_used_lies_on_the_disk_and_is_no_more_than_a_store_counts(
+    cli: Cli, cold_dir: Path
+) -> None:
+    state = _state(cli("quota", "--format", "json"))
+    tier = ColdTier(cold_dir, LIMIT)
+    tier.open()
+    assert disk_usage(cold_dir) <= state["used_bytes"] <= tier.usage().nbytes
+    tier.close()
+
+
+def test_a_size_is_the_budget_until_it_is_given_back_and_shares_stay(
+    cli: Cli, cold_dir: Path
+) -> None:
+    share = Share("salt", EACH, fraction=0.125)
+    for arguments, expected in (
+        (["--each-salt", "12.5%"], Budget(LIMIT, "store", (share,))),
+        (["1 GiB"], Budget(1 << 30, "quota", (share,))),
+        (["auto"], Budget(1 << 30, "free space", (share,))),
+        (["0"], Budget(0, "quota", (share,))),
+    ):
+        assert cli("quota", *arguments).code == 0
+        assert read_budget(cold_dir) == expected
+
+
+def test_shares_are_shown_with_what_is_used_of_them(cli: Cli, cold_dir: Path) -> None:
+    for arguments in (
+        ["--each-salt", "25%"],
+        ["--salt", "bob", "1MiB"],
+        ["--no-salt", "2MiB"],
+        ["--model", "qwen", "50%"],
+        ["--each-namespace", "3MiB"],
+    ):
+        assert cli("quota", *arguments).code == 0
+    state = _state(cli("quota", "--format", "json"))
+    pools = {(pool["kind"], pool["name"]): pool for pool in state["pools"]}
+    limits = {name: pool["limit_bytes"] for name, pool in pools.items()}
+    stories = [("namespace", Story(name).namespace.hex()) for name in "abc"]
+    mib = 1 << 20
+    assert limits == {
+        ("salt", salt_digest("alice")): 4 * mib,
+        ("salt", salt_digest("bob")): mib,
+        ("salt", ""): 2 * mib,
+        ("model", "qwen"): 8 * mib,
+        **dict.fromkeys(stories, 3 * mib),
+    }
+    files = sum(p.stat().st_blocks * 512 + ENTRY_BYTES for p in cold_dir.rglob("*.safetensors"))
+    used = {name: pool["used_bytes"] for name, pool in pools.items()}
+    assert used[("salt", salt_digest("bob"))] == 0
+    assert used[("salt", salt_digest("alice"))] + used[("salt", "")] == files
+    assert used[("model", "qwen")] == 2 * used[stories[0]]
+    shown = cli("quota").out
+    assert "each salt" in shown
+    assert salt_digest("alice")[:21] in shown
+    assert cli("quota", "--salt", "bob", "none").code == 0
+    budget = read_budget(cold_dir)
+    assert budget is not None
+    assert budget.share("salt", salt_digest("bob")) is None
+    assert len(budget.shares) == 4
+
+
+def test_a_namespace_is_named_by_how_its_digest_begins(cli: Cli, cold_dir: Path) -> None:
+    digest = Story("a").namespace.hex()
+    assert cli("quota", "--namespace", digest[:12], "10%").code == 0
+    budget = read_budget(cold_dir)
+    assert budget is not None
+    assert budget.shares == (Share("namespace", digest, fraction=0.1),)
+    unknown = cli("quota", "--namespace", "f" * 20, "10%")
+    assert (unknown.code, unknown.out) == (1, "")
+    assert "no namespace begins" in unknown.err
+    # A whole digest can be that of pages to come.
+    assert cli("quota", "--namespace", "f" * 64, "10%").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["40G"], 2, "unknown unit"),
+        (["25%"], 2, "or auto"),
+        (["none"], 2, "or auto"),
+        (["--each-salt"], 2, "say how much"),
+        (["--each-salt", "auto"], 2, "or none"),
+        (["--each-salt", "101%"], 2, "more than the whole"),
+        (["--each-salt", "--no-salt", "1%"], 2, "not allowed with"),
+        (["--salt", "alice", "none"], 1, "no such share"),
+        (["--salt", "", "1%"], 2, "--no-salt"),
+        # Standard input is empty here.
+        (["--salt", "-", "1%"], 2, "--no-salt"),
+    ],
+)
+def test_what_is_no_budget_is_refused_and_changes_nothing(
+    cli: Cli, cold_dir: Path, arguments: list[str], code: int, says: str
+) -> None:
+    result = cli("quota", *arguments)
+    assert (result.code, result.out) == (code, "")
+    assert says in result.err
+    assert read_budget(cold_dir) == Budget(LIMIT, "store")
+
+
+def test_a_directory_can_have_a_budget_before_the_first_store_opens_it(
+    cli: Cli, tmp_path: Path
+) -> None:
+    missing = cli("quota")
+    assert missing.code == 69
+    assert "no cold directory" in missing.err
+    assert cli("quota", "--each-salt", "10%").code == 69
+    assert not (tmp_path / "cold").exists()
+    assert cli("quota", "10MiB").code == 0
+    assert (tmp_path / "cold").stat().st_mode & 0o777 == 0o700
+    tier = ColdTier(tmp_path / "cold", LIMIT)
+    tier.open()
+    assert tier.usage().limit_bytes == 10 << 20
+    tier.close()
+
+
+def test_a_named_directory_that_is_missing_is_not_made(cli: Cli, tmp_path: Path) -> None:
+    result = cli("quota", "10MiB", "--cold-dir", str(tmp_path / "typo"))
+    assert result.code == 1
+    assert "there is no directory" in result.err
+    assert not (tmp_path / "typo").exists()
+
+
+def test_a_share_of_a_directory_without_a_budget_says_what_to_do_first(
+    cli: Cli, tmp_path: Path
+) -> None:
+    (tmp_path / "cold").mkdir(mode=0o700)
+    assert "none yet" in cli("quota").out
+    result = cli("quota", "--each-salt", "10%")
+    assert result.code == 1
+    assert "omlx-cache quota 20GiB" in result.err
+
+
+def test_a_running_store_goes_by_it_without_a_restart_wherever_its_directory_is(
+    cli: Cli, embed: Callable[..., Any], tmp_path: Path
+) -> None:
+    process = embed(OMLX_CACHE_COLD_DIR=str(tmp_path / "elsewhere"))
+    half = disk_usage(tmp_path / "elsewhere") // 2
+    result = cli("quota", str(half))
+    assert result.code == 0
+    assert str(tmp_path / "elsewhere") in result.out
+    assert "evicts it in a moment" in result.err
+    process.stdin.write("settle\n")
+    process.stdin.flush()
+    limit, used = map(int, process.stdout.readline().split())
+    assert limit == half >= used
+    assert disk_usage(tmp_path / "elsewhere") <= half
+
+
+def test_stores_on_several_directories_are_not_guessed_between(
+    cli: Cli, embed: Callable[..., Any], tmp_path: Path
+) -> None:
+    processes = [embed(OMLX_CACHE_COLD_DIR=str(tmp_path / name)) for name in ("one", "two")]
+    result = cli("quota", "1GiB")
+    assert (result.code, result.out) == (2, "")
+    assert f"--cold-dir {tmp_path / 'one'}" in result.err
+    assert cli("quota", "1GiB", "--pid", str(processes[1].pid)).code == 0
+    assert read_budget(tmp_path / "two") == Budget(1 << 30, "quota")

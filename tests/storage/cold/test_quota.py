@@ -1,0 +1,188 @@
+"""A budget that is changed from outside counts at once for the stores that run."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kit.storage import Story, disk_usage
+from omlx_cache_storage.cold.budget import EACH, Budget, Share, read_budget
+from omlx_cache_storage.cold.ledger import Ledger, LedgerBusy
+from omlx_cache_storage.cold.quota import (
+    BudgetRefused,
+    change_budget,
+    set_budget,
+    with_share,
+    without_share,
+)
+from omlx_cache_storage.cold.tier import ColdTier
+
+KIB = 1024
+LIMIT = 2048 * KIB
+
+
+def _filled(directory: Path, name: str = "one") -> ColdTier:
+    tier = ColdTier(directory, LIMIT)
+    tier.open()
+    story = Story(name, nbytes=64 * KIB)
+    for number in range(1, 9):
+        assert tier.write(story.page(number), 10**18 + number, {}) == "written"
+    return tier
+
+
+def test_stores_that_run_keep_to_a_smaller_budget_from_their_next_idle_moment_on(
+    tmp_path: Path,
+) -> None:
+    tiers = [_filled(tmp_path), _filled(tmp_path, "two")]
+    limit = disk_usage(tmp_path) // 2
+    set_budget(tmp_path, Budget(limit, "quota"))
+    for tier in tiers:
+        tier.settle()
+        tier.check_integrity()
+        assert disk_usage(tmp_path) <= tier.usage().nbytes <= limit == tier.usage().limit_bytes
+        assert tier.usage().pages > 0
+        tier.close()
+
+
+def test_stores_that_run_keep_to_another_budget_from_their_next_write_on(tmp_path: Path) -> None:
+    tier = _filled(tmp_path)
+    small = disk_usage(tmp_path) // 2
+    set_budget(tmp_path, Budget(small, "quota"))
+    story = Story("next", nbytes=64 * KIB)
+    tier.write(story.page(1), 10**18 + 100, {})
+    assert disk_usage(tmp_path) <= small
+    set_budget(tmp_path, Budget(2 * LIMIT, "quota"))
+    # What a store was told itself still holds for what it writes.
+    tier.write(story.page(2), 10**18 + 100, {})
+    assert tier.usage().limit_bytes == 2 * LIMIT
+    tier.close()
+
+
+def test_without_a_store_the_next_one_that_opens_evicts_down_to_the_budget(tmp_path: Path) -> None:
+    _filled(tmp_path).close()
+    limit = disk_usage(tmp_path) // 2
+    set_budget(tmp_path, Budget(limit, "quota"))
+    tier = ColdTier(tmp_path, LIMIT)
+    tier.open()
+    assert disk_usage(tmp_path) <= limit
+    assert read_budget(tmp_path) == Budget(limit, "quota")
+    tier.close()
+
+
+def test_a_directory_that_no_store_has_used_gets_a_budget_too(tmp_path: Path) -> None:
+    set_budget(tmp_path, Budget(LIMIT, "quota"))
+    assert [path.name for path in tmp_path.iterdir()] == ["budget.json"]
+
+
+_ADD = """
+import sys
+from pathlib import Path
+from omlx_cache_storage.cold.budget import Share
+from omlx_cache_storage.cold.quota import change_budget, with_share
+sys.stdin.read(1)
+for turn in range(5):
+    share = Share("model", f"{sys.argv[2]}-{turn}", nbytes=turn)
+    change_budget(Path(sys.argv[1]), lambda known: with_share(known, share))
+"""
+
+
+def test_changes_of_several_processes_at_once_are_all_kept(tmp_path: Path) -> None:
+    tier = _filled(tmp_path)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _ADD, str(tmp_path), str(number)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdin=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(3)
+    ]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("g")
+        process.stdin.close()
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    budget = read_budget(tmp_path)
+    assert budget is not None
+    assert len(budget.shares) == 15
+    tier.close()
+
+
+def test_a_directory_that_others_keep_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = _filled(tmp_path)
+    before = read_budget(tmp_path)
+    monkeypatch.setattr("omlx_cache_storage.cold.quota.WAIT_SECONDS", 0.01)
+    other = Ledger(tmp_path, tier._fs)
+    other.open(0)
+    with other.held(), pytest.raises(LedgerBusy):
+        set_budget(tmp_path, Budget(5, "quota"))
+    assert read_budget(tmp_path) == before
+    other.close()
+    tier.close()
+
+
+def test_refusals_say_why(tmp_path: Path) -> None:
+    (tmp_path / "budget.json").write_text(json.dumps({"version": 9, "bytes": 5}))
+    (tmp_path / "budget.json").chmod(0o600)
+    with pytest.raises(BudgetRefused, match="newer version"):
+        set_budget(tmp_path, Budget(6, "quota"))
+    (tmp_path / "budget.json").unlink()
+    tmp_path.chmod(0o777)
+    with pytest.raises(BudgetRefused, match="chmod 700"):
+        set_budget(tmp_path, Budget(6, "quota"))
+    tmp_path.chmod(0o700)
+    many = tuple(Share("salt", f"text:{number:064x}", nbytes=1) for number in range(20_000))
+    with pytest.raises(BudgetRefused, match="20000 shares"):
+        set_budget(tmp_path, Budget(6, "quota", many))
+
+
+def test_a_share_takes_the_place_of_the_one_of_its_name() -> None:
+    each, alice = Share("salt", EACH, fraction=0.1), Share("salt", "alice", nbytes=5)
+    budget = with_share(with_share(Budget(10, "store"), each), alice)
+    assert budget == Budget(10, "store", (each, alice))
+    more = Share("salt", "alice", fraction=0.5)
+    assert with_share(budget, more).shares == (each, more)
+    assert without_share(budget, "salt", EACH).shares == (alice,)
+    assert without_share(budget, "model", EACH) == budget
+
+
+def test_a_share_that_is_given_while_stores_run_flushes_its_own_pages_only(tmp_path: Path) -> None:
+    tier = ColdTier(tmp_path, LIMIT)
+    tier.open()
+    stories = {name: Story(name, nbytes=64 * KIB) for name in ("alice", "bob", "nobody")}
+    for number in range(1, 6):
+        for at, (name, story) in enumerate(stories.items()):
+            document = {"model": "m", "salt": "" if name == "nobody" else f"text:{name}"}
+            stamp_ns = 10**18 + 10 * number + at
+            assert tier.write(story.page(number), stamp_ns, document) == "written"
+    # As a store makes room: for a page and what it and its directory may take more.
+    ceiling = 3 * tier.entries()[0].stored.cost + 32 * KIB
+    change_budget(tmp_path, lambda known: _shared(known, Share("salt", EACH, nbytes=ceiling)))
+    tier.settle()
+    left = {
+        name: sum(entry.namespace == story.namespace for entry in tier.entries())
+        for name, story in stories.items()
+    }
+    assert left == {"alice": 3, "bob": 3, "nobody": 5}
+    # What comes next makes room among its own.
+    document = {"model": "m", "salt": "text:alice"}
+    for number in range(6, 9):
+        page = stories["alice"].page(number)
+        assert tier.write(page, 2 * 10**18 + number, document) == "written"
+    left = {
+        name: sum(entry.namespace == story.namespace for entry in tier.entries())
+        for name, story in stories.items()
+    }
+    assert left == {"alice": 3, "bob": 3, "nobody": 5}
+    tier.check_integrity()
+    tier.close()
+
+
+def _shared(known: Budget | None, share: Share) -> Budget:
+    assert known is not None
+    return with_share(known, share)
