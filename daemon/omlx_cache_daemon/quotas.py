@@ -14,8 +14,8 @@ from omlx_cache_storage.cold.catalog import namespace_directories, read_namespac
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.pools import Pool, pools_of
 from omlx_cache_storage.cold.quota import change_budget, with_share, without_share
-from omlx_cache_storage.cold.records import ENTRY_BYTES
 from omlx_cache_storage.cold.removal import entries, root_bytes
+from omlx_cache_storage.format.names import ENTRY_BYTES
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.listed import ListedPage, list_pages
 from omlx_cache_storage.pruning import Footprint

@@ -143,7 +143,7 @@ class PageFiles:
         except FileNotFoundError:
             return False
 
-    def open(self, ledger_bytes: int) -> None:
+    def open(self) -> None:
         """Make the directory, and forget what was known of it before.
 
         Raises NotPrivate, before anything is trusted, for a directory that others may write to.
@@ -157,8 +157,13 @@ class PageFiles:
             self._identity = identity
         self._count(self._root)
         for name in _ROOT_FILES:
-            nbytes = ledger_bytes if name == LEDGER_FILE else SMALL_FILE_BYTES
-            self._count(os.path.join(self._root, name), nbytes)
+            self._count(os.path.join(self._root, name))
+
+    def count_ledger(self, nbytes: int) -> None:
+        """Count the ledger at its size."""
+        path = os.path.join(self._root, LEDGER_FILE)
+        self._forget(path)
+        self._count(path, nbytes)
 
     def lose(self) -> None:
         """Take the directory for another one, until it is opened again."""

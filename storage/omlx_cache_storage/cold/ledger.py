@@ -94,6 +94,14 @@ class Ledger:
                 header = self._begin((nbytes - HEADER_BYTES) // 8 * 8)
             self._go_to(*header)
 
+    def resize(self, nbytes: int) -> None:
+        """Give the file about so many bytes, if it has others; everybody else reads the directory
+        again then. The directory is held, and all that was appended is known."""
+        ring = (nbytes - HEADER_BYTES) // 8 * 8
+        with self._reading:
+            if ring != self._ring:
+                self._go_to(*self._begin(ring))
+
     def close(self) -> None:
         """Let the file go; any number of times."""
         self._open.close()

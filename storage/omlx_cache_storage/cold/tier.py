@@ -23,9 +23,9 @@ from omlx_cache_storage.cold.health import NO_ROOM, Health
 from omlx_cache_storage.cold.held import HeldPages
 from omlx_cache_storage.cold.inventory import Inventory, clear_up, take_inventory
 from omlx_cache_storage.cold.ledger import LedgerBusy, ledger_bytes
+from omlx_cache_storage.cold.pools import Ceiling, Shares
 from omlx_cache_storage.cold.ration import Ration
 from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
-from omlx_cache_storage.cold.shares import Ceiling, Shares
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.eviction.learned import Learned
@@ -161,8 +161,9 @@ class ColdTier(HeldPages):
         """Read the directory, and go on from there; raises OSError."""
         # Of one that changed too fast to be followed, what is known of recency is not lost.
         self._record_recency()
-        self._files.open(ledger_bytes(self.limit_bytes))
+        self._files.open()
         self._sharing.enter(ledger_bytes(self.limit_bytes))
+        self._files.count_ledger(self._sharing.ledger.nbytes)
         for tries_left in reversed(range(SCANS)):
             contents, found = self._read_directory()
             self._begin_with(contents, found)
@@ -240,6 +241,8 @@ class ColdTier(HeldPages):
             self._own_limit = own_limit
             self._refused_rank = None
         self._shares.go_by(budget)
+        self._sharing.ledger.resize(ledger_bytes(budget.nbytes))
+        self._files.count_ledger(self._sharing.ledger.nbytes)
 
     def _known_bytes(self) -> int:
         with self._lock:

@@ -31,7 +31,8 @@ ROOM_BYTES = 2 << 30
 class Plan:
     """How long, how often, and in what directory. `roomy`: nothing may leave it, and chains are new
     ones; otherwise it has room for a fifth of what is asked for again and again. One writer of two
-    dies by itself, before or behind one call of 1 / `odds` that change the disk."""
+    and one reader of four die by themselves, before or behind one of 1 / `odds` calls that change
+    the disk."""
 
     seconds: float
     seed: int
@@ -48,8 +49,13 @@ class Plan:
 
     @property
     def roles(self) -> dict[str, int]:
-        deadly = self.writers // 2 if self.odds else 0
-        return {"writer": self.writers - deadly, "deadly writer": deadly, "reader": self.readers}
+        writers, readers = (self.writers // 2, self.readers // 4) if self.odds else (0, 0)
+        return {
+            "writer": self.writers - writers,
+            "deadly writer": writers,
+            "reader": self.readers - readers,
+            "deadly reader": readers,
+        }
 
     @property
     def budget(self) -> int:
@@ -90,7 +96,7 @@ class Arena:
             "fresh": self.plan.roomy,
             "seed": f"{self.plan.seed} {role} {next(self._lives)}",
             "offset_ns": self._offset_ns,
-            "odds": self.plan.odds if role == "deadly writer" else 0,
+            "odds": self.plan.odds if role.startswith("deadly") else 0,
         }
 
     def set_clock(self, offset_ns: int) -> None:
@@ -182,7 +188,7 @@ class Arena:
                 process.heard = now
                 self._kill(process)
             elif process.ended and not process.expected_to_end:
-                self.tally.count(BETWEEN, process.role == "deadly writer")
+                self.tally.count(BETWEEN, process.role.startswith("deadly"))
                 self._start_again(process)
 
     def _quiet(self) -> None:

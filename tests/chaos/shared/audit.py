@@ -43,7 +43,8 @@ class Auditor:
         if told["state"] != "ok":
             self._fail("stuck", f"{process} at rest is {told['state']!r}")
         if "broken" in told:
-            self._fail("left", f"{process} fails its integrity check: {told['broken']}")
+            counted = f"{told['nbytes']} bytes counted, {used} there"
+            self._fail("left", f"{process} fails its integrity check: {told['broken']}; {counted}")
 
     def at_the_end(self) -> None:
         """Look at the directory when all stores were closed, and one more was opened and closed."""

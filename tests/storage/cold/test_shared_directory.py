@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from kit.storage import FaultyDisk, Story, disk_usage, expected_payload, files_in, read_cold
+from omlx_cache_storage.cold.budget import EACH, Budget, Share
 from omlx_cache_storage.cold.ledger import ledger_bytes
+from omlx_cache_storage.cold.quota import set_budget
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import LEDGER_FILE
 from omlx_cache_storage.recency import Clock
