@@ -432,9 +432,9 @@ class ColdTier(HeldPages):
             before = self._contents.serial(name.id)
             self._flights.begin(file, directory, namespace, wanted.nbytes, wanted, own=True)
             self._note_peak()
-        # First of all: of a writer that is killed others must know what to look for.
-        self._tell(Reserved(file, wanted, described))
         try:
+            # First of all: of a writer that is killed others must know what to look for.
+            self._sharing.announce(Reserved(file, wanted, described))
             fd = self._files.stage(temporary, size, document)
         except BaseException:
             self._cancel(file, directory)
