@@ -514,6 +514,7 @@ class ColdTier(HeldPages):
             replaced = self._pop(page)
             self._flights.end(temporary)
             self._add(stored, time_ns)
+            self._contents.record(page, time_ns)
             self._leaving.discard(page)
             self._written += stored.nbytes
             self._rewritten += stored.nbytes if again or replaced is not None else 0

@@ -315,3 +315,39 @@ def test_a_directory_that_may_only_be_read_serves_what_it_has(tmp_path: Path, st
     two.settle()
     assert disk.calls["scan"] == scans, "it is read once"
     assert _numbers(two, story) == [1, 2]
+
+
+def test_a_time_of_its_own_a_process_takes_back_and_no_other(tmp_path: Path, story: Story) -> None:
+    one, two = _open(tmp_path), _open(tmp_path)
+    _write(one, story, 1, at=DAY)
+    two.refresh()
+    one.touch(story.ids(1), DAY + 9)
+    one.settle()
+    assert files_in(tmp_path)[0].stat().st_mtime_ns == DAY + 9
+    one.touch(story.ids(1), DAY + 5, since_ns=DAY + 9)
+    one.settle()
+    assert files_in(tmp_path)[0].stat().st_mtime_ns == DAY + 5
+    two.touch(story.ids(1), DAY + 7)
+    two.settle()
+    one.touch(story.ids(1), DAY + 6, since_ns=DAY + 9)
+    one.settle()
+    assert files_in(tmp_path)[0].stat().st_mtime_ns == DAY + 7
+
+
+def test_what_is_pinned_here_is_used_for_others_until_it_is_let_loose(
+    tmp_path: Path, story: Story
+) -> None:
+    one = _open(tmp_path)
+    now = Clock().now()
+    _write(one, story, 1, at=DAY)
+    one.hold(1, story.ids(1), now + 3600 * 10**9)
+    one.settle()
+    first = files_in(tmp_path)[0].stat().st_mtime_ns
+    assert now <= first <= Clock().now()
+    one.settle()
+    assert files_in(tmp_path)[0].stat().st_mtime_ns > first
+    one.let_loose(1)
+    one.settle()
+    last = files_in(tmp_path)[0].stat().st_mtime_ns
+    one.settle()
+    assert files_in(tmp_path)[0].stat().st_mtime_ns == last
