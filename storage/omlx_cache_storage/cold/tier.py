@@ -174,6 +174,9 @@ class ColdTier(HeldPages):
         for tries_left in reversed(range(SCANS)):
             contents, found = self._read_directory()
             self._begin_with(contents, found)
+            if self._sharing.read_only:
+                self._agree()
+                return
             try:
                 with self._changing():
                     clear_up(self._files, found)
@@ -214,7 +217,7 @@ class ColdTier(HeldPages):
             self._note_peak()
 
     def _agree(self) -> None:
-        """Agree with other processes on a budget; the directory is held."""
+        """Agree with other processes on a budget; the directory is held, or cannot be changed."""
         used = self._known_bytes()
         if self._budget_of is not None:
             self._wanted = self._budget_of(used)
@@ -226,9 +229,14 @@ class ColdTier(HeldPages):
             alone=self._sharing.is_alone(),
             used_bytes=used,
         )
-        if agreed.write:
-            write_budget(self.directory, agreed.budget, self._names, self._fs)
-            self._tell(Rebudgeted())
+        if agreed.write and not self._sharing.read_only:
+            try:
+                write_budget(self.directory, agreed.budget, self._names, self._fs)
+                self._tell(Rebudgeted())
+            except OSError as error:
+                # A full disk serves what it has, and makes room: whoever comes next writes it down.
+                if error.errno not in NO_ROOM:
+                    raise
         if agreed.note:
             _log.warning("%s", agreed.note)
         self._go_by(agreed.budget, agreed.own_limit)
@@ -248,7 +256,8 @@ class ColdTier(HeldPages):
             self._own_limit = own_limit
             self._refused_rank = None
         self._shares.go_by(budget)
-        self._sharing.ledger.resize(ledger_bytes(budget.nbytes))
+        if not self._sharing.read_only:
+            self._sharing.ledger.resize(ledger_bytes(budget.nbytes))
         self._files.count_small(LEDGER_FILE, self._sharing.ledger.nbytes)
         self._files.count_small(BUDGET_FILE, file_bytes(budget))
 
