@@ -194,3 +194,15 @@ def test_a_ledger_that_others_can_change_is_replaced_by_whoever_enters(directory
     assert tier.usage().state == "ok"
     assert path.stat().st_mode & 0o777 == 0o600
     tier.close()
+
+
+def test_records_of_other_versions_are_passed_over_and_longer_ones_understood() -> None:
+    import msgpack
+
+    name = PageName(PageId(BlockKey(bytes(32)), "paged"), bytes(8), 16, 16, False)
+    page = StoredPage(BlockKey(bytes(32)), name, 4096)
+    reserved, removed = Reserved(".tmp-1-a-1", page, 0), Removed(page, "disk")
+    longer = msgpack.packb([*msgpack.unpackb(encode(reserved)), "later"])
+    unknown = msgpack.packb([99, "what"])
+    torn = encode(removed)[:-3]
+    assert decode([longer, unknown, torn, b"\xc1", encode(removed)]) == [reserved, removed]
