@@ -299,22 +299,28 @@ def test_a_budget_that_is_lowered_is_kept_without_a_restart(tmp_path: Path, stor
 
 def test_a_directory_that_may_only_be_read_serves_what_it_has(tmp_path: Path, story: Story) -> None:
     class ReadOnly(FaultyDisk):
-        def open_shared(self, path: StrPath) -> int:
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        writable = False
+
+        def is_writable(self, path: StrPath) -> bool:
+            return self.writable
 
     one = _open(tmp_path)
     _write(one, story, 1, 2)
     one.close()
     disk = ReadOnly()
+    disk.fail = dict.fromkeys(("reserve", "write", "remove", "set_times"), errno.EACCES)
     two = _open(tmp_path, fs=disk)
     assert read_cold(two, story.id(2)) == expected_payload(story.id(2), PAGE)
-    assert "Read-only" in two.usage().state
     scans = disk.calls["scan"]
     with pytest.raises(OSError, match="Read-only"):
         _write(two, story, 3)
     two.settle()
     assert disk.calls["scan"] == scans, "it is read once"
     assert _numbers(two, story) == [1, 2]
+    disk.writable = True
+    disk.fail = {}
+    assert _write(two, story, 3) == ["written"]
+    assert _numbers(two, story) == [1, 2, 3]
 
 
 def test_a_time_of_its_own_a_process_takes_back_and_no_other(tmp_path: Path, story: Story) -> None:
