@@ -597,6 +597,8 @@ class ColdTier(HeldPages):
 
     def _expel(self, victims: Victims) -> int:
         """Evict pages and delete their files; return how many."""
+        if not victims.pages:
+            return 0
         with self._lock:
             evicted = self._evict(victims.pages)
         self._delete(evicted, "disk")
