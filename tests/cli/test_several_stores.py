@@ -201,6 +201,7 @@ def test_rm_finds_what_only_the_memory_of_the_second_store_has(
     assert tell(second, "write other 1 2") == "written"
     for page in files_in(cold_dir / Story("other").namespace.hex()):
         page.unlink()
+    tell(first, "look")
     assert tell(first, "forget other 1 2") == "forgotten"
     result = cli("rm", Story("other").namespace.hex(), "--yes")
     assert result.code == 0, result.err
