@@ -1,4 +1,4 @@
-"""Pages for the benchmarks of a shared directory: chains without end, of bytes that mean nothing."""
+"""Pages for the benchmarks of a shared directory: chains without end, of meaningless bytes."""
 
 from collections.abc import Iterator, Sequence
 

@@ -98,8 +98,8 @@ class FileSystem:
         return info.st_dev, info.st_ino, is_private(info)
 
     def open_shared(self, path: StrPath, *, writing: bool = True) -> int:
-        """Open a small file that processes share, to write it, made with mode 0600 if it is missing,
-        or to read it only; raises FileNotFoundError as `open` does."""
+        """Open a small file that processes share: to write it, made with mode 0600 if it is
+        missing, or to read it only. Raises FileNotFoundError as `open` does."""
         access = os.O_RDWR | os.O_CREAT if writing else os.O_RDONLY
         return self._checked(path, access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
@@ -321,7 +321,7 @@ class FileSystem:
         return info.f_favail - min(SPARE_FILES, info.f_files // 100)
 
     def is_writable(self, path: StrPath) -> bool:
-        """True for a directory in which names can be changed, as far as its disk and its mode say."""
+        """True for a directory in which names can be changed, as far as disk and mode say."""
         return not self.is_read_only(path) and os.access(path, os.W_OK)
 
     def is_read_only(self, path: StrPath) -> bool:
