@@ -51,7 +51,7 @@ def test_the_first_lines_name_the_model_and_what_was_found(
     match = re.fullmatch(found, again[1])
     assert match, again
     assert match[1] == match[2]
-    last = rf"Everything is on the disk: {cold} has {match[1]} pages, [\d.]+ KiB\."
+    last = rf"Everything is on the disk: {cold} has {match[1]} pages, [\d.]+ [KM]iB\."
     assert re.fullmatch(last, again[-1])
 
 
