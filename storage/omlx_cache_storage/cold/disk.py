@@ -98,8 +98,8 @@ class FileSystem:
         return info.st_dev, info.st_ino, is_private(info)
 
     def open_shared(self, path: StrPath, *, writing: bool = True) -> int:
-        """Open a small file that processes share, to write it, made with mode 0600 if it is missing,
-        or to read it only; raises FileNotFoundError as `open` does."""
+        """Open a small file that processes share: to write it too, made with mode 0600 if it is
+        missing, or to read it only; raises FileNotFoundError as `open` does."""
         access = os.O_RDWR | os.O_CREAT if writing else os.O_RDONLY
         return self._checked(path, access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 

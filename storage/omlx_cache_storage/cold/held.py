@@ -38,9 +38,9 @@ class HeldPages:
     the contents, of what was learned before.
 
     `_lock` guards `limit_bytes`, `_contents`, `_pins`, `_health`, `_missing`, `_left` (evicted
-    pages that nobody took note of), `_unrecorded`, `_leaving` (they left the index, and their files
-    go), `_refused_rank`, `_refused_until_ns` (when it is forgotten) and `_corrupt`; no I/O, sorting
-    or making of paths under it.
+    pages that nobody took note of), `_unrecorded`, `_given`, `_leaving` (they left the index, and
+    their files go), `_refused_rank`, `_refused_until_ns` (when it is forgotten) and `_corrupt`; no
+    I/O, sorting or making of paths under it.
     Deletions and publications keep apart by `_changing`, which is taken before `_lock`.
     """
 
@@ -77,6 +77,8 @@ class HeldPages:
         self._pins = Pins()
         self._health = Health()
         self._unrecorded: set[PageId] = set()
+        # Times that files have from pins that have ended: nobody has used the pages then.
+        self._given: dict[PageId, int] = {}
         self._leaving: set[PageId] = set()
         self._missing: list[PageId] = []
         self._left: list[tuple[PageId, int]] = []
@@ -292,6 +294,7 @@ class HeldPages:
             now = self._clock.now()
             for page, until_ns in self._pins.remove(number).items():
                 stamp_ns = until_ns or now
+                self._given[page] = self._contents.stamp(page)
                 self._moved(self._contents.place([page], stamp_ns), stamp_ns)
             self._refused_rank = None
 
@@ -336,7 +339,9 @@ class HeldPages:
                 stamp_ns = max(stamp_ns, self._contents.stamp(name))
                 self._pop(name)
             self._leaving.discard(name)
-            self._contents.add(page, stamp_ns, used=False)
+            kept_ns = self._hold(page)
+            self._unrecorded.update([name] if kept_ns else ())
+            self._contents.add(page, max(stamp_ns, kept_ns), used=False)
 
     def leave(self, page: StoredPage, why: str) -> None:
         """Forget a page whose file another process deleted."""
@@ -377,6 +382,7 @@ class HeldPages:
         """Give files the times at which their pages were used; raises nothing."""
         with self._lock:
             pages, self._unrecorded = self._unrecorded, set()
+            given, self._given = self._given, {}
             used = [
                 (stored, self._contents.stamp(page))
                 for page in pages
@@ -388,7 +394,9 @@ class HeldPages:
             with contextlib.suppress(OSError):
                 if stamp_ns <= SUPERSEDED_NS:
                     demoted.setdefault(stamp_ns, []).append(stored.name.id)
-                elif (info := self._fs.own_file(path)) is None or info.st_mtime_ns >= stamp_ns:
+                elif (info := self._fs.own_file(path)) is None or (
+                    info.st_mtime_ns >= max(stamp_ns, given.get(stored.name.id, -1) + 1)
+                ):
                     # Somebody else has used it later.
                     continue
                 self._fs.set_times(path, stamp_ns)

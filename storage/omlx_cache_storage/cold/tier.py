@@ -172,7 +172,7 @@ class ColdTier(HeldPages):
         self._sharing.enter(ledger_bytes(self.limit_bytes))
         self._files.count_small(LEDGER_FILE, self._sharing.ledger.nbytes)
         for tries_left in reversed(range(SCANS)):
-            contents, found = self._read_directory()
+            contents, found, ahead = self._read_directory()
             self._begin_with(contents, found)
             if self._sharing.read_only:
                 self._agree()
@@ -180,19 +180,23 @@ class ColdTier(HeldPages):
             try:
                 with self._changing():
                     clear_up(self._files, found)
-                    self._agree()
+                    if self._agree():
+                        self._end_pins(ahead)
                 return
             except LedgerBusy:
                 if not self.is_lost or not tries_left:
                     raise
                 self._sharing.ledger.skip()
 
-    def _read_directory(self) -> tuple[Contents, Inventory]:
-        """Return what is in the directory; raises OSError."""
-        files, now = Files(), time.time_ns()
+    def _read_directory(self) -> tuple[Contents, Inventory, dict[PageId, int]]:
+        """Return what is in the directory, and the times of files that are still to come; raises
+        OSError."""
+        files, now, ahead = Files(), time.time_ns(), dict[PageId, int]()
 
         def take(found: Found, name: PageName) -> str | None:
             stored = StoredPage(found.namespace, name, found.nbytes)
+            if found.mtime_ns > now:
+                ahead[name.id] = max(found.mtime_ns, ahead.get(name.id, 0))
             useless = files.take(stored, min(found.mtime_ns, now))
             return None if useless is None else self._path(StoredPage._make(useless))
 
@@ -201,7 +205,7 @@ class ColdTier(HeldPages):
             learned = self._contents.policy.learned()
         contents = Contents(self._make_policy(learned))
         contents.fill(files)
-        return contents, inventory
+        return contents, inventory, ahead
 
     def _begin_with(self, contents: Contents, found: Inventory) -> None:
         """Take what was read for what is there; what others changed meanwhile is followed next."""
@@ -210,23 +214,34 @@ class ColdTier(HeldPages):
             self._deleter.forget()
             self._refused_rank = None
             self._pins.all_left()
+            for page in self._pins.pages:
+                stored = contents.get(page)
+                if stored is not None and (kept_ns := self._hold(stored)):
+                    contents.touch([page], kept_ns)
             self._missing += [page for page in before if page not in contents]
             self._unrecorded = {page for page in self._unrecorded if page in contents}
             self._health = Health()
             self._ignored = found.ignored
             self._note_peak()
 
-    def _agree(self) -> None:
-        """Agree with other processes on a budget; the directory is held, or cannot be changed."""
+    def _end_pins(self, ahead: Mapping[PageId, int]) -> None:
+        """Let pages count as used now that processes which are gone have pinned until later."""
+        with self._lock:
+            self._given.update(ahead)
+            self._unrecorded.update(page for page in ahead if page in self._contents)
+
+    def _agree(self) -> bool:
+        """Agree with other processes on a budget; True when there are none. The directory is held,
+        or cannot be changed."""
         used = self._known_bytes()
         if self._budget_of is not None:
             self._wanted = self._budget_of(used)
-        known = read_budget(self.directory, self._fs)
+        known, alone = read_budget(self.directory, self._fs), self._sharing.is_alone()
         agreed = agree(
             known,
             self._wanted,
             derived=self._derived,
-            alone=self._sharing.is_alone(),
+            alone=alone,
             used_bytes=used,
         )
         if agreed.write and not self._sharing.read_only:
@@ -240,6 +255,7 @@ class ColdTier(HeldPages):
         if agreed.note:
             _log.warning("%s", agreed.note)
         self._go_by(agreed.budget, agreed.own_limit)
+        return alone
 
     def _heed_budget(self) -> None:
         """Go by the directory's budget if it was changed; the directory is held."""
@@ -580,17 +596,24 @@ class ColdTier(HeldPages):
     ) -> Victims:
         """Choose what to evict for the bytes that are lacking, as far as their files know of no
         later use; the directory is held."""
-        ahead = 1
+        ahead, asked = 1, set[PageId]()
+
+        def catch_up(pages: list[PageId]) -> bool:
+            # Each once: a time that has not come yet is always later than what is known.
+            new = [page for page in pages if page not in asked]
+            asked.update(new)
+            return self._catch_up(new)
+
         while True:
             with self._lock:
                 until = sys.maxsize if candidate is None else self._until(candidate)
                 pinned = self._is_pinned if candidate is not None else _nothing_is_pinned
                 victims = self._contents.victims(lacks(), candidate, pinned, until, within)
-            if not self._catch_up(victims.pages):
+            if not catch_up(victims.pages):
                 return victims
             # Others used what comes next as well: a chain is used as a whole.
             ahead = min(2 * ahead, LOOKED_AHEAD)
-            self._catch_up(self._first(ahead))
+            catch_up(self._first(ahead))
 
     def _expel(self, victims: Victims) -> int:
         """Evict pages and delete their files; return how many."""
