@@ -20,7 +20,7 @@ from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
 from omlx_cache_storage.cold.files import Staged
 from omlx_cache_storage.cold.filling import Files
 from omlx_cache_storage.cold.health import NO_ROOM, Health
-from omlx_cache_storage.cold.held import HeldPages
+from omlx_cache_storage.cold.held import AHEAD_NS, HeldPages
 from omlx_cache_storage.cold.inventory import Inventory, clear_up, take_inventory
 from omlx_cache_storage.cold.ledger import LedgerBusy, ledger_bytes
 from omlx_cache_storage.cold.pools import Ceiling, Shares
@@ -194,6 +194,9 @@ class ColdTier(HeldPages):
 
         def take(found: Found, name: PageName) -> str | None:
             stored = StoredPage(found.namespace, name, found.nbytes)
+            if found.mtime_ns > now + AHEAD_NS:
+                with self._lock:
+                    self._unrecorded.add(name.id)
             useless = files.take(stored, min(found.mtime_ns, now))
             return None if useless is None else self._path(StoredPage._make(useless))
 
@@ -211,6 +214,10 @@ class ColdTier(HeldPages):
             self._deleter.forget()
             self._refused_rank = None
             self._pins.all_left()
+            for page in self._pins.pages:
+                stored = contents.get(page)
+                if stored is not None and (kept_ns := self._hold(stored)):
+                    contents.touch([page], kept_ns)
             self._missing += [page for page in before if page not in contents]
             self._unrecorded = {page for page in self._unrecorded if page in contents}
             self._health = Health()
@@ -222,9 +229,8 @@ class ColdTier(HeldPages):
         used = self._known_bytes()
         if self._budget_of is not None:
             self._wanted = self._budget_of(used)
-        known = read_budget(self.directory, self._fs)
         agreed = agree(
-            known,
+            read_budget(self.directory, self._fs),
             self._wanted,
             derived=self._derived,
             alone=self._sharing.is_alone(),
@@ -583,17 +589,24 @@ class ColdTier(HeldPages):
     ) -> Victims:
         """Choose what to evict for the bytes that are lacking, as far as their files know of no
         later use; the directory is held."""
-        ahead = 1
+        ahead, asked = 1, set[PageId]()
+
+        def catch_up(pages: list[PageId]) -> bool:
+            # Each once: a time that has not come yet is always later than what is known.
+            new = [page for page in pages if page not in asked]
+            asked.update(new)
+            return self._catch_up(new)
+
         while True:
             with self._lock:
                 until = sys.maxsize if candidate is None else self._until(candidate)
                 pinned = self._is_pinned if candidate is not None else _nothing_is_pinned
                 victims = self._contents.victims(lacks(), candidate, pinned, until, within)
-            if not self._catch_up(victims.pages):
+            if not catch_up(victims.pages):
                 return victims
             # Others used what comes next as well: a chain is used as a whole.
             ahead = min(2 * ahead, LOOKED_AHEAD)
-            self._catch_up(self._first(ahead))
+            catch_up(self._first(ahead))
 
     def _expel(self, victims: Victims) -> int:
         """Evict pages and delete their files; return how many."""
