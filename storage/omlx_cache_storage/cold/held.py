@@ -29,7 +29,6 @@ from omlx_cache_storage.page import PageId, PageInfo, Tail
 from omlx_cache_storage.pins import Pins
 from omlx_cache_storage.recency import SUPERSEDED_NS, Clock
 
-
 AHEAD_NS = 60 * 1_000_000_000
 """Times of files that are further ahead than this are no uses of other processes."""
 
