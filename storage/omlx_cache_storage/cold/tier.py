@@ -22,7 +22,7 @@ from omlx_cache_storage.cold.filling import Files
 from omlx_cache_storage.cold.health import NO_ROOM, Health
 from omlx_cache_storage.cold.held import AHEAD_NS, HeldPages
 from omlx_cache_storage.cold.inventory import Inventory, clear_up, take_inventory
-from omlx_cache_storage.cold.ledger import LedgerBusy, ledger_bytes
+from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, LedgerBusy, ledger_bytes
 from omlx_cache_storage.cold.pools import Ceiling, Shares
 from omlx_cache_storage.cold.ration import Ration
 from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
@@ -170,7 +170,13 @@ class ColdTier(HeldPages):
         # Of one that changed too fast to be followed, what is known of recency is not lost.
         self._record_recency()
         self._files.open()
-        self._sharing.enter(ledger_bytes(self.limit_bytes))
+        try:
+            self._sharing.enter(ledger_bytes(self.limit_bytes))
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self._make_way()
+            self._sharing.enter(ledger_bytes(self.limit_bytes))
         self._files.count_small(LEDGER_FILE, self._sharing.ledger.nbytes)
         for tries_left in reversed(range(SCANS)):
             contents, found = self._read_directory()
@@ -187,6 +193,18 @@ class ColdTier(HeldPages):
                 if not self.is_lost or not tries_left:
                     raise
                 self._sharing.ledger.skip()
+
+    def _make_way(self) -> None:
+        """Delete what leaves first, for a ledger that the disk has no room for; raises OSError.
+
+        Nobody need be told: where there is none, nobody follows it."""
+        contents, _ = self._read_directory()
+        victims = contents.victims(min(2 * SMALLEST_BYTES, contents.nbytes)).pages
+        for stored in filter(None, map(contents.stored, victims)):
+            self._fs.remove(self._path(stored))
+        with self._lock:
+            self._evicted += len(victims)
+            self._departures.note(victims, "disk")
 
     def _read_directory(self) -> tuple[Contents, Inventory]:
         """Return what is in the directory; raises OSError."""
