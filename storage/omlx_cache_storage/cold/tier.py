@@ -116,6 +116,7 @@ class ColdTier(HeldPages):
         self._own_limit: int | None = None
         self._shares = Shares(directory)
         self._names = TemporaryNames()
+        self._noted = ""
         self._min_free = min_free_bytes
         self._encode = encode
         self._peak = 0
@@ -174,6 +175,9 @@ class ColdTier(HeldPages):
         for tries_left in reversed(range(SCANS)):
             contents, found = self._read_directory()
             self._begin_with(contents, found)
+            if self._sharing.read_only:
+                self._agree()
+                return
             try:
                 with self._changing():
                     clear_up(self._files, found)
@@ -214,7 +218,7 @@ class ColdTier(HeldPages):
             self._note_peak()
 
     def _agree(self) -> None:
-        """Agree with other processes on a budget; the directory is held."""
+        """Agree with other processes on a budget; the directory is held, or cannot be changed."""
         used = self._known_bytes()
         if self._budget_of is not None:
             self._wanted = self._budget_of(used)
@@ -226,11 +230,17 @@ class ColdTier(HeldPages):
             alone=self._sharing.is_alone(),
             used_bytes=used,
         )
-        if agreed.write:
-            write_budget(self.directory, agreed.budget, self._names, self._fs)
-            self._tell(Rebudgeted())
-        if agreed.note:
+        if agreed.write and not self._sharing.read_only:
+            try:
+                write_budget(self.directory, agreed.budget, self._names, self._fs)
+                self._tell(Rebudgeted())
+            except OSError as error:
+                # A full disk serves what it has, and makes room: whoever comes next writes it down.
+                if error.errno not in NO_ROOM:
+                    raise
+        if agreed.note and agreed.note != self._noted:
             _log.warning("%s", agreed.note)
+        self._noted = agreed.note
         self._go_by(agreed.budget, agreed.own_limit)
 
     def _heed_budget(self) -> None:
@@ -248,7 +258,8 @@ class ColdTier(HeldPages):
             self._own_limit = own_limit
             self._refused_rank = None
         self._shares.go_by(budget)
-        self._sharing.ledger.resize(ledger_bytes(budget.nbytes))
+        if not self._sharing.read_only:
+            self._sharing.ledger.resize(ledger_bytes(budget.nbytes))
         self._files.count_small(LEDGER_FILE, self._sharing.ledger.nbytes)
         self._files.count_small(BUDGET_FILE, file_bytes(budget))
 
@@ -432,9 +443,9 @@ class ColdTier(HeldPages):
             before = self._contents.serial(name.id)
             self._flights.begin(file, directory, namespace, wanted.nbytes, wanted, own=True)
             self._note_peak()
-        # First of all: of a writer that is killed others must know what to look for.
-        self._tell(Reserved(file, wanted, described))
         try:
+            # First of all: of a writer that is killed others must know what to look for.
+            self._sharing.announce(Reserved(file, wanted, described))
             fd = self._files.stage(temporary, size, document)
         except BaseException:
             self._cancel(file, directory)
@@ -499,6 +510,7 @@ class ColdTier(HeldPages):
             replaced = self._pop(page)
             self._flights.end(temporary)
             self._add(stored, time_ns)
+            self._contents.record(page, time_ns)
             self._leaving.discard(page)
             self._written += stored.nbytes
             self._rewritten += stored.nbytes if again or replaced is not None else 0
