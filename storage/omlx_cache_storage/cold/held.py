@@ -388,8 +388,11 @@ class HeldPages:
             with contextlib.suppress(OSError):
                 if stamp_ns <= SUPERSEDED_NS:
                     demoted.setdefault(stamp_ns, []).append(stored.name.id)
-                elif (info := self._fs.own_file(path)) is None or info.st_mtime_ns >= stamp_ns:
-                    # Somebody else has used it later.
+                elif (info := self._fs.own_file(path)) is None or (
+                    # Somebody else has used it later; a time that is yet to come is nobody's use,
+                    # but what was pinned, or a clock that was ahead.
+                    stamp_ns <= info.st_mtime_ns <= self._clock.now()
+                ):
                     continue
                 self._fs.set_times(path, stamp_ns)
         if demoted:
@@ -417,6 +420,9 @@ class HeldPages:
                     if used_ns > stamp_ns and page in self._contents:
                         self._contents.touch([page], used_ns, used=False)
                         news = True
+                        if used_ns < info.st_mtime_ns:
+                            # Once: its file would say so until that time has come.
+                            self._unrecorded.add(page)
         return news
 
     def _remove(self, pages: Iterable[PageId]) -> list[StoredPage]:
