@@ -24,6 +24,7 @@ WRITE_LIMIT = 1 << 30
 SPARE_FILES = 1024
 LOCK_SECONDS = 0.2
 LOCK_PAUSE_SECONDS = 0.001
+BLANK_BYTES = 1 << 16
 UNCOUNTED_BYTES = 1 << 30
 _F_FULLFSYNC = 51
 """macOS's request to flush the drive's own cache as well; `fcntl` lacks the name elsewhere."""
@@ -154,8 +155,15 @@ class FileSystem:
             came = os.pwrite(fd, view, offset)
             view, offset = view[came:], offset + came
 
-    def resize(self, fd: int, nbytes: int) -> None:
-        """Give a file that processes share a size."""
+    def resize(self, fd: int, before: int, nbytes: int) -> None:
+        """Give a file that processes share another size, without a hole: what is written there
+        later needs no room. Raises OSError, and leaves the size, where the disk has none."""
+        try:
+            for at in range(before, nbytes, BLANK_BYTES):
+                self.poke(fd, bytes(min(BLANK_BYTES, nbytes - at)), at)
+        except OSError:
+            os.ftruncate(fd, before)
+            raise
         os.ftruncate(fd, nbytes)
 
     def reserve(self, path: StrPath, nbytes: int) -> int:

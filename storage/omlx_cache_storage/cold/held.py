@@ -375,6 +375,7 @@ class HeldPages:
 
     def _record_recency(self) -> None:
         """Give files the times at which their pages were used; raises nothing."""
+        now = self._clock.now()
         with self._lock:
             pages, self._unrecorded = self._unrecorded, set()
             used = [
@@ -382,9 +383,11 @@ class HeldPages:
                 for page in pages
                 if (stored := self._contents.stored(page)) is not None
             ]
+            # A pin is this process's: for others its pages are in use, again and again.
+            self._unrecorded.update(stored.name.id for stored, stamp in used if stamp > now)
         demoted: dict[int, list[PageId]] = {}
         for stored, stamp_ns in used:
-            path = self._path(stored)
+            path, stamp_ns = self._path(stored), min(stamp_ns, now)
             with contextlib.suppress(OSError):
                 if stamp_ns <= SUPERSEDED_NS:
                     demoted.setdefault(stamp_ns, []).append(stored.name.id)

@@ -6,8 +6,9 @@
     ring    frames, one after the other: length, xxh32, record (msgpack, see `changes`)
 
 The head counts all bytes ever appended; a record lies at its number modulo the ring's size. A
-reader that is further behind than the ring is long has lost the thread, and so has everybody when
-the epoch changes: the directory itself is the truth, and is read again. Whoever changes the
+reader that is further behind than half the ring has lost the thread (the other half may be about to
+be written over, before the head says so), and so has everybody when the epoch changes: the
+directory itself is the truth, and is read again. Whoever changes the
 directory holds a lock on the file meanwhile, which ends with its process. Nothing here is made
 durable: what counts after a power cut is the directory.
 """
@@ -31,8 +32,8 @@ MAGIC = b"omlxldg1"
 HEADER_BYTES = 64
 SMALLEST_BYTES = 16 * 1024
 LARGEST_BYTES = 4 * 1024 * 1024
-"""Bounds of the file: 130 records in a small directory, which is read again in no time, 30,000 in
-a large one."""
+"""Bounds of the file: 60 records to be behind in a small directory, which is read again in no time,
+15,000 in a large one."""
 WAIT_SECONDS = 2.0
 """For so long a lock is waited for. Its holder changes a few names, and waits for nobody."""
 _LONGEST_PAUSE = 0.002
@@ -95,10 +96,10 @@ class Ledger:
             self._go_to(*header)
 
     def resize(self, nbytes: int) -> None:
-        """Give the file about so many bytes, if it has others; everybody else reads the directory
-        again then. The directory is held, and all that was appended is known."""
+        """Give the file about so many bytes, if it has others, and if the disk has room; everybody
+        else reads the directory again then. The directory is held, and what was appended known."""
         ring = (nbytes - HEADER_BYTES) // 8 * 8
-        with self._reading:
+        with self._reading, contextlib.suppress(OSError):
             if ring != self._ring:
                 self._go_to(*self._begin(ring))
 
@@ -170,14 +171,14 @@ class Ledger:
         if header is None or header[0] != self._epoch:
             return None
         head = header[1]
-        if not self._at <= head <= self._at + self._ring:
+        if not self._at <= head <= self._at + self._ring // 2:
             return None
         records = _frames(self._read(self._at, head - self._at))
         if records is None:
             # Somebody writes over what was read, and the header does not say so yet.
             return None
         again = self._header()
-        if again is None or again[0] != self._epoch or again[1] > self._at + self._ring:
+        if again is None or again[0] != self._epoch or again[1] > self._at + self._ring // 2:
             return None
         self._go_to(*header)
         return records
@@ -221,9 +222,11 @@ class Ledger:
 
     def _begin(self, ring: int) -> tuple[int, int]:
         """Make the ring empty, for everybody."""
-        self._ring = ring
         header = secrets.randbits(63), 0
-        self._fs.resize(self._open.fd, HEADER_BYTES + ring)
+        if ring != self._ring:
+            # What is told of a page must not need room that a full disk lacks.
+            self._fs.resize(self._open.fd, self.nbytes, HEADER_BYTES + ring)
+            self._ring = ring
         self._set_header(*header)
         return header
 

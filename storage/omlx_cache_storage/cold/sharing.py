@@ -85,8 +85,8 @@ class Sharing:
     The directory itself is the truth. `changing` is held by whoever changes it: what is known then
     is exact. `_following` is held while changes are taken in; it guards `generation`, how often
     that was so, and `is_lost`: changes were missed, and the directory must be read again. The index
-    takes locks of its own. `flights`: what is being written; `rebudgeted`: the file with the budget
-    was changed, and belongs to whoever holds the directory.
+    takes locks of its own. `flights`: what is being written. `rebudgeted`, the file with the budget
+    was changed, and `_untold` records belong to whoever holds the directory.
     """
 
     def __init__(self, directory: Path, fs: FileSystem, index: Index) -> None:
@@ -99,6 +99,7 @@ class Sharing:
         self.rebudgeted = False
         self.is_lost = False
         self.generation = 0
+        self._untold: list[bytes] = []
         self._attached = Descriptor(-1)
         self._warned = ""
         self._places: Places
@@ -218,12 +219,22 @@ class Sharing:
             self._follow()
             if self.is_lost:
                 raise LedgerBusy(errno.EAGAIN, "the directory changed faster than it was followed")
+            self.tell()
             yield
 
+    def announce(self, change: Change) -> None:
+        """Tell the others what is about to be changed; the directory is held. Raises OSError: then
+        it must not be changed."""
+        self.ledger.append([encode(change)])
+
     def tell(self, *changes: Change) -> None:
-        """Tell the others what was changed; the directory is held."""
-        if changes:
-            self.ledger.append([encode(change) for change in changes])
+        """Tell the others what was changed; the directory is held. What the disk does not take is
+        told later: until then others count more bytes than there are."""
+        self._untold += [encode(change) for change in changes]
+        if self._untold:
+            with contextlib.suppress(OSError):
+                self.ledger.append(self._untold)
+                self._untold = []
 
     def emptied(self, namespace: BlockKey, shard: str) -> None:
         """Tell that a directory was removed; the directory above is held."""

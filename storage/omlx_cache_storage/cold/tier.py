@@ -48,6 +48,8 @@ from omlx_cache_storage.tier import WriteResult
 
 _log = logging.getLogger(__name__)
 
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+"""What a directory says that may be read, and not written to."""
 NO_ROOM_TRIES = 3
 """How often room is made for a page that the disk had none for, each time twice as much."""
 FILE_SLACK_BYTES = 16 * 1024
@@ -116,6 +118,7 @@ class ColdTier(HeldPages):
         self._own_limit: int | None = None
         self._shares = Shares(directory)
         self._names = TemporaryNames()
+        self._noted = ""
         self._min_free = min_free_bytes
         self._encode = encode
         self._peak = 0
@@ -157,7 +160,10 @@ class ColdTier(HeldPages):
         except OSError as error:
             with self._lock:
                 known = self._health.state
-                self._health.fail_open(error)
+                if error.errno in READ_ONLY and self._contents.nbytes:
+                    self._health.fail_write(error)
+                else:
+                    self._health.fail_open(error)
                 news = self._health.state != known
             if news:
                 _log.warning("no cold tier: %s", error.strerror or error)
@@ -168,8 +174,16 @@ class ColdTier(HeldPages):
         """Read the directory, and go on from there; raises OSError."""
         # Of one that changed too fast to be followed, what is known of recency is not lost.
         self._record_recency()
+        known = self._files.is_ours()
         self._files.open()
-        self._sharing.enter(ledger_bytes(self.limit_bytes))
+        try:
+            self._sharing.enter(ledger_bytes(self.limit_bytes))
+        except OSError as error:
+            # What may only be read is read all the same, once: nobody changes it either.
+            if error.errno in READ_ONLY and not known:
+                self._begin_with(*self._read_directory())
+                self._sharing.close()
+            raise
         self._files.count_small(LEDGER_FILE, self._sharing.ledger.nbytes)
         for tries_left in reversed(range(SCANS)):
             contents, found = self._read_directory()
@@ -229,8 +243,9 @@ class ColdTier(HeldPages):
         if agreed.write:
             write_budget(self.directory, agreed.budget, self._names, self._fs)
             self._tell(Rebudgeted())
-        if agreed.note:
+        if agreed.note and agreed.note != self._noted:
             _log.warning("%s", agreed.note)
+        self._noted = agreed.note
         self._go_by(agreed.budget, agreed.own_limit)
 
     def _heed_budget(self) -> None:
@@ -432,9 +447,9 @@ class ColdTier(HeldPages):
             before = self._contents.serial(name.id)
             self._flights.begin(file, directory, namespace, wanted.nbytes, wanted, own=True)
             self._note_peak()
-        # First of all: of a writer that is killed others must know what to look for.
-        self._tell(Reserved(file, wanted, described))
         try:
+            # First of all: of a writer that is killed others must know what to look for.
+            self._sharing.announce(Reserved(file, wanted, described))
             fd = self._files.stage(temporary, size, document)
         except BaseException:
             self._cancel(file, directory)

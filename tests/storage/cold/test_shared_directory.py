@@ -1,5 +1,6 @@
 """Several tiers on one directory: what one does, the others know."""
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from kit.storage import FaultyDisk, Story, disk_usage, expected_payload, files_in, read_cold
 from omlx_cache_storage.cold.budget import EACH, Budget, Share
+from omlx_cache_storage.cold.disk import StrPath
 from omlx_cache_storage.cold.ledger import ledger_bytes
 from omlx_cache_storage.cold.quota import set_budget
 from omlx_cache_storage.cold.tier import ColdTier
@@ -293,3 +295,23 @@ def test_a_budget_that_is_lowered_is_kept_without_a_restart(tmp_path: Path, stor
     one.close()
     two.close()
     assert _open(tmp_path, BIG).usage().limit_bytes == 500 * KIB, "a person's word stays"
+
+
+def test_a_directory_that_may_only_be_read_serves_what_it_has(tmp_path: Path, story: Story) -> None:
+    class ReadOnly(FaultyDisk):
+        def open_shared(self, path: StrPath) -> int:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    one = _open(tmp_path)
+    _write(one, story, 1, 2)
+    one.close()
+    disk = ReadOnly()
+    two = _open(tmp_path, fs=disk)
+    assert read_cold(two, story.id(2)) == expected_payload(story.id(2), PAGE)
+    assert "Read-only" in two.usage().state
+    scans = disk.calls["scan"]
+    with pytest.raises(OSError, match="Read-only"):
+        _write(two, story, 3)
+    two.settle()
+    assert disk.calls["scan"] == scans, "it is read once"
+    assert _numbers(two, story) == [1, 2]
