@@ -31,17 +31,29 @@ _F_FULLFSYNC = 51
 
 
 class Descriptor:
-    """An open file that is closed when nobody has it any more."""
+    """An open file that is closed when nobody has it any more, and in the children that are forked:
+    its locks end with this process."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.pid = os.getpid()
         self._finalizer = weakref.finalize(self, os.close, fd) if fd >= 0 else None
+        _descriptors.add(self)
 
     def close(self) -> None:
         if self._finalizer is not None:
             self._finalizer()
         self.fd = -1
+
+
+_descriptors: "weakref.WeakSet[Descriptor]" = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for descriptor in list(_descriptors):
+        descriptor.close()
+
+
+os.register_at_fork(after_in_child=_close_all)
 
 
 class FileSystem:
@@ -127,6 +139,8 @@ class FileSystem:
                 time.sleep(LOCK_PAUSE_SECONDS)
             yield
         finally:
+            # A child that was forked meanwhile has it open still.
+            self.unlock(fd)
             os.close(fd)
 
     def unlock(self, fd: int) -> None:

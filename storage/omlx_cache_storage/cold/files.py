@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
+from omlx_cache_storage.cold.disk import Descriptor, Durability, FileSystem, physical_bytes
 from omlx_cache_storage.cold.document import MAX_DOCUMENT_BYTES, encode_document
 from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.temporary import TemporaryNames
@@ -39,11 +39,11 @@ _ROOT_FILES = (TAG_FILE, REUSE_FILE, BUDGET_FILE, WRITES_FILE, LEDGER_FILE)
 
 
 class Staged(NamedTuple):
-    """A page's file before it has its name; whoever sees the descriptor's lock leaves it alone."""
+    """A page's file before it has its name; whoever sees the lock on it leaves it alone."""
 
     temporary: str
     path: str
-    fd: int
+    opened: Descriptor
 
     @property
     def file(self) -> str:
@@ -196,11 +196,11 @@ class PageFiles:
         """Count a namespace's document at its size, if there is one."""
         self._count_file(os.path.join(directory, NAMESPACE_FILE))
 
-    def stage(self, temporary: str, nbytes: int, document: Mapping[str, object]) -> int:
+    def stage(self, temporary: str, nbytes: int, document: Mapping[str, object]) -> Descriptor:
         """Begin to write a page of `nbytes` in all under a temporary name, in its own directory,
-        made if need be; return its descriptor. Nobody else changes the directory meanwhile."""
+        made if need be; return it open. Nobody else changes the directory meanwhile."""
         self._prepare(os.path.dirname(temporary), document)
-        return self.fs.reserve(temporary, nbytes)
+        return Descriptor(self.fs.reserve(temporary, nbytes))
 
     def fill(self, staged: Staged, pieces: list[Buffer]) -> int:
         """Write all of a page; return its physical bytes."""

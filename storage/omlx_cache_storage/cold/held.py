@@ -392,8 +392,8 @@ class HeldPages:
                 if stamp_ns <= SUPERSEDED_NS:
                     demoted.setdefault(stamp_ns, []).append(stored.name.id)
                 elif (info := self._fs.own_file(path)) is None or (
-                    # Somebody else has used it later; a time that is yet to come is nobody's use,
-                    # but what was pinned, or a clock that was ahead.
+                    # Somebody else has used it later. A time that is yet to come is nobody's use,
+                    # but a clock's that was ahead.
                     stamp_ns <= info.st_mtime_ns <= self._clock.now()
                 ):
                     continue

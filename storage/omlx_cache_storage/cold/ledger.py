@@ -87,13 +87,18 @@ class Ledger:
 
     def open(self, nbytes: int) -> None:
         """Open the file, make it of about `nbytes` where there is none, and go to its end."""
-        self.close()
-        self._open = Descriptor(self._fs.open_shared(self._path))
-        with self.held(), self._reading:
-            header = self._header()
-            if header is None:
-                header = self._begin((nbytes - HEADER_BYTES) // 8 * 8)
-            self._go_to(*header)
+        opened = Descriptor(self._fs.open_shared(self._path))
+        if not self._mutex.acquire(timeout=WAIT_SECONDS):
+            raise _busy()
+        try:
+            self._replace(opened)
+            with self.held(), self._reading:
+                header = self._header()
+                if header is None:
+                    header = self._begin((nbytes - HEADER_BYTES) // 8 * 8)
+                self._go_to(*header)
+        finally:
+            self._mutex.release()
 
     def resize(self, nbytes: int) -> None:
         """Give the file about so many bytes, if it has others, and if the disk has room; everybody
@@ -104,15 +109,21 @@ class Ledger:
                 self._go_to(*self._begin(ring))
 
     def close(self) -> None:
-        """Let the file go; any number of times."""
-        self._open.close()
-        self._open = Descriptor(-1)
-        self._ring = 0
+        """Let the file go; any number of times. One that a thread has locked for longer goes when
+        nobody has this object any more."""
+        if self._mutex.acquire(timeout=WAIT_SECONDS):
+            try:
+                self._replace(Descriptor(-1))
+            finally:
+                self._mutex.release()
 
-    def reopen(self) -> None:
-        """Have a descriptor of this process's own: one that a fork left shares its locks."""
-        if self._open.pid != os.getpid() and self._open.fd >= 0:
-            self._open = Descriptor(self._fs.open_shared(self._path))
+    def _replace(self, opened: Descriptor) -> None:
+        """Have another file open. Nobody else has the directory held: the number of a descriptor
+        that is closed may be another file's at once."""
+        with self._reading:
+            self._open.close()
+            self._open = opened
+            self._ring = 0
 
     @contextlib.contextmanager
     def held(self, seconds: float = WAIT_SECONDS) -> Iterator[None]:
@@ -139,16 +150,19 @@ class Ledger:
     def _lock(self, deadline: float) -> None:
         if self._open.fd < 0:
             raise FileNotFoundError(errno.ENOENT, "no ledger is open", self._path)
-        self.reopen()
         pause = 0.00002
         while not self._fs.try_lock(self._open.fd):
             if time.monotonic() >= deadline:
                 raise _busy()
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-        if not self._fs.is_at(self._open.fd, self._path):
+        try:
+            if not self._fs.is_at(self._open.fd, self._path):
+                text = "the ledger was removed or replaced"
+                raise FileNotFoundError(errno.ENOENT, text, self._path)
+        except BaseException:
             self._fs.unlock(self._open.fd)
-            raise FileNotFoundError(errno.ENOENT, "the ledger was removed or replaced", self._path)
+            raise
 
     @property
     def is_gone(self) -> bool:

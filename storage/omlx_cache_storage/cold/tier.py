@@ -450,11 +450,11 @@ class ColdTier(HeldPages):
         try:
             # First of all: of a writer that is killed others must know what to look for.
             self._sharing.announce(Reserved(file, wanted, described))
-            fd = self._files.stage(temporary, size, document)
+            opened = self._files.stage(temporary, size, document)
         except BaseException:
             self._cancel(file, directory)
             raise
-        return Writing(Staged(temporary, path, fd), wanted, before)
+        return Writing(Staged(temporary, path, opened), wanted, before)
 
     def _cancel(self, temporary: str, directory: str) -> None:
         """Note that a page is not written after all; the directory is held."""
@@ -482,7 +482,7 @@ class ColdTier(HeldPages):
                 self._abandon(writing)
             raise
         finally:
-            self._fs.close(staged.fd)
+            staged.opened.close()
         with self._lock:
             self._health.end_write()
         return "written"

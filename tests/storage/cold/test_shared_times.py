@@ -1,4 +1,4 @@
-"""Files whose times are yet to come: of a clock that was ahead and set back, or of pinned pages."""
+"""Files whose times are yet to come: of a clock that was ahead, and was set back."""
 
 import os
 import threading
@@ -65,17 +65,3 @@ def test_a_clock_that_is_set_back_does_not_keep_new_pages_off_a_full_disk(
         results.append(again.write(fresh.page(number), clock.now(), fresh.document))
         again.settle()
     assert results[-5:] == ["written"] * 5
-
-
-def test_a_page_that_is_no_longer_pinned_has_no_time_to_come_on_the_disk(
-    tmp_path: Path, story: Story
-) -> None:
-    tier = _open(tmp_path)
-    tier.write(story.page(1), Clock().now(), story.document)
-    tier.hold(1, story.ids(1), Clock().now() + HOUR)
-    tier.settle()
-    (file,) = files_in(tmp_path)
-    assert file.stat().st_mtime_ns > Clock().now() + HOUR // 2
-    tier.let_loose(1)
-    tier.settle()
-    assert file.stat().st_mtime_ns <= Clock().now()
