@@ -208,15 +208,18 @@ class PageFiles:
         self._mark()
         return nbytes
 
-    def abandon(self, staged: Staged, nbytes: int) -> None:
-        """Delete what was staged, as far as the disk deletes it."""
-        self._delete(staged.temporary, nbytes + SMALL_FILE_BYTES)
+    def abandon(self, staged: Staged) -> bool:
+        """Delete what was staged; False when the disk does not delete it. Raises nothing."""
+        try:
+            self.fs.remove(staged.temporary)
+        except OSError:
+            # A disk mounted read-only refuses to delete what is not there, too.
+            return not self.fs.exists(staged.temporary)
+        return True
 
-    def publish(self, staged: Staged, time_ns: int, nbytes: int) -> None:
-        """Give a staged file of `nbytes` its name and recency; the temporary file is gone in any
-        case, as far as the disk deletes it."""
-        with self._removing_on_failure(staged.temporary, nbytes):
-            self.fs.publish(staged.temporary, staged.path)
+    def publish(self, staged: Staged, time_ns: int) -> None:
+        """Give a staged file its name and recency."""
+        self.fs.publish(staged.temporary, staged.path)
         with contextlib.suppress(OSError):
             self.fs.set_times(staged.path, time_ns)
 

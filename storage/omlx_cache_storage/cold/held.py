@@ -332,11 +332,15 @@ class HeldPages:
         name = page.name.id
         stamp_ns = min(stamp_ns, self._clock.now())
         with self._lock:
-            if self._contents.stored(name) is not None:
+            before = self._contents.stored(name)
+            if before is not None:
                 stamp_ns = max(stamp_ns, self._contents.stamp(name))
                 self._pop(name)
             self._leaving.discard(name)
             self._contents.add(page, stamp_ns, used=False)
+        if before is not None and before.name != page.name:
+            # Whoever replaced it deletes its file and says so, or could not.
+            self._deleter.keep(PendingDeletion(before, self._path(before), before.cost))
 
     def leave(self, page: StoredPage, why: str) -> None:
         """Forget a page whose file another process deleted."""

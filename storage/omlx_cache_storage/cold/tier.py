@@ -471,7 +471,7 @@ class ColdTier(HeldPages):
                 if self._is_newer(writing):
                     self._abandon(writing)
                     return "present"
-                self._files.publish(staged, time_ns, nbytes)
+                self._files.publish(staged, time_ns)
                 self._take(writing.reserved._replace(nbytes=nbytes), time_ns, staged.file)
                 named = True
             self._files.sync(staged.path)
@@ -497,13 +497,12 @@ class ColdTier(HeldPages):
     def _abandon(self, writing: Writing) -> None:
         """Delete what was written of a page; raises nothing."""
         staged = writing.staged
-        self._files.abandon(staged, writing.reserved.nbytes)
-        try:
-            with self._changing():
+        if self._files.abandon(staged):
+            with contextlib.suppress(OSError), self._changing():
                 self._cancel(staged.file, os.path.dirname(staged.path))
-        except OSError:
-            # Whoever has the directory next finds out about it.
-            self._flights.disown(staged.file)
+                return
+        # Whoever has the directory next finds out about it.
+        self._flights.disown(staged.file)
 
     def _take(self, stored: StoredPage, time_ns: int, temporary: str) -> None:
         """Index a page that was written under a temporary name, and tell of it; the directory is
@@ -567,7 +566,9 @@ class ColdTier(HeldPages):
         victims = self._victims(lambda: max(self._lacks(nbytes), lacks), candidate)
         if victims.outranked:
             with self._lock:
-                self._refuse(candidate, victims, lasting=self._lacks(nbytes) >= lacks)
+                # What others have reserved they may not need.
+                lasting = self._lacks(nbytes) >= lacks and not self._flights.others()
+                self._refuse(candidate, victims, lasting=lasting)
             return "refused"
         if victims.enough:
             self._expel(victims)

@@ -161,23 +161,6 @@ def test_a_ledger_that_the_disk_has_no_room_for_keeps_its_size(directory: Path) 
     two.close()
 
 
-def test_a_descriptor_that_a_fork_left_is_not_shared_with_the_parent(directory: Path) -> None:
-    class Forked(FileSystem):
-        opened = 0
-
-        def open_shared(self, path: StrPath) -> int:
-            self.opened += 1
-            return super().open_shared(path)
-
-    fs = Forked()
-    one = _open(directory, fs)
-    one._open.pid = -1
-    with one.held():
-        pass
-    assert fs.opened == 2
-    one.close()
-
-
 def test_records_of_other_versions_are_passed_over_and_longer_ones_understood() -> None:
     import msgpack
 
