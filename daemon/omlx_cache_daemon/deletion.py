@@ -9,7 +9,7 @@ from pathlib import Path
 from omlx_cache.control.errors import ControlError
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import CommandError, NobodyThere, UsageError
-from omlx_cache_daemon.replies import Map, as_map, as_maps
+from omlx_cache_daemon.replies import Map, as_map, as_maps, count_of
 from omlx_cache_daemon.source import add_source_options, offline_directory
 from omlx_cache_daemon.stores import running, the_one
 
@@ -31,9 +31,16 @@ class Place:
         return "memory" if self.directory is None else str(self.directory)
 
     def namespaces(self) -> list[Map]:
-        """Return a row for each namespace that the first store, or else the directory, has."""
+        """Return a row for each namespace that a store, or else the directory, has: of those that
+        several have, the row of the one that has most of it."""
         if self.clients:
-            return as_maps(self.clients[0].call("ls", limit=EVERY_NAMESPACE))
+            found: dict[object, Map] = {}
+            for client in self.clients:
+                for row in as_maps(client.call("ls", limit=EVERY_NAMESPACE)):
+                    known = found.setdefault(row.get("namespace"), row)
+                    if count_of(row, "pages") > count_of(known, "pages"):
+                        found[row.get("namespace")] = row
+            return list(found.values())
         # Reading the directory needs NumPy; asking a store does not.
         from omlx_cache_daemon.cold import cold_namespaces
 

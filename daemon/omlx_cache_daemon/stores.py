@@ -71,19 +71,28 @@ def passed_over() -> list[str]:
 def the_one(args: argparse.Namespace, *, on_disk: bool = False) -> Client:
     """Return a client of the store that the command line means; raises UsageError for several.
 
-    With `on_disk` the only one with a directory is meant, which is said on standard error.
+    With `on_disk` it is about a directory: stores without one are passed over, which is said on
+    standard error, and of several that share one any will do.
     """
     stores = chosen(args)
     if on_disk and len(stores) > 1:
-        keeping = [store for store in stores if _may_have_directory(store)]
-        if len(keeping) == 1:
-            others = ", ".join(f"--pid {store.pid}" for store in stores if store not in keeping)
-            sys.stderr.write(f"omlx-cache: passed over, without a directory: {others}\n")
-            stores = keeping
+        stores = _of_one_directory(stores)
     if len(stores) > 1:
         lines = "\n".join(f"  {_introduce(store)}" for store in stores)
         raise UsageError(f"{len(stores)} stores are running; choose one:\n{lines}")
     return stores[0].client(args.timeout)
+
+
+def _of_one_directory(stores: list[RunningStore]) -> list[RunningStore]:
+    """Return the one to ask of stores that have the same directory, else all of them."""
+    used = [(store, _directory_of(store)) for store in stores]
+    keeping = [(store, directory) for store, directory in used if directory is not None]
+    if len({directory for _, directory in keeping}) != 1:
+        return stores
+    passed = ", ".join(f"--pid {store.pid}" for store, directory in used if directory is None)
+    if passed:
+        sys.stderr.write(f"omlx-cache: passed over, without a directory: {passed}\n")
+    return [keeping[0][0]]
 
 
 def _known(environ: Mapping[str, str]) -> Iterator[RunningStore]:
@@ -107,13 +116,18 @@ def _place(directory: Path) -> str:
     return f"{directory}, which {why}" if why else str(directory)
 
 
-def _may_have_directory(store: RunningStore) -> bool:
-    """False for a store that says that it keeps nothing on a disk."""
+def _directory_of(store: RunningStore) -> str | None:
+    """Return the directory of a store, None for one that says that it keeps nothing on a disk; one
+    that does not say has another than all others."""
     try:
         reply = store.client(_INTRODUCTION_SECONDS).call("ps")
     except (NobodyThere, ControlError):
-        return True
-    return not isinstance(reply, dict) or bool(reply.get("cold"))
+        return f"unknown: {store.path}"
+    cold = reply.get("cold") if isinstance(reply, dict) else {}
+    if not cold:
+        return None if cold is None else f"unknown: {store.path}"
+    directory = cold.get("dir") if isinstance(cold, dict) else None
+    return os.path.realpath(directory) if isinstance(directory, str) else f"unknown: {store.path}"
 
 
 def _introduce(store: RunningStore) -> str:

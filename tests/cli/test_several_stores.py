@@ -48,6 +48,13 @@ with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**24)) as store:
             on_disk = [n for n in range(1, 7) if store.cold.info(story.id(n)) is not None]
             held = [n for n in range(1, 7) if store.hot.get(story.id(n)) is not None]
             print("disk", *on_disk, "memory", *held, flush=True)
+        elif what == "forget":
+            store.cold.discard(Story(numbers[0]).ids(*map(int, numbers[1:])))
+            print("forgotten", flush=True)
+        elif what == "holds":
+            other = Story(numbers[0])
+            numbers = [n for n in map(int, numbers[1:]) if store.hot.get(other.id(n)) is not None]
+            print("memory", *numbers, flush=True)
         elif what == "books":
             store.cold.settle()
             store.cold.check_integrity()
@@ -168,3 +175,34 @@ def test_more_is_deleted_beside_a_store_than_its_ledger_can_tell_of(
     nbytes, corrupt, state = tell(hidden, "books").split()
     assert (corrupt, state, left(cold_dir)) == ("0", "ok", set(PAGES))
     assert int(nbytes) < tier.usage().nbytes
+
+
+def test_stores_of_one_directory_need_not_be_told_apart(
+    cli: Cli, start: Start, cold_dir: Path
+) -> None:
+    first, second = start(), start()
+    assert tell(second, "write other 1 2") == "written"
+    for arguments in (["ls"], ["prune", "--older", "30d", "--dry-run"]):
+        result = cli(*arguments)
+        assert (result.code, result.err) == (0, "")
+    assert {row["pages"] for row in json.loads(cli("ls", "--format", "json").out)} == {2, 6}
+    key = Story("other").id(1).key.hex()
+    assert cli("inspect", key).code == 0
+    assert cli("rm", Story("shared").namespace.hex(), "--yes").code == 0
+    assert left(cold_dir) == set()
+    for process in (first, second):
+        assert tell(process, "look") == "disk memory"
+
+
+def test_rm_finds_what_only_the_memory_of_the_second_store_has(
+    cli: Cli, start: Start, cold_dir: Path
+) -> None:
+    first, second = sorted((start(), start()), key=lambda p: p.pid)
+    assert tell(second, "write other 1 2") == "written"
+    for page in files_in(cold_dir / Story("other").namespace.hex()):
+        page.unlink()
+    tell(first, "look")
+    assert tell(first, "forget other 1 2") == "forgotten"
+    result = cli("rm", Story("other").namespace.hex(), "--yes")
+    assert result.code == 0, result.err
+    assert tell(second, "holds other 1 2") == "memory"

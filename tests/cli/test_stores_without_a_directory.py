@@ -3,6 +3,7 @@
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,9 +52,12 @@ def test_the_only_store_with_a_directory_is_meant(embed: Start, cli: Cli) -> Non
     assert row["pages"] == 2
 
 
-def test_several_with_a_directory_are_asked_apart(embed: Start, cli: Cli) -> None:
+def test_several_with_directories_of_their_own_are_asked_apart(
+    embed: Start, cli: Cli, tmp_path: Path
+) -> None:
     embed("one")
-    embed("two")
-    ended = cli("ls")
-    assert ended.code == 2
-    assert "2 stores are running; choose one" in ended.err
+    embed("two", OMLX_CACHE_COLD_DIR=str(tmp_path / "other"))
+    for command in (["ls"], ["inspect", "ab"], ["prune", "--older", "1d"], ["rm", "one"]):
+        ended = cli(*command)
+        assert ended.code == 2
+        assert "2 stores are running; choose one" in ended.err

@@ -58,7 +58,8 @@ class _Hot:
 
 class _Backing:
     def __init__(self, pages: int, directory: Path) -> None:
-        # Header, blocks and a shard directory for each page; a few more; room for a write.
+        # Header, blocks and a shard directory for each page; what lies beside pages in the
+        # directory and in three namespaces; room for a write.
         limit = pages * (PAGE + 24 * KIB) + 96 * KIB
         self.clock = Clock()
         cold = ColdTier(directory, limit, clock=self.clock)

@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
 def _pages(args: argparse.Namespace) -> list[Map]:
     directory = offline_directory(args)
     if directory is None:
-        reply = the_one(args).call("inspect", key_prefix=args.key_prefix, limit=args.limit)
-        return as_maps(reply)
+        client = the_one(args, on_disk=True)
+        return as_maps(client.call("inspect", key_prefix=args.key_prefix, limit=args.limit))
     from omlx_cache_daemon.cold import cold_details
 
     return cold_details(directory, args.key_prefix, args.limit)

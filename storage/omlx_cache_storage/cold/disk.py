@@ -31,13 +31,17 @@ _F_FULLFSYNC = 51
 
 
 class Descriptor:
-    """An open file that is closed when nobody has it any more, and in the children that are forked:
-    its locks end with this process."""
+    """An open file that is closed when nobody has it any more; with `locked` in the children that
+    are forked, too: a lock on it ends with this process."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, *, locked: bool = False) -> None:
         self.fd = fd
         self._finalizer = weakref.finalize(self, os.close, fd) if fd >= 0 else None
-        _descriptors.add(self)
+        if locked:
+            _locked.add(self)
+        if self._finalizer is not None:
+            # What is pending is written when the interpreter ends, and that needs it until then.
+            self._finalizer.atexit = False
 
     def close(self) -> None:
         if self._finalizer is not None:
@@ -45,15 +49,15 @@ class Descriptor:
         self.fd = -1
 
 
-_descriptors: "weakref.WeakSet[Descriptor]" = weakref.WeakSet()
+_locked: "weakref.WeakSet[Descriptor]" = weakref.WeakSet()
 
 
-def _close_all() -> None:
-    for descriptor in list(_descriptors):
+def _close_locked() -> None:
+    for descriptor in list(_locked):
         descriptor.close()
 
 
-os.register_at_fork(after_in_child=_close_all)
+os.register_at_fork(after_in_child=_close_locked)
 
 
 class FileSystem:
@@ -107,11 +111,18 @@ class FileSystem:
         info = os.stat(path)
         return info.st_dev, info.st_ino, is_private(info)
 
-    def open_shared(self, path: StrPath) -> int:
-        """Open a small file that processes share, made with mode 0600 if it is missing, to read and
-        write it; raises FileNotFoundError as `open` does."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        return self._checked(path, flags)
+    def open_shared(self, path: StrPath, *, writing: bool = True) -> int:
+        """Open a small file that processes share: to write it, made with mode 0600 if it is
+        missing, or to read it only. Raises FileNotFoundError as `open` does."""
+        access = os.O_RDWR | os.O_CREAT if writing else os.O_RDONLY
+        return self._checked(path, access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+    def remove_foreign(self, path: StrPath) -> None:
+        """Delete a regular file that others can change, out of a directory of this user's."""
+        with contextlib.suppress(FileNotFoundError):
+            info = os.lstat(path)
+            if stat.S_ISREG(info.st_mode) and not is_private(info):
+                os.unlink(path)
 
     def open_directory(self, path: StrPath) -> int:
         """Open a directory to lock it, and return the descriptor."""
@@ -324,6 +335,10 @@ class FileSystem:
         if not info.f_files:
             return None
         return info.f_favail - min(SPARE_FILES, info.f_files // 100)
+
+    def is_writable(self, path: StrPath) -> bool:
+        """True for a directory in which names can be changed, as far as disk and mode say."""
+        return not self.is_read_only(path) and os.access(path, os.W_OK)
 
     def is_read_only(self, path: StrPath) -> bool:
         """True when the path's disk is mounted so that nothing on it can be changed."""

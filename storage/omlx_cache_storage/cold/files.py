@@ -200,7 +200,7 @@ class PageFiles:
         """Begin to write a page of `nbytes` in all under a temporary name, in its own directory,
         made if need be; return it open. Nobody else changes the directory meanwhile."""
         self._prepare(os.path.dirname(temporary), document)
-        return Descriptor(self.fs.reserve(temporary, nbytes))
+        return Descriptor(self.fs.reserve(temporary, nbytes), locked=True)
 
     def fill(self, staged: Staged, pieces: list[Buffer]) -> int:
         """Write all of a page; return its physical bytes."""

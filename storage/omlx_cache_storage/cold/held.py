@@ -383,28 +383,34 @@ class HeldPages:
         with self._lock:
             pages, self._unrecorded = self._unrecorded, set()
             used = [
-                (stored, self._contents.stamp(page))
+                (stored, self._contents.stamp(page), self._contents.recorded(page))
                 for page in pages
                 if (stored := self._contents.stored(page)) is not None
             ]
             # A pin is this process's: for others its pages are in use, again and again.
-            self._unrecorded.update(stored.name.id for stored, stamp in used if stamp > now)
+            self._unrecorded.update(stored.name.id for stored, stamp, _ in used if stamp > now)
         demoted: dict[int, list[PageId]] = {}
-        for stored, stamp_ns in used:
-            path, stamp_ns = self._path(stored), min(stamp_ns, now)
+        for stored, stamp_ns, own_ns in used:
+            page, path, time_ns = stored.name.id, self._path(stored), min(stamp_ns, now)
             with contextlib.suppress(OSError):
-                if stamp_ns <= SUPERSEDED_NS:
-                    demoted.setdefault(stamp_ns, []).append(stored.name.id)
-                elif (info := self._fs.own_file(path)) is None or (
-                    # Somebody else has used it later. A time that is yet to come is nobody's use,
-                    # but a clock's that was ahead.
-                    stamp_ns <= info.st_mtime_ns <= self._clock.now()
-                ):
+                if time_ns <= SUPERSEDED_NS:
+                    demoted.setdefault(time_ns, []).append(page)
+                elif not self._may_record(path, time_ns, own_ns):
                     continue
-                self._fs.set_times(path, stamp_ns)
+                self._fs.set_times(path, time_ns)
+                with self._lock:
+                    self._contents.record(page, time_ns)
         if demoted:
             with contextlib.suppress(OSError), self._changing():
                 self._tell(*(Demoted(at, tuple(pages)) for at, pages in demoted.items()))
+
+    def _may_record(self, path: str, time_ns: int, own_ns: int) -> bool:
+        """True unless somebody else has used a page later; a time of this process's own is taken
+        back, and so is one that is yet to come: a clock was ahead."""
+        info = self._fs.own_file(path)
+        if info is None:
+            return False
+        return not time_ns <= info.st_mtime_ns <= self._clock.now() or info.st_mtime_ns == own_ns
 
     def _catch_up(self, pages: Iterable[PageId]) -> bool:
         """Ask the files of pages that are about to leave when they were used, by whomever; True
@@ -415,13 +421,13 @@ class HeldPages:
                 stored = self._contents.stored(page)
                 if stored is None or page in self._unrecorded:
                     continue
-                stamp_ns = self._contents.stamp(page)
+                stamp_ns, own_ns = self._contents.stamp(page), self._contents.recorded(page)
             info = self._fs.own_file(self._path(stored))
             if info is None:
                 news = True
                 self.leave(stored, "removed")
                 self._tell(Removed(stored, "removed"))
-            elif info.st_mtime_ns > stamp_ns:
+            elif info.st_mtime_ns > stamp_ns and info.st_mtime_ns != own_ns:
                 with self._lock:
                     used_ns = min(info.st_mtime_ns, self._clock.now())
                     if used_ns > stamp_ns and page in self._contents:

@@ -34,6 +34,8 @@ SMALLEST_BYTES = 16 * 1024
 LARGEST_BYTES = 4 * 1024 * 1024
 """Bounds of the file: 60 records to be behind in a small directory, which is read again in no time,
 15,000 in a large one."""
+DISK_SHARE = 64
+"""It takes one part in so many of what the disk has free, at most, or the smallest size."""
 WAIT_SECONDS = 2.0
 """For so long a lock is waited for. Its holder changes a few names, and waits for nobody."""
 _LONGEST_PAUSE = 0.002
@@ -54,7 +56,8 @@ def ledger_bytes(limit_bytes: int) -> int:
 class Ledger:
     """One reader's and writer's view of a directory's ledger. Any thread may call.
 
-    `_mutex` is held by the thread that has the file locked, and `_depth` is how often; `_reading`
+    `_mutex` is held by the thread that has the file locked, through the descriptor `_locked`, and
+    `_depth` is how often; `_reading`
     guards the place up to which records were returned (`_epoch`, `_at`) and the header that was
     seen then. Methods raise OSError as the disk does, FileNotFoundError for a ledger that was
     removed or replaced.
@@ -67,6 +70,7 @@ class Ledger:
         self._depth = 0
         self._reading = threading.Lock()
         self._open = Descriptor(-1)
+        self._locked = -1
         self._seen = b""
         self._epoch = self._at = 0
         self._ring = 0
@@ -87,7 +91,8 @@ class Ledger:
 
     def open(self, nbytes: int) -> None:
         """Open the file, make it of about `nbytes` where there is none, and go to its end."""
-        opened = Descriptor(self._fs.open_shared(self._path))
+        self._fs.close(self._fs.open_shared(self._path))
+        opened = self._opened()
         if not self._mutex.acquire(timeout=WAIT_SECONDS):
             raise _busy()
         try:
@@ -95,18 +100,40 @@ class Ledger:
             with self.held(), self._reading:
                 header = self._header()
                 if header is None:
+                    nbytes = nbytes if self._is_small(nbytes) else SMALLEST_BYTES
                     header = self._begin((nbytes - HEADER_BYTES) // 8 * 8)
                 self._go_to(*header)
         finally:
             self._mutex.release()
+
+    def watch(self) -> None:
+        """Go to the end of a file that cannot be written to; one that is missing stays so."""
+        self.close()
+        header = None
+        with contextlib.suppress(FileNotFoundError):
+            self._replace(self._opened())
+            with self._reading:
+                header = self._header()
+                if header is not None:
+                    self._go_to(*header)
+        if header is None:
+            self.close()
+
+    def _opened(self) -> Descriptor:
+        # Nothing stays open for writing: a disk is remounted read-only whoever follows here.
+        return Descriptor(self._fs.open_shared(self._path, writing=False))
 
     def resize(self, nbytes: int) -> None:
         """Give the file about so many bytes, if it has others, and if the disk has room; everybody
         else reads the directory again then. The directory is held, and what was appended known."""
         ring = (nbytes - HEADER_BYTES) // 8 * 8
         with self._reading, contextlib.suppress(OSError):
-            if ring != self._ring:
+            if ring < self._ring or (ring > self._ring and self._is_small(nbytes)):
                 self._go_to(*self._begin(ring))
+
+    def _is_small(self, nbytes: int) -> bool:
+        """True for what a disk hardly notices: a full one has better uses for its bytes."""
+        return nbytes * DISK_SHARE <= self._fs.free_bytes(os.path.dirname(self._path))
 
     def close(self) -> None:
         """Let the file go; any number of times. One that a thread has locked for longer goes when
@@ -142,27 +169,38 @@ class Ledger:
                 yield
             finally:
                 self._depth -= 1
-                if not self._depth and self._open.fd >= 0:
-                    self._fs.unlock(self._open.fd)
+                if not self._depth:
+                    self._unlock()
         finally:
             self._mutex.release()
 
     def _lock(self, deadline: float) -> None:
-        if self._open.fd < 0:
-            raise FileNotFoundError(errno.ENOENT, "no ledger is open", self._path)
-        pause = 0.00002
-        while not self._fs.try_lock(self._open.fd):
-            if time.monotonic() >= deadline:
-                raise _busy()
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+        if not self.is_current:
+            raise FileNotFoundError(errno.ENOENT, "the ledger was removed or replaced", self._path)
+        # A descriptor of its own: one that a fork left would share its locks.
+        self._locked = self._fs.open_shared(self._path)
         try:
-            if not self._fs.is_at(self._open.fd, self._path):
-                text = "the ledger was removed or replaced"
-                raise FileNotFoundError(errno.ENOENT, text, self._path)
+            pause = 0.00002
+            while not self._fs.try_lock(self._locked):
+                if time.monotonic() >= deadline:
+                    raise _busy()
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            if not self.is_current or not self._fs.is_at(self._locked, self._path):
+                raise FileNotFoundError(
+                    errno.ENOENT, "the ledger was removed or replaced", self._path
+                )
         except BaseException:
-            self._fs.unlock(self._open.fd)
+            self._unlock()
             raise
+
+    def _unlock(self) -> None:
+        fd, self._locked = self._locked, -1
+        try:
+            # A process that was forked meanwhile has it open, too.
+            self._fs.unlock(fd)
+        finally:
+            self._fs.close(fd)
 
     @property
     def is_gone(self) -> bool:
@@ -222,9 +260,9 @@ class Ledger:
             else:
                 at = head % self._ring
                 first = data[: self._ring - at]
-                self._fs.poke(self._open.fd, first, HEADER_BYTES + at)
+                self._fs.poke(self._locked, first, HEADER_BYTES + at)
                 if len(first) < len(data):
-                    self._fs.poke(self._open.fd, data[len(first) :], HEADER_BYTES)
+                    self._fs.poke(self._locked, data[len(first) :], HEADER_BYTES)
                 header = epoch, head + len(data)
                 self._set_header(*header)
             if followed:
@@ -239,7 +277,7 @@ class Ledger:
         header = secrets.randbits(63), 0
         if ring != self._ring:
             # What is told of a page must not need room that a full disk lacks.
-            self._fs.resize(self._open.fd, self.nbytes, HEADER_BYTES + ring)
+            self._fs.resize(self._locked, self.nbytes, HEADER_BYTES + ring)
             self._ring = ring
         self._set_header(*header)
         return header
@@ -260,7 +298,7 @@ class Ledger:
         return raw + struct.pack("<Q", xxhash.xxh64_intdigest(raw))
 
     def _set_header(self, epoch: int, head: int) -> None:
-        self._fs.poke(self._open.fd, self._packed(epoch, head), 0)
+        self._fs.poke(self._locked, self._packed(epoch, head), 0)
 
     def _read(self, start: int, length: int) -> bytes:
         at = start % self._ring

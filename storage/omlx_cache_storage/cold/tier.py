@@ -48,8 +48,6 @@ from omlx_cache_storage.tier import WriteResult
 
 _log = logging.getLogger(__name__)
 
-READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
-"""What a directory says that may be read, and not written to."""
 NO_ROOM_TRIES = 3
 """How often room is made for a page that the disk had none for, each time twice as much."""
 FILE_SLACK_BYTES = 16 * 1024
@@ -160,10 +158,7 @@ class ColdTier(HeldPages):
         except OSError as error:
             with self._lock:
                 known = self._health.state
-                if error.errno in READ_ONLY and self._contents.nbytes:
-                    self._health.fail_write(error)
-                else:
-                    self._health.fail_open(error)
+                self._health.fail_open(error)
                 news = self._health.state != known
             if news:
                 _log.warning("no cold tier: %s", error.strerror or error)
@@ -174,20 +169,15 @@ class ColdTier(HeldPages):
         """Read the directory, and go on from there; raises OSError."""
         # Of one that changed too fast to be followed, what is known of recency is not lost.
         self._record_recency()
-        known = self._files.is_ours()
         self._files.open()
-        try:
-            self._sharing.enter(ledger_bytes(self.limit_bytes))
-        except OSError as error:
-            # What may only be read is read all the same, once: nobody changes it either.
-            if error.errno in READ_ONLY and not known:
-                self._begin_with(*self._read_directory())
-                self._sharing.close()
-            raise
+        self._sharing.enter(ledger_bytes(self.limit_bytes))
         self._files.count_small(LEDGER_FILE, self._sharing.ledger.nbytes)
         for tries_left in reversed(range(SCANS)):
             contents, found = self._read_directory()
             self._begin_with(contents, found)
+            if self._sharing.read_only:
+                self._agree()
+                return
             try:
                 with self._changing():
                     clear_up(self._files, found)
@@ -228,7 +218,7 @@ class ColdTier(HeldPages):
             self._note_peak()
 
     def _agree(self) -> None:
-        """Agree with other processes on a budget; the directory is held."""
+        """Agree with other processes on a budget; the directory is held, or cannot be changed."""
         used = self._known_bytes()
         if self._budget_of is not None:
             self._wanted = self._budget_of(used)
@@ -240,9 +230,14 @@ class ColdTier(HeldPages):
             alone=self._sharing.is_alone(),
             used_bytes=used,
         )
-        if agreed.write:
-            write_budget(self.directory, agreed.budget, self._names, self._fs)
-            self._tell(Rebudgeted())
+        if agreed.write and not self._sharing.read_only:
+            try:
+                write_budget(self.directory, agreed.budget, self._names, self._fs)
+                self._tell(Rebudgeted())
+            except OSError as error:
+                # A full disk serves what it has, and makes room: whoever comes next writes it down.
+                if error.errno not in NO_ROOM:
+                    raise
         if agreed.note and agreed.note != self._noted:
             _log.warning("%s", agreed.note)
         self._noted = agreed.note
@@ -263,7 +258,8 @@ class ColdTier(HeldPages):
             self._own_limit = own_limit
             self._refused_rank = None
         self._shares.go_by(budget)
-        self._sharing.ledger.resize(ledger_bytes(budget.nbytes))
+        if not self._sharing.read_only:
+            self._sharing.ledger.resize(ledger_bytes(budget.nbytes))
         self._files.count_small(LEDGER_FILE, self._sharing.ledger.nbytes)
         self._files.count_small(BUDGET_FILE, file_bytes(budget))
 
@@ -513,6 +509,7 @@ class ColdTier(HeldPages):
             replaced = self._pop(page)
             self._flights.end(temporary)
             self._add(stored, time_ns)
+            self._contents.record(page, time_ns)
             self._leaving.discard(page)
             self._written += stored.nbytes
             self._rewritten += stored.nbytes if again or replaced is not None else 0
@@ -601,6 +598,8 @@ class ColdTier(HeldPages):
 
     def _expel(self, victims: Victims) -> int:
         """Evict pages and delete their files; return how many."""
+        if not victims.pages:
+            return 0
         with self._lock:
             evicted = self._evict(victims.pages)
         self._delete(evicted, "disk")

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omlx_cache_storage.cold.changes import Removed, Reserved, decode, encode
-from omlx_cache_storage.cold.disk import FileSystem, StrPath
+from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.ledger import HEADER_BYTES, SMALLEST_BYTES, Ledger, LedgerBusy
+from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import LEDGER_FILE, PageName, StoredPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
@@ -159,6 +160,40 @@ def test_a_ledger_that_the_disk_has_no_room_for_keeps_its_size(directory: Path) 
     assert one.news() == [b"record"]
     one.close()
     two.close()
+
+
+def test_a_process_that_was_forked_keeps_its_parent_out(directory: Path) -> None:
+    one = _open(directory)
+    ready, held = os.pipe()
+    end, ended = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(ended)
+        with one.held():
+            os.write(held, b"h")
+            os.read(end, 1)
+        os._exit(0)
+    assert os.read(ready, 1) == b"h"
+    with pytest.raises(LedgerBusy), one.held(0.05):
+        pass
+    os.write(ended, b"e")
+    assert os.waitpid(child, 0)[1] == 0
+    with one.held():
+        pass
+    for fd in (ready, held, end, ended):
+        os.close(fd)
+    one.close()
+
+
+def test_a_ledger_that_others_can_change_is_replaced_by_whoever_enters(directory: Path) -> None:
+    path = directory / LEDGER_FILE
+    path.write_bytes(b"somebody else's")
+    path.chmod(0o666)
+    tier = ColdTier(directory, 2**20)
+    tier.open()
+    assert tier.usage().state == "ok"
+    assert path.stat().st_mode & 0o777 == 0o600
+    tier.close()
 
 
 def test_records_of_other_versions_are_passed_over_and_longer_ones_understood() -> None:

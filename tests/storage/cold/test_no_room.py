@@ -87,7 +87,7 @@ def test_other_errors_evict_nothing(tmp_path: Path, code: int) -> None:
     disk.fail["write"] = code
     with pytest.raises(OSError, match=r"."):
         _write(tier, story, 2)
-    assert disk.calls["write"] == 4, "the tag, the document, one page, and one try"
+    assert disk.calls["write"] == 5, "the budget, the tag, the document, one page, and one try"
     assert _is_there(tier, story, 1)
     assert tier.usage().evicted_pages == 0
 
