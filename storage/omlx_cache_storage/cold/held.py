@@ -451,6 +451,16 @@ class HeldPages:
             self._health.forget(page)
         return stored
 
+    def _drop_again(self, file: PendingDeletion) -> None:
+        """Leave out of what was read a page that somebody has dropped and whose file is there."""
+        page = None if file.page is None else self._contents.stored(file.page.name.id)
+        if page is None or file.page is None or file.why == "disk":
+            return
+        if page.name == file.page.name:
+            self._pop(page.name.id)
+            self._leaving.discard(page.name.id)
+            self._deleter.keep(file)
+
     def _path(self, stored: StoredPage) -> str:
         return page_path(self.directory, stored.namespace, stored.name)
 

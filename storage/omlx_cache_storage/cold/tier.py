@@ -208,7 +208,8 @@ class ColdTier(HeldPages):
         """Take what was read for what is there; what others changed meanwhile is followed next."""
         with self._sharing.beginning(found.under_way, FILE_SLACK_BYTES), self._lock:
             before, self._contents = self._contents, contents
-            self._deleter.forget()
+            for file in self._deleter.forget():
+                self._drop_again(file)
             self._refused_rank = None
             self._pins.all_left()
             self._missing += [page for page in before if page not in contents]
