@@ -137,7 +137,7 @@ class Sharing:
             self._warned = warning
             self.ledger.open(ledger_bytes)
         self._attached.close()
-        self._attached = Descriptor(self._fs.open_directory(self.directory))
+        self._attached = Descriptor(self._fs.open_directory(self.directory), locked=True)
 
     @contextlib.contextmanager
     def beginning(self, under_way: Iterable[Unfinished], slack_bytes: int) -> Iterator[None]:
@@ -273,9 +273,13 @@ class Sharing:
                 self._end_abandoned(flight)
 
     def _end_abandoned(self, flight: Flight) -> None:
-        """Delete what a writer left, and take in what it published and did not tell."""
+        """Delete what a writer left, and take in what it published and did not tell. What the disk
+        does not delete counts on."""
         for directory in (flight.directory, os.path.dirname(flight.directory)):
             remove_temporaries(directory, flight.temporary, self._fs)
+        if self._fs.exists(os.path.join(flight.directory, flight.temporary)):
+            self.flights.looked_at(flight.temporary)
+            return
         changes: list[Change] = []
         for page, stamp_ns in self._index.unknown(flight.namespace, flight.directory):
             self._index.take_in(page, stamp_ns)
