@@ -27,6 +27,9 @@ class Untold(ColdTier):
     def _changing(self, seconds: float = WAIT_SECONDS) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def _announce(self, change: Change) -> None:
+        pass
+
     def _tell(self, *changes: Change) -> None:
         pass
 

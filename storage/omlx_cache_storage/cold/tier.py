@@ -470,7 +470,7 @@ class ColdTier(HeldPages):
             self._note_peak()
         try:
             # First of all: of a writer that is killed others must know what to look for.
-            self._sharing.announce(Reserved(file, wanted, described))
+            self._announce(Reserved(file, wanted, described))
             opened = self._files.stage(temporary, size, document)
         except BaseException:
             self._cancel(file, directory)
