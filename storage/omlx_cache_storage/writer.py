@@ -313,8 +313,11 @@ class Writer:
             used = self._hot.used_ns(job.page)
             if outcome not in _REFUSALS or used is None or used <= stamp:
                 break
-        if used is not None and used != stamp:
+        if used is not None and used > stamp:
             self._cold.touch([job.page], used)
+        elif used is not None and used < stamp:
+            # It was superseded while it was written.
+            self._cold.demote([job.page], used)
         self._hot.unpin(
             job.page,
             written=page if outcome == "written" else None,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.storage import Story, commit, open_store
+from kit.storage import FaultyDisk, Story, commit, open_store
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.page import Page, PageId
 
@@ -220,9 +220,12 @@ def _durable(tier: HotTier, page: PageId) -> bool:
 def test_a_page_that_the_disk_refused_stays_in_memory_and_is_offered_when_it_is_used(
     tmp_path: Path,
 ) -> None:
-    story = Story(nbytes=16 * KIB)
-    with open_store(tmp_path, cold_bytes=280 * KIB) as store:
+    story, disk = Story(nbytes=16 * KIB), FaultyDisk()
+    with open_store(tmp_path, disk, cold_bytes=280 * KIB) as store:
+        # What is refused before the commit has ordered it is offered again.
+        disk.gate.clear()
         commit(store, story, *range(1, 17))
+        disk.gate.set()
         assert store.flush()
         assert store.cold is not None
         assert store.writer is not None

@@ -1,4 +1,5 @@
-"""What `Tier` promises, on every tier: hot with bytes, hot with live arrays, cold on a disk."""
+"""What `Tier` promises, on every tier: hot with bytes, hot with live arrays, cold on a disk, cold
+on a disk that another process writes to as well."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -57,8 +58,9 @@ class _Hot:
 
 class _Backing:
     def __init__(self, pages: int, directory: Path) -> None:
-        # Header, blocks and a shard directory for each page; a few more; room for a write.
-        limit = pages * (PAGE + 24 * KIB) + 80 * KIB
+        # Header, blocks and a shard directory for each page; what lies beside pages in the
+        # directory and in three namespaces; room for a write.
+        limit = pages * (PAGE + 24 * KIB) + 96 * KIB
         self.clock = Clock()
         cold = ColdTier(directory, limit, clock=self.clock)
         cold.open()
@@ -75,14 +77,35 @@ class _Backing:
         return disk_usage(self._cold.directory)
 
 
+class _Shared(_Backing):
+    """A tier of one process, into which another one's puts every second page."""
+
+    def __init__(self, pages: int, directory: Path) -> None:
+        super().__init__(pages, directory)
+        self._other = ColdTier(directory, self._cold.limit_bytes, clock=self.clock)
+        self._other.open()
+        self._turn = 0
+
+    def put(self, page: Page) -> bool:
+        self._turn += 1
+        writer = self._other if self._turn % 2 else self._cold
+        # What the one knows of recency the other asks the files.
+        self._cold.settle()
+        result = writer.write(page, self.clock.now(), {"model": "m"})
+        self._cold.refresh()
+        return result in ("written", "present")
+
+
 Make = Callable[[int], AnyTier]
 
 
-@pytest.fixture(params=["hot with bytes", "hot with arrays", "cold"])
+@pytest.fixture(params=["hot with bytes", "hot with arrays", "cold", "cold, shared"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     """Makes a tier with room for so many pages of this module's size, and no more."""
     if request.param == "cold":
         return lambda pages: _Backing(pages, tmp_path / "cold")
+    if request.param == "cold, shared":
+        return lambda pages: _Shared(pages, tmp_path / "cold")
     return lambda pages: _Hot(pages, request.param == "hot with arrays")
 
 

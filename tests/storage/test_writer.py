@@ -244,6 +244,8 @@ def test_a_page_used_while_the_disk_refuses_it_is_asked_for_again(
 
 def test_a_page_superseded_while_it_waits_leaves_first(rig: WriterRig) -> None:
     rig.put(1, 2)
+    # By its use alone it would leave last.
+    rig.hot.touch(rig.story.ids(1))
     rig.block()
     for number in (1, 2):
         assert rig.offer(number)

@@ -1,5 +1,6 @@
 """kill -9 at every step of a write, and while running freely: nothing wrong, lost or left."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,6 +15,15 @@ from omlx_cache_storage.cold.tier import ColdTier
 
 CHAIN = 4
 LIMIT = 256 * 2**20
+FIRST_STEPS = 60
+"""These make the directory and its ledger, agree on a budget and write two pages."""
+NEXT_STEPS = 45
+"""These clear up after the one before, and write two pages."""
+NEW_STEPS = {"make_directory", "open_shared", "resize"}
+STEPS = {
+    *("poke", "poke a half", "make_directory", "reserve"),
+    *("write", "write a half", "publish", "set_times"),
+}
 
 
 class Zygote:
@@ -80,8 +90,12 @@ def zygote() -> Iterator[Zygote]:
 
 def _check(directory: Path, number: int, durable: set[int]) -> int:
     """Open what a killed writer left: return how many pages there are, all of them right."""
-    tier = ColdTier(directory, LIMIT)
-    tier.open()
+    with contextlib.closing(ColdTier(directory, LIMIT)) as tier:
+        tier.open()
+        return _checked(directory, tier, number, durable)
+
+
+def _checked(directory: Path, tier: ColdTier, number: int, durable: set[int]) -> int:
     assert tier.usage().state == "ok"
     assert files_in(directory, ".tmp-*") == []
     tier.check_integrity()
@@ -101,10 +115,19 @@ def test_killed_at_every_step_of_the_first_writes(
     zygote: Zygote, tmp_path: Path, policy: str
 ) -> None:
     places = set()
-    for step in range(1, 25):
+    for step in range(1, NEXT_STEPS):
         places.add(zygote.run(tmp_path, step, steps=step, flushes=0, policy=policy))
         _check(tmp_path, step, zygote.durable)
-    assert places >= {"make_directory", "write", "write a half", "publish", "set_times"}
+    assert places >= STEPS
+
+
+def test_killed_at_every_step_of_a_new_directory(zygote: Zygote, tmp_path: Path) -> None:
+    places = set()
+    for step in range(1, FIRST_STEPS):
+        directory = tmp_path / str(step)
+        places.add(zygote.run(directory, step, steps=step, flushes=0, policy="through"))
+        _check(directory, step, zygote.durable)
+    assert places >= NEW_STEPS | STEPS
 
 
 def test_killed_while_running_freely(zygote: Zygote, tmp_path: Path) -> None:

@@ -54,6 +54,28 @@ def test_a_disk_that_turns_read_only_serves_what_it_has_and_takes_pages_again_la
         assert disk_usage(disk.path / "cold") <= LIMIT
 
 
+def test_a_disk_that_is_mounted_read_only_is_served_and_takes_pages_when_it_is_not(
+    tmp_path: Path,
+) -> None:
+    story, newer = Story(nbytes=64 * KIB), Story("newer", nbytes=64 * KIB)
+    with small_disk(tmp_path / "disk", "size=32m") as disk:
+        with open_store(disk.path / "cold", cold_bytes=LIMIT) as store:
+            commit(store, story, 1, 2, 3)
+            assert store.flush(30)
+        disk.remount("ro")
+        with open_store(disk.path / "cold", cold_bytes=LIMIT) as store:
+            assert _state(store) == "ok"
+            assert all(is_right(store, page, story.nbytes) for page in story.ids(1, 2, 3))
+            commit(store, newer, 1)
+            assert not store.flush(30)
+            assert _state(store) == "failing: Read-only file system"
+            disk.remount("rw")
+            assert store.flush(30)
+            assert _state(store) == "ok"
+            assert store.cold is not None
+            assert newer.id(1) in store.cold
+
+
 def test_a_disk_without_bytes_or_files_keeps_the_newest_and_every_flush_is_true(
     tmp_path: Path,
 ) -> None:
@@ -94,6 +116,19 @@ def test_a_disk_that_others_fill_costs_the_pages_that_it_lacks_room_for_and_no_m
         commit(store, Story("other"), 1)
         assert store.flush(30)
         assert _state(store) == "ok"
+
+
+def test_a_disk_that_is_full_when_a_store_opens_serves_what_it_has(tmp_path: Path) -> None:
+    story = Story(nbytes=64 * KIB)
+    with small_disk(tmp_path / "disk", "size=2m") as disk:
+        with open_store(disk.path / "cold") as store:
+            commit(store, story, 1, 2, 3)
+            assert store.flush(30)
+        with open(disk.path / "others", "wb") as others:
+            os.posix_fallocate(others.fileno(), 0, os.statvfs(disk.path).f_bavail * 4096)
+        with open_store(disk.path / "cold", cold_bytes=LIMIT) as store:
+            assert _state(store) == "ok"
+            assert all(is_right(store, page, story.nbytes) for page in story.ids(1, 2, 3))
 
 
 def test_a_directory_that_goes_with_its_disk_is_filled_anew(tmp_path: Path) -> None:

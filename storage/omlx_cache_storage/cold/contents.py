@@ -86,7 +86,8 @@ class Contents:
     """Indexes page files and orders them for eviction. Not thread-safe: its owner's lock guards it.
 
     An undecodable page keeps its bytes and its place in the order, and is hidden from look-ups.
-    `_serial` has a number for each file: one that takes another's name is a different one.
+    `_serial` has a number for each file: one that takes another's name is a different one;
+    `_recorded` the time that this process gave a file last.
     `_bytes` has what each namespace's pages take of the budget.
     """
 
@@ -98,6 +99,7 @@ class Contents:
         self._nbytes = self._table.column(np.int64)
         self._namespace = self._table.column(np.uint32)
         self._serial = self._table.column(np.int64)
+        self._recorded = self._table.column(np.int64)
         self._serials = 0
         self._namespaces: list[BlockKey] = []
         self._numbers: dict[BlockKey, int] = {}
@@ -156,6 +158,7 @@ class Contents:
         self._held[row] = name.held
         self._nbytes[row] = stored.nbytes
         self._namespace[row] = number = self._number(stored.namespace)
+        self._recorded[row] = 0
         self._serials += 1
         self._serial[row] = self._serials
         self.nbytes += stored.cost
@@ -192,6 +195,17 @@ class Contents:
         """Return the number of a page's file: another one when it is written anew."""
         row = self._table.row(page)
         return None if row is None else self._serial.item(row)
+
+    def recorded(self, page: PageId) -> int:
+        """Return the time that this process gave a page's file last, 0 if it gave none."""
+        row = self._table.row(page)
+        return 0 if row is None else self._recorded.item(row)
+
+    def record(self, page: PageId, time_ns: int) -> None:
+        """Note that a page's file was given a time."""
+        row = self._table.row(page)
+        if row is not None:
+            self._recorded[row] = time_ns
 
     def is_undecodable(self, page: PageId) -> bool:
         return page in self._undecodable

@@ -24,6 +24,7 @@ WRITE_LIMIT = 1 << 30
 SPARE_FILES = 1024
 LOCK_SECONDS = 0.2
 LOCK_PAUSE_SECONDS = 0.001
+BLANK_BYTES = 1 << 16
 UNCOUNTED_BYTES = 1 << 30
 _F_FULLFSYNC = 51
 """macOS's request to flush the drive's own cache as well; `fcntl` lacks the name elsewhere."""
@@ -34,8 +35,10 @@ class Descriptor:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.pid = os.getpid()
         self._finalizer = weakref.finalize(self, os.close, fd) if fd >= 0 else None
+        if self._finalizer is not None:
+            # What is pending is written when the interpreter ends, and that needs it until then.
+            self._finalizer.atexit = False
 
     def close(self) -> None:
         if self._finalizer is not None:
@@ -94,11 +97,18 @@ class FileSystem:
         info = os.stat(path)
         return info.st_dev, info.st_ino, is_private(info)
 
-    def open_shared(self, path: StrPath) -> int:
-        """Open a small file that processes share, made with mode 0600 if it is missing, to read and
-        write it; raises FileNotFoundError as `open` does."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        return self._checked(path, flags)
+    def open_shared(self, path: StrPath, *, writing: bool = True) -> int:
+        """Open a small file that processes share: to write it, made with mode 0600 if it is
+        missing, or to read it only. Raises FileNotFoundError as `open` does."""
+        access = os.O_RDWR | os.O_CREAT if writing else os.O_RDONLY
+        return self._checked(path, access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+    def remove_foreign(self, path: StrPath) -> None:
+        """Delete a regular file that others can change, out of a directory of this user's."""
+        with contextlib.suppress(FileNotFoundError):
+            info = os.lstat(path)
+            if stat.S_ISREG(info.st_mode) and not is_private(info):
+                os.unlink(path)
 
     def open_directory(self, path: StrPath) -> int:
         """Open a directory to lock it, and return the descriptor."""
@@ -154,8 +164,15 @@ class FileSystem:
             came = os.pwrite(fd, view, offset)
             view, offset = view[came:], offset + came
 
-    def resize(self, fd: int, nbytes: int) -> None:
-        """Give a file that processes share a size."""
+    def resize(self, fd: int, before: int, nbytes: int) -> None:
+        """Give a file that processes share another size, without a hole: what is written there
+        later needs no room. Raises OSError, and leaves the size, where the disk has none."""
+        try:
+            for at in range(before, nbytes, BLANK_BYTES):
+                self.poke(fd, bytes(min(BLANK_BYTES, nbytes - at)), at)
+        except OSError:
+            os.ftruncate(fd, before)
+            raise
         os.ftruncate(fd, nbytes)
 
     def reserve(self, path: StrPath, nbytes: int) -> int:
@@ -302,6 +319,10 @@ class FileSystem:
         if not info.f_files:
             return None
         return info.f_favail - min(SPARE_FILES, info.f_files // 100)
+
+    def is_writable(self, path: StrPath) -> bool:
+        """True for a directory in which names can be changed, as far as disk and mode say."""
+        return not self.is_read_only(path) and os.access(path, os.W_OK)
 
     def is_read_only(self, path: StrPath) -> bool:
         """True when the path's disk is mounted so that nothing on it can be changed."""

@@ -29,6 +29,9 @@ from omlx_cache_storage.page import PageId, PageInfo, Tail
 from omlx_cache_storage.pins import Pins
 from omlx_cache_storage.recency import SUPERSEDED_NS, Clock
 
+AHEAD_NS = 60 * 1_000_000_000
+"""Times of files that are further ahead than this are no uses of other processes."""
+
 
 class HeldPages:
     """Knows the page files under `directory` and when they were used, reads and deletes them. Any
@@ -336,7 +339,9 @@ class HeldPages:
                 stamp_ns = max(stamp_ns, self._contents.stamp(name))
                 self._pop(name)
             self._leaving.discard(name)
-            self._contents.add(page, stamp_ns, used=False)
+            kept_ns = self._hold(page)
+            self._unrecorded.update([name] if kept_ns else ())
+            self._contents.add(page, max(stamp_ns, kept_ns), used=False)
 
     def leave(self, page: StoredPage, why: str) -> None:
         """Forget a page whose file another process deleted."""
@@ -375,26 +380,39 @@ class HeldPages:
 
     def _record_recency(self) -> None:
         """Give files the times at which their pages were used; raises nothing."""
+        now = self._clock.now()
         with self._lock:
             pages, self._unrecorded = self._unrecorded, set()
             used = [
-                (stored, self._contents.stamp(page))
+                (stored, self._contents.stamp(page), self._contents.recorded(page))
                 for page in pages
                 if (stored := self._contents.stored(page)) is not None
             ]
+            # A pin is this process's: for others its pages are in use, again and again.
+            self._unrecorded.update(stored.name.id for stored, stamp, _ in used if stamp > now)
         demoted: dict[int, list[PageId]] = {}
-        for stored, stamp_ns in used:
-            path = self._path(stored)
+        for stored, stamp_ns, own_ns in used:
+            page, path, time_ns = stored.name.id, self._path(stored), min(stamp_ns, now)
             with contextlib.suppress(OSError):
-                if stamp_ns <= SUPERSEDED_NS:
-                    demoted.setdefault(stamp_ns, []).append(stored.name.id)
-                elif (info := self._fs.own_file(path)) is None or info.st_mtime_ns >= stamp_ns:
-                    # Somebody else has used it later.
+                if time_ns <= SUPERSEDED_NS:
+                    demoted.setdefault(time_ns, []).append(page)
+                elif not self._may_record(path, time_ns, own_ns):
                     continue
-                self._fs.set_times(path, stamp_ns)
+                self._fs.set_times(path, time_ns)
+                with self._lock:
+                    self._contents.record(page, time_ns)
         if demoted:
             with contextlib.suppress(OSError), self._changing():
                 self._tell(*(Demoted(at, tuple(pages)) for at, pages in demoted.items()))
+
+    def _may_record(self, path: str, time_ns: int, own_ns: int) -> bool:
+        """True unless somebody else has used a page later. A time of this process's own is taken
+        back, and one that is yet to come: a clock was ahead."""
+        info = self._fs.own_file(path)
+        if info is None:
+            return False
+        known_ns = info.st_mtime_ns
+        return known_ns < time_ns or known_ns == own_ns or known_ns > self._clock.now() + AHEAD_NS
 
     def _catch_up(self, pages: Iterable[PageId]) -> bool:
         """Ask the files of pages that are about to leave when they were used, by whomever; True
@@ -405,13 +423,13 @@ class HeldPages:
                 stored = self._contents.stored(page)
                 if stored is None or page in self._unrecorded:
                     continue
-                stamp_ns = self._contents.stamp(page)
+                stamp_ns, own_ns = self._contents.stamp(page), self._contents.recorded(page)
             info = self._fs.own_file(self._path(stored))
             if info is None:
                 news = True
                 self.leave(stored, "removed")
                 self._tell(Removed(stored, "removed"))
-            elif info.st_mtime_ns > stamp_ns:
+            elif info.st_mtime_ns > stamp_ns and info.st_mtime_ns != own_ns:
                 with self._lock:
                     used_ns = min(info.st_mtime_ns, self._clock.now())
                     if used_ns > stamp_ns and page in self._contents:

@@ -6,8 +6,9 @@
     ring    frames, one after the other: length, xxh32, record (msgpack, see `changes`)
 
 The head counts all bytes ever appended; a record lies at its number modulo the ring's size. A
-reader that is further behind than the ring is long has lost the thread, and so has everybody when
-the epoch changes: the directory itself is the truth, and is read again. Whoever changes the
+reader that is further behind than half the ring has lost the thread (the other half may be about to
+be written over, before the head says so), and so has everybody when the epoch changes: the
+directory itself is the truth, and is read again. Whoever changes the
 directory holds a lock on the file meanwhile, which ends with its process. Nothing here is made
 durable: what counts after a power cut is the directory.
 """
@@ -31,8 +32,10 @@ MAGIC = b"omlxldg1"
 HEADER_BYTES = 64
 SMALLEST_BYTES = 16 * 1024
 LARGEST_BYTES = 4 * 1024 * 1024
-"""Bounds of the file: 130 records in a small directory, which is read again in no time, 30,000 in
-a large one."""
+"""Bounds of the file: 60 records to be behind in a small directory, which is read again in no time,
+15,000 in a large one."""
+DISK_SHARE = 64
+"""It takes one part in so many of what the disk has free, at most, or the smallest size."""
 WAIT_SECONDS = 2.0
 """For so long a lock is waited for. Its holder changes a few names, and waits for nobody."""
 _LONGEST_PAUSE = 0.002
@@ -47,13 +50,14 @@ class LedgerBusy(OSError):
 
 def ledger_bytes(limit_bytes: int) -> int:
     """Return how large the ledger of a directory with a budget is."""
-    return max(SMALLEST_BYTES, min(LARGEST_BYTES, limit_bytes // 256 // 4096 * 4096))
+    return max(SMALLEST_BYTES, min(LARGEST_BYTES, limit_bytes // 1024 // 4096 * 4096))
 
 
 class Ledger:
     """One reader's and writer's view of a directory's ledger. Any thread may call.
 
-    `_mutex` is held by the thread that has the file locked, and `_depth` is how often; `_reading`
+    `_mutex` is held by the thread that has the file locked, through the descriptor `_locked`, and
+    `_depth` is how often; `_reading`
     guards the place up to which records were returned (`_epoch`, `_at`) and the header that was
     seen then. Methods raise OSError as the disk does, FileNotFoundError for a ledger that was
     removed or replaced.
@@ -66,6 +70,7 @@ class Ledger:
         self._depth = 0
         self._reading = threading.Lock()
         self._open = Descriptor(-1)
+        self._locked = -1
         self._seen = b""
         self._epoch = self._at = 0
         self._ring = 0
@@ -87,31 +92,48 @@ class Ledger:
     def open(self, nbytes: int) -> None:
         """Open the file, make it of about `nbytes` where there is none, and go to its end."""
         self.close()
-        self._open = Descriptor(self._fs.open_shared(self._path))
+        self._fs.close(self._fs.open_shared(self._path))
+        self._open = self._opened()
         with self.held(), self._reading:
             header = self._header()
             if header is None:
+                nbytes = nbytes if self._is_small(nbytes) else SMALLEST_BYTES
                 header = self._begin((nbytes - HEADER_BYTES) // 8 * 8)
             self._go_to(*header)
 
-    def resize(self, nbytes: int) -> None:
-        """Give the file about so many bytes, if it has others; everybody else reads the directory
-        again then. The directory is held, and all that was appended is known."""
-        ring = (nbytes - HEADER_BYTES) // 8 * 8
+    def watch(self) -> None:
+        """Go to the end of a file that cannot be written to; one that is missing stays so."""
+        self.close()
+        with contextlib.suppress(FileNotFoundError):
+            self._open = self._opened()
         with self._reading:
-            if ring != self._ring:
+            header = self._header() if self.is_open else None
+            if header is None:
+                self.close()
+            else:
+                self._go_to(*header)
+
+    def _opened(self) -> Descriptor:
+        # Nothing stays open for writing: a disk is remounted read-only whoever follows here.
+        return Descriptor(self._fs.open_shared(self._path, writing=False))
+
+    def resize(self, nbytes: int) -> None:
+        """Give the file about so many bytes, if it has others, and if the disk has room; everybody
+        else reads the directory again then. The directory is held, and what was appended known."""
+        ring = (nbytes - HEADER_BYTES) // 8 * 8
+        with self._reading, contextlib.suppress(OSError):
+            if ring < self._ring or (ring > self._ring and self._is_small(nbytes)):
                 self._go_to(*self._begin(ring))
+
+    def _is_small(self, nbytes: int) -> bool:
+        """True for what a disk hardly notices: a full one has better uses for its bytes."""
+        return nbytes * DISK_SHARE <= self._fs.free_bytes(os.path.dirname(self._path))
 
     def close(self) -> None:
         """Let the file go; any number of times."""
         self._open.close()
         self._open = Descriptor(-1)
         self._ring = 0
-
-    def reopen(self) -> None:
-        """Have a descriptor of this process's own: one that a fork left shares its locks."""
-        if self._open.pid != os.getpid() and self._open.fd >= 0:
-            self._open = Descriptor(self._fs.open_shared(self._path))
 
     @contextlib.contextmanager
     def held(self, seconds: float = WAIT_SECONDS) -> Iterator[None]:
@@ -130,24 +152,38 @@ class Ledger:
                 yield
             finally:
                 self._depth -= 1
-                if not self._depth and self._open.fd >= 0:
-                    self._fs.unlock(self._open.fd)
+                if not self._depth:
+                    self._unlock()
         finally:
             self._mutex.release()
 
     def _lock(self, deadline: float) -> None:
-        if self._open.fd < 0:
-            raise FileNotFoundError(errno.ENOENT, "no ledger is open", self._path)
-        self.reopen()
-        pause = 0.00002
-        while not self._fs.try_lock(self._open.fd):
-            if time.monotonic() >= deadline:
-                raise _busy()
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-        if not self._fs.is_at(self._open.fd, self._path):
-            self._fs.unlock(self._open.fd)
+        if not self.is_current:
             raise FileNotFoundError(errno.ENOENT, "the ledger was removed or replaced", self._path)
+        # A descriptor of its own: one that a fork left would share its locks.
+        self._locked = self._fs.open_shared(self._path)
+        try:
+            pause = 0.00002
+            while not self._fs.try_lock(self._locked):
+                if time.monotonic() >= deadline:
+                    raise _busy()
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            if not self.is_current or not self._fs.is_at(self._locked, self._path):
+                raise FileNotFoundError(
+                    errno.ENOENT, "the ledger was removed or replaced", self._path
+                )
+        except BaseException:
+            self._unlock()
+            raise
+
+    def _unlock(self) -> None:
+        fd, self._locked = self._locked, -1
+        try:
+            # A process that was forked meanwhile has it open, too.
+            self._fs.unlock(fd)
+        finally:
+            self._fs.close(fd)
 
     @property
     def is_gone(self) -> bool:
@@ -170,14 +206,14 @@ class Ledger:
         if header is None or header[0] != self._epoch:
             return None
         head = header[1]
-        if not self._at <= head <= self._at + self._ring:
+        if not self._at <= head <= self._at + self._ring // 2:
             return None
         records = _frames(self._read(self._at, head - self._at))
         if records is None:
             # Somebody writes over what was read, and the header does not say so yet.
             return None
         again = self._header()
-        if again is None or again[0] != self._epoch or again[1] > self._at + self._ring:
+        if again is None or again[0] != self._epoch or again[1] > self._at + self._ring // 2:
             return None
         self._go_to(*header)
         return records
@@ -207,9 +243,9 @@ class Ledger:
             else:
                 at = head % self._ring
                 first = data[: self._ring - at]
-                self._fs.poke(self._open.fd, first, HEADER_BYTES + at)
+                self._fs.poke(self._locked, first, HEADER_BYTES + at)
                 if len(first) < len(data):
-                    self._fs.poke(self._open.fd, data[len(first) :], HEADER_BYTES)
+                    self._fs.poke(self._locked, data[len(first) :], HEADER_BYTES)
                 header = epoch, head + len(data)
                 self._set_header(*header)
             if followed:
@@ -221,9 +257,11 @@ class Ledger:
 
     def _begin(self, ring: int) -> tuple[int, int]:
         """Make the ring empty, for everybody."""
-        self._ring = ring
         header = secrets.randbits(63), 0
-        self._fs.resize(self._open.fd, HEADER_BYTES + ring)
+        if ring != self._ring:
+            # What is told of a page must not need room that a full disk lacks.
+            self._fs.resize(self._locked, self.nbytes, HEADER_BYTES + ring)
+            self._ring = ring
         self._set_header(*header)
         return header
 
@@ -243,7 +281,7 @@ class Ledger:
         return raw + struct.pack("<Q", xxhash.xxh64_intdigest(raw))
 
     def _set_header(self, epoch: int, head: int) -> None:
-        self._fs.poke(self._open.fd, self._packed(epoch, head), 0)
+        self._fs.poke(self._locked, self._packed(epoch, head), 0)
 
     def _read(self, start: int, length: int) -> bytes:
         at = start % self._ring

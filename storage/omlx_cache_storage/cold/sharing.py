@@ -27,7 +27,7 @@ from omlx_cache_storage.cold.in_flight import Flight, InFlight
 from omlx_cache_storage.cold.ledger import WAIT_SECONDS, Ledger, LedgerBusy
 from omlx_cache_storage.cold.mounts import check_sharing
 from omlx_cache_storage.cold.temporary import remove_temporaries
-from omlx_cache_storage.format.names import StoredPage, shard_of
+from omlx_cache_storage.format.names import LEDGER_FILE, StoredPage, shard_of
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
 
@@ -85,8 +85,9 @@ class Sharing:
     The directory itself is the truth. `changing` is held by whoever changes it: what is known then
     is exact. `_following` is held while changes are taken in; it guards `generation`, how often
     that was so, and `is_lost`: changes were missed, and the directory must be read again. The index
-    takes locks of its own. `flights`: what is being written; `rebudgeted`: the file with the budget
-    was changed, and belongs to whoever holds the directory.
+    takes locks of its own. `flights`: what is being written. `rebudgeted`, the file with the budget
+    was changed, and `_untold` records belong to whoever holds the directory. `read_only`: nothing
+    could be written when the directory was read.
     """
 
     def __init__(self, directory: Path, fs: FileSystem, index: Index) -> None:
@@ -98,7 +99,9 @@ class Sharing:
         self.flights = InFlight()
         self.rebudgeted = False
         self.is_lost = False
+        self.read_only = False
         self.generation = 0
+        self._untold: list[bytes] = []
         self._attached = Descriptor(-1)
         self._warned = ""
         self._places: Places
@@ -112,17 +115,27 @@ class Sharing:
     @property
     def follows(self) -> bool:
         """True when nothing was missed, as far as is known, and the ledger is the directory's."""
+        if self.read_only:
+            # Nobody changes anything, or what another mount changes is read there.
+            missed = self._fs.is_writable(self.directory) or self.ledger.is_gone
+            return not self.is_lost and not missed
         return not self.is_lost and self.ledger.is_current
 
     def enter(self, ledger_bytes: int) -> None:
         """Have the directory's ledger, and follow it from here on; raises OSError. Nothing is taken
         in until `begin`."""
         self.is_lost = True
-        warning = check_sharing(self.directory, self._fs)
-        if warning and warning != self._warned:
-            _log.warning("%s", warning)
-        self._warned = warning
-        self.ledger.open(ledger_bytes)
+        self.read_only = not self._fs.is_writable(self.directory)
+        if self.read_only:
+            self.ledger.watch()
+        else:
+            # Nobody else can put one here: it is a file from when the directory was another's.
+            self._fs.remove_foreign(os.path.join(self.directory, LEDGER_FILE))
+            warning = check_sharing(self.directory, self._fs)
+            if warning and warning != self._warned:
+                _log.warning("%s", warning)
+            self._warned = warning
+            self.ledger.open(ledger_bytes)
         self._attached.close()
         self._attached = Descriptor(self._fs.open_directory(self.directory))
 
@@ -214,16 +227,28 @@ class Sharing:
         Waits for `seconds` at most. Raises OSError: LedgerBusy for a directory that is held for
         longer, and when more was changed than could be followed.
         """
+        if self.read_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self.directory))
         with self.ledger.held(seconds):
             self._follow()
             if self.is_lost:
                 raise LedgerBusy(errno.EAGAIN, "the directory changed faster than it was followed")
+            self.tell()
             yield
 
+    def announce(self, change: Change) -> None:
+        """Tell the others what is about to be changed; the directory is held. Raises OSError: then
+        it must not be changed."""
+        self.ledger.append([encode(change)])
+
     def tell(self, *changes: Change) -> None:
-        """Tell the others what was changed; the directory is held."""
-        if changes:
-            self.ledger.append([encode(change) for change in changes])
+        """Tell the others what was changed; the directory is held. What the disk does not take is
+        told later: until then others count more bytes than there are."""
+        self._untold += [encode(change) for change in changes]
+        if self._untold:
+            with contextlib.suppress(OSError):
+                self.ledger.append(self._untold)
+                self._untold = []
 
     def emptied(self, namespace: BlockKey, shard: str) -> None:
         """Tell that a directory was removed; the directory above is held."""

@@ -20,9 +20,9 @@ from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
 from omlx_cache_storage.cold.files import Staged
 from omlx_cache_storage.cold.filling import Files
 from omlx_cache_storage.cold.health import NO_ROOM, Health
-from omlx_cache_storage.cold.held import HeldPages
+from omlx_cache_storage.cold.held import AHEAD_NS, HeldPages
 from omlx_cache_storage.cold.inventory import Inventory, clear_up, take_inventory
-from omlx_cache_storage.cold.ledger import LedgerBusy, ledger_bytes
+from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, LedgerBusy, ledger_bytes
 from omlx_cache_storage.cold.pools import Ceiling, Shares
 from omlx_cache_storage.cold.ration import Ration
 from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
@@ -116,6 +116,7 @@ class ColdTier(HeldPages):
         self._own_limit: int | None = None
         self._shares = Shares(directory)
         self._names = TemporaryNames()
+        self._noted = ""
         self._min_free = min_free_bytes
         self._encode = encode
         self._peak = 0
@@ -169,11 +170,20 @@ class ColdTier(HeldPages):
         # Of one that changed too fast to be followed, what is known of recency is not lost.
         self._record_recency()
         self._files.open()
-        self._sharing.enter(ledger_bytes(self.limit_bytes))
+        try:
+            self._sharing.enter(ledger_bytes(self.limit_bytes))
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self._make_way()
+            self._sharing.enter(ledger_bytes(self.limit_bytes))
         self._files.count_small(LEDGER_FILE, self._sharing.ledger.nbytes)
         for tries_left in reversed(range(SCANS)):
             contents, found = self._read_directory()
             self._begin_with(contents, found)
+            if self._sharing.read_only:
+                self._agree()
+                return
             try:
                 with self._changing():
                     clear_up(self._files, found)
@@ -184,12 +194,27 @@ class ColdTier(HeldPages):
                     raise
                 self._sharing.ledger.skip()
 
+    def _make_way(self) -> None:
+        """Delete what leaves first, for a ledger that the disk has no room for; raises OSError.
+
+        Nobody need be told: where there is none, nobody follows it."""
+        contents, _ = self._read_directory()
+        victims = contents.victims(min(2 * SMALLEST_BYTES, contents.nbytes)).pages
+        for stored in filter(None, map(contents.stored, victims)):
+            self._fs.remove(self._path(stored))
+        with self._lock:
+            self._evicted += len(victims)
+            self._departures.note(victims, "disk")
+
     def _read_directory(self) -> tuple[Contents, Inventory]:
         """Return what is in the directory; raises OSError."""
         files, now = Files(), time.time_ns()
 
         def take(found: Found, name: PageName) -> str | None:
             stored = StoredPage(found.namespace, name, found.nbytes)
+            if found.mtime_ns > now + AHEAD_NS:
+                with self._lock:
+                    self._unrecorded.add(name.id)
             useless = files.take(stored, min(found.mtime_ns, now))
             return None if useless is None else self._path(StoredPage._make(useless))
 
@@ -207,6 +232,10 @@ class ColdTier(HeldPages):
             self._deleter.forget()
             self._refused_rank = None
             self._pins.all_left()
+            for page in self._pins.pages:
+                stored = contents.get(page)
+                if stored is not None and (kept_ns := self._hold(stored)):
+                    contents.touch([page], kept_ns)
             self._missing += [page for page in before if page not in contents]
             self._unrecorded = {page for page in self._unrecorded if page in contents}
             self._health = Health()
@@ -214,23 +243,28 @@ class ColdTier(HeldPages):
             self._note_peak()
 
     def _agree(self) -> None:
-        """Agree with other processes on a budget; the directory is held."""
+        """Agree with other processes on a budget; the directory is held, or cannot be changed."""
         used = self._known_bytes()
         if self._budget_of is not None:
             self._wanted = self._budget_of(used)
-        known = read_budget(self.directory, self._fs)
         agreed = agree(
-            known,
+            read_budget(self.directory, self._fs),
             self._wanted,
             derived=self._derived,
             alone=self._sharing.is_alone(),
             used_bytes=used,
         )
-        if agreed.write:
-            write_budget(self.directory, agreed.budget, self._names, self._fs)
-            self._tell(Rebudgeted())
-        if agreed.note:
+        if agreed.write and not self._sharing.read_only:
+            try:
+                write_budget(self.directory, agreed.budget, self._names, self._fs)
+                self._tell(Rebudgeted())
+            except OSError as error:
+                # A full disk serves what it has, and makes room: whoever comes next writes it down.
+                if error.errno not in NO_ROOM:
+                    raise
+        if agreed.note and agreed.note != self._noted:
             _log.warning("%s", agreed.note)
+        self._noted = agreed.note
         self._go_by(agreed.budget, agreed.own_limit)
 
     def _heed_budget(self) -> None:
@@ -248,7 +282,8 @@ class ColdTier(HeldPages):
             self._own_limit = own_limit
             self._refused_rank = None
         self._shares.go_by(budget)
-        self._sharing.ledger.resize(ledger_bytes(budget.nbytes))
+        if not self._sharing.read_only:
+            self._sharing.ledger.resize(ledger_bytes(budget.nbytes))
         self._files.count_small(LEDGER_FILE, self._sharing.ledger.nbytes)
         self._files.count_small(BUDGET_FILE, file_bytes(budget))
 
@@ -432,9 +467,9 @@ class ColdTier(HeldPages):
             before = self._contents.serial(name.id)
             self._flights.begin(file, directory, namespace, wanted.nbytes, wanted, own=True)
             self._note_peak()
-        # First of all: of a writer that is killed others must know what to look for.
-        self._tell(Reserved(file, wanted, described))
         try:
+            # First of all: of a writer that is killed others must know what to look for.
+            self._sharing.announce(Reserved(file, wanted, described))
             fd = self._files.stage(temporary, size, document)
         except BaseException:
             self._cancel(file, directory)
@@ -499,6 +534,7 @@ class ColdTier(HeldPages):
             replaced = self._pop(page)
             self._flights.end(temporary)
             self._add(stored, time_ns)
+            self._contents.record(page, time_ns)
             self._leaving.discard(page)
             self._written += stored.nbytes
             self._rewritten += stored.nbytes if again or replaced is not None else 0
@@ -571,20 +607,29 @@ class ColdTier(HeldPages):
     ) -> Victims:
         """Choose what to evict for the bytes that are lacking, as far as their files know of no
         later use; the directory is held."""
-        ahead = 1
+        ahead, asked = 1, set[PageId]()
+
+        def catch_up(pages: list[PageId]) -> bool:
+            # Each once: a time that has not come yet is always later than what is known.
+            new = [page for page in pages if page not in asked]
+            asked.update(new)
+            return self._catch_up(new)
+
         while True:
             with self._lock:
                 until = sys.maxsize if candidate is None else self._until(candidate)
                 pinned = self._is_pinned if candidate is not None else _nothing_is_pinned
                 victims = self._contents.victims(lacks(), candidate, pinned, until, within)
-            if not self._catch_up(victims.pages):
+            if not catch_up(victims.pages):
                 return victims
             # Others used what comes next as well: a chain is used as a whole.
             ahead = min(2 * ahead, LOOKED_AHEAD)
-            self._catch_up(self._first(ahead))
+            catch_up(self._first(ahead))
 
     def _expel(self, victims: Victims) -> int:
         """Evict pages and delete their files; return how many."""
+        if not victims.pages:
+            return 0
         with self._lock:
             evicted = self._evict(victims.pages)
         self._delete(evicted, "disk")

@@ -39,7 +39,8 @@ class HandClock(VirtualClock):
 
 
 class FaultyDisk(FileSystem):
-    """`fail[name] = errno` makes an operation refuse; `calls` counts them.
+    """`fail[name] = errno` makes an operation refuse; `calls` counts them, and `opened_files` has
+    the names of files that were opened.
 
     `torn_at` lets a write stop after so many bytes and fail. A write waits for `gate`, and says
     in `reached` that it is there.
@@ -48,6 +49,7 @@ class FaultyDisk(FileSystem):
     def __init__(self) -> None:
         self.fail: dict[str, int] = {}
         self.calls: Counter[str] = Counter()
+        self.opened_files: set[str] = set()
         self.torn_at: int | None = None
         self.gate = threading.Event()
         self.gate.set()
@@ -90,6 +92,7 @@ class FaultyDisk(FileSystem):
         super().sync_directory(path, durability)
 
     def open(self, path: StrPath) -> int:
+        self.opened_files.add(os.path.basename(path))
         self._enter("open")
         return super().open(path)
 

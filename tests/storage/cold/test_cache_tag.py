@@ -1,5 +1,6 @@
 """CACHEDIR.TAG: backups that know it leave the cold directory out; nothing of ours touches it."""
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -41,7 +42,8 @@ def test_a_cold_directory_is_tagged_as_a_cache_and_the_tag_counts(tmp_path: Path
 
 def test_a_directory_of_before_is_tagged_with_the_next_page(tmp_path: Path) -> None:
     story = Story()
-    assert _open(tmp_path).write(story.page(1), DAY, story.document) == "written"
+    with contextlib.closing(_open(tmp_path)) as before:
+        assert before.write(story.page(1), DAY, story.document) == "written"
     (tmp_path / "CACHEDIR.TAG").unlink()
     tier = _open(tmp_path)
     assert tier.write(story.page(2), DAY, story.document) == "written"
@@ -67,8 +69,10 @@ def test_neither_eviction_nor_deletion_nor_a_listing_sees_the_tag(tmp_path: Path
     assert remove_namespace(tmp_path, story.namespace).pages == 1
     tier.limit_bytes = 0
     tier.settle()
-    _open(tmp_path, 0)
-    assert [path.name for path in tmp_path.iterdir()] == ["CACHEDIR.TAG"]
+    tier.close()
+    assert _open(tmp_path, 0).limit_bytes == 0
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["CACHEDIR.TAG", "budget.json", "ledger"]
 
 
 def test_a_disk_that_takes_no_tag_takes_pages_all_the_same(

@@ -8,7 +8,9 @@ import pytest
 
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.files import PageFiles
+from omlx_cache_storage.cold.inventory import clear_up, take_inventory
 from omlx_cache_storage.cold.rates import KeptRate, read_rates, write_rate
+from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.removal import remove_namespace
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.keys import BlockKey
@@ -19,15 +21,21 @@ _PAGE = f"{'01' * 32}-{'00' * 8}-1-1-paged.safetensors"
 _KEPT = KeptRate("cd" * 32, PrefillRate(45_678, 12.5))
 
 
+def _opened(cold_dir: Path) -> PageFiles:
+    """Return the files of a directory as a store finds them that opens it."""
+    files = PageFiles(cold_dir, FileSystem(), "none")
+    files.open()
+    clear_up(files, take_inventory(cold_dir, files.fs, lambda found, name: None))
+    return files
+
+
 @pytest.fixture
 def cold_dir(tmp_path: Path) -> Path:
     """A directory with one namespace, as `PageFiles` makes it, and one page's shard."""
     cold = tmp_path / "cold"
-    files = PageFiles(cold, FileSystem(), "none")
-    files.inventory()
-    page = str(cold / _DIGEST / "01" / "page")
-    temporary, _ = files.stage(page, [b"x"], {"model": "m"})
-    os.unlink(temporary)
+    page = cold / _DIGEST / "01" / "page"
+    os.close(_opened(cold).stage(str(page), 1, {"model": "m"}))
+    page.unlink()
     return cold
 
 
@@ -104,16 +112,16 @@ def test_a_rate_goes_with_its_namespace(cold_dir: Path) -> None:
 def test_a_rate_alone_is_deleted_when_a_store_opens_the_directory(cold_dir: Path) -> None:
     _write(cold_dir)
     (cold_dir / _DIGEST / "01").rmdir()
-    files = PageFiles(cold_dir, FileSystem(), "none")
-    files.inventory()
+    _opened(cold_dir)
     assert not (cold_dir / _DIGEST).exists()
 
 
 def test_a_rate_counts_as_taken(cold_dir: Path) -> None:
-    before = PageFiles(cold_dir, FileSystem(), "none")
     (cold_dir / _DIGEST / "01" / _PAGE).touch(0o600)
-    before.inventory()
+    before = _opened(cold_dir)
     _write(cold_dir)
-    after = PageFiles(cold_dir, FileSystem(), "none")
-    after.inventory()
-    assert after.overhead_bytes - before.overhead_bytes >= 4096
+    after = _opened(cold_dir)
+    assert after.overhead_bytes == before.overhead_bytes, "it may come at any time"
+    nothing = _opened(cold_dir.with_name("empty"))
+    # With the directory, its document and the shard.
+    assert after.overhead_bytes - nothing.overhead_bytes >= 4 * SMALL_FILE_BYTES

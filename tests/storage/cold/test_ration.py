@@ -11,6 +11,7 @@ import pytest
 from kit.storage import FaultyDisk, HandClock, Story
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.ration import WRITES_FILE, Ration
+from omlx_cache_storage.format.names import LEDGER_FILE
 
 HOUR = 3600.0
 LIMIT = 1_024_000
@@ -137,7 +138,7 @@ def test_a_disk_that_refuses_the_file_refuses_no_page(tmp_path: Path, clock: Han
     for name in ("write", "open", "publish"):
         disk.fail[name] = errno.ENOSPC
     assert taken(mine) == 92
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [LEDGER_FILE], "what it locks"
 
 
 def test_a_removed_file_is_made_again_with_what_is_known(tmp_path: Path, clock: HandClock) -> None:

@@ -1,24 +1,27 @@
 """What a cold directory is after a restart: the same pages in the same order, and nothing else."""
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from kit.storage import FaultyDisk, Story, disk_usage, expected_payload, files_in, read_cold
-from omlx_cache_storage.cold.disk import StrPath
+from omlx_cache_storage.cold.disk import Durability, StrPath
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageError, PageUnreadable
-from omlx_cache_storage.format.names import NAMESPACE_FILE, PageName, format_name
+from omlx_cache_storage.format.names import BUDGET_FILE, NAMESPACE_FILE, PageName, format_name
+from omlx_cache_storage.page import Buffer
 from omlx_cache_storage.recency import Clock
 
 KIB = 1024
 PAGE = 128 * KIB
 BIG = 2**30
+ROOT_FILES = {"CACHEDIR.TAG", "budget.json", "ledger"}
 
 
 def _open(directory: Path, limit: int = BIG, **options: object) -> ColdTier:
@@ -33,6 +36,12 @@ def _store(tier: ColdTier, story: Story, *numbers: int) -> None:
         assert tier.write(page, clock.now(), story.document) == "written"
     tier.touch(story.ids(*numbers))
     tier.settle()
+
+
+def _stored(directory: Path, story: Story, *numbers: int) -> None:
+    """Store pages in a process that ends then."""
+    with contextlib.closing(_open(directory)) as tier:
+        _store(tier, story, *numbers)
 
 
 def _order(tier: ColdTier, *stories: Story) -> list[tuple[int, int]]:
@@ -65,6 +74,7 @@ def test_pages_and_their_order_survive_a_restart(tmp_path: Path, story: Story) -
     first.settle()
     expected = _order(first, story, other)
     assert expected == [(1, 2), (0, 3), (1, 1), (0, 2), (0, 1)]
+    first.close()
 
     second = _open(tmp_path)
     assert _order(second, story, other) == expected
@@ -87,6 +97,7 @@ def test_a_root_is_not_older_than_its_deep_end_though_its_last_use_was_not_recor
     assert killed.write(snapshot, 10**18, story.document) == "written"
     for number in (3, 4):
         assert killed.write(story.page(number), 10**18 + 2, story.document) == "written"
+    killed.close()
     found = [entry.page for entry in _open(tmp_path).entries()]
     assert found == [snapshot.meta.id, other.id(1), *story.ids(4, 3, 2, 1)]
 
@@ -96,6 +107,7 @@ def test_tails_and_held_tokens_survive_a_restart(tmp_path: Path, story: Story) -
     pages = [story.page(1), story.page(2, tail=5), story.page(3, group="window8keep0", held=8)]
     for page in pages:
         assert first.write(page, 10**18, story.document)
+    first.close()
     second = _open(tmp_path)
     for page in pages:
         assert second.info(page.meta.id) == first.info(page.meta.id)
@@ -104,7 +116,7 @@ def test_tails_and_held_tokens_survive_a_restart(tmp_path: Path, story: Story) -
     assert [t.position for t in second.tails(pages[1].meta.parent)] == [27]
 
 
-def test_a_start_opens_no_file(tmp_path: Path, story: Story) -> None:
+def test_a_start_opens_no_page(tmp_path: Path, story: Story) -> None:
     for number in range(2000):
         key = number.to_bytes(2, "little") + bytes(30)
         name = PageName(story.id(1)._replace(key=key), bytes(8), 16, 16, False)
@@ -114,15 +126,17 @@ def test_a_start_opens_no_file(tmp_path: Path, story: Story) -> None:
     disk = FaultyDisk()
     tier = _open(tmp_path, fs=disk)
     assert tier.usage().pages == 2000
-    assert (disk.calls["open"], disk.calls["read"]) == (0, 0)
+    assert disk.opened_files == {BUDGET_FILE}
+    assert disk.calls["read"] == 0, "there is none yet"
     # The root, the namespace, and each of 256 shards twice: for its pages, for what is empty.
     assert disk.calls["scan"] < 600
 
 
 def test_a_directory_over_its_budget_is_trimmed_tails_first(tmp_path: Path) -> None:
     story = Story(nbytes=PAGE)
-    _store(_open(tmp_path), story, 1, 2, 3, 4, 5, 6)
-    limit = 3 * (PAGE + 24 * KIB) + 24 * KIB
+    _stored(tmp_path, story, 1, 2, 3, 4, 5, 6)
+    # Header, blocks and a shard for each page; directories, the ledger and other small files.
+    limit = 3 * (PAGE + 24 * KIB) + 64 * KIB
     tier = _open(tmp_path, limit)
     assert _order(tier, story) == [(0, 3), (0, 2), (0, 1)]
     assert len(files_in(tmp_path)) == 3
@@ -137,6 +151,7 @@ def test_the_budget_may_be_derived_from_what_is_there_before_anything_is_evicted
     story = Story(nbytes=PAGE)
     first = _open(tmp_path)
     _store(first, story, 1, 2, 3, 4)
+    first.close()
     tier = ColdTier(tmp_path, PAGE)
     tier.open(lambda used: used + KIB)
     assert tier.usage().pages == 4
@@ -144,7 +159,7 @@ def test_the_budget_may_be_derived_from_what_is_there_before_anything_is_evicted
 
 
 def test_leftovers_of_dead_writers_are_removed(tmp_path: Path, story: Story) -> None:
-    _store(_open(tmp_path), story, 1)
+    _stored(tmp_path, story, 1)
     shard = files_in(tmp_path)[0].parent
     with subprocess.Popen([sys.executable, "-c", ""]) as dead:
         dead.wait()
@@ -169,7 +184,7 @@ def test_leftovers_of_dead_writers_are_removed(tmp_path: Path, story: Story) -> 
 def test_files_that_a_living_process_writes_are_kept_for_an_hour(
     tmp_path: Path, story: Story, other_process: int
 ) -> None:
-    _store(_open(tmp_path), story, 1)
+    _stored(tmp_path, story, 1)
     shard = files_in(tmp_path)[0].parent
     fresh, old = (shard / f".tmp-{other_process}-abc-{n}" for n in (0, 1))
     fresh.write_bytes(b"half")
@@ -186,15 +201,18 @@ def test_a_second_tier_of_this_process_does_not_remove_what_the_first_is_writing
     seen: list[list[Path]] = []
 
     class Meanwhile(FaultyDisk):
-        def publish(self, temporary: StrPath, final: StrPath) -> None:
-            _open(tmp_path)
-            seen.append(files_in(tmp_path, ".tmp-*"))
-            super().publish(temporary, final)
+        def write(self, path: StrPath, pieces: Sequence[Buffer], durability: Durability) -> int:
+            nbytes = super().write(path, pieces, durability)
+            # Other files than a page's are written while everybody else waits.
+            if Path(path).parents[2] == tmp_path:
+                assert _open(tmp_path).usage().state == "ok"
+                seen.append(files_in(tmp_path, ".tmp-*"))
+            return nbytes
 
     first = _open(tmp_path, fs=Meanwhile())
     second = _open(tmp_path)
     assert first.write(story.page(1), 10**18, story.document)
-    assert all(len(found) == 1 for found in seen)
+    assert [len(found) for found in seen] == [1]
     assert second.write(story.page(2), 10**18, story.document)
     assert len(files_in(tmp_path)) == 2
 
@@ -206,6 +224,7 @@ def test_of_two_files_of_one_page_the_fuller_is_kept(tmp_path: Path, story: Stor
     kept = small.read_bytes()
     assert first.write(story.page(1), 10**18, story.document)
     (full,) = files_in(tmp_path)
+    first.close()
     small.write_bytes(kept)
     second = _open(tmp_path)
     assert files_in(tmp_path) == [full]
@@ -216,7 +235,7 @@ def test_of_two_files_of_one_page_the_fuller_is_kept(tmp_path: Path, story: Stor
 
 
 def test_a_modification_time_in_the_future_is_now(tmp_path: Path, story: Story) -> None:
-    _store(_open(tmp_path), story, 1, 2)
+    _stored(tmp_path, story, 1, 2)
     for path in files_in(tmp_path):
         os.utime(path, (4e9, 4e9))
     tier = _open(tmp_path)
@@ -228,7 +247,7 @@ def test_a_modification_time_in_the_future_is_now(tmp_path: Path, story: Story) 
 def test_a_damaged_file_is_corrupt_once_and_then_gone(
     tmp_path: Path, story: Story, damage: str
 ) -> None:
-    _store(_open(tmp_path), story, 1, 2)
+    _stored(tmp_path, story, 1, 2)
     tier = _open(tmp_path)
     path = next(p for p in files_in(tmp_path) if p.name.startswith(story.id(1).key.hex()))
     raw = bytearray(path.read_bytes())
@@ -285,7 +304,7 @@ def _renamed(path: Path, story: Story, what: str) -> Path:
 def test_a_sound_file_under_another_name_is_refused(
     tmp_path: Path, story: Story, what: str
 ) -> None:
-    _store(_open(tmp_path), story, 1)
+    _stored(tmp_path, story, 1)
     (path,) = files_in(tmp_path)
     target = _renamed(path, story, what)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -299,7 +318,7 @@ def test_a_sound_file_under_another_name_is_refused(
 
 
 def test_other_peoples_files_are_left_alone(tmp_path: Path, story: Story) -> None:
-    _store(_open(tmp_path), story, 1)
+    _stored(tmp_path, story, 1)
     shard = files_in(tmp_path)[0].parent
     for place in (tmp_path, shard, shard.parent):
         (place / "notes.txt").write_bytes(b"mine")
@@ -320,11 +339,12 @@ def test_empty_directories_go_and_are_made_again(tmp_path: Path) -> None:
         assert (tmp_path / story.namespace.hex() / NAMESPACE_FILE).exists()
         assert tier.discard(story.ids(1)) == 1
         assert tier.usage().nbytes == empty
-        assert [path.name for path in tmp_path.iterdir()] == ["CACHEDIR.TAG"]
+        assert {path.name for path in tmp_path.iterdir()} == ROOT_FILES
+    tier.close()
     (tmp_path / Story().namespace.hex() / "ab").mkdir(parents=True)
     (tmp_path / Story().namespace.hex() / NAMESPACE_FILE).write_text("{}")
     _open(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["CACHEDIR.TAG"]
+    assert {path.name for path in tmp_path.iterdir()} == ROOT_FILES
 
 
 def test_many_tenants_do_not_fill_the_budget_with_directories(tmp_path: Path) -> None:

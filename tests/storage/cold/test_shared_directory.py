@@ -1,5 +1,6 @@
 """Several tiers on one directory: what one does, the others know."""
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from kit.storage import FaultyDisk, Story, disk_usage, expected_payload, files_in, read_cold
 from omlx_cache_storage.cold.budget import EACH, Budget, Share
+from omlx_cache_storage.cold.disk import StrPath
 from omlx_cache_storage.cold.ledger import ledger_bytes
 from omlx_cache_storage.cold.quota import set_budget
 from omlx_cache_storage.cold.tier import ColdTier
@@ -293,3 +295,65 @@ def test_a_budget_that_is_lowered_is_kept_without_a_restart(tmp_path: Path, stor
     one.close()
     two.close()
     assert _open(tmp_path, BIG).usage().limit_bytes == 500 * KIB, "a person's word stays"
+
+
+def test_a_directory_that_may_only_be_read_serves_what_it_has(tmp_path: Path, story: Story) -> None:
+    class ReadOnly(FaultyDisk):
+        writable = False
+
+        def is_writable(self, path: StrPath) -> bool:
+            return self.writable
+
+    one = _open(tmp_path)
+    _write(one, story, 1, 2)
+    one.close()
+    disk = ReadOnly()
+    disk.fail = dict.fromkeys(("reserve", "write", "remove", "set_times"), errno.EACCES)
+    two = _open(tmp_path, fs=disk)
+    assert read_cold(two, story.id(2)) == expected_payload(story.id(2), PAGE)
+    scans = disk.calls["scan"]
+    with pytest.raises(OSError, match="Read-only"):
+        _write(two, story, 3)
+    two.settle()
+    assert disk.calls["scan"] == scans, "it is read once"
+    assert _numbers(two, story) == [1, 2]
+    disk.writable = True
+    disk.fail = {}
+    assert _write(two, story, 3) == ["written"]
+    assert _numbers(two, story) == [1, 2, 3]
+
+
+def test_a_time_of_its_own_a_process_takes_back_and_no_other(tmp_path: Path, story: Story) -> None:
+    one, two = _open(tmp_path), _open(tmp_path)
+    _write(one, story, 1, at=DAY)
+    two.refresh()
+    one.touch(story.ids(1), DAY + 9)
+    one.settle()
+    assert files_in(tmp_path)[0].stat().st_mtime_ns == DAY + 9
+    one.touch(story.ids(1), DAY + 5, since_ns=DAY + 9)
+    one.settle()
+    assert files_in(tmp_path)[0].stat().st_mtime_ns == DAY + 5
+    two.touch(story.ids(1), DAY + 7)
+    two.settle()
+    one.touch(story.ids(1), DAY + 6, since_ns=DAY + 9)
+    one.settle()
+    assert files_in(tmp_path)[0].stat().st_mtime_ns == DAY + 7
+
+
+def test_what_is_pinned_here_is_used_for_others_until_it_is_let_loose(
+    tmp_path: Path, story: Story
+) -> None:
+    one = _open(tmp_path)
+    now = Clock().now()
+    _write(one, story, 1, at=DAY)
+    one.hold(1, story.ids(1), now + 3600 * 10**9)
+    one.settle()
+    first = files_in(tmp_path)[0].stat().st_mtime_ns
+    assert now <= first <= Clock().now()
+    one.settle()
+    assert files_in(tmp_path)[0].stat().st_mtime_ns > first
+    one.let_loose(1)
+    one.settle()
+    last = files_in(tmp_path)[0].stat().st_mtime_ns
+    one.settle()
+    assert files_in(tmp_path)[0].stat().st_mtime_ns == last
