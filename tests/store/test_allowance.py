@@ -6,6 +6,7 @@ from typing import Any
 
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.control.operations import handlers
+from omlx_cache.integrations.mlx_lm.server.inventory import inventory
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.quota import set_budget
 
@@ -38,6 +39,8 @@ def test_a_lower_limit_of_its_own_is_shown_beside_the_directorys_budget(tmp_path
         assert f"the budget of {tmp_path} is 8 MiB for all processes" in note
         assert "writes only while the directory holds less than cold_bytes (1 MiB)" in note
         assert _asked(first, "config")["notes"] == []
+        assert ", disk 8 MiB (1 MiB by this process) of " in inventory(second, "")
+        assert ", disk 8 MiB of " in inventory(first, "")
 
 
 def test_a_larger_one_that_yields_is_said(tmp_path: Path) -> None:
