@@ -11,8 +11,9 @@ import pytest
 
 from kit.storage import FaultyDisk, Story, disk_usage, files_in
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, Ledger
+from omlx_cache_storage.cold.ledger import HEADER_BYTES, SMALLEST_BYTES, Ledger
 from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.format.names import LEDGER_FILE
 
 KIB = 1024
 PAGE = 64 * KIB
@@ -163,6 +164,17 @@ def test_a_ledger_that_cannot_be_looked_up_is_not_left_locked(tmp_path: Path) ->
         pass
     one.close()
     two.close()
+
+
+def test_a_ledger_that_was_cut_off_behind_its_header_is_no_ledger_without_news(
+    tmp_path: Path, story: Story
+) -> None:
+    one, two = _open(tmp_path), _open(tmp_path)
+    one.write(story.page(1), DAY, story.document)
+    os.truncate(tmp_path / LEDGER_FILE, HEADER_BYTES)
+    two.refresh()
+    two.settle()
+    assert two.info(story.id(1)) is not None
 
 
 _HOLDER = """
