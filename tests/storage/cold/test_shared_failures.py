@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kit.storage import FaultyDisk, Story, disk_usage, files_in
+from omlx_cache_storage.cold import sharing
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.ledger import HEADER_BYTES, SMALLEST_BYTES, Ledger
 from omlx_cache_storage.cold.tier import ColdTier
@@ -86,6 +87,25 @@ def test_a_temporary_file_that_its_writer_cannot_delete_counts_for_the_others(
     two.refresh()
     two.settle()
     assert two.usage().nbytes >= disk_usage(tmp_path)
+
+
+def test_a_temporary_file_of_a_living_writer_that_locks_nothing_counts_and_stays(
+    tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As earlier versions write."""
+    monkeypatch.setattr(sharing, "ABANDONED_SECONDS", 0.0)
+    one = _open(tmp_path)
+    one.write(story.page(1), DAY, story.document)
+    (page,) = files_in(tmp_path)
+    temporary = page.parent / f".tmp-{os.getppid()}-1-1"
+    temporary.write_bytes(bytes(512 * KIB))
+    two = _open(tmp_path)
+    two.settle()
+    assert temporary.exists()
+    assert two.usage().nbytes >= disk_usage(tmp_path)
+    temporary.unlink()
+    two.settle()
+    assert two.usage().nbytes <= one.usage().nbytes
 
 
 def test_a_write_that_could_not_be_noted_in_the_ledger_counts_no_more(
@@ -180,6 +200,7 @@ def test_a_ledger_that_was_cut_off_behind_its_header_is_no_ledger_without_news(
 _HOLDER = """
 import os, sys, time
 from pathlib import Path
+from omlx_cache_storage.cold import sharing
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, Ledger
 ledger = Ledger(Path(sys.argv[1]), FileSystem())
