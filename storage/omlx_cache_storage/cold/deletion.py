@@ -75,7 +75,7 @@ class Deleter:
             except OSError:
                 # Each once: a directory that is held is not waited for again and again.
                 for file in [*some, *left]:
-                    self._keep(file)
+                    self.keep(file)
                 return
 
     def _delete(self, files: list[PendingDeletion]) -> None:
@@ -87,7 +87,7 @@ class Deleter:
                 self._fs.remove(file.path)
                 gone.append(file)
             except OSError:
-                self._keep(file)
+                self.keep(file)
         self._tidy({os.path.dirname(file.path) for file in gone})
         self._gone(gone)
 
@@ -99,7 +99,7 @@ class Deleter:
         except OSError:
             # A disk mounted read-only refuses to delete what is not there, too.
             if self._fs.exists(path):
-                self._keep(PendingDeletion(None, path, nbytes + ENTRY_BYTES))
+                self.keep(PendingDeletion(None, path, nbytes + ENTRY_BYTES))
 
     def retry(self, seconds: float = WAIT_SECONDS) -> None:
         """Try again some of what could not be deleted before."""
@@ -117,7 +117,8 @@ class Deleter:
             old = self._undeletable.pop(path, None)
             self._nbytes -= 0 if old is None else old.cost
 
-    def _keep(self, file: PendingDeletion) -> None:
+    def keep(self, file: PendingDeletion) -> None:
+        """Count a file that should be gone and may be there, until it is."""
         with self._lock:
             old = self._undeletable.pop(file.path, None)
             self._nbytes += file.cost - (old.cost if old is not None else 0)

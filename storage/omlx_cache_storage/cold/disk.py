@@ -31,11 +31,14 @@ _F_FULLFSYNC = 51
 
 
 class Descriptor:
-    """An open file that is closed when nobody has it any more."""
+    """An open file that is closed when nobody has it any more; with `locked` in the children that
+    are forked, too: a lock on it ends with this process."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, *, locked: bool = False) -> None:
         self.fd = fd
         self._finalizer = weakref.finalize(self, os.close, fd) if fd >= 0 else None
+        if locked:
+            _locked.add(self)
         if self._finalizer is not None:
             # What is pending is written when the interpreter ends, and that needs it until then.
             self._finalizer.atexit = False
@@ -44,6 +47,17 @@ class Descriptor:
         if self._finalizer is not None:
             self._finalizer()
         self.fd = -1
+
+
+_locked: "weakref.WeakSet[Descriptor]" = weakref.WeakSet()
+
+
+def _close_locked() -> None:
+    for descriptor in list(_locked):
+        descriptor.close()
+
+
+os.register_at_fork(after_in_child=_close_locked)
 
 
 class FileSystem:
@@ -136,6 +150,8 @@ class FileSystem:
                 time.sleep(LOCK_PAUSE_SECONDS)
             yield
         finally:
+            # A child that was forked meanwhile has it open still.
+            self.unlock(fd)
             os.close(fd)
 
     def unlock(self, fd: int) -> None:

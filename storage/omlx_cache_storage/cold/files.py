@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
+from omlx_cache_storage.cold.disk import Descriptor, Durability, FileSystem, physical_bytes
 from omlx_cache_storage.cold.document import MAX_DOCUMENT_BYTES, encode_document
 from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.temporary import TemporaryNames
@@ -39,11 +39,11 @@ _ROOT_FILES = (TAG_FILE, REUSE_FILE, BUDGET_FILE, WRITES_FILE, LEDGER_FILE)
 
 
 class Staged(NamedTuple):
-    """A page's file before it has its name; whoever sees the descriptor's lock leaves it alone."""
+    """A page's file before it has its name; whoever sees the lock on it leaves it alone."""
 
     temporary: str
     path: str
-    fd: int
+    opened: Descriptor
 
     @property
     def file(self) -> str:
@@ -198,11 +198,11 @@ class PageFiles:
         """Count a namespace's document at its size, if there is one."""
         self._count_file(os.path.join(directory, NAMESPACE_FILE))
 
-    def stage(self, temporary: str, nbytes: int, document: Mapping[str, object]) -> int:
+    def stage(self, temporary: str, nbytes: int, document: Mapping[str, object]) -> Descriptor:
         """Begin to write a page of `nbytes` in all under a temporary name, in its own directory,
-        made if need be; return its descriptor. Nobody else changes the directory meanwhile."""
+        made if need be; return it open. Nobody else changes the directory meanwhile."""
         self._prepare(os.path.dirname(temporary), document)
-        return self.fs.reserve(temporary, nbytes)
+        return Descriptor(self.fs.reserve(temporary, nbytes), locked=True)
 
     def fill(self, staged: Staged, pieces: list[Buffer]) -> int:
         """Write all of a page; return its physical bytes."""
@@ -210,15 +210,18 @@ class PageFiles:
         self._mark()
         return nbytes
 
-    def abandon(self, staged: Staged, nbytes: int) -> None:
-        """Delete what was staged, as far as the disk deletes it."""
-        self._delete(staged.temporary, nbytes + SMALL_FILE_BYTES)
+    def abandon(self, staged: Staged) -> bool:
+        """Delete what was staged; False when the disk does not delete it. Raises nothing."""
+        try:
+            self.fs.remove(staged.temporary)
+        except OSError:
+            # A disk mounted read-only refuses to delete what is not there, too.
+            return not self.fs.exists(staged.temporary)
+        return True
 
-    def publish(self, staged: Staged, time_ns: int, nbytes: int) -> None:
-        """Give a staged file of `nbytes` its name and recency; the temporary file is gone in any
-        case, as far as the disk deletes it."""
-        with self._removing_on_failure(staged.temporary, nbytes):
-            self.fs.publish(staged.temporary, staged.path)
+    def publish(self, staged: Staged, time_ns: int) -> None:
+        """Give a staged file its name and recency."""
+        self.fs.publish(staged.temporary, staged.path)
         with contextlib.suppress(OSError):
             self.fs.set_times(staged.path, time_ns)
 

@@ -335,13 +335,17 @@ class HeldPages:
         name = page.name.id
         stamp_ns = min(stamp_ns, self._clock.now())
         with self._lock:
-            if self._contents.stored(name) is not None:
+            before = self._contents.stored(name)
+            if before is not None:
                 stamp_ns = max(stamp_ns, self._contents.stamp(name))
                 self._pop(name)
             self._leaving.discard(name)
             kept_ns = self._hold(page)
             self._unrecorded.update([name] if kept_ns else ())
             self._contents.add(page, max(stamp_ns, kept_ns), used=False)
+        if before is not None and before.name != page.name:
+            # Whoever replaced it deletes its file and says so, or could not.
+            self._deleter.keep(PendingDeletion(before, self._path(before), before.cost))
 
     def leave(self, page: StoredPage, why: str) -> None:
         """Forget a page whose file another process deleted."""
@@ -435,6 +439,9 @@ class HeldPages:
                     if used_ns > stamp_ns and page in self._contents:
                         self._contents.touch([page], used_ns, used=False)
                         news = True
+                        if used_ns < info.st_mtime_ns:
+                            # Once: its file would say so until that time has come.
+                            self._unrecorded.add(page)
         return news
 
     def _remove(self, pages: Iterable[PageId]) -> list[StoredPage]:
@@ -449,6 +456,16 @@ class HeldPages:
             self._refused_rank = None
             self._health.forget(page)
         return stored
+
+    def _drop_again(self, file: PendingDeletion) -> None:
+        """Leave out of what was read a page that somebody has dropped and whose file is there."""
+        page = None if file.page is None else self._contents.stored(file.page.name.id)
+        if page is None or file.page is None or file.why == "disk":
+            return
+        if page.name == file.page.name:
+            self._pop(page.name.id)
+            self._leaving.discard(page.name.id)
+            self._deleter.keep(file)
 
     def _path(self, stored: StoredPage) -> str:
         return page_path(self.directory, stored.namespace, stored.name)

@@ -44,11 +44,11 @@ def take_inventory(directory: Path, fs: FileSystem, take: Take) -> Inventory:
         if file.name is not None:
             other = take(file, file.name)
             useless += [] if other is None else [other]
-        elif fs.is_being_written(file.path):
-            under_way.append(file)
-        elif file.is_leftover:
+        elif file.is_leftover and not fs.is_being_written(file.path):
             useless.append(file.path)
             continue
+        else:
+            under_way.append(file)
         used.add(file.directory)
     return Inventory(useless, under_way, used, len(ignored))
 

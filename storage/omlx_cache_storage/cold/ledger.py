@@ -91,27 +91,33 @@ class Ledger:
 
     def open(self, nbytes: int) -> None:
         """Open the file, make it of about `nbytes` where there is none, and go to its end."""
-        self.close()
         self._fs.close(self._fs.open_shared(self._path))
-        self._open = self._opened()
-        with self.held(), self._reading:
-            header = self._header()
-            if header is None:
-                nbytes = nbytes if self._is_small(nbytes) else SMALLEST_BYTES
-                header = self._begin((nbytes - HEADER_BYTES) // 8 * 8)
-            self._go_to(*header)
+        opened = self._opened()
+        if not self._mutex.acquire(timeout=WAIT_SECONDS):
+            raise _busy()
+        try:
+            self._replace(opened)
+            with self.held(), self._reading:
+                header = self._header()
+                if header is None:
+                    nbytes = nbytes if self._is_small(nbytes) else SMALLEST_BYTES
+                    header = self._begin((nbytes - HEADER_BYTES) // 8 * 8)
+                self._go_to(*header)
+        finally:
+            self._mutex.release()
 
     def watch(self) -> None:
         """Go to the end of a file that cannot be written to; one that is missing stays so."""
         self.close()
+        header = None
         with contextlib.suppress(FileNotFoundError):
-            self._open = self._opened()
-        with self._reading:
-            header = self._header() if self.is_open else None
-            if header is None:
-                self.close()
-            else:
-                self._go_to(*header)
+            self._replace(self._opened())
+            with self._reading:
+                header = self._header()
+                if header is not None:
+                    self._go_to(*header)
+        if header is None:
+            self.close()
 
     def _opened(self) -> Descriptor:
         # Nothing stays open for writing: a disk is remounted read-only whoever follows here.
@@ -130,10 +136,21 @@ class Ledger:
         return nbytes * DISK_SHARE <= self._fs.free_bytes(os.path.dirname(self._path))
 
     def close(self) -> None:
-        """Let the file go; any number of times."""
-        self._open.close()
-        self._open = Descriptor(-1)
-        self._ring = 0
+        """Let the file go; any number of times. One that a thread has locked for longer goes when
+        nobody has this object any more."""
+        if self._mutex.acquire(timeout=WAIT_SECONDS):
+            try:
+                self._replace(Descriptor(-1))
+            finally:
+                self._mutex.release()
+
+    def _replace(self, opened: Descriptor) -> None:
+        """Have another file open. Nobody else has the directory held: the number of a descriptor
+        that is closed may be another file's at once."""
+        with self._reading:
+            self._open.close()
+            self._open = opened
+            self._ring = 0
 
     @contextlib.contextmanager
     def held(self, seconds: float = WAIT_SECONDS) -> Iterator[None]:
@@ -208,9 +225,10 @@ class Ledger:
         head = header[1]
         if not self._at <= head <= self._at + self._ring // 2:
             return None
-        records = _frames(self._read(self._at, head - self._at))
-        if records is None:
-            # Somebody writes over what was read, and the header does not say so yet.
+        data = self._read(self._at, head - self._at)
+        records = _frames(data)
+        if records is None or len(data) < head - self._at:
+            # Somebody writes over what was read, and the header does not say so yet; or cut it off.
             return None
         again = self._header()
         if again is None or again[0] != self._epoch or again[1] > self._at + self._ring // 2:

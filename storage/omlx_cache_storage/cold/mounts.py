@@ -144,6 +144,7 @@ def locks_work(file: StrPath, fs: FileSystem) -> bool:
             return not fs.try_lock(first) or not fs.try_lock(second)
         finally:
             fs.close(second)
+            fs.unlock(first)
     except OSError as error:
         if error.errno in _NO_LOCKS:
             return False

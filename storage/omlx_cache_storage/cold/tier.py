@@ -229,7 +229,8 @@ class ColdTier(HeldPages):
         """Take what was read for what is there; what others changed meanwhile is followed next."""
         with self._sharing.beginning(found.under_way, FILE_SLACK_BYTES), self._lock:
             before, self._contents = self._contents, contents
-            self._deleter.forget()
+            for file in self._deleter.forget():
+                self._drop_again(file)
             self._refused_rank = None
             self._pins.all_left()
             for page in self._pins.pages:
@@ -470,11 +471,11 @@ class ColdTier(HeldPages):
         try:
             # First of all: of a writer that is killed others must know what to look for.
             self._sharing.announce(Reserved(file, wanted, described))
-            fd = self._files.stage(temporary, size, document)
+            opened = self._files.stage(temporary, size, document)
         except BaseException:
             self._cancel(file, directory)
             raise
-        return Writing(Staged(temporary, path, fd), wanted, before)
+        return Writing(Staged(temporary, path, opened), wanted, before)
 
     def _cancel(self, temporary: str, directory: str) -> None:
         """Note that a page is not written after all; the directory is held."""
@@ -491,7 +492,7 @@ class ColdTier(HeldPages):
                 if self._is_newer(writing):
                     self._abandon(writing)
                     return "present"
-                self._files.publish(staged, time_ns, nbytes)
+                self._files.publish(staged, time_ns)
                 self._take(writing.reserved._replace(nbytes=nbytes), time_ns, staged.file)
                 named = True
             self._files.sync(staged.path)
@@ -502,7 +503,7 @@ class ColdTier(HeldPages):
                 self._abandon(writing)
             raise
         finally:
-            self._fs.close(staged.fd)
+            staged.opened.close()
         with self._lock:
             self._health.end_write()
         return "written"
@@ -517,13 +518,12 @@ class ColdTier(HeldPages):
     def _abandon(self, writing: Writing) -> None:
         """Delete what was written of a page; raises nothing."""
         staged = writing.staged
-        self._files.abandon(staged, writing.reserved.nbytes)
-        try:
-            with self._changing():
+        if self._files.abandon(staged):
+            with contextlib.suppress(OSError), self._changing():
                 self._cancel(staged.file, os.path.dirname(staged.path))
-        except OSError:
-            # Whoever has the directory next finds out about it.
-            self._flights.disown(staged.file)
+                return
+        # Whoever has the directory next finds out about it.
+        self._flights.disown(staged.file)
 
     def _take(self, stored: StoredPage, time_ns: int, temporary: str) -> None:
         """Index a page that was written under a temporary name, and tell of it; the directory is
@@ -588,7 +588,9 @@ class ColdTier(HeldPages):
         victims = self._victims(lambda: max(self._lacks(nbytes), lacks), candidate)
         if victims.outranked:
             with self._lock:
-                self._refuse(candidate, victims, lasting=self._lacks(nbytes) >= lacks)
+                # What others have reserved they may not need.
+                lasting = self._lacks(nbytes) >= lacks and not self._flights.others()
+                self._refuse(candidate, victims, lasting=lasting)
             return "refused"
         if victims.enough:
             self._expel(victims)
@@ -720,14 +722,23 @@ class ColdTier(HeldPages):
         removed or replaced, a budget that was changed and writers that are gone. Writer thread
         only; raises nothing."""
         try:
-            self._load()
-            self._record_recency()
-            with self._changing():
-                self._heed_budget()
-                self._sharing.recover()
+            self._look_around()
+        except LedgerBusy:
+            if not self.is_lost:
+                return
+            # More was changed than could be followed.
+            with contextlib.suppress(OSError):
+                self._look_around()
         except OSError:
             return
         self._shrink()
+
+    def _look_around(self) -> None:
+        self._load()
+        self._record_recency()
+        with self._changing():
+            self._heed_budget()
+            self._sharing.recover()
 
     def _shrink(self) -> None:
         """Evict down to the budget and to what shares allow, a part at a time; raises nothing."""

@@ -96,6 +96,8 @@ class SharedDirectory(RuleBasedStateMachine):
 
     @rule()
     def all_know_the_same_once_they_have_looked(self) -> None:
+        for tier in self.tiers:
+            tier.settle()
         used = disk_usage(self.directory)
         known = []
         for tier in self.tiers:
