@@ -240,7 +240,7 @@ def test_a_running_store_goes_by_it_without_a_restart_wherever_its_directory_is(
     result = cli("quota", str(half))
     assert result.code == 0
     assert str(tmp_path / "elsewhere") in result.out
-    assert "evicts it in a moment" in result.err
+    assert "evicts it within seconds" in result.err
     process.stdin.write("settle\n")
     process.stdin.flush()
     limit, used = map(int, process.stdout.readline().split())

@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     nbytes, used = state["bytes"], state["used_bytes"]
     if isinstance(nbytes, int) and isinstance(used, int) and used > nbytes:
         sys.stderr.write(
-            "omlx-cache: the directory holds more: a running store evicts it in a moment, else "
+            "omlx-cache: the directory holds more: a running store evicts it within seconds, else "
             "the next one that opens\n"
         )
     return OK
