@@ -474,10 +474,6 @@ class HeldPages:
         """Keep everybody else from changing the directory, and know exactly what is in it."""
         return self._sharing.changing(seconds)
 
-    def _announce(self, change: Change) -> None:
-        """Tell other processes what is about to be changed; raises OSError: then it must not be."""
-        self._sharing.announce(change)
-
     def _tell(self, *changes: Change) -> None:
         """Tell other processes what was changed; the directory is held."""
         self._sharing.tell(*changes)

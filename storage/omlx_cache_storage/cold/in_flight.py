@@ -65,7 +65,7 @@ class InFlight:
             self.nbytes -= 0 if flight is None else flight.cost
 
     def disown(self, temporary: str) -> None:
-        """Leave it to anybody to find out what became of a page, from now on."""
+        """Leave it to anybody to find out, at once, what became of a page."""
         self._change(temporary, own=False, since=0.0)
 
     def looked_at(self, temporary: str) -> None:

@@ -225,9 +225,10 @@ class Ledger:
         head = header[1]
         if not self._at <= head <= self._at + self._ring // 2:
             return None
-        records = _frames(self._read(self._at, head - self._at))
-        if records is None:
-            # Somebody writes over what was read, and the header does not say so yet.
+        data = self._read(self._at, head - self._at)
+        records = _frames(data)
+        if records is None or len(data) < head - self._at:
+            # Somebody writes over what was read, and the header does not say so yet; or cut it off.
             return None
         again = self._header()
         if again is None or again[0] != self._epoch or again[1] > self._at + self._ring // 2:

@@ -26,7 +26,7 @@ from omlx_cache_storage.cold.disk import Descriptor, FileSystem
 from omlx_cache_storage.cold.in_flight import Flight, InFlight
 from omlx_cache_storage.cold.ledger import WAIT_SECONDS, Ledger, LedgerBusy
 from omlx_cache_storage.cold.mounts import check_sharing
-from omlx_cache_storage.cold.temporary import remove_temporaries
+from omlx_cache_storage.cold.temporary import is_leftover, remove_temporaries
 from omlx_cache_storage.format.names import LEDGER_FILE, StoredPage, shard_of
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
@@ -267,10 +267,18 @@ class Sharing:
             before = time.monotonic() - ABANDONED_SECONDS
             flights = [flight for flight in self.flights.others() if flight.since <= before]
         for flight in flights:
-            if self._fs.is_being_written(os.path.join(flight.directory, flight.temporary)):
+            if self._is_under_way(flight):
                 self.flights.looked_at(flight.temporary)
             else:
                 self._end_abandoned(flight)
+
+    def _is_under_way(self, flight: Flight) -> bool:
+        path = os.path.join(flight.directory, flight.temporary)
+        if self._fs.is_being_written(path):
+            return True
+        # Who announces nothing, as earlier versions, may lock nothing.
+        info = self._fs.own_file(path) if flight.page is None else None
+        return info is not None and not is_leftover(flight.temporary, info.st_mtime_ns)
 
     def _end_abandoned(self, flight: Flight) -> None:
         """Delete what a writer left, and take in what it published and did not tell. What the disk

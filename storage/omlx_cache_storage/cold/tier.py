@@ -470,7 +470,7 @@ class ColdTier(HeldPages):
             self._note_peak()
         try:
             # First of all: of a writer that is killed others must know what to look for.
-            self._announce(Reserved(file, wanted, described))
+            self._sharing.announce(Reserved(file, wanted, described))
             opened = self._files.stage(temporary, size, document)
         except BaseException:
             self._cancel(file, directory)
@@ -722,14 +722,23 @@ class ColdTier(HeldPages):
         removed or replaced, a budget that was changed and writers that are gone. Writer thread
         only; raises nothing."""
         try:
-            self._load()
-            self._record_recency()
-            with self._changing():
-                self._heed_budget()
-                self._sharing.recover()
+            self._look_around()
+        except LedgerBusy:
+            if not self.is_lost:
+                return
+            # More was changed than could be followed.
+            with contextlib.suppress(OSError):
+                self._look_around()
         except OSError:
             return
         self._shrink()
+
+    def _look_around(self) -> None:
+        self._load()
+        self._record_recency()
+        with self._changing():
+            self._heed_budget()
+            self._sharing.recover()
 
     def _shrink(self) -> None:
         """Evict down to the budget and to what shares allow, a part at a time; raises nothing."""

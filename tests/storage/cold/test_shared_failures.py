@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from kit.storage import FaultyDisk, Story, disk_usage, files_in
+from omlx_cache_storage.cold import sharing
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, Ledger
+from omlx_cache_storage.cold.ledger import HEADER_BYTES, SMALLEST_BYTES, Ledger
 from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.format.names import LEDGER_FILE
 
 KIB = 1024
 PAGE = 64 * KIB
@@ -85,6 +87,25 @@ def test_a_temporary_file_that_its_writer_cannot_delete_counts_for_the_others(
     two.refresh()
     two.settle()
     assert two.usage().nbytes >= disk_usage(tmp_path)
+
+
+def test_a_temporary_file_of_a_living_writer_that_locks_nothing_counts_and_stays(
+    tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As earlier versions write."""
+    monkeypatch.setattr(sharing, "ABANDONED_SECONDS", 0.0)
+    one = _open(tmp_path)
+    one.write(story.page(1), DAY, story.document)
+    (page,) = files_in(tmp_path)
+    temporary = page.parent / f".tmp-{os.getppid()}-1-1"
+    temporary.write_bytes(bytes(512 * KIB))
+    two = _open(tmp_path)
+    two.settle()
+    assert temporary.exists()
+    assert two.usage().nbytes >= disk_usage(tmp_path)
+    temporary.unlink()
+    two.settle()
+    assert two.usage().nbytes <= one.usage().nbytes
 
 
 def test_a_write_that_could_not_be_noted_in_the_ledger_counts_no_more(
@@ -165,9 +186,21 @@ def test_a_ledger_that_cannot_be_looked_up_is_not_left_locked(tmp_path: Path) ->
     two.close()
 
 
+def test_a_ledger_that_was_cut_off_behind_its_header_is_no_ledger_without_news(
+    tmp_path: Path, story: Story
+) -> None:
+    one, two = _open(tmp_path), _open(tmp_path)
+    one.write(story.page(1), DAY, story.document)
+    os.truncate(tmp_path / LEDGER_FILE, HEADER_BYTES)
+    two.refresh()
+    two.settle()
+    assert two.info(story.id(1)) is not None
+
+
 _HOLDER = """
 import os, sys, time
 from pathlib import Path
+from omlx_cache_storage.cold import sharing
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, Ledger
 ledger = Ledger(Path(sys.argv[1]), FileSystem())
