@@ -31,6 +31,7 @@ from omlx_cache.restore.gate import ReadingGate
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.origin import render
+from omlx_cache.upkeep.allowance import Allowance, allowance
 from omlx_cache.upkeep.keeper import keeper
 from omlx_cache.upkeep.rates import RateKeeper
 from omlx_cache.upkeep.relief import Relief
@@ -423,11 +424,23 @@ class BlockStore(Tiers):
         """Return the settings with their origins, and what to know of them, for
         `omlx-cache config`. Reads the disk."""
         settings = {name: source.to_dict() for name, source in self.settings.sources().items()}
-        if self.cold is not None:
-            # A share of the disk's free space counts what the cache itself takes as free.
-            limit = self.cold.usage().limit_bytes
-            settings["cold_bytes"] |= {"value": limit, "rendered": render("cold_bytes", limit)}
-        return {"settings": settings, "notes": self.settings.notes()}
+        notes = self.settings.notes()
+        allowed = self.allowance()
+        if allowed is not None:
+            notes = [*notes, *allowed.notes()]
+            if allowed.given_bytes is None:
+                # A share of the disk's free space counts what the cache itself takes as free.
+                limit = allowed.limit_bytes
+                settings["cold_bytes"] |= {"value": limit, "rendered": render("cold_bytes", limit)}
+                if allowed.origin:
+                    settings["cold_bytes"]["origin"] = allowed.origin
+        return {"settings": settings, "notes": notes}
+
+    def allowance(self) -> Allowance | None:
+        """Return what this store may write to its directory, None without one. Reads a file."""
+        return (
+            None if self.cold is None else allowance(self.settings, self.cold.usage().limit_bytes)
+        )
 
     def identity(self) -> Mapping[str, object]:
         """Return who this store is, for `omlx-cache ping`."""

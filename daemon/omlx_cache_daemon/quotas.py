@@ -15,7 +15,8 @@ from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.pools import Pool, pools_of
 from omlx_cache_storage.cold.quota import change_budget, with_share, without_share
 from omlx_cache_storage.cold.removal import entries, root_bytes
-from omlx_cache_storage.format.names import ENTRY_BYTES
+from omlx_cache_storage.documents import label
+from omlx_cache_storage.format.names import BUDGET_FILE, ENTRY_BYTES, LEDGER_FILE
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.listed import ListedPage, list_pages
 from omlx_cache_storage.pruning import Footprint
@@ -56,7 +57,29 @@ def change(
     if make and nbytes is not None and selected is None:
         FileSystem().make_directory(cold_dir)
     with reading(cold_dir):
+        _refuse_other_things(cold_dir)
         change_budget(cold_dir, _changing(cold_dir, selected, nbytes, fraction))
+
+
+def known_names(cold_dir: Path, kind: str) -> list[str]:
+    """Return the models, or the digests of the salts, that have pages in a directory."""
+    with reading(cold_dir):
+        fs = FileSystem()
+        documents = [read_namespace(cold_dir, of) for of, _ in namespace_directories(cold_dir, fs)]
+    if kind == "model":
+        return sorted({label(document) for document in documents} - {""})
+    return sorted({salt for document in documents if isinstance(salt := document.get("salt"), str)})
+
+
+def _refuse_other_things(cold_dir: Path) -> None:
+    """Raise CommandError for a directory that is somebody's, and no cold directory."""
+    fs = FileSystem()
+    if any(True for _ in namespace_directories(cold_dir, fs)):
+        return
+    names = {entry.name for entry in fs.scan(cold_dir)}
+    if names & {BUDGET_FILE, LEDGER_FILE} or all(name.startswith(".") for name in names):
+        return
+    raise CommandError(f"{cold_dir} holds other things, and is no cold directory")
 
 
 def _changing(

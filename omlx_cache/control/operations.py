@@ -6,6 +6,7 @@ from typing import Protocol
 from omlx_cache.control.errors import ControlError
 from omlx_cache.identity.software import installed
 from omlx_cache.requests.log import RequestLog
+from omlx_cache.upkeep.allowance import Allowance
 from omlx_cache.version import VERSION
 from omlx_cache_storage.documents import as_versions
 from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey
@@ -33,6 +34,7 @@ class Answering(Protocol):
     def identity(self) -> Mapping[str, object]: ...
     def configuration(self) -> Mapping[str, object]: ...
     def stats(self) -> Stats: ...
+    def allowance(self) -> Allowance | None: ...
     @property
     def requests(self) -> RequestLog: ...
     def listing(self) -> list[ListedPage]: ...
@@ -50,7 +52,7 @@ def handlers(store: Answering) -> dict[str, Handler]:
     `prune`."""
     return {
         "ping": lambda args: _ping(store),
-        "stats": lambda args: store.stats().to_dict(),
+        "stats": lambda args: _stats(store),
         "ps": lambda args: _ps(store),
         "config": lambda args: {**store.identity(), **store.configuration()},
         "ls": lambda args: _ls(store, args),
@@ -67,9 +69,17 @@ def _ping(store: Answering) -> dict[str, object]:
     return {**store.identity(), "version": VERSION}
 
 
+def _stats(store: Answering) -> dict[str, object]:
+    shown, allowed = store.stats().to_dict(), store.allowance()
+    cold = shown.get("cold")
+    if isinstance(cold, dict) and allowed is not None:
+        shown["cold"] = {**cold, **allowed.to_dict()}
+    return shown
+
+
 def _ps(store: Answering) -> dict[str, object]:
     stats = store.stats()
-    cold, writer = stats.cold, stats.writer
+    cold, writer, allowed = stats.cold, stats.writer, store.allowance()
     return {
         **store.identity(),
         "versions": installed(),
@@ -86,6 +96,7 @@ def _ps(store: Answering) -> dict[str, object]:
             "pages": cold.pages,
             "state": cold.state,
             "dir": store.cold_dir,
+            **({} if allowed is None else allowed.to_dict()),
         },
         "pending": {
             "bytes": 0 if writer is None else writer.pending_bytes,

@@ -18,7 +18,7 @@ from omlx_cache.settings.explain import CONSEQUENCE, Allowed, config_error
 from omlx_cache.settings.machine import Machine, directory_trouble, probe
 from omlx_cache.settings.origin import SettingSource, render
 from omlx_cache.settings.places import AUTO, PREFIX, expand, is_auto
-from omlx_cache.settings.sizes import SIZE_FORMS, format_size, parse_size
+from omlx_cache.settings.sizes import SIZE_FORMS, SMALLEST_COLD_BYTES, format_size, parse_size
 
 
 def _derive(info: Info) -> Any:
@@ -58,8 +58,6 @@ Directory = Annotated[Path, BeforeValidator(_directory), Allowed("a directory, o
 ColdCodec = Literal[CodecName, "zstd"]
 
 _DERIVED: Any = AUTO
-SMALLEST_COLD_BYTES = 96 * 1024
-"""Less than the directories and the file of the smallest page take."""
 
 
 class CacheSettings(BaseSettings):

@@ -4,6 +4,8 @@ import re
 from decimal import Decimal
 
 SIZE_FORMS = "a size such as 4GiB, 512MB or 1.5 GiB, or a whole number of bytes"
+SMALLEST_COLD_BYTES = 96 * 1024
+"""Less than the directories and the file of the smallest page take."""
 _LARGEST = 2**63 - 1
 
 _UNITS = {

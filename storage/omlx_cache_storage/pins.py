@@ -77,6 +77,11 @@ class Pins:
         self._here.clear()
         self.nbytes = 0
 
+    @property
+    def pages(self) -> list[PageId]:
+        """All that pins want, those of one pin in its order."""
+        return list(self._wanted)
+
     def holds(self, page: PageId, now_ns: int) -> bool:
         """True for a page that is not to be evicted now."""
         return page in self._here and self._wanted.get(page, 0) > now_ns

@@ -145,6 +145,10 @@ def test_a_namespace_is_named_by_how_its_digest_begins(cli: Cli, cold_dir: Path)
     [
         (["40G"], 2, "unknown unit"),
         (["25%"], 2, "or auto"),
+        (["25%"], 2, "only a share"),
+        (["-5"], 2, "'-5': not a size"),
+        (["40"], 2, "40 B has no room for a page; give a unit"),
+        (["--model", "", "1%"], 2, "names no model"),
         (["none"], 2, "or auto"),
         (["--each-salt"], 2, "say how much"),
         (["--each-salt", "auto"], 2, "or none"),
@@ -186,6 +190,35 @@ def test_a_named_directory_that_is_missing_is_not_made(cli: Cli, tmp_path: Path)
     assert result.code == 1
     assert "there is no directory" in result.err
     assert not (tmp_path / "typo").exists()
+
+
+def test_a_directory_of_other_things_gets_no_budget(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    result = cli("quota", "10MiB", "--cold-dir", str(tmp_path))
+    assert (result.code, result.out) == (1, "")
+    assert "holds other things" in result.err
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    (tmp_path / "empty").mkdir(mode=0o700)
+    (tmp_path / "empty" / ".DS_Store").write_text("")
+    assert cli("quota", "10MiB", "--cold-dir", str(tmp_path / "empty")).code == 0
+
+
+def test_a_share_of_a_name_that_nothing_has_is_set_and_said(cli: Cli, cold_dir: Path) -> None:
+    misspelt = cli("quota", "--model", "qven", "1MiB")
+    assert misspelt.code == 0
+    assert "no pages of qven yet; there are those of llama, qwen\n" in misspelt.err
+    unknown = cli("quota", "--salt", "mallory", "1MiB")
+    assert (unknown.code, "no pages of this salt yet\n" in unknown.err) == (0, True)
+    assert "mallory" not in unknown.out + unknown.err
+    for known in (["--model", "qwen", "2MiB"], ["--salt", "alice", "2MiB"], ["--no-salt", "1MiB"]):
+        assert cli("quota", *known).err == ""
+    for gone in (["--model", "qven", "none"], ["--salt", "mallory", "none"]):
+        assert cli("quota", *gone).err == ""
+
+
+def test_auto_says_what_counts_until_a_store_sets_it(cli: Cli, cold_dir: Path) -> None:
+    assert cli("quota", "1GiB").err == ""
+    assert "1 GiB counts until a store opens the directory" in cli("quota", "auto").err
 
 
 def test_a_share_of_a_directory_without_a_budget_says_what_to_do_first(

@@ -7,6 +7,7 @@ import pytest
 from kit.storage import HandClock, Story, commit, open_store
 from omlx_cache import BlockStore
 from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.format.names import LEDGER_FILE
 from omlx_cache_storage.hints import Pinned, shift_ns
 from omlx_cache_storage.hot import HotTier
 
@@ -192,3 +193,31 @@ def test_a_restart_ends_a_pin_and_takes_its_pages_for_used_then(
             commit(store, other, number)
             assert store.flush()
         assert _cold(store, story) == []
+
+
+def test_a_pin_outlives_that_the_directory_is_read_again(tmp_path: Path, story: Story) -> None:
+    other = Story("other", nbytes=PAGE)
+    limit = 6 * COLD_PAGE + ROOM_TO_WRITE
+    with open_store(tmp_path, cold_bytes=limit, hot_bytes=2 * PAGE) as store:
+        commit(store, story, 1, 2)
+        assert store.flush()
+        store.pin(story.ids(1, 2), 600)
+        (tmp_path / LEDGER_FILE).unlink()
+        for number in range(1, 12):
+            commit(store, other, number)
+            assert store.flush()
+        assert _cold(store, story) == [1, 2]
+
+
+def test_what_another_process_writes_is_pinned_here_then(tmp_path: Path, story: Story) -> None:
+    other = Story("other", nbytes=PAGE)
+    limit = 6 * COLD_PAGE + ROOM_TO_WRITE
+    with open_store(tmp_path, cold_bytes=limit, hot_bytes=2 * PAGE) as store:
+        store.pin(story.ids(1), 600)
+        with open_store(tmp_path, cold_bytes=limit) as writer:
+            commit(writer, story, 1)
+            assert writer.flush()
+        for number in range(1, 12):
+            commit(store, other, number)
+            assert store.flush()
+        assert _cold(store, story) == [1]

@@ -9,6 +9,7 @@ from omlx_cache import BlockStore
 KIB = 1024
 PAGE = 64 * KIB
 COLD_PAGE = PAGE + 24 * KIB
+ROOM_TO_OPEN = 64 * KIB
 ROOM_TO_WRITE = PAGE + 100 * KIB
 
 
@@ -52,7 +53,7 @@ def test_a_restart_finds_the_order_of_a_chain_that_was_written_late(tmp_path: Pa
         assert store.flush()
         commit(store, other, 1)
         assert store.flush()
-    with open_store(tmp_path, cold_bytes=3 * COLD_PAGE + 24 * KIB) as store:
+    with open_store(tmp_path, cold_bytes=3 * COLD_PAGE + ROOM_TO_OPEN) as store:
         assert _cold(store, story) == [1, 3]
         assert _cold(store, other) == [1]
 

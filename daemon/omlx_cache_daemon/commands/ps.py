@@ -20,7 +20,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "ps",
         help="list the running stores",
         description="Lists this user's running stores with their models and what memory and disk "
-        "hold, each of its budget; off is a disk that cannot be used.",
+        "hold, each of its budget. The disk's is for all that use the directory; own is where this "
+        "store stops writing before. off is a disk that cannot be used.",
     )
     add_store_options(parser)
     add_format_option(parser)
@@ -68,4 +69,6 @@ def _tier(value: object) -> str:
     used, limit = value.get("bytes"), value.get("limit_bytes")
     if not isinstance(used, int):
         return "-"
-    return format_size(used) + (f" / {format_size(limit)}" if isinstance(limit, int) else "")
+    shown = format_size(used) + (f" / {format_size(limit)}" if isinstance(limit, int) else "")
+    own = value.get("own_limit_bytes")
+    return f"{shown} (own: {format_size(own)})" if isinstance(own, int) else shown

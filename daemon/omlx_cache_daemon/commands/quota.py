@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache.identity.salt import salt_digest
-from omlx_cache.settings.sizes import SIZE_FORMS, parse_size
+from omlx_cache.settings.sizes import SIZE_FORMS, SMALLEST_COLD_BYTES, parse_size
 from omlx_cache_daemon.errors import OK, CommandError, UsageError
 from omlx_cache_daemon.options import add_format_option, hex_prefix
-from omlx_cache_daemon.render import facts, print_json, quantity, table, uses_styles
+from omlx_cache_daemon.render import facts, print_json, quantity, table, text, uses_styles
 from omlx_cache_daemon.replies import Map, as_map, as_maps
 from omlx_cache_daemon.source import add_source_options, existing
 from omlx_cache_daemon.stores import chosen, running
@@ -21,6 +21,7 @@ from omlx_cache_storage.documents import shortened_salt
 EACH = "*"
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)\s*%", re.ASCII)
 _SHOWN_DIGITS = 16
+_NAMED = 8
 _HEADERS = ("SHARE", "NAME", "USED", "CEILING")
 _SET_BY = {
     "free space": "a store, from free space",
@@ -78,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
         print_json(state)
     else:
         _print(state)
+    if asked is not None:
+        _note(asked, directory, state)
     nbytes, used = state["bytes"], state["used_bytes"]
     if isinstance(nbytes, int) and isinstance(used, int) and used > nbytes:
         sys.stderr.write(
@@ -85,6 +88,33 @@ def run(args: argparse.Namespace) -> int:
             "the next one that opens\n"
         )
     return OK
+
+
+def _note(asked: "_Asked", directory: Path, state: Map) -> None:
+    """Say on standard error what a change does not do yet."""
+    from omlx_cache_daemon.quotas import known_names
+
+    if asked.selected is None:
+        if asked.nbytes is None:
+            sys.stderr.write(
+                f"omlx-cache: {quantity('bytes', state['bytes'])} counts until a store opens the "
+                "directory that is alone there\n"
+            )
+        return
+    kind, name = asked.selected
+    goes = asked.nbytes is None and asked.fraction is None
+    if goes or name in (EACH, salt_digest(None)) or kind == "namespace":
+        return
+    known = known_names(directory, kind)
+    if name in known:
+        return
+    # What was typed for a salt may be a secret, and digests of others help nobody.
+    named = "this salt"
+    others = ""
+    if kind == "model":
+        named = text(name)
+        others = f"; there are those of {', '.join(map(text, known[:_NAMED]))}" if known else ""
+    sys.stderr.write(f"omlx-cache: there are no pages of {named} yet{others}\n")
 
 
 class _Asked(NamedTuple):
@@ -112,11 +142,22 @@ def _asked(args: argparse.Namespace) -> _Asked | None:
         if float(percent[1]) > 100:
             raise UsageError(f"{args.amount!r} is more than the whole budget")
         return asked._replace(fraction=float(percent[1]) / 100)
+    if selected is None and _PERCENT.fullmatch(amount):
+        raise UsageError(
+            f"{args.amount!r}: only a share is a part of a budget; give {SIZE_FORMS}, or auto"
+        )
     try:
-        return asked._replace(nbytes=parse_size(args.amount))
+        nbytes = parse_size(args.amount)
     except ValueError as error:
         others = ", or auto" if selected is None else ", a part such as 25%, or none"
-        raise UsageError(f"{args.amount!r} is {error}: give {SIZE_FORMS}{others}") from None
+        raise UsageError(f"{args.amount!r}: {error}; give {SIZE_FORMS}{others}") from None
+    if selected is None and 0 < nbytes < SMALLEST_COLD_BYTES:
+        # Everything would go at once, and most who write `40` mean another unit.
+        raise UsageError(
+            f"a budget of {quantity('bytes', nbytes)} has no room for a page; give a unit, as in "
+            "40GiB, or 0 for a disk that keeps nothing"
+        )
+    return asked._replace(nbytes=nbytes)
 
 
 def _selected(args: argparse.Namespace) -> tuple[str, str] | None:
@@ -126,6 +167,8 @@ def _selected(args: argparse.Namespace) -> tuple[str, str] | None:
             return kind, EACH
         if getattr(args, kind) is not None:
             name = getattr(args, kind)
+            if kind == "model" and not name:
+                raise UsageError("an empty text names no model")
             return kind, _digest(name) if kind == "salt" else name
     return ("salt", salt_digest(None)) if args.no_salt else None
 

@@ -28,6 +28,13 @@ class LayersOnly:
         return {}
 
 
+class Unshared(BlockStore):
+    """A store that looks after nobody else's pages: what sharing a directory costs is beside it."""
+
+    def refresh(self) -> bool:
+        return False
+
+
 class Bed:
     """One store on a directory, and a prompt whose KV is `arrays`, or nothing but on disk."""
 
@@ -41,10 +48,11 @@ class Bed:
         cold_codec: str = "dense",
         durability: Durability = "fsync",
         cold: bool = True,
+        kind: type[BlockStore] = BlockStore,
     ) -> None:
         self.size = size
         room = 3 * size.kv_bytes + (64 << 20)
-        self.store = BlockStore(
+        self.store = kind(
             CacheSettings(
                 cold_dir=directory,
                 block_size=BLOCK_SIZE,

@@ -11,6 +11,7 @@ from omlx_cache.tools.bench.machine import describe
 from omlx_cache.tools.bench.others import measure_recompute, measure_scan
 from omlx_cache.tools.bench.restore_overhead import measure_lookup, measure_overhead
 from omlx_cache.tools.bench.rows import Results
+from omlx_cache.tools.bench.shared import measure_shared
 from omlx_cache.tools.bench.sizes import OVERHEAD_SIZES, Size
 from omlx_cache.tools.bench.transfer import measure_cold, measure_hot
 
@@ -37,6 +38,8 @@ def run(size: Size, workspace: Path, say: Callable[[str], None]) -> Results:
     scan_rows = measure_scan(size, workspace / "scan")
     say("overhead of commits")
     commit_rows = measure_commit_overhead(OVERHEAD_SIZES[size.name], workspace / "commits")
+    say("one directory for several processes")
+    shared_rows = measure_shared(size, workspace / "shared")
     rows += [*cold_rows, *along_rows, *codec_rows, *durability_rows]
-    rows += [*recompute_rows, *overhead_rows, *lookup_rows, *scan_rows, *commit_rows]
+    rows += [*recompute_rows, *overhead_rows, *lookup_rows, *scan_rows, *commit_rows, *shared_rows]
     return Results(size.name, size.kv_bytes, describe(), tuple(rows), (*peaks, *cold_peaks))

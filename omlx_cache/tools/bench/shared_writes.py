@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -17,7 +16,9 @@ from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.page import Page
 
 LIMIT = 1 << 40
-UNTOLD, RAW = "the same, telling nobody", "bare files of the same bytes"
+HEADER = bytes(16 * KIB)
+"""As much as a page's file has before the payload."""
+UNTOLD, RAW = "the same, telling nobody", "bare files of that size"
 
 
 class Untold(ColdTier):
@@ -43,7 +44,7 @@ def measure_shared_writes(size: Size, directory: Path) -> list[Row]:
 
 
 def _rows(what: str, nbytes: int, count: int, runs: int, directory: Path) -> list[Row]:
-    stamps, numbers = itertools.count(time.time_ns()), itertools.count()
+    numbers = itertools.count()
     told = ColdTier(directory / "told", LIMIT)
     untold = Untold(directory / "untold", LIMIT)
     raw = directory / "raw"
@@ -57,7 +58,7 @@ def _rows(what: str, nbytes: int, count: int, runs: int, directory: Path) -> lis
         tier.open()
 
         def write() -> None:
-            if store_all(tier, made, stamps) != count:
+            if store_all(tier, made) != count:
                 raise RuntimeError("a page was there before it was written")
 
         return write
@@ -80,6 +81,7 @@ def _write(pages: Sequence[Page], directory: Path) -> None:
         temporary = path.with_suffix(".tmp")
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
+            os.write(fd, HEADER)
             os.write(fd, page.payload)
         finally:
             os.close(fd)

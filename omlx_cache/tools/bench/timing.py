@@ -1,7 +1,7 @@
 """Timing: medians of several runs, the compared things taken in turn."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 Work = Callable[[], object]
@@ -16,8 +16,14 @@ def seconds(work: Work) -> float:
     return ended - began
 
 
-def in_turn(works: Mapping[str, Work], runs: int, before: Work | None = None) -> dict[str, float]:
-    """Return the median seconds of each, after one run that is not counted.
+def in_turn(
+    works: Mapping[str, Work],
+    runs: int,
+    before: Work | None = None,
+    take: Callable[[Sequence[float]], float] = median,
+) -> dict[str, float]:
+    """Return the median seconds of each, or what `take` makes of them, after one run that is not
+    counted.
 
     All are run once before any is run again, so that a slow moment of the machine hits all.
     `before` precedes every run and is not counted.
@@ -28,4 +34,4 @@ def in_turn(works: Mapping[str, Work], runs: int, before: Work | None = None) ->
             if before is not None:
                 before()
             spent[name].append(seconds(work))
-    return {name: median(times[1:]) for name, times in spent.items()}
+    return {name: take(times[1:]) for name, times in spent.items()}

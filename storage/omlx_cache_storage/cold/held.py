@@ -29,6 +29,9 @@ from omlx_cache_storage.page import PageId, PageInfo, Tail
 from omlx_cache_storage.pins import Pins
 from omlx_cache_storage.recency import SUPERSEDED_NS, Clock
 
+AHEAD_NS = 60 * 1_000_000_000
+"""Times of files that are further ahead than this are no uses of other processes."""
+
 
 class HeldPages:
     """Knows the page files under `directory` and when they were used, reads and deletes them. Any
@@ -337,7 +340,9 @@ class HeldPages:
                 stamp_ns = max(stamp_ns, self._contents.stamp(name))
                 self._pop(name)
             self._leaving.discard(name)
-            self._contents.add(page, stamp_ns, used=False)
+            kept_ns = self._hold(page)
+            self._unrecorded.update([name] if kept_ns else ())
+            self._contents.add(page, max(stamp_ns, kept_ns), used=False)
         if before is not None and before.name != page.name:
             # Whoever replaced it deletes its file and says so, or could not.
             self._deleter.keep(PendingDeletion(before, self._path(before), before.cost))
@@ -405,12 +410,13 @@ class HeldPages:
                 self._tell(*(Demoted(at, tuple(pages)) for at, pages in demoted.items()))
 
     def _may_record(self, path: str, time_ns: int, own_ns: int) -> bool:
-        """True unless somebody else has used a page later; a time of this process's own is taken
-        back, and so is one that is yet to come: a clock was ahead."""
+        """True unless somebody else has used a page later. A time of this process's own is taken
+        back, and one that is yet to come: a clock was ahead."""
         info = self._fs.own_file(path)
         if info is None:
             return False
-        return not time_ns <= info.st_mtime_ns <= self._clock.now() or info.st_mtime_ns == own_ns
+        known_ns = info.st_mtime_ns
+        return known_ns < time_ns or known_ns == own_ns or known_ns > self._clock.now() + AHEAD_NS
 
     def _catch_up(self, pages: Iterable[PageId]) -> bool:
         """Ask the files of pages that are about to leave when they were used, by whomever; True

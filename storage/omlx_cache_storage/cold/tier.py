@@ -20,9 +20,9 @@ from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
 from omlx_cache_storage.cold.files import Staged
 from omlx_cache_storage.cold.filling import Files
 from omlx_cache_storage.cold.health import NO_ROOM, Health
-from omlx_cache_storage.cold.held import HeldPages
+from omlx_cache_storage.cold.held import AHEAD_NS, HeldPages
 from omlx_cache_storage.cold.inventory import Inventory, clear_up, take_inventory
-from omlx_cache_storage.cold.ledger import LedgerBusy, ledger_bytes
+from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, LedgerBusy, ledger_bytes
 from omlx_cache_storage.cold.pools import Ceiling, Shares
 from omlx_cache_storage.cold.ration import Ration
 from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
@@ -170,7 +170,13 @@ class ColdTier(HeldPages):
         # Of one that changed too fast to be followed, what is known of recency is not lost.
         self._record_recency()
         self._files.open()
-        self._sharing.enter(ledger_bytes(self.limit_bytes))
+        try:
+            self._sharing.enter(ledger_bytes(self.limit_bytes))
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self._make_way()
+            self._sharing.enter(ledger_bytes(self.limit_bytes))
         self._files.count_small(LEDGER_FILE, self._sharing.ledger.nbytes)
         for tries_left in reversed(range(SCANS)):
             contents, found = self._read_directory()
@@ -188,12 +194,27 @@ class ColdTier(HeldPages):
                     raise
                 self._sharing.ledger.skip()
 
+    def _make_way(self) -> None:
+        """Delete what leaves first, for a ledger that the disk has no room for; raises OSError.
+
+        Nobody need be told: where there is none, nobody follows it."""
+        contents, _ = self._read_directory()
+        victims = contents.victims(min(2 * SMALLEST_BYTES, contents.nbytes)).pages
+        for stored in filter(None, map(contents.stored, victims)):
+            self._fs.remove(self._path(stored))
+        with self._lock:
+            self._evicted += len(victims)
+            self._departures.note(victims, "disk")
+
     def _read_directory(self) -> tuple[Contents, Inventory]:
         """Return what is in the directory; raises OSError."""
         files, now = Files(), time.time_ns()
 
         def take(found: Found, name: PageName) -> str | None:
             stored = StoredPage(found.namespace, name, found.nbytes)
+            if found.mtime_ns > now + AHEAD_NS:
+                with self._lock:
+                    self._unrecorded.add(name.id)
             useless = files.take(stored, min(found.mtime_ns, now))
             return None if useless is None else self._path(StoredPage._make(useless))
 
@@ -212,6 +233,10 @@ class ColdTier(HeldPages):
                 self._drop_again(file)
             self._refused_rank = None
             self._pins.all_left()
+            for page in self._pins.pages:
+                stored = contents.get(page)
+                if stored is not None and (kept_ns := self._hold(stored)):
+                    contents.touch([page], kept_ns)
             self._missing += [page for page in before if page not in contents]
             self._unrecorded = {page for page in self._unrecorded if page in contents}
             self._health = Health()
@@ -223,9 +248,8 @@ class ColdTier(HeldPages):
         used = self._known_bytes()
         if self._budget_of is not None:
             self._wanted = self._budget_of(used)
-        known = read_budget(self.directory, self._fs)
         agreed = agree(
-            known,
+            read_budget(self.directory, self._fs),
             self._wanted,
             derived=self._derived,
             alone=self._sharing.is_alone(),
@@ -585,17 +609,24 @@ class ColdTier(HeldPages):
     ) -> Victims:
         """Choose what to evict for the bytes that are lacking, as far as their files know of no
         later use; the directory is held."""
-        ahead = 1
+        ahead, asked = 1, set[PageId]()
+
+        def catch_up(pages: list[PageId]) -> bool:
+            # Each once: a time that has not come yet is always later than what is known.
+            new = [page for page in pages if page not in asked]
+            asked.update(new)
+            return self._catch_up(new)
+
         while True:
             with self._lock:
                 until = sys.maxsize if candidate is None else self._until(candidate)
                 pinned = self._is_pinned if candidate is not None else _nothing_is_pinned
                 victims = self._contents.victims(lacks(), candidate, pinned, until, within)
-            if not self._catch_up(victims.pages):
+            if not catch_up(victims.pages):
                 return victims
             # Others used what comes next as well: a chain is used as a whole.
             ahead = min(2 * ahead, LOOKED_AHEAD)
-            self._catch_up(self._first(ahead))
+            catch_up(self._first(ahead))
 
     def _expel(self, victims: Victims) -> int:
         """Evict pages and delete their files; return how many."""

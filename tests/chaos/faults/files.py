@@ -27,7 +27,9 @@ def damage(path: Path, draw: random.Random, kind: str) -> None:
         start = draw.randrange(len(raw)) // 512 * 512
         raw[start : start + 512] = bytes(len(raw[start : start + 512]))
     elif kind == "other":
-        others = sorted(path.parents[draw.choice([1, 2])].rglob(f"*{path.suffix}"))
+        # Files of one kind: which others there are depends on the time that a round takes.
+        like = path.name if path.suffix == ".json" else f"*{path.suffix}"
+        others = sorted(path.parents[draw.choice([1, 2])].rglob(like))
         raw = bytearray(draw.choice(others).read_bytes())
     with open(path, "r+b") as file:
         file.write(raw)

@@ -47,11 +47,11 @@ def test_the_first_lines_name_the_model_and_what_was_found(
     granted = r"; memory 256 MiB, disk 1 GiB of [\d.]+ [GT]iB free"
     assert re.fullmatch(f"no pages in {cold} yet{granted}", first[1])
     again = one_run(home, models["dense"])
-    found = rf"(\d+) pages, [\d.]+ KiB in {cold}, oldest \d+ \w+ \((\d+) of dense\){granted}"
+    found = rf"(\d+) pages, [\d.]+ [KM]iB in {cold}, oldest \d+ \w+ \((\d+) of dense\){granted}"
     match = re.fullmatch(found, again[1])
     assert match, again
     assert match[1] == match[2]
-    last = rf"Everything is on the disk: {cold} has {match[1]} pages, [\d.]+ KiB\."
+    last = rf"Everything is on the disk: {cold} has {match[1]} pages, [\d.]+ [KM]iB\."
     assert re.fullmatch(last, again[-1])
 
 

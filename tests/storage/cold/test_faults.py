@@ -267,7 +267,7 @@ def test_a_disk_without_free_space_evicts_rather_than_fills(
     story = Story(nbytes=128 * KIB)
     tier = ColdTier(tmp_path, BIG, fs=disk, min_free_bytes=1024 * KIB)
     tier.open()
-    capacity = 1024 * KIB + 4 * 152 * KIB
+    capacity = disk_usage(tmp_path) + 1024 * KIB + 4 * 152 * KIB
     monkeypatch.setattr(disk, "free_bytes", lambda path: capacity - disk_usage(tmp_path))
     for number in range(1, 12):
         assert _write(tier, story, number)

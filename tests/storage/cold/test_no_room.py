@@ -1,5 +1,6 @@
 """Whatever a disk has no room of (bytes, files, a quota), what leaves first makes room for more."""
 
+import contextlib
 import errno
 import os
 from collections import Counter
@@ -10,6 +11,7 @@ import pytest
 from kit.storage import FaultyDisk, Story, disk_usage, expected_payload, files_in, read_cold
 from kit.storage.mounts import small_disk
 from omlx_cache_storage.cold.tier import NO_ROOM_TRIES, ColdTier
+from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE
 
 KIB = 1024
 BIG = 2**30
@@ -145,6 +147,37 @@ def test_a_real_disk_that_is_full_goes_on_taking_the_newest_pages(tmp_path: Path
         assert _is_there(tier, story, 40)
         assert 4 <= tier.usage().pages <= 10
         tier.check_integrity()
+
+
+@pytest.mark.parametrize("options", ["size=2m", "size=32m,nr_inodes=24"])
+def test_a_full_disk_with_pages_and_no_ledger_serves_them_and_goes_on_taking_newer_ones(
+    tmp_path: Path, options: str
+) -> None:
+    """A directory of before there were ledgers, or one whose ledger somebody deleted."""
+    with small_disk(tmp_path / "disk", options) as disk:
+        story, cold = Story(nbytes=128 * KIB), disk.path / "cold"
+        with contextlib.closing(ColdTier(cold, BIG)) as before:
+            before.open()
+            for number in (1, 2, 3):
+                assert _write(before, story, number) == "written"
+        for name in (LEDGER_FILE, BUDGET_FILE):
+            (cold / name).unlink()
+        with contextlib.suppress(OSError):
+            for number in range(100):
+                (disk.path / f"others{number}").write_bytes(b"x")
+            with (disk.path / "others0").open("ab", buffering=0) as others:
+                while others.write(bytes(4 * KIB)):
+                    pass
+        tier = ColdTier(cold, BIG)
+        tier.open()
+        assert tier.usage().state == "ok"
+        assert (tier.usage().evicted_pages, tier.usage().pages) == (1, 2)
+        assert _is_there(tier, story, 1)
+        for number in range(4, 9):
+            assert _write(tier, story, number) == "written"
+        assert _is_there(tier, story, 8)
+        tier.check_integrity()
+        tier.close()
 
 
 def test_free_files_are_left_to_others_as_free_bytes_are(tmp_path: Path) -> None:

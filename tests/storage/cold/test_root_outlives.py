@@ -115,7 +115,7 @@ def test_a_shortage_of_free_space_refuses_the_deep_end_too(
     disk = FaultyDisk()
     tier = ColdTier(tmp_path, BIG, fs=disk, min_free_bytes=1024 * KIB)
     tier.open()
-    capacity = 1024 * KIB + 6 * 160 * KIB
+    capacity = disk_usage(tmp_path) + 1024 * KIB + 6 * 160 * KIB
     monkeypatch.setattr(disk, "free_bytes", lambda path: capacity - disk_usage(tmp_path))
     results = [tier.write(long.page(n), 10**18, long.document) for n in range(1, 12)]
     kept = results.count("written")

@@ -34,6 +34,14 @@ def test_one_run_compares_with_every_limit_and_writes_its_section(
         ("commit and flush", "the same with none"),
         ("commit of 512 tokens x 2 layers with next to no bytes", "the bare SHA-256 chain"),
         ("append of a token x 2 layers", "the bare SHA-256 chain"),
+        ("restore", "the same, asking for no changes"),
+        ("what a miss asks: has anything changed", "that look-up"),
+        ("writing 4 pages of 4 KiB", "the same, telling nobody"),
+        ("writing 2 pages of 1 MiB", "bare files of that size"),
+        ("64 pages of 64 KiB by 8 processes", "one process alone"),
+        ("the same 8 pages by each of 8 processes", "one process alone"),
+        ("taking in 40 new pages beside 40 files", "reading the directory"),
+        ("40 files", "reading the directory"),
     }
     assert all(row["ours"] > 0 and row["other"] > 0 for row in told["rows"])
     assert {peak["what"] for peak in told["peaks"]} == {"restore, hot", "restore, cold"}

@@ -66,6 +66,14 @@ def last_words(store: BlockStore, left: Unwritten, clean: bool) -> LastWords:
     return LastWords(complete, f"{said}{trouble}: {'; '.join([*lost, *counts, stock])}.")
 
 
+def _cold_limit(store: BlockStore) -> int:
+    """Return how far the directory may fill up before this process stops writing."""
+    allowed = store.allowance()
+    if allowed is None:
+        return store.settings.cold_bytes
+    return allowed.limit_bytes if allowed.own_limit_bytes is None else allowed.own_limit_bytes
+
+
 def _setbacks(store: BlockStore, left: Unwritten, clean: bool) -> list[str]:
     """Return what kept pages from the disk, and how often: a page may be counted several times, and
     have been written later."""
@@ -74,7 +82,7 @@ def _setbacks(store: BlockStore, left: Unwritten, clean: bool) -> list[str]:
         return []
     causes = {
         "still pending when the time was over": 0 if clean else writer.pending_pages,
-        f"refused for want of cold_bytes ({format_size(settings.cold_bytes)})": (
+        f"refused for want of cold_bytes ({format_size(_cold_limit(store))})": (
             writer.refused_pages
         ),
         f"beyond daily_write_bytes ({format_size(settings.daily_write_bytes)})": (

@@ -1,0 +1,67 @@
+"""What a store says of its directory's budget: how much, who set it, and where it stops itself."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omlx_cache import BlockStore, CacheSettings
+from omlx_cache.control.operations import handlers
+from omlx_cache_storage.cold.budget import Budget
+from omlx_cache_storage.cold.quota import set_budget
+
+MIB = 1 << 20
+
+
+def _store(directory: Path, **settings: Any) -> BlockStore:
+    return BlockStore(
+        CacheSettings(cold_dir=directory, hot_bytes=MIB, min_free_bytes=0, socket="off", **settings)
+    )
+
+
+def _asked(store: BlockStore, name: str) -> Any:
+    return handlers(store)[name]({})
+
+
+def _cold_bytes(store: BlockStore) -> Mapping[str, object]:
+    return _asked(store, "config")["settings"]["cold_bytes"]  # type: ignore[no-any-return]
+
+
+def test_a_lower_limit_of_its_own_is_shown_beside_the_directorys_budget(tmp_path: Path) -> None:
+    with _store(tmp_path, cold_bytes=8 * MIB) as first, _store(tmp_path, cold_bytes=MIB) as second:
+        for name in ("ps", "stats"):
+            cold = _asked(second, name)["cold"]
+            assert (cold["limit_bytes"], cold["set_by"]) == (8 * MIB, "store")
+            assert cold["own_limit_bytes"] == MIB
+            assert _asked(first, name)["cold"]["own_limit_bytes"] is None
+        assert _cold_bytes(second)["value"] == MIB
+        (note,) = _asked(second, "config")["notes"]
+        assert f"the budget of {tmp_path} is 8 MiB for all processes" in note
+        assert "writes only while the directory holds less than cold_bytes (1 MiB)" in note
+        assert _asked(first, "config")["notes"] == []
+
+
+def test_a_larger_one_that_yields_is_said(tmp_path: Path) -> None:
+    with _store(tmp_path, cold_bytes=8 * MIB), _store(tmp_path, cold_bytes=9 * MIB) as second:
+        assert _asked(second, "ps")["cold"]["own_limit_bytes"] is None
+        (note,) = _asked(second, "config")["notes"]
+        assert "this one yields to it: cold_bytes (9 MiB)" in note
+
+
+def test_a_derived_limit_has_its_origin_in_the_directory(tmp_path: Path) -> None:
+    with _store(tmp_path) as store:
+        assert str(_cold_bytes(store)["origin"]).startswith("derived (")
+        assert _asked(store, "ps")["cold"]["set_by"] == "free space"
+        set_budget(tmp_path, Budget(5 * MIB, "quota"))
+        assert store.cold is not None
+        store.cold.settle()
+        shown = _cold_bytes(store)
+        assert (shown["value"], shown["kind"]) == (5 * MIB, "derived")
+        assert shown["origin"] == "the directory's budget, set by `omlx-cache quota`"
+        assert _asked(store, "config")["notes"] == []
+
+
+def test_a_store_without_a_directory_says_nothing_of_one(tmp_path: Path) -> None:
+    with _store(tmp_path, hot_cache_only=True) as store:
+        assert store.allowance() is None
+        assert _asked(store, "ps")["cold"] is None
+        assert _asked(store, "stats")["cold"] is None

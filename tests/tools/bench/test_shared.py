@@ -1,0 +1,45 @@
+"""The benchmarks of one directory for several processes measure what they say."""
+
+from pathlib import Path
+
+import pytest
+
+from omlx_cache.tools.bench.shared_pages import chain_of, pages_of, store_all
+from omlx_cache.tools.bench.shared_processes import Crowd
+from omlx_cache.tools.bench.shared_writes import Untold
+from omlx_cache_storage.cold.tier import ColdTier
+
+BIG = 1 << 30
+
+
+def test_chains_have_no_block_in_common_and_a_longer_one_goes_on_like_a_shorter_one() -> None:
+    one, longer, other = (pages_of(*which, 16) for which in ((1, 2), (1, 3), (2, 3)))
+    assert one == longer[:2]
+    assert not {page.meta.key for page in longer} & {page.meta.key for page in other}
+    assert [page.meta.key for page in one] == chain_of(1, 2).boundaries(1, 2)
+
+
+def test_a_tier_that_tells_nobody_is_not_followed(tmp_path: Path) -> None:
+    other = ColdTier(tmp_path, BIG)
+    other.open()
+    silent = Untold(tmp_path, BIG)
+    silent.open()
+    assert store_all(silent, pages_of(1, 2, 16)) == 2
+    assert not other.refresh()
+
+
+def test_processes_write_what_they_are_told_and_the_same_pages_once(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path, BIG, 2)
+    try:
+        assert crowd.write([[(1, 2)], [(2, 3)]]) == 5
+        assert crowd.write([[(3, 4)], [(3, 4)]]) == 4
+        assert crowd.write([[(3, 4)], [(1, 2)]]) == 0
+    finally:
+        crowd.close()
+
+
+def test_a_page_that_is_not_stored_is_an_error_of_the_benchmark(tmp_path: Path) -> None:
+    tier = ColdTier(tmp_path, 1)
+    tier.open()
+    with pytest.raises(RuntimeError, match="was not stored: \\['full'\\]"):
+        store_all(tier, pages_of(1, 1, 16))
