@@ -86,7 +86,9 @@ class Scopes:
         self._make_cache = make_cache
         self._layout_signature = ""
         self._boundaries = Boundaries()
-        self._budgets = Budgets(self.store.settings, self._label, self.store.told)
+        self._budgets = Budgets(
+            self.store.settings, self._label, self.store.told, self.store.budget_of_disk
+        )
         try:
             self._layout_signature = layout_of(make_cache()).signature
         except UnsupportedCache as error:

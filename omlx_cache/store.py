@@ -436,6 +436,10 @@ class BlockStore(Tiers):
                     settings["cold_bytes"]["origin"] = allowed.origin
         return {"settings": settings, "notes": notes}
 
+    def budget_of_disk(self) -> int | None:
+        """Return what the directory may take now, for all processes; None without one."""
+        return None if self.cold is None else self.cold.usage().limit_bytes
+
     def allowance(self) -> Allowance | None:
         """Return what this store may write to its directory, None without one. Reads a file."""
         return (

@@ -1,6 +1,7 @@
 """What a store's budgets hold of one model, and which of them is too small for it."""
 
 import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
 from omlx_cache.settings import CacheSettings
@@ -35,16 +36,26 @@ class Budgets:
     """
 
     def __init__(
-        self, settings: CacheSettings, label: str, told: set[tuple[str, str]] | None = None
+        self,
+        settings: CacheSettings,
+        label: str,
+        told: set[tuple[str, str]] | None = None,
+        budget_of_disk: Callable[[], int | None] | None = None,
     ) -> None:
+        """`budget_of_disk`: what the directory may take, which other processes and people change;
+        None: `cold_bytes` alone counts."""
         self._label = label
+        self._budget_of_disk = budget_of_disk or (lambda: None)
         self._stride = settings.snapshot_stride
         self._block = settings.block_size
         self._memory = settings.hot_bytes or settings.queue_bytes
         self._retained = settings.hot_bytes
         self._memory_name = "hot_bytes" if settings.hot_bytes else "queue_bytes"
-        self._cold = None if settings.hot_cache_only else settings.cold_bytes
-        self._queue = self._memory if self._cold is None else settings.queue_bytes
+        self._memory_only = settings.hot_cache_only
+        self._own = settings.cold_bytes
+        # A limit that follows from the free space yields to the directory's budget.
+        self._yields = settings.is_derived("cold_bytes")
+        self._queue = self._memory if self._memory_only else settings.queue_bytes
         self._block_bytes = 0
         self._point_bytes: dict[str, int] = {}
         self._told = set() if told is None else told
@@ -64,6 +75,14 @@ class Budgets:
                     f"({format_size(nbytes)} for {what}): none is {self._where(name)}; "
                     f"{name}={self._some(name, nbytes)} would hold some",
                 )
+
+    @property
+    def _cold(self) -> int:
+        """How far the directory may fill up before this process stops writing."""
+        budget = self._budget_of_disk()
+        if budget is None:
+            return self._own
+        return budget if self._yields else min(budget, self._own)
 
     @property
     def token_bytes(self) -> int:
@@ -89,7 +108,7 @@ class Budgets:
         if self._block_bytes > min(self._memory, self._queue):
             name = self._memory_name if self._block_bytes > self._memory else "queue_bytes"
             return Fit(0, name, held)
-        if self._cold is None:
+        if self._memory_only:
             return Fit(self._memory // self._block_bytes * self._block, self._memory_name, held)
         blocks = max(0, self._cold - DIRECTORY_BYTES) // (self._block_bytes + FILE_BYTES)
         return Fit(blocks * self._block, "cold_bytes", held)
@@ -99,7 +118,7 @@ class Budgets:
         fit = self.fit()
         if fit is None:
             return
-        name, size = fit.setting, self._memory if self._cold is None else self._cold
+        name, size = fit.setting, self._memory if self._memory_only else self._cold
         needed = self._needed(tokens)
         if tokens // self._block * self._block > fit.tokens:
             known = (
@@ -112,19 +131,31 @@ class Budgets:
             return
         self._tell(
             name,
-            f"{name} ({format_size(size)}) {known}: of a sequence of {tokens} tokens the end is "
-            f"not kept; {name}={enough(needed)} would hold it",
+            f"{self._called(name)} ({format_size(size)}) {known}: of a sequence of {tokens} tokens "
+            f"the end is not kept; {self._raised(name, needed)} would hold it",
         )
+
+    def _called(self, setting: str) -> str:
+        return "the directory's budget" if self._is_budget(setting) else setting
+
+    def _raised(self, setting: str, nbytes: int) -> str:
+        """Return what a person does to have so many bytes."""
+        size = enough(nbytes)
+        return f"`omlx-cache quota {size}`" if self._is_budget(setting) else f"{setting}={size}"
+
+    def _is_budget(self, setting: str) -> bool:
+        """True when the directory's budget is what counts, and not what this process was told."""
+        return setting == "cold_bytes" and self._cold != self._own
 
     def _needed(self, tokens: int) -> int:
         """Return about how many bytes one sequence takes in memory, or else on the disk."""
-        overhead = 0 if self._cold is None else FILE_BYTES
+        overhead = 0 if self._memory_only else FILE_BYTES
         blocks = -(-tokens // self._block)
         # One each stride, a few around the end; a window may lie in two pages for each.
         points = 2 * (tokens // self._stride + 4)
         size = blocks * (self._block_bytes + overhead)
         size += points * sum(nbytes + overhead for nbytes in self._point_bytes.values())
-        return size if self._cold is None else size + DIRECTORY_BYTES
+        return size if self._memory_only else size + DIRECTORY_BYTES
 
     def _tell(self, setting: str, text: str) -> None:
         if (self._label, setting) not in self._told:

@@ -1,5 +1,6 @@
 """`omlx-cache prune`: by versions, last use and size; in a directory and in running stores."""
 
+import contextlib
 import json
 import os
 import signal
@@ -149,11 +150,11 @@ def test_to_deletes_the_oldest_and_deepest_until_the_directory_is_that_small(
     cli: Cli, tmp_path: Path
 ) -> None:
     cold_dir = tmp_path / "cold"
-    tier = ColdTier(cold_dir, 2**30)
-    tier.open()
-    for name, age in (("first", 3), ("second", 2), ("third", 1)):
-        for page in Story(name, nbytes=64 * 1024).pages(*range(1, 11)):
-            tier.write(page, time.time_ns() - age * DAY, {})
+    with contextlib.closing(ColdTier(cold_dir, 2**24)) as tier:
+        tier.open()
+        for name, age in (("first", 3), ("second", 2), ("third", 1)):
+            for page in Story(name, nbytes=64 * 1024).pages(*range(1, 11)):
+                tier.write(page, time.time_ns() - age * DAY, {})
     before = disk_usage(cold_dir)
     limit = before // 2
     result = cli("prune", "--to", f"{limit}", "--yes", "--format", "json")

@@ -1,6 +1,7 @@
 """Deleting from a directory that several running stores share, one of them without a socket: what
 goes is gone for all of them at once, and what any of them used a while ago stays."""
 
+import contextlib
 import json
 import subprocess
 import time
@@ -158,18 +159,18 @@ def test_a_store_without_a_socket_knows_at_once_what_was_deleted_beside_it(
     nbytes, corrupt, state = tell(hidden, "books").split()
     assert (corrupt, state) == ("0", "ok")
     assert int(nbytes) >= disk_usage(cold_dir)
-    tier = ColdTier(cold_dir, 2**24)
-    tier.open()
-    assert tier.usage().nbytes == int(nbytes)
+    with contextlib.closing(ColdTier(cold_dir, 2**24)) as tier:
+        tier.open()
+        assert tier.usage().nbytes == int(nbytes)
 
 
 def test_more_is_deleted_beside_a_store_than_its_ledger_can_tell_of(
     cli: Cli, start: Start, cold_dir: Path
 ) -> None:
-    tier = ColdTier(cold_dir, 2**24)
-    tier.open()
-    for page in Story("many", blocks=400).pages(*range(1, 400)):
-        assert tier.write(page, time.time_ns(), {}) == "written"
+    with contextlib.closing(ColdTier(cold_dir, 2**24)) as tier:
+        tier.open()
+        for page in Story("many", blocks=400).pages(*range(1, 400)):
+            assert tier.write(page, time.time_ns(), {}) == "written"
     hidden = start(OMLX_CACHE_SOCKET="off")
     assert cli("rm", Story("many").namespace.hex(), "--yes").code == 0
     nbytes, corrupt, state = tell(hidden, "books").split()

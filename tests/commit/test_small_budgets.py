@@ -14,6 +14,8 @@ from omlx_cache import BlockStore, PrefixCache, reasons
 from omlx_cache.commit.budgets import enough
 from omlx_cache.results import CommitResult
 from omlx_cache.settings.sizes import parse_size
+from omlx_cache_storage.cold.budget import Budget
+from omlx_cache_storage.cold.quota import set_budget
 
 TOKENS = 320
 PAGE = 16 * 1024
@@ -112,6 +114,23 @@ def test_a_disk_smaller_than_a_sequence_says_how_many_tokens_it_holds(
     assert text.startswith("cold_bytes (256 KiB) holds about ")
     kept = int(text.split("holds about ")[1].split()[0])
     assert 0 < kept < TOKENS
+
+
+@pytest.mark.parametrize("fields", [{"cold_bytes": 2**24}, {"cold_bytes": "auto"}])
+def test_the_directorys_budget_counts_where_it_is_less_than_this_process_was_told(
+    fields: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "kv").mkdir(mode=0o700)
+    set_budget(tmp_path / "kv", Budget(256 * 1024, "quota"))
+    _run(tmp_path / "kv", (TOKENS, TOKENS), **fields)
+    (text,) = [text for text in _said(caplog) if "holds about" in text]
+    assert text.startswith("the directory's budget (256 KiB) holds about ")
+    advice = re.search(r"`omlx-cache quota (\S+)` would hold it$", text)
+    assert advice, text
+    set_budget(tmp_path / "kv", Budget(parse_size(advice[1]), "quota"))
+    caplog.clear()
+    _run(tmp_path / "kv", (TOKENS, TOKENS), **fields)
+    assert not [text for text in _said(caplog) if "holds about" in text]
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next"])

@@ -104,11 +104,13 @@ def _server(args: argparse.Namespace, settings: dict[str, object]) -> Server | N
             "--beside loads the model here"
         )
     chosen = [] if args.beside else servers[:1]
-    later = [f"{server.title} uses this directory" for server in servers[len(chosen) :]]
+    beside = [f"{server.title} uses this directory" for server in servers[len(chosen) :]]
     # Through a server, those of other models are no concern.
-    later += [] if chosen else others
-    for other in later:
-        sys.stderr.write(f"omlx-cache: {other}: it sees these pages after its next start\n")
+    beside += [] if chosen else others
+    for other in beside:
+        sys.stderr.write(
+            f"omlx-cache: {other}: what it can use of these pages it finds at its next look-up\n"
+        )
     return chosen[0] if chosen else None
 
 

@@ -12,6 +12,7 @@ from omlx_cache.tools.bench.others import measure_recompute, measure_scan
 from omlx_cache.tools.bench.restore_overhead import measure_lookup, measure_overhead
 from omlx_cache.tools.bench.rows import Results
 from omlx_cache.tools.bench.shared import measure_shared
+from omlx_cache.tools.bench.shared_lookup import measure_shared_lookup, measure_shared_restore
 from omlx_cache.tools.bench.sizes import OVERHEAD_SIZES, Size
 from omlx_cache.tools.bench.transfer import measure_cold, measure_hot
 
@@ -39,7 +40,9 @@ def run(size: Size, workspace: Path, say: Callable[[str], None]) -> Results:
     say("overhead of commits")
     commit_rows = measure_commit_overhead(OVERHEAD_SIZES[size.name], workspace / "commits")
     say("one directory for several processes")
-    shared_rows = measure_shared(size, workspace / "shared")
+    shared_rows = measure_shared_restore(size, workspace / "shared restore")
+    shared_rows += measure_shared_lookup(size, workspace / "shared look-up")
+    shared_rows += measure_shared(size, workspace / "shared")
     rows += [*cold_rows, *along_rows, *codec_rows, *durability_rows]
     rows += [*recompute_rows, *overhead_rows, *lookup_rows, *scan_rows, *commit_rows, *shared_rows]
     return Results(size.name, size.kv_bytes, describe(), tuple(rows), (*peaks, *cold_peaks))

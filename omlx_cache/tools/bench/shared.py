@@ -1,20 +1,17 @@
-"""What it costs that processes share one directory: all of it, in one list."""
+"""What it costs the writers and the index that processes share one directory."""
 
 from pathlib import Path
 
 from omlx_cache.tools.bench.rows import Row
 from omlx_cache.tools.bench.shared_index import measure_shared_index
-from omlx_cache.tools.bench.shared_lookup import measure_shared_lookup, measure_shared_restore
 from omlx_cache.tools.bench.shared_processes import measure_shared_processes
 from omlx_cache.tools.bench.shared_writes import measure_shared_writes
 from omlx_cache.tools.bench.sizes import Size
 
 
 def measure_shared(size: Size, directory: Path) -> list[Row]:
-    """Restores, look-ups, writes, several processes, and a directory of many files."""
+    """Writes, several processes, and a directory of many files."""
     return [
-        *measure_shared_restore(size, directory / "restore"),
-        *measure_shared_lookup(size, directory / "look-up"),
         *measure_shared_writes(size, directory / "writes"),
         *measure_shared_processes(size, directory / "processes"),
         *measure_shared_index(size, directory / "index"),

@@ -54,7 +54,8 @@ def index_rows(directory: Path, files: int, runs: int) -> list[Row]:
         for count in (1, min(MOST_CHANGES, files)):
 
             def change(count: int = count) -> None:
-                store_all(other, pages_of(next(numbers), count, 4 * KIB))
+                if store_all(other, pages_of(next(numbers), count, 4 * KIB)) != count:
+                    raise RuntimeError("nothing new was written")
 
             times = in_turn({"ours": ours.refresh}, runs, before=change)
             what = f"taking in {count:,} new pages beside {files:,} files"

@@ -1,17 +1,16 @@
 """What it costs to write pages into a directory that others use too."""
 
+import contextlib
 import itertools
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from omlx_cache.tools.bench.rows import Row
 from omlx_cache.tools.bench.shared_pages import KIB, MIB, pages_of, store_all
 from omlx_cache.tools.bench.sizes import Size
 from omlx_cache.tools.bench.timing import in_turn
-from omlx_cache_storage.cold.changes import Change
-from omlx_cache_storage.cold.ledger import WAIT_SECONDS
+from omlx_cache_storage.cold.ledger import WAIT_SECONDS, Ledger
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.page import Page
 
@@ -21,14 +20,37 @@ HEADER = bytes(16 * KIB)
 UNTOLD, RAW = "the same, telling nobody", "bare files of that size"
 
 
+class Silent(Ledger):
+    """A ledger that takes no lock, tells nothing and asks for nothing once it is `silent`."""
+
+    silent = False
+
+    @contextlib.contextmanager
+    def held(self, seconds: float = WAIT_SECONDS) -> Iterator[None]:
+        if self.silent:
+            yield
+            return
+        with super().held(seconds):
+            yield
+
+    def changed(self) -> bool:
+        return not self.silent and super().changed()
+
+    def append(self, records: list[bytes]) -> None:
+        if not self.silent:
+            super().append(records)
+
+
 class Untold(ColdTier):
     """A tier that keeps what it does to itself, as if nobody else used the directory."""
 
-    def _changing(self, seconds: float = WAIT_SECONDS) -> AbstractContextManager[None]:
-        return nullcontext()
+    def __init__(self, directory: Path, limit_bytes: int) -> None:
+        super().__init__(directory, limit_bytes)
+        self._silent = self._sharing.ledger = Silent(directory, self._fs)
 
-    def _tell(self, *changes: Change) -> None:
-        pass
+    def open(self, budget: Callable[[int], int] | None = None) -> None:
+        super().open(budget)
+        self._silent.silent = True
 
 
 def measure_shared_writes(size: Size, directory: Path) -> list[Row]:

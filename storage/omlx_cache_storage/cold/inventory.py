@@ -12,7 +12,7 @@ from omlx_cache_storage.cold.catalog import (
     shard_directories,
     walk,
 )
-from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.disk import FileSystem, physical_bytes
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.temporary import remove_leftovers
 from omlx_cache_storage.format.names import PageName
@@ -44,13 +44,21 @@ def take_inventory(directory: Path, fs: FileSystem, take: Take) -> Inventory:
         if file.name is not None:
             other = take(file, file.name)
             useless += [] if other is None else [other]
-        elif file.is_leftover and not fs.is_being_written(file.path):
+        elif fs.is_being_written(file.path):
+            under_way.append(file)
+        elif file.is_leftover:
             useless.append(file.path)
             continue
         else:
-            under_way.append(file)
+            # An earlier version's, which lets it grow as it writes: a hole is none of its bytes.
+            under_way.append(file._replace(nbytes=_taken(file, fs)))
         used.add(file.directory)
     return Inventory(useless, under_way, used, len(ignored))
+
+
+def _taken(file: Found, fs: FileSystem) -> int:
+    info = fs.own_file(file.path)
+    return 0 if info is None else physical_bytes(info, 0)
 
 
 def clear_up(files: PageFiles, found: Inventory) -> None:

@@ -722,14 +722,23 @@ class ColdTier(HeldPages):
         removed or replaced, a budget that was changed and writers that are gone. Writer thread
         only; raises nothing."""
         try:
-            self._load()
-            self._record_recency()
-            with self._changing():
-                self._heed_budget()
-                self._sharing.recover()
+            self._look_around()
+        except LedgerBusy:
+            if not self.is_lost:
+                return
+            # More was changed than could be followed.
+            with contextlib.suppress(OSError):
+                self._look_around()
         except OSError:
             return
         self._shrink()
+
+    def _look_around(self) -> None:
+        self._load()
+        self._record_recency()
+        with self._changing():
+            self._heed_budget()
+            self._sharing.recover()
 
     def _shrink(self) -> None:
         """Evict down to the budget and to what shares allow, a part at a time; raises nothing."""

@@ -114,13 +114,13 @@ def test_several_servers_are_a_question_that_a_process_id_answers(start: Start, 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--beside"], ", dense uses this directory: it sees"),
-        (["--block-size", "32"], ", dense uses this directory, with block_size=64: it sees"),
-        (["--draft-model", "draft"], ", dense uses this directory, with draft model none: it sees"),
+        (["--beside"], ", dense uses this directory: what"),
+        (["--block-size", "32"], ", dense uses this directory, with block_size=64: what"),
+        (["--draft-model", "draft"], ", dense uses this directory, with draft model none: what"),
     ],
     ids=["as it is told", "another block size", "a draft model"],
 )
-def test_beside_a_server_it_says_when_that_sees_it(
+def test_beside_a_server_it_says_when_that_finds_it(
     flags: list[str], said: str, start: Start, home: Path, models: dict[str, Path]
 ) -> None:
     server = start("dense")
@@ -130,7 +130,7 @@ def test_beside_a_server_it_says_when_that_sees_it(
     assert report["server"] is None
     assert report["stored_bytes"] > 0
     assert done.stderr.startswith(f"omlx-cache: serve :{port_of(server)}{said}")
-    assert done.stderr.endswith(" these pages after its next start\n")
+    assert done.stderr.endswith(" it can use of these pages it finds at its next look-up\n")
 
 
 def test_a_server_with_another_model_is_named_with_it(
@@ -139,7 +139,7 @@ def test_a_server_with_another_model_is_named_with_it(
     start("wide")
     done = warm(home, chats_file(home), "--model", str(models["dense"]), "--format", "json")
     assert report_of(done)["server"] is None
-    assert f", wide uses this directory, with the model {models['wide']}: it sees" in done.stderr
+    assert f", wide uses this directory, with the model {models['wide']}: what" in done.stderr
 
 
 def test_a_prompt_that_the_server_refuses_is_named(

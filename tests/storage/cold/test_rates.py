@@ -1,7 +1,6 @@
 """prefill.json: written beside a namespace's document, read by the next process, gone with it."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,7 @@ def cold_dir(tmp_path: Path) -> Path:
     """A directory with one namespace, as `PageFiles` makes it, and one page's shard."""
     cold = tmp_path / "cold"
     page = cold / _DIGEST / "01" / "page"
-    os.close(_opened(cold).stage(str(page), 1, {"model": "m"}))
+    _opened(cold).stage(str(page), 1, {"model": "m"}).close()
     page.unlink()
     return cold
 

@@ -96,7 +96,6 @@ class SharedDirectory(RuleBasedStateMachine):
 
     @rule()
     def all_know_the_same_once_they_have_looked(self) -> None:
-        # What one dropped while there was no ledger, it deletes now.
         for tier in self.tiers:
             tier.settle()
         used = disk_usage(self.directory)

@@ -58,7 +58,10 @@ def _grants(store: BlockStore) -> str:
     if cold is None:
         return memory
     free = settings.machine.disk(settings.cold_dir).free
-    return f"{memory}, disk {format_size(cold.limit_bytes)} of {format_size(free)} free"
+    allowed = store.allowance()
+    own = None if allowed is None else allowed.own_limit_bytes
+    shared = "" if own is None else f" ({format_size(own)} by this process)"
+    return f"{memory}, disk {format_size(cold.limit_bytes)}{shared} of {format_size(free)} free"
 
 
 def period(seconds: float) -> str:
