@@ -249,7 +249,8 @@ class PageFiles:
                 for path in (os.path.join(directory, name) for name in _DESCRIPTIONS):
                     self.fs.remove(path)
                     self._forget(path)
-                self.fs.remove_directory(directory)
+                with contextlib.suppress(FileNotFoundError):
+                    self.fs.remove_directory(directory)
                 self._forget(directory)
                 self._tell_emptied(directory, "")
 

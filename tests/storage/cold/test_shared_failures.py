@@ -108,6 +108,17 @@ def test_a_temporary_file_of_a_living_writer_that_locks_nothing_counts_and_stays
     assert two.usage().nbytes <= one.usage().nbytes
 
 
+def test_a_namespace_that_could_not_be_made_counts_for_nobody(tmp_path: Path, story: Story) -> None:
+    disk = Disk()
+    one, two = _open(tmp_path, fs=disk), _open(tmp_path)
+    before = one.usage().nbytes, two.usage().nbytes
+    disk.fail["make_directory"] = errno.EIO
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        one.write(story.page(1), DAY, {"model": "x" * 100_000})
+    two.refresh()
+    assert (one.usage().nbytes, two.usage().nbytes) == before
+
+
 def test_a_write_that_could_not_be_noted_in_the_ledger_counts_no_more(
     tmp_path: Path, story: Story
 ) -> None:
