@@ -197,7 +197,8 @@ class FileSystem:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         fd = os.open(path, flags, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Who asks whether it is being written has it locked for a moment.
+            self._lock_soon(fd, path)
             os.ftruncate(fd, nbytes)
         except BaseException:
             os.close(fd)
