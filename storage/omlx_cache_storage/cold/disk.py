@@ -143,16 +143,19 @@ class FileSystem:
         another one does so for longer."""
         fd = self.open_shared(path)
         try:
-            deadline = time.monotonic() + LOCK_SECONDS
-            while not self.try_lock(fd):
-                if time.monotonic() >= deadline:
-                    raise BlockingIOError(errno.EAGAIN, "locked by another process", str(path))
-                time.sleep(LOCK_PAUSE_SECONDS)
+            self._lock_soon(fd, path)
             yield
         finally:
             # A child that was forked meanwhile has it open still.
             self.unlock(fd)
             os.close(fd)
+
+    def _lock_soon(self, fd: int, path: StrPath) -> None:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while not self.try_lock(fd):
+            if time.monotonic() >= deadline:
+                raise BlockingIOError(errno.EAGAIN, "locked by another process", str(path))
+            time.sleep(LOCK_PAUSE_SECONDS)
 
     def unlock(self, fd: int) -> None:
         """End a lock of a descriptor's."""
