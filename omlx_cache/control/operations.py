@@ -33,6 +33,7 @@ class Answering(Protocol):
     def cold_dir(self) -> str | None: ...
     def identity(self) -> Mapping[str, object]: ...
     def configuration(self) -> Mapping[str, object]: ...
+    def refresh(self) -> bool: ...
     def stats(self) -> Stats: ...
     def allowance(self) -> Allowance | None: ...
     @property
@@ -70,6 +71,7 @@ def _ping(store: Answering) -> dict[str, object]:
 
 
 def _stats(store: Answering) -> dict[str, object]:
+    store.refresh()
     shown, allowed = store.stats().to_dict(), store.allowance()
     cold = shown.get("cold")
     if isinstance(cold, dict) and allowed is not None:
@@ -78,6 +80,8 @@ def _stats(store: Answering) -> dict[str, object]:
 
 
 def _ps(store: Answering) -> dict[str, object]:
+    # What others wrote and deleted counts, as it does in every store's figures.
+    store.refresh()
     stats = store.stats()
     cold, writer, allowed = stats.cold, stats.writer, store.allowance()
     return {

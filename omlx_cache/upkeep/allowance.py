@@ -24,7 +24,11 @@ class Allowance(NamedTuple):
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values, for JSON."""
-        return {"set_by": self.set_by, "own_limit_bytes": self.own_limit_bytes}
+        return {
+            "limit_bytes": self.limit_bytes,
+            "set_by": self.set_by,
+            "own_limit_bytes": self.own_limit_bytes,
+        }
 
     @property
     def origin(self) -> str:
@@ -48,11 +52,13 @@ class Allowance(NamedTuple):
 
 
 def allowance(settings: CacheSettings, limit_bytes: int) -> Allowance:
-    """Return what a store goes by whose directory has a budget of `limit_bytes`. Reads a file."""
+    """Return what a store goes by whose directory's file says so, or else has a budget of
+    `limit_bytes`. Reads a file: a change that the store is to hear of counts already."""
     set_by: SetBy | None = None
     with contextlib.suppress(OSError):
         budget = read_budget(settings.cold_dir)
-        set_by = None if budget is None else budget.set_by
+        if budget is not None:
+            limit_bytes, set_by = budget.nbytes, budget.set_by
     given = None if settings.is_derived("cold_bytes") else settings.cold_bytes
     is_lower = given is not None and given < limit_bytes
     return Allowance(settings.cold_dir, limit_bytes, set_by, given if is_lower else None, given)

@@ -1,6 +1,7 @@
 """`omlx-cache quota`: the budget of a directory, shown and changed."""
 
 import json
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -239,7 +240,7 @@ def test_a_running_store_goes_by_it_without_a_restart_wherever_its_directory_is(
     result = cli("quota", str(half))
     assert result.code == 0
     assert str(tmp_path / "elsewhere") in result.out
-    assert "evicts it in a moment" in result.err
+    assert "evicts it within seconds" in result.err
     process.stdin.write("settle\n")
     process.stdin.flush()
     limit, used = map(int, process.stdout.readline().split())
@@ -256,3 +257,17 @@ def test_stores_on_several_directories_are_not_guessed_between(
     assert f"--cold-dir {tmp_path / 'one'}" in result.err
     assert cli("quota", "1GiB", "--pid", str(processes[1].pid)).code == 0
     assert read_budget(tmp_path / "two") == Budget(1 << 30, "quota")
+
+
+def test_a_store_that_does_not_answer_can_be_passed_over(
+    cli: Cli, embed: Callable[..., Any], tmp_path: Path
+) -> None:
+    process = embed()
+    process.send_signal(signal.SIGSTOP)
+    try:
+        result = cli("quota", "--timeout", "0.2")
+        assert (result.code, result.out) == (69, "")
+        assert "--cold-dir names the directory, and no store" in result.err
+        assert cli("quota", "--cold-dir", str(tmp_path / "cold"), "1GiB").code == 0
+    finally:
+        process.send_signal(signal.SIGCONT)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kit.storage import Story, commit
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.control.operations import handlers
 from omlx_cache.integrations.mlx_lm.server.inventory import inventory
@@ -68,3 +69,21 @@ def test_a_store_without_a_directory_says_nothing_of_one(tmp_path: Path) -> None
         assert store.allowance() is None
         assert _asked(store, "ps")["cold"] is None
         assert _asked(store, "stats")["cold"] is None
+
+
+def test_a_change_is_shown_before_the_store_had_anything_to_do_for_it(tmp_path: Path) -> None:
+    with _store(tmp_path, cold_bytes=8 * MIB) as store:
+        set_budget(tmp_path, Budget(5 * MIB, "quota"))
+        for name in ("ps", "stats"):
+            cold = _asked(store, name)["cold"]
+            assert (cold["limit_bytes"], cold["set_by"]) == (5 * MIB, "quota")
+        (note,) = _asked(store, "config")["notes"]
+        assert "is 5 MiB for all processes, set by `omlx-cache quota`" in note
+
+
+def test_what_another_store_wrote_counts_in_the_figures_of_all(tmp_path: Path) -> None:
+    with _store(tmp_path, cold_bytes=8 * MIB) as first, _store(tmp_path) as second:
+        commit(first, Story("a"), 1, 2, 3)
+        assert first.flush()
+        for name in ("ps", "stats"):
+            assert _asked(second, name)["cold"]["pages"] == 3

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from omlx_cache.identity.salt import salt_digest
 from omlx_cache.settings.sizes import SIZE_FORMS, SMALLEST_COLD_BYTES, parse_size
-from omlx_cache_daemon.errors import OK, CommandError, UsageError
+from omlx_cache_daemon.errors import OK, CommandError, NobodyThere, UsageError
 from omlx_cache_daemon.options import add_format_option, hex_prefix
 from omlx_cache_daemon.render import facts, print_json, quantity, table, text, uses_styles
 from omlx_cache_daemon.replies import Map, as_map, as_maps
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     nbytes, used = state["bytes"], state["used_bytes"]
     if isinstance(nbytes, int) and isinstance(used, int) and used > nbytes:
         sys.stderr.write(
-            "omlx-cache: the directory holds more: a running store evicts it in a moment, else "
+            "omlx-cache: the directory holds more: a running store evicts it within seconds, else "
             "the next one that opens\n"
         )
     return OK
@@ -187,7 +187,10 @@ def _directory(args: argparse.Namespace) -> Path:
     if args.cold_dir is not None:
         return existing(args.cold_dir)
     if args.pid is not None or args.socket is not None or running():
-        infos = [as_map(store.client(args.timeout).call("ps")) for store in chosen(args)]
+        try:
+            infos = [as_map(store.client(args.timeout).call("ps")) for store in chosen(args)]
+        except NobodyThere as error:
+            raise NobodyThere(f"{error}; --cold-dir names the directory, and no store") from error
         used = {path for info in infos if (path := _cold_dir(info)) is not None}
         if len(used) > 1:
             lines = "".join(f"\n  --cold-dir {path}" for path in sorted(used))

@@ -136,8 +136,9 @@ def _differs(budget: Budget, wanted_bytes: int) -> Agreement:
     is_lower = wanted_bytes < budget.nbytes
     note = (
         f"the directory's budget is {budget.nbytes:,} bytes for all processes, set by "
-        f"{WORDS[budget.set_by]}; `omlx-cache quota` changes it; this process was told "
-        f"{wanted_bytes:,} bytes and "
+        f"{WORDS[budget.set_by]}"
+        + (", which" if budget.set_by == "quota" else "; `omlx-cache quota`")
+        + f" changes it; this process was told {wanted_bytes:,} bytes and "
         + ("writes only while the directory holds less" if is_lower else "goes by the budget")
     )
     return Agreement(budget, False, wanted_bytes if is_lower else None, note)

@@ -1,5 +1,6 @@
 """The benchmarks of one directory for several processes measure what they say."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,11 @@ def test_chains_have_no_block_in_common_and_a_longer_one_goes_on_like_a_shorter_
 
 
 def test_a_tier_that_tells_nobody_is_not_followed(tmp_path: Path) -> None:
-    other = ColdTier(tmp_path, BIG)
-    other.open()
-    silent = Untold(tmp_path, BIG)
-    silent.open()
-    assert store_all(silent, pages_of(1, 2, 16)) == 2
-    assert not other.refresh()
+    with closing(ColdTier(tmp_path, BIG)) as other, closing(Untold(tmp_path, BIG)) as silent:
+        other.open()
+        silent.open()
+        assert store_all(silent, pages_of(1, 2, 16)) == 2
+        assert not other.refresh()
 
 
 def test_processes_write_what_they_are_told_and_the_same_pages_once(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_processes_write_what_they_are_told_and_the_same_pages_once(tmp_path: Pa
 
 
 def test_a_page_that_is_not_stored_is_an_error_of_the_benchmark(tmp_path: Path) -> None:
-    tier = ColdTier(tmp_path, 1)
-    tier.open()
-    with pytest.raises(RuntimeError, match="was not stored: \\['full'\\]"):
-        store_all(tier, pages_of(1, 1, 16))
+    with closing(ColdTier(tmp_path, 1)) as tier:
+        tier.open()
+        with pytest.raises(RuntimeError, match="was not stored: \\['full'\\]"):
+            store_all(tier, pages_of(1, 1, 16))
