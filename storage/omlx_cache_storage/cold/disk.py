@@ -143,16 +143,19 @@ class FileSystem:
         another one does so for longer."""
         fd = self.open_shared(path)
         try:
-            deadline = time.monotonic() + LOCK_SECONDS
-            while not self.try_lock(fd):
-                if time.monotonic() >= deadline:
-                    raise BlockingIOError(errno.EAGAIN, "locked by another process", str(path))
-                time.sleep(LOCK_PAUSE_SECONDS)
+            self._lock_soon(fd, path)
             yield
         finally:
             # A child that was forked meanwhile has it open still.
             self.unlock(fd)
             os.close(fd)
+
+    def _lock_soon(self, fd: int, path: StrPath) -> None:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while not self.try_lock(fd):
+            if time.monotonic() >= deadline:
+                raise BlockingIOError(errno.EAGAIN, "locked by another process", str(path))
+            time.sleep(LOCK_PAUSE_SECONDS)
 
     def unlock(self, fd: int) -> None:
         """End a lock of a descriptor's."""
@@ -197,7 +200,8 @@ class FileSystem:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         fd = os.open(path, flags, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Who asks whether it is being written has it locked for a moment.
+            self._lock_soon(fd, path)
             os.ftruncate(fd, nbytes)
         except BaseException:
             os.close(fd)

@@ -22,7 +22,7 @@ from omlx_cache_storage.cold.filling import Files
 from omlx_cache_storage.cold.health import NO_ROOM, Health
 from omlx_cache_storage.cold.held import AHEAD_NS, HeldPages
 from omlx_cache_storage.cold.inventory import Inventory, clear_up, take_inventory
-from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, LedgerBusy, ledger_bytes
+from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, WAIT_SECONDS, LedgerBusy, ledger_bytes
 from omlx_cache_storage.cold.pools import Ceiling, Shares
 from omlx_cache_storage.cold.ration import Ration
 from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
@@ -57,6 +57,8 @@ DIRECTORY_SLACK_BYTES = 12 * 1024
 SCANS = 3
 """How often a directory is read that changes faster than it is followed, before it is left alone
 for a while."""
+SCAN_SECONDS = WAIT_SECONDS / 4
+"""For so long, at most, everybody else waits for a directory to be read."""
 ELSEWHERE_SECONDS = 1.0
 """For so long a page is waited for that another process is writing."""
 _PAUSE_SECONDS = 0.002
@@ -178,21 +180,34 @@ class ColdTier(HeldPages):
             self._make_way()
             self._sharing.enter(ledger_bytes(self.limit_bytes))
         self._files.count_small(LEDGER_FILE, self._sharing.ledger.nbytes)
+        took = 0.0
         for tries_left in reversed(range(SCANS)):
-            contents, found = self._read_directory()
-            self._begin_with(contents, found)
-            if self._sharing.read_only:
-                self._agree()
-                return
+            # Others that are faster still wait the last time, if it is not for long.
+            alone = not tries_left and took <= SCAN_SECONDS
             try:
-                with self._changing():
-                    clear_up(self._files, found)
-                    self._agree()
+                with self._sharing.ledger.held() if alone else contextlib.nullcontext():
+                    if alone:
+                        self._sharing.ledger.skip()
+                    began = time.monotonic()
+                    contents, found = self._read_directory()
+                    took = time.monotonic() - began
+                    self._go_on_from(contents, found)
                 return
             except LedgerBusy:
                 if not self.is_lost or not tries_left:
                     raise
                 self._sharing.ledger.skip()
+
+    def _go_on_from(self, contents: Contents, found: Inventory) -> None:
+        """Index what was read, and take in what others changed meanwhile; raises OSError,
+        LedgerBusy when that is too much."""
+        self._begin_with(contents, found)
+        if self._sharing.read_only:
+            self._agree()
+            return
+        with self._changing():
+            clear_up(self._files, found)
+            self._agree()
 
     def _make_way(self) -> None:
         """Delete what leaves first, for a ledger that the disk has no room for; raises OSError.

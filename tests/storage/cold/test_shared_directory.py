@@ -1,16 +1,18 @@
 """Several tiers on one directory: what one does, the others know."""
 
+import contextlib
 import errno
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kit.storage import FaultyDisk, Story, disk_usage, expected_payload, files_in, read_cold
 from omlx_cache_storage.cold.budget import EACH, Budget, Share
-from omlx_cache_storage.cold.disk import StrPath
-from omlx_cache_storage.cold.ledger import ledger_bytes
+from omlx_cache_storage.cold.disk import FileSystem, StrPath
+from omlx_cache_storage.cold.ledger import Ledger, LedgerBusy, ledger_bytes
 from omlx_cache_storage.cold.quota import set_budget
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import LEDGER_FILE
@@ -357,3 +359,43 @@ def test_what_is_pinned_here_is_used_for_others_until_it_is_let_loose(
     last = files_in(tmp_path)[0].stat().st_mtime_ns
     one.settle()
     assert files_in(tmp_path)[0].stat().st_mtime_ns == last
+
+
+def test_a_directory_that_always_changes_faster_than_it_is_read_is_read_while_others_wait(
+    tmp_path: Path, story: Story
+) -> None:
+    one = _open(tmp_path)
+    assert _write(one, story, 1, 2) == ["written"] * 2
+    ledger = Ledger(tmp_path, FileSystem())
+    ledger.open(ledger_bytes(BIG))
+
+    class Overtaken(FaultyDisk):
+        def scan(self, path: StrPath) -> Iterator[os.DirEntry[str]]:
+            # Somebody tells more than the ledger holds, unless the directory is held.
+            with contextlib.suppress(LedgerBusy), ledger.held(0.0):
+                ledger.append([bytes(ledger.nbytes)])
+            return super().scan(path)
+
+    two = _open(tmp_path, fs=Overtaken())
+    assert _numbers(two, story) == [1, 2]
+    assert _write(two, story, 3) == ["written"]
+    ledger.close()
+
+
+def test_a_file_is_reserved_though_another_process_asks_for_it_at_that_moment(
+    tmp_path: Path,
+) -> None:
+    class Asked(FileSystem):
+        asked = 1
+
+        def try_lock(self, fd: int, *, shared: bool = False) -> bool:
+            self.asked -= 1
+            return self.asked < 0 and super().try_lock(fd, shared=shared)
+
+    disk = Asked()
+    fd = disk.reserve(tmp_path / "page", 10)
+    try:
+        assert disk.asked == -1
+        assert disk.is_being_written(tmp_path / "page")
+    finally:
+        os.close(fd)
