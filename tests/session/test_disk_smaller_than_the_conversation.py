@@ -96,7 +96,7 @@ class Talks:
 
 def whole(layers: str, directory: Path, *, hot: bool = False) -> int:
     """What the disk, or memory, takes for one conversation of full length."""
-    talks = Talks(layers, directory, hot_cache_only=hot)
+    talks = Talks(layers, directory, hot_cache_only=hot, cold_bytes="64MiB")
     with talks.open() as store:
         talks.ask(store, 0, LENGTH)
         assert store.flush(60)

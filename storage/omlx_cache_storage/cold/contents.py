@@ -1,5 +1,6 @@
 """What the cold tier knows of its files without touching the disk: index, order and bytes."""
 
+import itertools
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import repeat
@@ -16,6 +17,8 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.order import cut
 from omlx_cache_storage.page import PAGED, PageId, PageInfo, Tail
 from omlx_cache_storage.table import PageTable, TableCopy, Touched
+
+_indexes = itertools.count(1)
 
 
 class Candidate(NamedTuple):
@@ -100,7 +103,8 @@ class Contents:
         self._namespace = self._table.column(np.uint32)
         self._serial = self._table.column(np.int64)
         self._recorded = self._table.column(np.int64)
-        self._serials = 0
+        # No two indexes of one directory number files alike.
+        self._serials = next(_indexes) << 40
         self._namespaces: list[BlockKey] = []
         self._numbers: dict[BlockKey, int] = {}
         self._bytes: list[int] = []
@@ -138,6 +142,7 @@ class Contents:
             files.positions,
             rooted_stamps(files.numbers.get(PAGED, {}), files.hints, files.positions, files.stamps),
         )
+        self._serial[:count] = self._serials
         self._held[:count] = files.held
         self._nbytes[:count] = files.nbytes
         self._namespace[:count] = files.namespace

@@ -22,7 +22,7 @@ from omlx_cache_storage.departures import HOWS, Departures, How
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, UndecodablePage
 from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.eviction.policy import EvictionPolicy
-from omlx_cache_storage.format.names import StoredPage, page_path
+from omlx_cache_storage.format.names import StoredPage, page_path, parse_name
 from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo, Tail
@@ -491,6 +491,13 @@ class HeldPages:
         )
         with self._lock:
             self._leaving.difference_update(s.name.id for s in leaving)
+
+    def _is_indexed(self, path: str) -> bool:
+        """True for the file of a page that is indexed."""
+        name = parse_name(os.path.basename(path))
+        with self._lock:
+            stored = None if name is None else self._contents.stored(name.id)
+        return stored is not None and stored.name == name
 
     def _is_published_again(self, file: PendingDeletion) -> bool:
         """True when a page has the name that was to be deleted."""

@@ -61,12 +61,12 @@ def _taken(file: Found, fs: FileSystem) -> int:
     return 0 if info is None else physical_bytes(info, 0)
 
 
-def clear_up(files: PageFiles, found: Inventory) -> None:
+def clear_up(files: PageFiles, found: Inventory, is_used: Callable[[str], bool]) -> None:
     """Delete what an inventory found useless, and empty directories; count the others. Nobody else
-    changes the directory meanwhile."""
+    changes the directory meanwhile; `is_used` tells of a path that is of use by now."""
     fs = files.fs
     remove_leftovers(os.fspath(files.directory), fs)
-    for path in found.useless:
+    for path in (path for path in found.useless if not is_used(path)):
         with contextlib.suppress(OSError):
             fs.remove(path)
     used = found.used - set(map(os.path.dirname, found.useless))

@@ -50,7 +50,8 @@ class LedgerBusy(OSError):
 
 def ledger_bytes(limit_bytes: int) -> int:
     """Return how large the ledger of a directory with a budget is."""
-    return max(SMALLEST_BYTES, min(LARGEST_BYTES, limit_bytes // 1024 // 4096 * 4096))
+    small = min(limit_bytes // 256, 4 * SMALLEST_BYTES)
+    return max(SMALLEST_BYTES, min(LARGEST_BYTES, max(small, limit_bytes // 1024) // 4096 * 4096))
 
 
 class Ledger:

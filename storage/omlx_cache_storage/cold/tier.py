@@ -206,7 +206,7 @@ class ColdTier(HeldPages):
             self._agree()
             return
         with self._changing():
-            clear_up(self._files, found)
+            clear_up(self._files, found, self._is_indexed)
             self._agree()
 
     def _make_way(self) -> None:

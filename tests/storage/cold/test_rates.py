@@ -24,7 +24,9 @@ def _opened(cold_dir: Path) -> PageFiles:
     """Return the files of a directory as a store finds them that opens it."""
     files = PageFiles(cold_dir, FileSystem(), "none")
     files.open()
-    clear_up(files, take_inventory(cold_dir, files.fs, lambda found, name: None))
+    clear_up(
+        files, take_inventory(cold_dir, files.fs, lambda found, name: None), lambda path: False
+    )
     return files
 
 
