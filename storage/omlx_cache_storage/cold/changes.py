@@ -130,19 +130,16 @@ def _page_fields(page: StoredPage) -> list[object]:
     return [page.namespace, key, group, hint, position, held, tail, page.nbytes]
 
 
+_TYPES = (bytes, bytes, str, bytes, int, int, bool, int)
+
+
 def _page(fields: list[object]) -> StoredPage:
-    match fields:
-        case [
-            bytes(namespace),
-            bytes(key),
-            str(group),
-            bytes(hint),
-            int(position),
-            int(held),
-            bool(tail),
-            int(nbytes),
-            *_,
-        ] if len(hint) == PARENT_HINT_BYTES and len(namespace) == 32:
-            name = PageName(PageId(BlockKey(key), group), hint, position, held, tail)
-            return StoredPage(BlockKey(namespace), name, nbytes)
-    raise ValueError("no page")
+    # Not by a pattern, which takes longer than all the rest.
+    if tuple(map(type, fields[:8])) != _TYPES:
+        raise ValueError("no page")
+    known: tuple[bytes, bytes, str, bytes, int, int, bool, int] = tuple(fields[:8])  # type: ignore[assignment]
+    namespace, key, group, hint, position, held, tail, nbytes = known
+    if len(hint) != PARENT_HINT_BYTES or len(namespace) != 32:
+        raise ValueError("no page")
+    name = PageName(PageId(BlockKey(key), group), hint, position, held, tail)
+    return StoredPage(BlockKey(namespace), name, nbytes)
