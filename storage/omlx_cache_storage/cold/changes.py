@@ -63,7 +63,13 @@ class Rebudgeted(NamedTuple):
     """The file that has the budget was changed."""
 
 
-Change = Reserved | Added | Cancelled | Removed | Emptied | Demoted | Rebudgeted
+class Removing(NamedTuple):
+    """The files of pages are about to be deleted; `Removed` follows, but for a kill."""
+
+    pages: tuple[StoredPage, ...]
+
+
+Change = Reserved | Added | Cancelled | Removed | Emptied | Demoted | Rebudgeted | Removing
 _KINDS: tuple[type[Change], ...] = (
     Reserved,
     Added,
@@ -72,6 +78,7 @@ _KINDS: tuple[type[Change], ...] = (
     Emptied,
     Demoted,
     Rebudgeted,
+    Removing,
 )
 _NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
 
@@ -87,6 +94,8 @@ def encode(change: Change) -> bytes:
             fields = [why, *_page_fields(page)]
         case Demoted(stamp_ns, pages):
             fields = [stamp_ns, [list(page) for page in pages]]
+        case Removing(pages):
+            fields = [[_page_fields(page) for page in pages]]
         case _:
             fields = list(change)
     raw: bytes = msgpack.packb([_NUMBERS[type(change)], *fields])
@@ -122,6 +131,8 @@ def _decode(fields: list[object]) -> Change | None:
             return Demoted(stamp_ns, tuple(PageId(BlockKey(key), group) for key, group in pages))
         case [6, *_]:
             return Rebudgeted()
+        case [7, list(pages), *_]:
+            return Removing(tuple(map(_page, pages)))
     return None
 
 

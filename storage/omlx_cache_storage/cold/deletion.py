@@ -31,7 +31,8 @@ class Deleter:
 
     `_lock` guards `_undeletable` and `_nbytes`; no I/O under it. A file is deleted under
     `changing`, and not when `is_named` says that the name is in use again. `tidy` removes the
-    directories among those given that are empty now, `gone` is told which files of pages are.
+    directories among those given that are empty now, `going` is told which files are about to go
+    and `gone` which did.
     Any thread may call.
     """
 
@@ -42,12 +43,14 @@ class Deleter:
         changing: Changing,
         is_named: Callable[[PendingDeletion], bool],
         gone: Callable[[list[PendingDeletion]], None],
+        going: Callable[[list[PendingDeletion]], None] = lambda files: None,
     ) -> None:
         self._fs = fs
         self._tidy = tidy
         self._changing = changing
         self._is_named = is_named
         self._gone = gone
+        self._going = going
         self._lock = threading.Lock()
         self._undeletable: dict[str, PendingDeletion] = {}
         self._nbytes = 0
@@ -79,10 +82,10 @@ class Deleter:
                 return
 
     def _delete(self, files: list[PendingDeletion]) -> None:
+        files = [file for file in files if not self._is_named(file)]
+        self._going(files)
         gone = []
         for file in files:
-            if self._is_named(file):
-                continue
             try:
                 self._fs.remove(file.path)
                 gone.append(file)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from omlx_cache_storage.cold.catalog import walk_shard
-from omlx_cache_storage.cold.changes import Change, Demoted, Removed
+from omlx_cache_storage.cold.changes import Change, Demoted, Removed, Removing
 from omlx_cache_storage.cold.contents import Contents
 from omlx_cache_storage.cold.deletion import Deleter
 from omlx_cache_storage.cold.disk import Durability, FileSystem
@@ -69,6 +69,7 @@ class HeldPages:
             self._changing,
             self._is_published_again,
             lambda files: self._gone(files),
+            lambda files: self._going(files),
         )
         self._files = PageFiles(
             directory, fs, durability, self._deleter.delete_temporary, self._sharing.emptied
@@ -477,6 +478,11 @@ class HeldPages:
     def _tell(self, *changes: Change) -> None:
         """Tell other processes what was changed; the directory is held."""
         self._sharing.tell(*changes)
+
+    def _going(self, files: list[PendingDeletion]) -> None:
+        pages = tuple(file.page for file in files if file.page is not None)
+        if pages:
+            self._tell(Removing(pages))
 
     def _gone(self, files: list[PendingDeletion]) -> None:
         self._tell(*(Removed(file.page, file.why) for file in files if file.page is not None))

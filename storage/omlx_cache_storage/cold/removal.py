@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache_storage.cold.catalog import scan, walk_namespace
-from omlx_cache_storage.cold.changes import Cancelled, Change, Emptied, Removed, encode
+from omlx_cache_storage.cold.changes import Cancelled, Change, Emptied, Removed, Removing, encode
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, Ledger
@@ -101,6 +101,9 @@ def _delete_some(
     def emptied(namespace: BlockKey, shard: str) -> None:
         changes.append(Emptied(namespace, shard))
 
+    pages = tuple(file.page for file in files if file.page is not None)
+    if ledger is not None and pages:
+        ledger.append([encode(Removing(pages))])
     try:
         for file in files:
             fs.remove(file.path)

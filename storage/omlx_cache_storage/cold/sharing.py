@@ -18,6 +18,7 @@ from omlx_cache_storage.cold.changes import (
     Emptied,
     Rebudgeted,
     Removed,
+    Removing,
     Reserved,
     decode,
     encode,
@@ -27,7 +28,7 @@ from omlx_cache_storage.cold.in_flight import Flight, InFlight
 from omlx_cache_storage.cold.ledger import WAIT_SECONDS, Ledger, LedgerBusy
 from omlx_cache_storage.cold.mounts import check_sharing
 from omlx_cache_storage.cold.temporary import is_leftover, remove_temporaries
-from omlx_cache_storage.format.names import LEDGER_FILE, StoredPage, shard_of
+from omlx_cache_storage.format.names import LEDGER_FILE, StoredPage, format_name, shard_of
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
 
@@ -101,7 +102,8 @@ class Sharing:
         self.is_lost = False
         self.read_only = False
         self.generation = 0
-        self._untold: list[bytes] = []
+        self._untold: list[Change] = []
+        self._going: set[StoredPage] = set()
         self._attached = Descriptor(-1)
         self._warned = ""
         self._places: Places
@@ -144,6 +146,8 @@ class Sharing:
         """Begin with what was read since `enter`, which the index has when the block ends."""
         with self._following:
             yield
+            self._going.clear()
+            self._untold = list(filter(self._still_true, self._untold))
             self.flights.clear()
             for file in under_way:
                 nbytes = file.nbytes + slack_bytes
@@ -209,6 +213,7 @@ class Sharing:
             case Cancelled(temporary):
                 self.flights.end(temporary)
             case Removed(page, why):
+                self._going.discard(page)
                 self._index.leave(page, why)
             case Emptied(namespace, shard):
                 self._places.left(namespace, shard)
@@ -216,6 +221,8 @@ class Sharing:
                 self._index.place(pages, stamp_ns)
             case Rebudgeted():
                 self.rebudgeted = True
+            case Removing(pages):
+                self._going.update(pages)
 
     # What this one does.
 
@@ -234,6 +241,7 @@ class Sharing:
             if self.is_lost:
                 raise LedgerBusy(errno.EAGAIN, "the directory changed faster than it was followed")
             self.tell()
+            self._end_removals()
             yield
 
     def announce(self, change: Change) -> None:
@@ -243,12 +251,21 @@ class Sharing:
 
     def tell(self, *changes: Change) -> None:
         """Tell the others what was changed; the directory is held. What the disk does not take is
-        told later: until then others count more bytes than there are."""
-        self._untold += [encode(change) for change in changes]
+        told later, and what a ledger took that is gone by now: until then others count more bytes
+        than there are, and miss pages that are there."""
+        self._untold += changes
         if self._untold:
             with contextlib.suppress(OSError):
-                self.ledger.append(self._untold)
-                self._untold = []
+                self.ledger.append([encode(change) for change in self._untold])
+                if self.ledger.is_current:
+                    self._untold = []
+
+    def _still_true(self, change: Change) -> bool:
+        """True for what may be told to those who have read the directory anew: a page is there."""
+        if not isinstance(change, Added):
+            return False
+        directory = self._places.directory_of(change.page)
+        return self._fs.own_file(os.path.join(directory, format_name(change.page.name))) is not None
 
     def emptied(self, namespace: BlockKey, shard: str) -> None:
         """Tell that a directory was removed; the directory above is held."""
@@ -271,6 +288,19 @@ class Sharing:
                 self.flights.looked_at(flight.temporary)
             else:
                 self._end_abandoned(flight)
+
+    def _end_removals(self) -> None:
+        """Find out about pages that somebody was about to delete who is gone by now."""
+        if not self._going:
+            return
+        with self._following:
+            going, self._going = self._going, set()
+        for page in going:
+            directory = self._places.directory_of(page)
+            if self._fs.own_file(os.path.join(directory, format_name(page.name))) is None:
+                self._index.leave(page, "removed")
+                self.tell(Removed(page, "removed"))
+                self._places.tidy([directory])
 
     def _is_under_way(self, flight: Flight) -> bool:
         path = os.path.join(flight.directory, flight.temporary)

@@ -399,3 +399,48 @@ def test_a_file_is_reserved_though_another_process_asks_for_it_at_that_moment(
         assert disk.is_being_written(tmp_path / "page")
     finally:
         os.close(fd)
+
+
+def test_a_page_whose_deleter_was_killed_before_it_told_is_gone_for_all(
+    tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = _open(tmp_path), _open(tmp_path)
+    _write(one, story, 1, 2)
+    two.refresh()
+
+    def killed(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(one, "_gone", killed)
+    with pytest.raises(KeyboardInterrupt):
+        one.discard(story.ids(2))
+    one.close()
+    two.settle()
+    assert _numbers(two, story) == [1]
+    assert disk_usage(tmp_path) <= two.usage().nbytes
+    assert two.usage().nbytes == _open(tmp_path).usage().nbytes
+    two.check_integrity()
+
+
+def test_a_page_that_is_named_while_the_ledger_goes_is_told_to_those_who_have_a_new_one(
+    tmp_path: Path, story: Story
+) -> None:
+    class Replacing(FaultyDisk):
+        other: ColdTier | None = None
+
+        def publish(self, temporary: StrPath, final: StrPath) -> None:
+            other, self.other = self.other, None
+            if other is not None and str(final).endswith(".safetensors"):
+                (tmp_path / LEDGER_FILE).unlink()
+                other.settle()
+            super().publish(temporary, final)
+
+    disk = Replacing()
+    one, two = _open(tmp_path, fs=disk), _open(tmp_path)
+    _write(one, story, 1)
+    disk.other = two
+    assert _write(one, story, 2) == ["written"]
+    one.settle()
+    two.refresh()
+    assert _numbers(two, story) == [1, 2]
+    assert two.usage().nbytes >= disk_usage(tmp_path)
