@@ -167,11 +167,6 @@ class PageFiles:
         self._forget(path)
         self._count(path, nbytes)
 
-    def lose(self) -> None:
-        """Take the directory for another one, until it is opened again."""
-        with self._lock:
-            self._identity = None
-
     def _make_root(self) -> None:
         """Make the directory and its parents; their names are as durable as what will lie below."""
         new = [path for path in (self.directory, *self.directory.parents) if not path.is_dir()]
