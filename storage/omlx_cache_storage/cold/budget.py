@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, cast, get_args
 
-from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.document import MAX_DOCUMENT_BYTES
 from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.temporary import TemporaryNames
@@ -164,8 +164,8 @@ def read_budget(cold_dir: Path, fs: FileSystem | None = None) -> Budget | None:
 def write_budget(
     cold_dir: Path, budget: Budget, names: TemporaryNames, fs: FileSystem | None = None
 ) -> bool:
-    """Replace a directory's file, whole or not at all, and durably; False where the directory is
-    not this user's alone or is missing, or where a newer version wrote the file.
+    """Replace a directory's file, whole or not at all, what a person set durably; False where the
+    directory is not this user's alone or is missing, or where a newer version wrote the file.
 
     Raises OSError, and ValueError for more shares than a file has room for. `names` lives for as
     long as somebody may write with it.
@@ -177,14 +177,17 @@ def write_budget(
     if not fs.exists(cold_dir) or not fs.identity(cold_dir)[-1] or is_newer(cold_dir, fs):
         return False
     temporary = names.new(os.fspath(cold_dir))
+    durability: Durability = "fsync" if budget.set_by == "quota" else "none"
     try:
-        # A torn file is no budget, and a person's word is not lost with the power.
-        fs.write(temporary, [raw], "fsync")
+        # A torn file is no budget, and a person's word is not lost with the power. What a store
+        # sets it sets again.
+        fs.write(temporary, [raw], durability)
         fs.publish(temporary, os.path.join(cold_dir, BUDGET_FILE))
     except BaseException:
         fs.remove(temporary)
         raise
-    fs.sync_directory(cold_dir, "fsync")
+    if durability != "none":
+        fs.sync_directory(cold_dir, durability)
     return True
 
 
