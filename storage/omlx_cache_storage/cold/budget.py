@@ -129,19 +129,29 @@ def _agree_derived(
     return Agreement(budget, budget != known, None, "")
 
 
+def own_limit(budget: Budget, wanted_bytes: int, *, derived: bool) -> int | None:
+    """Return where a process stops writing by itself that was told `wanted_bytes`; None: it goes by
+    the budget. What is derived from free space limits nobody."""
+    return wanted_bytes if not derived and wanted_bytes < budget.nbytes else None
+
+
 def _differs(budget: Budget, wanted_bytes: int) -> Agreement:
     """Return what a store goes by that was told another limit than its directory has."""
     if wanted_bytes == budget.nbytes:
         return Agreement(budget, False, None, "")
-    is_lower = wanted_bytes < budget.nbytes
+    own = own_limit(budget, wanted_bytes, derived=False)
     note = (
         f"the directory's budget is {budget.nbytes:,} bytes for all processes, set by "
         f"{WORDS[budget.set_by]}"
         + (", which" if budget.set_by == "quota" else "; `omlx-cache quota`")
         + f" changes it; this process was told {wanted_bytes:,} bytes and "
-        + ("writes only while the directory holds less" if is_lower else "goes by the budget")
+        + (
+            "writes only while the directory holds less"
+            if own is not None
+            else "goes by the budget"
+        )
     )
-    return Agreement(budget, False, wanted_bytes if is_lower else None, note)
+    return Agreement(budget, False, own, note)
 
 
 WORDS: Final[Mapping[SetBy, str]] = {
@@ -176,16 +186,10 @@ def write_budget(
         raise ValueError(f"{len(budget.shares)} shares are more than {BUDGET_FILE} has room for")
     if not fs.exists(cold_dir) or not fs.identity(cold_dir)[-1] or is_newer(cold_dir, fs):
         return False
-    temporary = names.new(os.fspath(cold_dir))
+    # A torn file is no budget, and a person's word is not lost with the power. What a store sets it
+    # sets again.
     durability: Durability = "fsync" if budget.set_by == "quota" else "none"
-    try:
-        # A torn file is no budget, and a person's word is not lost with the power. What a store
-        # sets it sets again.
-        fs.write(temporary, [raw], durability)
-        fs.publish(temporary, os.path.join(cold_dir, BUDGET_FILE))
-    except BaseException:
-        fs.remove(temporary)
-        raise
+    names.replace(os.path.join(cold_dir, BUDGET_FILE), raw, fs, durability)
     if durability != "none":
         fs.sync_directory(cold_dir, durability)
     return True

@@ -38,9 +38,6 @@ class InFlight:
         self.nbytes = 0
         self._flights: dict[str, Flight] = {}
 
-    def __len__(self) -> int:
-        return len(self._flights)
-
     def begin(
         self,
         temporary: str,

@@ -63,13 +63,7 @@ def write_rate(
         return False
     fields = {"model": kept.model, "tokens": kept.rate.tokens, "seconds": kept.rate.seconds}
     raw = json.dumps(fields, indent=2).encode() + b"\n"
-    temporary = names.new(directory)
-    try:
-        fs.write(temporary, [raw], "none")
-        fs.publish(temporary, os.path.join(directory, RATE_FILE))
-    except BaseException:
-        fs.remove(temporary)
-        raise
+    names.replace(os.path.join(directory, RATE_FILE), raw, fs)
     return True
 
 

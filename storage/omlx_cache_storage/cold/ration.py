@@ -179,17 +179,8 @@ class Ration:
                 self._booked += booked
                 raw = json.dumps({"hours": self._hours}, indent=2).encode() + b"\n"
             with contextlib.suppress(OSError):
-                self._write(raw)
+                self._names.replace(self._path, raw, self._fs, self._durability)
         return True
-
-    def _write(self, raw: bytes) -> None:
-        temporary = self._names.new(os.fspath(self._directory))
-        try:
-            self._fs.write(temporary, [raw], self._durability)
-            self._fs.publish(temporary, self._path)
-        except BaseException:
-            self._fs.remove(temporary)
-            raise
 
     def _merge(self, document: Mapping[str, object]) -> None:
         """Take what a file says, as far as it is more than is known: nothing is ever unbooked."""

@@ -45,13 +45,7 @@ def write_reuse(
         return False
     tiers = {name: one.document() for name, one in reuse._asdict().items() if one is not None}
     raw = json.dumps({"version": VERSION, **tiers}).encode() + b"\n"
-    temporary = names.new(os.fspath(cold_dir))
-    try:
-        fs.write(temporary, [raw], "none")
-        fs.publish(temporary, os.path.join(cold_dir, REUSE_FILE))
-    except BaseException:
-        fs.remove(temporary)
-        raise
+    names.replace(os.path.join(cold_dir, REUSE_FILE), raw, fs)
     return True
 
 

@@ -28,7 +28,7 @@ from omlx_cache_storage.cold.in_flight import Flight, InFlight
 from omlx_cache_storage.cold.ledger import WAIT_SECONDS, Ledger, LedgerBusy
 from omlx_cache_storage.cold.mounts import check_sharing
 from omlx_cache_storage.cold.temporary import is_leftover, remove_temporaries
-from omlx_cache_storage.format.names import LEDGER_FILE, StoredPage, format_name, shard_of
+from omlx_cache_storage.format.names import LEDGER_FILE, StoredPage, page_path, shard_of
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
 
@@ -125,7 +125,7 @@ class Sharing:
 
     def enter(self, ledger_bytes: int) -> None:
         """Have the directory's ledger, and follow it from here on; raises OSError. Nothing is taken
-        in until `begin`."""
+        in until `beginning`."""
         self.is_lost = True
         self.read_only = not self._fs.is_writable(self.directory)
         if self.read_only:
@@ -262,10 +262,11 @@ class Sharing:
 
     def _still_true(self, change: Change) -> bool:
         """True for what may be told to those who have read the directory anew: a page is there."""
-        if not isinstance(change, Added):
-            return False
-        directory = self._places.directory_of(change.page)
-        return self._fs.own_file(os.path.join(directory, format_name(change.page.name))) is not None
+        return isinstance(change, Added) and self._is_there(change.page)
+
+    def _is_there(self, page: StoredPage) -> bool:
+        path = page_path(self.directory, page.namespace, page.name)
+        return self._fs.own_file(path) is not None
 
     def emptied(self, namespace: BlockKey, shard: str) -> None:
         """Tell that a directory was removed; the directory above is held."""
@@ -296,11 +297,10 @@ class Sharing:
         with self._following:
             going, self._going = self._going, set()
         for page in going:
-            directory = self._places.directory_of(page)
-            if self._fs.own_file(os.path.join(directory, format_name(page.name))) is None:
+            if not self._is_there(page):
                 self._index.leave(page, "removed")
                 self.tell(Removed(page, "removed"))
-                self._places.tidy([directory])
+                self._places.tidy([self._places.directory_of(page)])
 
     def _is_under_way(self, flight: Flight) -> bool:
         path = os.path.join(flight.directory, flight.temporary)

@@ -7,7 +7,7 @@ import secrets
 import time
 import weakref
 
-from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.disk import Durability, FileSystem, StrPath
 from omlx_cache_storage.format.names import TEMPORARY_PREFIX
 from omlx_cache_storage.processes import is_running
 
@@ -19,7 +19,8 @@ _writers: "weakref.WeakValueDictionary[str, TemporaryNames]" = weakref.WeakValue
 
 
 class TemporaryNames:
-    """Gives names for temporary files that no other writer has. Any thread may call."""
+    """Gives names for temporary files that no other writer has, and replaces small files by way of
+    them. Any thread may call."""
 
     def __init__(self) -> None:
         self._token = secrets.token_hex(4)
@@ -30,6 +31,18 @@ class TemporaryNames:
         """Return a fresh path in a directory."""
         number = next(self._sequence)
         return os.path.join(directory, f"{TEMPORARY_PREFIX}{os.getpid()}-{self._token}-{number}")
+
+    def replace(
+        self, path: StrPath, raw: bytes, fs: FileSystem, durability: Durability = "none"
+    ) -> None:
+        """Give a small file another content, whole or not at all; raises OSError."""
+        temporary = self.new(os.path.dirname(path))
+        try:
+            fs.write(temporary, [raw], durability)
+            fs.publish(temporary, path)
+        except BaseException:
+            fs.remove(temporary)
+            raise
 
 
 def remove_leftovers(directory: str, fs: FileSystem) -> None:

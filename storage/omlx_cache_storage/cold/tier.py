@@ -11,7 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.budget import Budget, agree, file_bytes, read_budget, write_budget
+from omlx_cache_storage.cold.budget import (
+    Budget,
+    agree,
+    file_bytes,
+    own_limit,
+    read_budget,
+    write_budget,
+)
 from omlx_cache_storage.cold.catalog import Found
 from omlx_cache_storage.cold.changes import Added, Cancelled, Rebudgeted, Reserved
 from omlx_cache_storage.cold.collector import uncollected
@@ -288,8 +295,7 @@ class ColdTier(HeldPages):
         if self._sharing.rebudgeted:
             budget = read_budget(self.directory, self._fs)
             if budget is not None:
-                lower = not self._derived and self._wanted < budget.nbytes
-                self._go_by(budget, self._wanted if lower else None)
+                self._go_by(budget, own_limit(budget, self._wanted, derived=self._derived))
             self._sharing.rebudgeted = False
 
     def _go_by(self, budget: Budget, own_limit: int | None) -> None:
