@@ -27,6 +27,12 @@ class Ending(Protocol):
     def empty_hot(self) -> None: ...
 
 
+class Closing(Protocol):
+    """What answers others while the store is there."""
+
+    def close(self, timeout: float) -> None: ...
+
+
 class Kept(Protocol):
     """What keeps something that was learned for the processes to come; raises nothing."""
 
@@ -50,6 +56,7 @@ class StoreParts:
     restores: RestoreQueue
     control: ControlServer | None
     kept: Sequence[Kept]
+    status: list[Closing] = field(default_factory=list)
     pid: int = field(default_factory=os.getpid)
     ended: bool = False
 
@@ -74,6 +81,8 @@ class StoreParts:
             return max(0.0, deadline - time.monotonic())
 
         self.prefetcher.cancel_all()
+        for one in list(self.status):
+            one.close(min(left(), THREADS_SECONDS))
         clean = self.tiers.flush(left())
         if self.control is not None:
             self.control.close(left())

@@ -333,7 +333,7 @@ class Scope:
         result = self._commit(chain, prompt_cache, prompt_length, along, ended, since_ns)
         counters = self.store.counters
         counters.commit(result.skipped)
-        counters.add_seconds("commit", time.perf_counter() - began)
+        counters.histograms.observe("commit_seconds", time.perf_counter() - began)
         return result
 
     def _commit(

@@ -415,7 +415,7 @@ class Session:
                 prompt_cache.clear()
             self.prompt_cache = []
         self._close()
-        self._counters.add_seconds("commit", time.perf_counter() - began)
+        self._counters.histograms.observe("commit_seconds", time.perf_counter() - began)
         return result
 
     def _commit(self, prompt_cache: Sequence[Any] | None, ended: Ended | None) -> CommitResult:

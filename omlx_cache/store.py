@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from omlx_cache.control import ControlError, ControlServer, check_socket, start_control
 from omlx_cache.control.operations import handlers
@@ -21,7 +21,8 @@ from omlx_cache.identity.namespace import Namespace
 from omlx_cache.logs import set_level
 from omlx_cache.pages.cold_codec import cold_encoder
 from omlx_cache.parts import StoreParts
-from omlx_cache.requests.answer import Decoder, answer
+from omlx_cache.requests.answer import answer, explained
+from omlx_cache.requests.decoding import Decoder
 from omlx_cache.requests.elsewhere import OtherNamespaces
 from omlx_cache.requests.explainer import Explainer
 from omlx_cache.requests.history import PromptHistory
@@ -31,6 +32,7 @@ from omlx_cache.restore.gate import ReadingGate
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.origin import render
+from omlx_cache.status.store_source import StoreSource
 from omlx_cache.upkeep.allowance import Allowance, allowance
 from omlx_cache.upkeep.keeper import keeper
 from omlx_cache.upkeep.rates import RateKeeper
@@ -39,16 +41,21 @@ from omlx_cache.upkeep.reuse import ReuseKeeper
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.document import has_fields
+from omlx_cache_storage.cold.pinning import pinned_in
 from omlx_cache_storage.cold.removal import entries, root_bytes
 from omlx_cache_storage.cold.reuse import Reuse, read_reuse
 from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.columns import PageColumns
 from omlx_cache_storage.departures import Departures
+from omlx_cache_storage.errors import CacheError
+from omlx_cache_storage.events import EventLog
 from omlx_cache_storage.eviction.policies import EVICTION_POLICIES
 from omlx_cache_storage.hints import Priority
+from omlx_cache_storage.histograms import together
 from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.hot_page import Granted
+from omlx_cache_storage.hot_page import Granted, columns_of
 from omlx_cache_storage.interrupts import deferred, result_of, uninterrupted
-from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.keys import BlockKey, Tokens
 from omlx_cache_storage.listed import ListedPage, list_pages, used_by_anybody
 from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageMeta
 from omlx_cache_storage.policy import write_policy
@@ -58,6 +65,9 @@ from omlx_cache_storage.readers import ReaderPool, on_another_thread
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import Stats
 from omlx_cache_storage.tiers import FLUSH_SECONDS, Tiers
+
+if TYPE_CHECKING:
+    from omlx_cache.status.server import StatusServer
 
 _log = logging.getLogger(__name__)
 
@@ -105,12 +115,14 @@ class BlockStore(Tiers):
             _log.warning(note)
         self.name = name
         self.service: Mapping[str, object] = {}
+        # Whoever answers must not keep a store alive that everybody else has lost.
+        self.operations = handlers(weakref.proxy(self))
         self.started = time.monotonic()
         self._lock = threading.Lock()
         self._labels: list[str] = []
         self.told: set[tuple[str, str]] = set()
         self._closed = False
-        clock, departures = clock or Clock(), Departures()
+        clock, departures, events = clock or Clock(), Departures(), EventLog()
         fs, reuse = filesystem or FileSystem(), Reuse()
         if not s.hot_cache_only:
             reuse = read_reuse(s.cold_dir, fs)
@@ -123,15 +135,18 @@ class BlockStore(Tiers):
                 delay_seconds=s.write_delay_seconds,
             ),
             clock=clock,
-            cold=None if s.hot_cache_only else _open_cold(s, fs, clock, departures, reuse),
+            cold=None if s.hot_cache_only else _open_cold(s, fs, clock, departures, reuse, events),
             departures=departures,
+            events=events,
             memory_once=s.memory_once,
             eviction=EVICTION_POLICIES[s.eviction_policy](reuse.memory),
             documents=lambda digest: namespaces.document(digest),
         )
         self._namespaces = namespaces = KnownNamespaces(self.hot.namespaces)
         self.trace = None if s.trace == "off" else RequestTrace(s.trace)
-        self.requests = RequestLog(self.counters, self._explainer(), trace=self.trace)
+        self.requests = RequestLog(
+            self.counters, self._explainer(), trace=self.trace, events=events
+        )
         self.decoder: Decoder | None = None
         self.flights = Flights()
         self.read_pool = ReaderPool(READ_THREADS, "omlx-cache-read")
@@ -177,8 +192,7 @@ class BlockStore(Tiers):
 
     def _start_control(self) -> ControlServer | None:
         try:
-            # A thread that answers must not keep a store alive that everybody else has lost.
-            return start_control(self.settings.socket, handlers(weakref.proxy(self)))
+            return start_control(self.settings.socket, self.operations)
         except (ControlError, OSError) as error:
             # A path that is no text would stop the line in every log that is written as UTF-8.
             said = str(error).encode("utf-8", "backslashreplace").decode()
@@ -314,13 +328,16 @@ class BlockStore(Tiers):
         if self.writer is not None and asked.by_use:
             self.writer.settle(RECORD_SECONDS)
         pages = self.listing()
-        if self.cold is None or not asked.by_use:
+        if self.cold is None:
             return choose(pages, asked, self.readable_document)
+        directory, document_of = self.settings.cold_dir, self.readable_document
         # A directory that cannot be read keeps what is in it.
         with contextlib.suppress(OSError):
-            directory = self.settings.cold_dir
+            is_pinned = pinned_in(directory, pages)
+            if not asked.by_use:
+                return choose(pages, asked, document_of, is_pinned=is_pinned)
             pages = used_by_anybody(pages, entries(directory))
-            return choose(pages, asked, self.readable_document, root_bytes(directory))
+            return choose(pages, asked, document_of, root_bytes(directory), is_pinned)
         return choose((), asked, self.readable_document)
 
     def prune(self, asked: Pruning, timeout: float = FLUSH_SECONDS) -> Chosen:
@@ -345,12 +362,30 @@ class BlockStore(Tiers):
         as plain values; what prompts part at as text, if there is a `decoder`."""
         return answer(self.requests, self.decoder, last, number)
 
+    def recent(self, limit: int) -> list[Mapping[str, object]]:
+        """Return the latest requests, newest first, each with its `why` in words; nothing of their
+        text."""
+        return explained(self.requests, limit)
+
+    def remembered(self, namespace: BlockKey) -> list[Tokens]:
+        """Return the tokens of recent prompts of a namespace and their answers, the latest first;
+        what continues another one once."""
+        return self.requests.explainer.history.texts(namespace)
+
     @uninterrupted
     def listing(self) -> list[ListedPage]:
         """Return every page of both tiers once, in no order, those that other processes wrote
         included; takes each lock briefly."""
         self.refresh()
         return list_pages(self.hot.entries(), self.cold.listing() if self.cold is not None else ())
+
+    @uninterrupted
+    def columns(self) -> dict[str, PageColumns]:
+        """Return the pages of each tier, `hot` and `cold`, in no order: those that other processes
+        wrote included. Takes each lock briefly."""
+        self.refresh()
+        found = {"hot": columns_of(self.hot.entries())}
+        return found if self.cold is None else {**found, "cold": self.cold.columns()}
 
     @uninterrupted
     def in_memory_only(self) -> list[PageMeta]:
@@ -394,7 +429,36 @@ class BlockStore(Tiers):
             requests=self.counters.requests(),
             snapshots=self.counters.snapshots(self.settings.snapshot_bytes),
             memory=self._relief.usage(),
+            histograms=together(
+                self.counters.histograms.observed(),
+                {} if self.cold is None else self.cold.timings(),
+            ),
+            events=self.events.counts(),
         )
+
+    def metrics(self) -> str:
+        """Return this store's metrics in Prometheus' text format. Reads a file, as `stats` of the
+        control socket does."""
+        from omlx_cache.status.exposition import exposition
+
+        return exposition(StoreSource(self).processes()).body.decode()
+
+    def serve_status(self, port: int = 0, token: str | None = None) -> "StatusServer":
+        """Answer `/metrics` and `/status` at a port of 127.0.0.1 (0: any free one) until the
+        store is closed; returns the server, whose `url` says where.
+
+        On threads of its own: nothing waits for it, and it for nothing. Raises ConfigError for a
+        bad port or an empty token, OSError for a port that cannot be had.
+        """
+        from omlx_cache.status.server import StatusServer
+
+        server = StatusServer(StoreSource(self), port, token)
+        with self._lock:
+            if not self._closed:
+                self._parts.status.append(server)
+                return server
+        server.close()
+        raise CacheError("the store is closed: it has no status to serve")
 
     @uninterrupted
     def close(self, timeout: float = CLOSE_SECONDS) -> bool:
@@ -462,7 +526,12 @@ def _learned(hot: HotTier, cold: ColdTier | None) -> Reuse:
 
 
 def _open_cold(
-    s: CacheSettings, fs: FileSystem, clock: Clock, departures: Departures, reuse: Reuse
+    s: CacheSettings,
+    fs: FileSystem,
+    clock: Clock,
+    departures: Departures,
+    reuse: Reuse,
+    events: EventLog,
 ) -> ColdTier:
     make = EVICTION_POLICIES[s.eviction_policy]
     cold = ColdTier(
@@ -477,6 +546,7 @@ def _open_cold(
         daily_bytes=s.daily_write_bytes,
         policy=lambda learned: make(learned or reuse.disk),
         derived=s.is_derived("cold_bytes"),
+        events=events,
     )
     cold.open(s.cold_budget)
     return cold

@@ -5,6 +5,8 @@ Only the chosen command's module is imported, and none may import MLX before it 
 """
 
 import argparse
+import contextlib
+import io
 import os
 import pkgutil
 import re
@@ -26,9 +28,16 @@ from omlx_cache_daemon.errors import (
     CommandError,
     UsageError,
 )
+from omlx_cache_daemon.overview import overview
+from omlx_cache_daemon.render import lines
 from omlx_cache_storage.errors import CacheError
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+_ENDS = "Exit codes: 0 done, 1 failure, 2 usage, 69 no store answers, 78 bad configuration."
+_OF_ALL = {"completion"}
+"""Commands about all commands: they find the whole parser in their arguments."""
 
 
 class Command(Protocol):
@@ -50,6 +59,11 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; --help and --version raise SystemExit."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal of another encoding gets a question mark where it has no character. What was a
+        # file when Python started and is a pipe now cannot be asked for its place.
+        with contextlib.suppress(OSError):
+            sys.stdout.reconfigure(errors="replace")
     return _guarded(lambda: _run(arguments))
 
 
@@ -60,22 +74,38 @@ def _run(arguments: Sequence[str]) -> int:
     loaded = {name: _load(name) for name in _wanted(arguments)}
     parser: argparse.ArgumentParser = _Parser(
         prog="omlx-cache",
+        usage="omlx-cache [-h] [--version] COMMAND ...",
         description="Keeps the prefixes of prompts, and shows what it keeps.",
-        epilog="Exit codes: 0 done, 1 failure, 2 usage, 69 no store answers, 78 bad configuration.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"omlx-cache {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    # In the epilog, where they stand in groups.
+    subparsers = parser.add_subparsers(
+        prog="omlx-cache",
+        dest="command",
+        metavar="COMMAND",
+        required=True,
+        help=argparse.SUPPRESS,
+    )
     for command in loaded.values():
         command.add_parser(subparsers)
+    parser.epilog = f"{overview(_helps(subparsers))}\n\n{_ENDS}"
     if len(loaded) == 1:
         # First, since the value behind an unknown flag would be taken for a positional argument.
         _refuse_unknown_flags(subparsers.choices[next(iter(loaded))], arguments)
     args, rest = parser.parse_known_args(arguments)
     if rest:
         subparsers.choices[args.command].error(f"unrecognized arguments: {' '.join(rest)}")
-    # Here for every command: one that needs no setting would not notice a misspelt name.
-    refuse_unknown(SETTING_NAMES, (), os.environ)
+    if not getattr(args, "examines_variables", False):
+        # Here for every command: one that needs no setting would not notice a misspelt name.
+        refuse_unknown(SETTING_NAMES, (), os.environ)
+    args.parser = parser
     return loaded[args.command].run(args)
+
+
+def _helps(subparsers: Subparsers) -> dict[str, str]:
+    """Return what each command is said to do, by its name."""
+    return {action.dest: action.help or "" for action in subparsers._choices_actions}
 
 
 def _refuse_unknown_flags(command: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
@@ -109,7 +139,7 @@ def _wanted(arguments: Sequence[str]) -> list[str]:
     """Return the one command that was named, or all of them for the overview."""
     names = command_names()
     named = next((word for word in arguments if not word.startswith("-")), None)
-    return [named] if named in names else names
+    return [named] if named in names and named not in _OF_ALL else names
 
 
 def _load(name: str) -> Command:
@@ -140,5 +170,5 @@ def _guarded(command: Callable[[], int]) -> int:
 
 
 def _complain(error: Exception, code: int) -> int:
-    sys.stderr.write(f"omlx-cache: {error}\n")
+    sys.stderr.write(f"omlx-cache: {lines(error)}\n")
     return code

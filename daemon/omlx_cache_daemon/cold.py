@@ -11,7 +11,9 @@ from pathlib import Path
 from omlx_cache.settings.errors import ConfigError
 from omlx_cache.settings.places import COLD_DIR_VARIABLE, cold_dir_from_environment
 from omlx_cache_daemon.errors import CommandError, NobodyThere
+from omlx_cache_daemon.render import text
 from omlx_cache_storage.cold.catalog import created_ns, read_namespace, scan
+from omlx_cache_storage.cold.pinning import pinned_in
 from omlx_cache_storage.cold.records import ColdEntry
 from omlx_cache_storage.cold.removal import (
     Deleted,
@@ -91,7 +93,8 @@ def choose_cold(
     with reading(cold_dir):
         pages = list_pages((), entries(cold_dir))
         asked = Pruning(keep, before_ns, to_bytes)
-        return choose(pages, asked, _document_of(cold_dir), root_bytes(cold_dir))
+        is_pinned = pinned_in(cold_dir, pages)
+        return choose(pages, asked, _document_of(cold_dir), root_bytes(cold_dir), is_pinned)
 
 
 def remove_chosen(cold_dir: Path, chosen: Chosen) -> int:
@@ -112,7 +115,7 @@ def _pages(cold_dir: Path) -> list[ListedPage]:
         # It is shown all the same: whoever looks may want to know what lies there.
         found = trouble(cold_dir, cold_dir.stat())
         if found:
-            sys.stderr.write(f"omlx-cache: no store uses this directory: {found}\n")
+            sys.stderr.write(f"omlx-cache: no store uses this directory: {text(found)}\n")
         return list_pages((), scan(cold_dir))
 
 

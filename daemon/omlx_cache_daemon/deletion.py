@@ -9,7 +9,8 @@ from pathlib import Path
 from omlx_cache.control.errors import ControlError
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import CommandError, NobodyThere, UsageError
-from omlx_cache_daemon.replies import Map, as_map, as_maps, count_of
+from omlx_cache_daemon.render import lines, text
+from omlx_cache_daemon.replies import Map, as_map, as_maps, count_of, directory_of
 from omlx_cache_daemon.source import add_source_options, offline_directory
 from omlx_cache_daemon.stores import running, the_one
 
@@ -28,7 +29,7 @@ class Place:
     clients: tuple[Client, ...]
 
     def __str__(self) -> str:
-        return "memory" if self.directory is None else str(self.directory)
+        return "memory" if self.directory is None else text(self.directory)
 
     def namespaces(self) -> list[Map]:
         """Return a row for each namespace that a store, or else the directory, has: of those that
@@ -69,9 +70,10 @@ def chosen_place(args: argparse.Namespace) -> Place:
     if directory is not None:
         return Place(directory, _users(directory, args.timeout))
     client = the_one(args, on_disk=True)
-    used = _directory(as_map(client.call("ps")))
-    if used is None:
+    told = directory_of(as_map(client.call("ps")))
+    if told is None:
         return Place(None, (client,))
+    used = Path(told)
     others = (other for other in _users(used, args.timeout) if other.path != client.path)
     return Place(used, (client, *others))
 
@@ -80,7 +82,7 @@ def confirmed(what: str) -> bool:
     """Ask whether something shall be deleted; raises UsageError when nobody can be asked."""
     if not sys.stdin.isatty():
         raise UsageError("nobody can be asked, since this is no terminal: give --yes or --dry-run")
-    sys.stderr.write(f"Delete {what}? [y/N] ")
+    sys.stderr.write(f"Delete {lines(what)}? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
         return True
@@ -94,15 +96,9 @@ def _users(directory: Path, timeout: float) -> tuple[Client, ...]:
     for store in running():
         client = store.client(timeout)
         try:
-            used = _directory(as_map(client.call("ps")))
+            used = directory_of(as_map(client.call("ps")))
         except (NobodyThere, ControlError) as error:
             raise CommandError(f"{directory} may be in use: {error}") from error
         if used is not None and os.path.realpath(used) == os.path.realpath(directory):
             found.append(client)
     return tuple(found)
-
-
-def _directory(info: Map) -> Path | None:
-    cold = info.get("cold")
-    used = cold.get("dir") if isinstance(cold, dict) else None
-    return Path(used) if isinstance(used, str) else None

@@ -4,6 +4,8 @@ import argparse
 import math
 import re
 
+from omlx_cache.settings.sizes import SIZE_FORMS, parse_size
+
 
 def positive_seconds(text: str) -> float:
     """Return a positive, finite number of seconds; argparse reports anything else."""
@@ -33,6 +35,14 @@ def positive_count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
+
+
+def size(text: str) -> int:
+    """Return a byte count such as 20GiB; argparse reports anything else."""
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is {error}: give {SIZE_FORMS}") from None
 
 
 def hex_prefix(text: str) -> str:

@@ -8,6 +8,10 @@ from typing import TextIO
 
 from omlx_cache.settings.sizes import format_size
 
+SCHEMA_VERSION = 1
+"""Of what commands print with --format json (schema.json). Fields may be added within a
+version; one that goes, or means something else, makes the next."""
+
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
@@ -22,13 +26,13 @@ def uses_styles(stream: TextIO) -> bool:
 
 
 def print_json(value: object) -> None:
-    """Print one JSON document on standard output and nothing else."""
-    sys.stdout.write(json.dumps(value, default=_plain, indent=2) + "\n")
+    """Print one JSON document on standard output and nothing else; a map gets `schema_version`."""
+    sys.stdout.write(json.dumps(_versioned(value), default=_plain, indent=2) + "\n")
 
 
 def print_json_line(value: object) -> None:
-    """Print one JSON document on a line of its own."""
-    sys.stdout.write(json.dumps(value, default=_plain) + "\n")
+    """Print one JSON document on a line of its own; a map gets `schema_version`."""
+    sys.stdout.write(json.dumps(_versioned(value), default=_plain) + "\n")
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, bold: bool = False) -> str:
@@ -84,6 +88,15 @@ def text(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(text, value))
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(value))
+
+
+def lines(value: object) -> str:
+    """Return printable text that may have several lines: a message, with a name or path in it."""
+    return "\n".join(map(text, str(value).split("\n")))
+
+
+def _versioned(value: object) -> object:
+    return {"schema_version": SCHEMA_VERSION, **value} if isinstance(value, Mapping) else value
 
 
 def _is_numeric(cell: str) -> bool:

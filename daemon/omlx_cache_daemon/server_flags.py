@@ -38,9 +38,10 @@ SETTINGS = {
     "min_free_memory_bytes": "memory that stays free: the hot tier gives back first",
     "trace": "file to which requests are added, without text, for `simulate`",
     "socket": "control socket: auto, off or a path",
+    "status": "answer /metrics and /status; to other machines with OMLX_CACHE_STATUS_TOKEN",
 }
 
-SWITCHES = ("hot_cache_only", "memory_once")
+SWITCHES = ("hot_cache_only", "memory_once", "status")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

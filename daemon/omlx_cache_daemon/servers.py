@@ -8,7 +8,7 @@ from typing import NamedTuple
 from omlx_cache.control.errors import ControlError
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import NobodyThere
-from omlx_cache_daemon.replies import Map, as_map
+from omlx_cache_daemon.replies import Map, as_map, directory_of
 from omlx_cache_daemon.stores import running
 from omlx_cache_daemon.titles import service_of, title
 
@@ -59,7 +59,7 @@ def find_servers(wanted: Wanted) -> Found:
                 f"process {store.pid} does not say what it is, and may use this directory"
             )
             continue
-        cold_dir = _directory(info)
+        cold_dir = directory_of(info)
         shares = cold_dir is not None and _same_place(cold_dir, wanted.cold_dir)
         if wanted.model is not None and not shares:
             continue
@@ -107,9 +107,3 @@ def _same_place(one: str, two: str) -> bool:
 def _url(info: Map) -> str | None:
     url = service_of(info).get("url")
     return url if isinstance(url, str) else None
-
-
-def _directory(info: Map) -> str | None:
-    cold = info.get("cold")
-    used = cold.get("dir") if isinstance(cold, dict) else None
-    return used if isinstance(used, str) else None

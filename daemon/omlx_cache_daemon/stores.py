@@ -3,12 +3,12 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.paths import search_places, sockets_in, why_unseen
+from omlx_cache.control.paths import SocketName, search_places, services_in, sockets_in, why_unseen
 from omlx_cache.settings.places import SOCKET_VARIABLE, expand, is_auto
 from omlx_cache_daemon.client import DEFAULT_TIMEOUT, Client, is_listening
 from omlx_cache_daemon.errors import NobodyThere, UsageError
@@ -46,8 +46,15 @@ def add_store_options(parser: argparse.ArgumentParser) -> None:
 def running(environ: Mapping[str, str] = os.environ) -> list[RunningStore]:
     """Return the stores that accept connections, of every session of this user, in the order of
     their process ids."""
-    found = (store for store in _known(environ) if is_listening(store.path))
+    found = (store for store in known(environ) if is_listening(store.path))
     return sorted(found, key=lambda store: store.pid or 0)
+
+
+def services(environ: Mapping[str, str] = os.environ) -> list[RunningStore]:
+    """Return the services that accept connections and serve all stores, in the order of their
+    process ids. No command that is about a store means one of them."""
+    named = (name for place in search_places(environ) for name in services_in(place))
+    return [service for service in _each(named, set()) if is_listening(service.path)]
 
 
 def chosen(args: argparse.Namespace) -> list[RunningStore]:
@@ -95,20 +102,24 @@ def _of_one_directory(stores: list[RunningStore]) -> list[RunningStore]:
     return [keeping[0][0]]
 
 
-def _known(environ: Mapping[str, str]) -> Iterator[RunningStore]:
-    seen = set()
-    for directory in search_places(environ):
-        for name in sockets_in(directory):
-            # A store may be found by its socket and by a link to it.
-            real = os.path.realpath(name.path)
-            if real not in seen:
-                seen.add(real)
-                yield RunningStore(Path(real) if name.path.is_symlink() else name.path, name.pid)
+def known(environ: Mapping[str, str] = os.environ) -> Iterator[RunningStore]:
+    """Yield every socket of this user's stores, whether anybody listens or not."""
+    seen: set[str] = set()
+    yield from _each((n for place in search_places(environ) for n in sockets_in(place)), seen)
     setting = environ.get(SOCKET_VARIABLE, "auto")
     if not is_auto(setting) and setting.strip().lower() != "off" and setting.strip():
         path = expand(setting, Path.home())
         if os.path.realpath(path) not in seen:
             yield RunningStore(path, None)
+
+
+def _each(names: Iterable[SocketName], seen: set[str]) -> Iterator[RunningStore]:
+    """Yield each process once: it may be found by its socket and by a link to it."""
+    for name in names:
+        real = os.path.realpath(name.path)
+        if real not in seen:
+            seen.add(real)
+            yield RunningStore(Path(real) if name.path.is_symlink() else name.path, name.pid)
 
 
 def _place(directory: Path) -> str:

@@ -1,16 +1,29 @@
 """Which namespaces a person means: by the beginning of a digest, by a model, or by a salt."""
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from omlx_cache.identity.salt import salt_digest
-from omlx_cache_daemon.errors import CommandError
+from omlx_cache_daemon.errors import CommandError, UsageError
+from omlx_cache_daemon.render import text
 from omlx_cache_daemon.replies import Map
 from omlx_cache_storage.documents import shortened_salt
 
 _SHOWN_DIGITS = 16
 _SHOWN_MATCHES = 5
 _HEX = set("0123456789abcdef")
+
+
+def given_target(given: str) -> tuple[str, str]:
+    """Return what was given, and what may be shown of it; raises UsageError for nothing."""
+    if given != "-":
+        target, shown = given, text(given)
+    else:
+        target, shown = sys.stdin.readline().rstrip("\r\n"), "what was given"
+    if not target:
+        raise UsageError("an empty text names nothing")
+    return target, shown
 
 
 def meant(rows: Sequence[Map], target: str, kind: str | None, shown: str) -> list[Map]:
@@ -24,7 +37,7 @@ def meant(rows: Sequence[Map], target: str, kind: str | None, shown: str) -> lis
     found = {name: matches for name, of in kinds.items() if (matches := of(rows, target))}
     digests = {frozenset(str(row["namespace"]) for row in matches) for matches in found.values()}
     if not found:
-        raise CommandError(_unknown(kind, shown))
+        raise CommandError(_unknown(kind, shown) + _there_are(rows))
     if len(digests) > 1:
         raise CommandError(
             f"{shown} may be a {' or a '.join(found)}: say which with --as {'|'.join(found)}"
@@ -43,6 +56,15 @@ def _unknown(kind: str | None, shown: str) -> str:
     if kind is None:
         return f"no model and no salt is {shown}, and no namespace begins with {shown}"
     return f"no {kind} begins with {shown}" if kind == "namespace" else f"no {kind} is {shown}"
+
+
+def _there_are(rows: Sequence[Map]) -> str:
+    """Return the models that there are; what was typed may be a salt, and names no other one."""
+    labels = sorted({text(str(row["label"])) for row in rows if row.get("label")})
+    if not labels:
+        return "; there are no pages" if not rows else ""
+    more = ", ..." if len(labels) > _SHOWN_MATCHES else ""
+    return f"; there are pages of {', '.join(labels[:_SHOWN_MATCHES])}{more}"
 
 
 def _by_digest(rows: Sequence[Map], target: str) -> list[Map]:
@@ -75,3 +97,6 @@ KINDS: dict[str, Callable[[Sequence[Map], str], list[Map]]] = {
     "model": _by_model,
     "salt": _by_salt,
 }
+KEY = "key"
+PIN_KINDS = (*KINDS, KEY)
+"""A block is named by how its key begins."""

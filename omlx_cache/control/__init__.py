@@ -5,6 +5,20 @@ Imports neither MLX nor pydantic; the command line's client uses the same frames
 
 from omlx_cache.control.connection import Timeouts
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.server import ControlServer, Handler, check_socket, start_control
+from omlx_cache.control.server import (
+    ControlServer,
+    Handler,
+    check_socket,
+    start_control,
+    start_service_control,
+)
 
-__all__ = ["ControlError", "ControlServer", "Handler", "Timeouts", "check_socket", "start_control"]
+__all__ = [
+    "ControlError",
+    "ControlServer",
+    "Handler",
+    "Timeouts",
+    "check_socket",
+    "start_control",
+    "start_service_control",
+]

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.paths import check_length, socket_name, sockets_in
+from omlx_cache.control.paths import (
+    check_length,
+    service_name,
+    services_in,
+    socket_name,
+    sockets_in,
+)
 from omlx_cache_storage.processes import is_running
 
 _BACKLOG = 64
@@ -75,6 +81,13 @@ def listen_in(directory: Path) -> Listener:
     raise ControlError("path", f"{directory}: no free socket name for process {pid}")
 
 
+def listen_as_service(directory: Path) -> Listener:
+    """Return a listener at `service-<pid>.sock` of a runtime directory, made with `prepare`; else
+    as `listen_in`."""
+    remove_stale(directory)
+    return listen_at(service_name(directory, os.getpid()))
+
+
 def linked(listener: Listener, directory: Path) -> Listener:
     """Return a listener that a link in a runtime directory, made with `prepare`, leads to.
 
@@ -84,8 +97,10 @@ def linked(listener: Listener, directory: Path) -> Listener:
     remove_stale(directory)
     target = listener.identity.path
     pid = listener.identity.pid
-    for number in range(_MOST_LINKS):
-        path = socket_name(directory, pid, number)
+    names = [socket_name(directory, pid, number) for number in range(_MOST_LINKS)]
+    if target.name == service_name(directory, pid).name:
+        names = [service_name(directory, pid)]
+    for path in names:
         try:
             path.symlink_to(target)
             info = path.lstat()
@@ -105,7 +120,7 @@ def remove_stale(directory: Path) -> list[Path]:
     """
     removed = []
     with _binding:
-        for name in sockets_in(directory):
+        for name in (*sockets_in(directory), *services_in(directory)):
             own = name.pid == os.getpid()
             if (own or not is_running(name.pid)) and not _answers(name.path):
                 name.path.unlink(missing_ok=True)

@@ -1,15 +1,22 @@
 """What the control socket answers: each operation reads the store and returns plain values."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from omlx_cache.control.errors import ControlError
 from omlx_cache.identity.software import installed
+from omlx_cache.requests.decoding import Decoder
 from omlx_cache.requests.log import RequestLog
+from omlx_cache.status.event_pages import events_document, kv_document
+from omlx_cache.status.levels import PrefixLevels
 from omlx_cache.upkeep.allowance import Allowance
 from omlx_cache.version import VERSION
+from omlx_cache_storage.columns import PageColumns
 from omlx_cache_storage.documents import as_versions
-from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey
+from omlx_cache_storage.event_kinds import KINDS
+from omlx_cache_storage.events import EventLog
+from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey, Tokens
 from omlx_cache_storage.listed import ListedPage
 from omlx_cache_storage.listing import (
     NoSuchNamespace,
@@ -23,7 +30,10 @@ from omlx_cache_storage.stats import Stats
 
 Handler = Callable[[Mapping[str, object]], object]
 DEFAULT_LIMIT = 1000
+MOST_EVENTS = 10_000
 CLEAR_SECONDS = 30.0
+KEY_DIGITS = (32, 2 * NAMESPACE_BYTES)
+"""Those of a short key, and of a long one or a namespace."""
 
 
 class Answering(Protocol):
@@ -38,6 +48,8 @@ class Answering(Protocol):
     def allowance(self) -> Allowance | None: ...
     @property
     def requests(self) -> RequestLog: ...
+    @property
+    def events(self) -> EventLog: ...
     def listing(self) -> list[ListedPage]: ...
     def readable_document(self, digest: BlockKey) -> Mapping[str, object]: ...
     def created_ns(self, digest: BlockKey) -> int | None: ...
@@ -46,23 +58,32 @@ class Answering(Protocol):
     def flush(self, timeout: float) -> bool: ...
     def choose(self, asked: Pruning) -> Chosen: ...
     def prune(self, asked: Pruning, timeout: float) -> Chosen: ...
+    @property
+    def decoder(self) -> Decoder | None: ...
+    def columns(self) -> Mapping[str, PageColumns]: ...
+    def recent(self, limit: int) -> Sequence[Mapping[str, object]]: ...
+    def remembered(self, namespace: BlockKey) -> Sequence[Tokens]: ...
 
 
 def handlers(store: Answering) -> dict[str, Handler]:
     """Return the operations by name; none of them mutates the store, but `clear` and
     `prune`."""
+    levels = PrefixLevels(store)
     return {
         "ping": lambda args: _ping(store),
-        "stats": lambda args: _stats(store),
+        "stats": lambda args: _stats(store, levels),
         "ps": lambda args: _ps(store),
         "config": lambda args: {**store.identity(), **store.configuration()},
         "ls": lambda args: _ls(store, args),
         "requests": lambda args: _requests(store, args),
+        "events": lambda args: _events(store, args),
         "inspect": lambda args: _inspect(store, args),
         "flush": lambda args: {"durable": store.flush(_timeout(args))},
         "clear": lambda args: _clear(store, args),
         "why": lambda args: _why(store, args),
         "prune": lambda args: _prune(store, args),
+        "recent": lambda args: _recent(store, args),
+        "prefixes": lambda args: _prefixes(levels, args),
     }
 
 
@@ -70,7 +91,9 @@ def _ping(store: Answering) -> dict[str, object]:
     return {**store.identity(), "version": VERSION}
 
 
-def _stats(store: Answering) -> dict[str, object]:
+def _stats(store: Answering, levels: PrefixLevels) -> dict[str, object]:
+    # Whoever looks on asks for figures again and again: so long a tree is not kept for nobody.
+    levels.tidy()
     store.refresh()
     shown, allowed = store.stats().to_dict(), store.allowance()
     cold = shown.get("cold")
@@ -133,6 +156,39 @@ def _requests(store: Answering, args: Mapping[str, object]) -> dict[str, object]
     return {"upto": page.upto, "records": [record.to_dict() for record in page.records]}
 
 
+def _events(store: Answering, args: Mapping[str, object]) -> dict[str, object]:
+    """Events beyond the number `after` (without it: the latest), of some `kinds`, or with `kv` as
+    batches for a router; `upto` is what `after` is next."""
+    kinds, kv = args.get("kinds"), args.get("kv", False)
+    if kinds is not None and (not isinstance(kinds, list) or not set(kinds) <= set(KINDS)):
+        raise ControlError("bad_request", f"kinds must be a list of some of {', '.join(KINDS)}")
+    if not isinstance(kv, bool):
+        raise ControlError("bad_request", "kv must be true or false")
+    # What others did is news here when it is asked for.
+    store.refresh()
+    after, limit = _count(args, "after"), min(_limit(args), MOST_EVENTS)
+    if kv:
+        found = kv_document(store.events, after, limit)
+    else:
+        found = events_document(store.events, after, limit, kinds)
+    return {"pid": store.identity().get("pid"), **found}
+
+
+def _recent(store: Answering, args: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+    """The latest requests, newest first, each with its `why` in words, and nothing of its text."""
+    return store.recent(min(_limit(args), DEFAULT_LIMIT))
+
+
+def _prefixes(levels: PrefixLevels, args: Mapping[str, object]) -> Mapping[str, object]:
+    namespace, parent = _key(args, "namespace"), _key(args, "parent")
+    if parent is not None and namespace is None:
+        raise ControlError("bad_request", "parent needs the namespace that it is in")
+    text = args.get("text", False)
+    if not isinstance(text, bool):
+        raise ControlError("bad_request", "text must be true or false")
+    return levels.level(namespace, parent, _limit(args), text=text)
+
+
 def _inspect(store: Answering, args: Mapping[str, object]) -> list[dict[str, object]]:
     prefix = args.get("key_prefix")
     if not isinstance(prefix, str) or not prefix:
@@ -171,6 +227,16 @@ def _pruning(args: Mapping[str, object]) -> Pruning:
         raise ControlError("bad_request", "keep must be a list of versions")
     known = None if keep is None else [*map(as_versions, keep), installed()]
     return Pruning(known, _count(args, "before_ns"), _count(args, "to_bytes"))
+
+
+def _key(args: Mapping[str, object], name: str) -> BlockKey | None:
+    digits = args.get(name)
+    if digits is None:
+        return None
+    with contextlib.suppress(ValueError):
+        if isinstance(digits, str) and len(digits) in KEY_DIGITS:
+            return BlockKey(bytes.fromhex(digits))
+    raise ControlError("bad_request", f"{name} must be a key's hex digits, not {digits!r:.80}")
 
 
 def _count(args: Mapping[str, object], name: str) -> int | None:

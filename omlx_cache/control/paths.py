@@ -17,6 +17,7 @@ MAX_PATH_BYTES = 103
 """macOS has 104 bytes for a socket's path, the closing zero included; Linux has four more."""
 
 _NAME = re.compile(r"(\d{1,10})-(\d{1,4})\.sock")
+_SERVICE = re.compile(r"service-(\d{1,10})\.sock")
 _LONGEST_NAME = "4194304-99.sock"
 _CS_DARWIN_USER_TEMP_DIR = 65537
 
@@ -40,6 +41,11 @@ def check_length(path: Path) -> Path:
 def socket_name(directory: Path, pid: int, number: int) -> Path:
     """Return the path of a process's control socket."""
     return directory / f"{pid}-{number}.sock"
+
+
+def service_name(directory: Path, pid: int) -> Path:
+    """Return the path of the control socket of a process that serves all stores and is none."""
+    return directory / f"service-{pid}.sock"
 
 
 def candidates(environ: Mapping[str, str] = os.environ, system: str = sys.platform) -> list[Path]:
@@ -116,7 +122,7 @@ def prepare(directory: Path) -> Path:
         )
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
-        claim(directory, allowed=0o700, links=False, is_known=_NAME.fullmatch)
+        claim(directory, allowed=0o700, links=False, is_known=_is_socket_name)
     except NotPrivate as error:
         hint = f"set {RUNTIME_DIR_VARIABLE} to another one"
         raise ControlError("directory", f"{error.strerror}; or {hint}") from error
@@ -142,18 +148,33 @@ def sockets_in(directory: Path) -> list[SocketName]:
     Only this user's sockets, and links to some, in this user's directory count: others could be
     traps. What a link leads to may be gone.
     """
+    return sorted(
+        SocketName(int(match[1]), int(match[2]), path) for match, path in _own(directory, _NAME)
+    )
+
+
+def services_in(directory: Path) -> list[SocketName]:
+    """Return the control sockets of services in a directory, as `sockets_in` those of stores."""
+    return sorted(SocketName(int(match[1]), 0, path) for match, path in _own(directory, _SERVICE))
+
+
+def _own(directory: Path, pattern: re.Pattern[str]) -> list[tuple[re.Match[str], Path]]:
     try:
         if directory.lstat().st_uid != os.geteuid():
             return []
         entries = list(os.scandir(directory))
     except OSError:
         return []
-    named = ((entry, _NAME.fullmatch(entry.name)) for entry in entries)
-    return sorted(
-        SocketName(int(match[1]), int(match[2]), Path(entry.path))
+    named = ((entry, pattern.fullmatch(entry.name)) for entry in entries)
+    return [
+        (match, Path(entry.path))
         for entry, match in named
         if match is not None and _is_own_socket(entry)
-    )
+    ]
+
+
+def _is_socket_name(name: str) -> object:
+    return _NAME.fullmatch(name) or _SERVICE.fullmatch(name)
 
 
 def why_unseen(directory: Path) -> str:

@@ -18,7 +18,14 @@ from typing import Literal, Self
 from omlx_cache.control.connection import Connection, Timeouts
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.frames import Request, encode_error, encode_result
-from omlx_cache.control.listener import Listener, linked, listen_at, listen_in, remove_all
+from omlx_cache.control.listener import (
+    Listener,
+    linked,
+    listen_as_service,
+    listen_at,
+    listen_in,
+    remove_all,
+)
 from omlx_cache.control.paths import candidates, first_usable, is_by_name, meeting_place, prepare
 from omlx_cache.control.peer import peer_uid
 from omlx_cache.control.workers import Workers
@@ -290,10 +297,15 @@ def start_control(
     return ControlServer(Path(setting), handlers)
 
 
-def _listen_for_all_sessions() -> Listener:
+def start_service_control(handlers: Mapping[str, Handler]) -> ControlServer:
+    """Start the server of a process that serves all stores and is none; raises ControlError."""
+    return ControlServer(_listen_for_all_sessions(listen_as_service), handlers)
+
+
+def _listen_for_all_sessions(listen: Callable[[Path], Listener] = listen_in) -> Listener:
     """Return a listener that clients of this user find from any session; raises ControlError."""
     directory = first_usable(candidates())
-    listener = listen_in(directory)
+    listener = listen(directory)
     meeting = meeting_place()
     if is_by_name() or directory == meeting:
         return listener

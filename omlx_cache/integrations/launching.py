@@ -177,7 +177,20 @@ def open_store(name: str = "run") -> "BlockStore":
             settings = CacheSettings()
             show_logs(settings)
             _store = BlockStore(settings, name=name)
+            if settings.status == "on":
+                serve_status(_store, settings)
         return _store
+
+
+def serve_status(store: "BlockStore", settings: CacheSettings) -> None:
+    """Answer the status paths at `status_port`; a port that cannot be had is logged, and stops
+    nothing."""
+    try:
+        server = store.serve_status(settings.status_port, settings.token)
+    except (OSError, CacheError) as error:
+        _log.warning("no status page: %s; OMLX_CACHE_STATUS_PORT names another port", error)
+    else:
+        _log.info("status page: %s", server.url)
 
 
 def close_store(timeout: float = CLOSE_SECONDS) -> bool:

@@ -1,16 +1,11 @@
 """The answer to `omlx-cache why`: requests with their explanations, as plain values."""
 
-import logging
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict
 
+from omlx_cache.requests.decoding import Decoder, decoded
 from omlx_cache.requests.log import AskedRequest, RequestLog
-from omlx_cache.requests.words import sentence
-
-_log = logging.getLogger(__name__)
-
-Decoder = Callable[[list[int], str], str | None]
-"""Turns tokens into text, for the model of a label; None for a model that it does not know."""
+from omlx_cache.requests.words import sentence, why
 
 Plain = dict[str, object]
 
@@ -34,6 +29,17 @@ def answer(log: RequestLog, decoder: Decoder | None, last: int, number: int | No
     }
 
 
+def explained(log: RequestLog, limit: int) -> list[Mapping[str, object]]:
+    """Return the latest requests, newest first, each with its `why` in words that show nothing of
+    its text, neither as tokens."""
+    found: list[Mapping[str, object]] = []
+    for asked in reversed(log.latest()[-limit:]):
+        record, told = asked.record.to_dict(), asked.explanation
+        plain = {} if told is None else {**told.to_dict(), "here": [], "there": []}
+        found.append({**record, "why": why(plain)})
+    return found
+
+
 def _request(asked: AskedRequest, decoder: Decoder | None) -> Plain:
     record = asked.record.to_dict()
     told = asked.explanation
@@ -55,15 +61,3 @@ def _text_of(log: RequestLog, decoder: Decoder | None, number: object) -> str | 
         if asked.record.number == number and told is not None:
             return decoded(decoder, list(told.here), asked.record.model)
     return None
-
-
-def decoded(decoder: Decoder | None, tokens: list[int], model: str) -> str | None:
-    """Return tokens as text, None when nobody can tell; never raises."""
-    if decoder is None:
-        return None
-    try:
-        text = decoder(tokens, model)
-    except Exception as error:
-        _log.debug("tokens are not decoded: %s", error)
-        return None
-    return text if isinstance(text, str) else None

@@ -152,6 +152,15 @@ class PromptHistory:
             return known.prompt_length
 
     @uninterrupted
+    def texts(self, namespace: BlockKey) -> list[Tokens]:
+        """Return the tokens that are remembered of a namespace, each sequence once, the latest
+        first."""
+        with self._lock:
+            own = {id(p.sequence): p.sequence for p in reversed(self._prompts)
+                   if p.namespace == namespace}  # fmt: skip
+            return [sequence.tokens for sequence in own.values()]
+
+    @uninterrupted
     def forget(self, namespace: BlockKey) -> None:
         """Remember no prompt of a namespace any more."""
         with self._lock:

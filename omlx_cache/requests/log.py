@@ -14,6 +14,7 @@ from omlx_cache.requests.explanation import Explanation
 from omlx_cache.requests.habits import Habits
 from omlx_cache.requests.record import RequestRecord
 from omlx_cache.requests.trace import RequestTrace
+from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.stats import Counters
@@ -88,6 +89,8 @@ class AskedRequest:
         )
         word = told.reason if told.is_miss else None
         self._log.counters.request(record.prompt_tokens, tokens, cold, word)
+        self._log.counters.histograms.observe("restore_seconds", seconds)
+        self._log.events.note_request(record.namespace, record.prompt_tokens, tokens, cold)
         self._work.restored(tokens, seconds)
 
     @uninterrupted
@@ -107,6 +110,8 @@ class AskedRequest:
         """Note that it waited for another request's blocks."""
         self._note(held_seconds=self._record.held_seconds + seconds)
         self._work.held(seconds)
+        if seconds > 0:
+            self._log.counters.histograms.observe("held_seconds", seconds)
 
     @uninterrupted
     def ended(self, generated: int) -> None:
@@ -116,6 +121,9 @@ class AskedRequest:
             self._note(generated_tokens=generated, total_seconds=seconds)
             self._log.untold()
             self._log.habits.ended(self._record)
+            if self._record.computed_tokens:
+                taken = self._record.compute_seconds
+                self._log.counters.histograms.observe("prefill_seconds", taken)
             self._trace()
 
     def grows_along(self, chain: KeyChain) -> bool:
@@ -163,8 +171,10 @@ class RequestLog:
         explainer: Explainer,
         most: int = REMEMBERED,
         trace: RequestTrace | None = None,
+        events: EventLog = SILENT,
     ) -> None:
         self.counters = counters
+        self.events = events
         self.explainer = explainer
         self.trace = trace
         self.habits = Habits()

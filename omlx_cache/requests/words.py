@@ -1,9 +1,13 @@
 """A request's explanation in words. Takes plain values, which may come from another process."""
 
+import re
 import time
 from collections.abc import Mapping
 
 Plain = Mapping[str, object]
+
+_DIGEST = re.compile(r"[0-9a-f]{32,128}")
+_DIGEST_SHOWN = 16
 
 _PLAIN_REASONS = {
     "too_short": "a prompt of one token has nothing to restore",
@@ -203,8 +207,11 @@ def _continues(explanation: Plain) -> bool:
 
 
 def _parting(explanation: Plain) -> str:
+    place = f"at token {number(_at(explanation))}"
+    if not any(explanation.get(side) for side in ("there", "here", "there_text", "here_text")):
+        return place
     there, here = _excerpt(explanation, "there"), _excerpt(explanation, "here")
-    return f"at token {number(_at(explanation))}: {there} there, {here} here"
+    return f"{place}: {there} there, {here} here"
 
 
 def _at(parted: Plain) -> int | None:
@@ -291,11 +298,19 @@ def _not_stored(explanation: Plain) -> str:
 def _changed(explanation: Plain) -> str:
     changed = explanation.get("changed")
     pairs = changed.items() if isinstance(changed, Mapping) else ()
-    fields = ", ".join(f"{name} was {old!r}, is {new!r}" for name, (old, new) in pairs)
+    fields = ", ".join(
+        f"{name} was {_shortened(old)!r}, is {_shortened(new)!r}" for name, (old, new) in pairs
+    )
     model = explanation.get("stored_model")
     if explanation.get("reason") == "model_changed":
         return f"stored for the model {model or 'before'}, not for this one ({fields})"
     return f"stored under other settings: {fields}"
+
+
+def _shortened(value: object) -> object:
+    """Return a value as people compare it: of a digest the beginning."""
+    is_digest = isinstance(value, str) and _DIGEST.fullmatch(value) is not None
+    return f"{value[:_DIGEST_SHOWN]}..." if isinstance(value, str) and is_digest else value
 
 
 def _no_point(explanation: Plain) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, LiteralString, get_args
 
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from omlx_cache.settings.errors import ConfigError
@@ -55,4 +55,5 @@ def _line(
     name = str(one["loc"][0])
     shown, value = given_as(name)
     reason = f" ({one['ctx']['error']})" if one["type"] == "value_error" else ""
-    return f"{shown}: got {value!r}{reason}; allowed: {allowed(fields[name])}"
+    got = "what is not shown" if SecretStr in get_args(fields[name].annotation) else repr(value)
+    return f"{shown}: got {got}{reason}; allowed: {allowed(fields[name])}"

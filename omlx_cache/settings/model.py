@@ -5,7 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PrivateAttr, SkipValidation, ValidationError
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    SkipValidation,
+    ValidationError,
+)
 from pydantic import ValidationInfo as Info
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -47,6 +54,21 @@ def _socket(value: Any, info: Info) -> Any:
 def _trace(value: Any, info: Info) -> Any:
     off = value is None or (isinstance(value, str) and value.strip().lower() in ("", "off"))
     return "off" if off else expand(value, info.data["machine"].home)
+
+
+def _switch(value: object) -> object:
+    return ("off", "on")[value] if isinstance(value, bool) else _lower(value)
+
+
+def _token(value: Any) -> Any:
+    given = value.get_secret_value() if isinstance(value, SecretStr) else value
+    if given is None or (isinstance(given, str) and given.strip().lower() in ("", "off")):
+        return "off"
+    if not isinstance(given, str):
+        raise ValueError("not a text")
+    if not 8 <= len(given) <= 256 or not all("!" <= character <= "~" for character in given):
+        raise ValueError(f"a text of {len(given)} characters")
+    return SecretStr(given)
 
 
 def _lower(value: object) -> object:
@@ -95,7 +117,7 @@ class CacheSettings(BaseSettings):
     """Hold a conversation's tokens in memory once: a page that is on the disk leaves the hot tier
     while one live session holds its tokens, and comes back from the session's cache when that
     commits. What sessions have in common stays. Without effect without a disk, with
-    `hot_bytes=0`, and where pages lose bits (`codec`, `cold_codec`). See docs/operating.md."""
+    `hot_bytes=0`, and where pages lose bits (`codec`, `cold_codec`). See docs/operations.md."""
 
     cold_dir: Directory = Field(_DERIVED)
     """Where the cold tier keeps its files. Made with mode 0700 when a store opens it. An existing
@@ -110,7 +132,7 @@ class CacheSettings(BaseSettings):
     others use it. Given a smaller one later, a process writes only while the directory holds less
     than that, and deletes nothing for it; a larger one changes nothing. A process that is alone
     sets its own, unless `omlx-cache quota` has said otherwise. Derived, it limits no other process
-    and yields to what was given. See docs/operating.md."""
+    and yields to what was given. See docs/operations.md."""
 
     eviction_policy: Annotated[Literal["keep", "lru"], BeforeValidator(_lower)] = "keep"
     """Whether a new page may push out one that was used a short while ago: `lru` always, `keep`
@@ -141,7 +163,7 @@ class CacheSettings(BaseSettings):
     """What may be written to `cold_dir` in 24 hours, by all processes that use the directory and
     set this; 0 means no limit. Beyond it pages stay in memory only, are counted as rationed, and
     `flush` says False. The last tenth is for pages that were used again. A size of an SSD's
-    endurance for a day: see docs/operating.md."""
+    endurance for a day: see docs/operations.md."""
 
     queue_bytes: Size = Field(_DERIVED)
     """Bytes that may wait for the writer, `hot_bytes` at most unless that is 0. Blocks that do not
@@ -213,8 +235,9 @@ class CacheSettings(BaseSettings):
 
     prompt_history_bytes: Size = Field(_DERIVED)
     """Memory for the tokens of recent prompts and answers, by which `omlx-cache why` tells where a
-    prompt parts from an earlier one. They leave this process for its control socket only, and with
-    it they are gone. 0 remembers none: no text is shown then, and many reasons stay `absent`."""
+    prompt parts from an earlier one. They leave this process for its control socket and,
+    when somebody asks there, its status page only, and with it they are gone. 0 remembers none: no
+    text is shown then, and many reasons stay `absent`."""
 
     trace: Annotated[
         Literal["off"] | Path, BeforeValidator(_trace), Allowed("off, or a path of a file")
@@ -230,6 +253,24 @@ class CacheSettings(BaseSettings):
     ] = "auto"
     """The control socket that the command line talks to: `auto` picks a name in the runtime
     directory, `off` opens none."""
+
+    status: Annotated[Literal["on", "off"], BeforeValidator(_switch)] = "off"
+    """Whether metrics (`/metrics`) and a status page (`/status`) are answered: by
+    `omlx-cache serve` at its own port, by `omlx-cache run` at `status_port`. An application calls
+    `store.serve_status()` instead. See docs/monitoring.md."""
+
+    status_port: int = Field(0, ge=0, le=65535)
+    """The port of 127.0.0.1 at which `omlx-cache run` answers with `status=on`; 0: any free one,
+    which its log names."""
+
+    status_token: Annotated[
+        Literal["off"] | SecretStr,
+        BeforeValidator(_token),
+        Allowed("off, or 8 to 256 visible ASCII characters without spaces"),
+    ] = "off"
+    """What clients of the status paths send as `Authorization: Bearer TOKEN`. With `off` they are
+    answered to this machine only. No command shows it, and no flag takes it: others could read it
+    in the list of processes."""
 
     log_level: Annotated[
         Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(_lower)
@@ -255,6 +296,11 @@ class CacheSettings(BaseSettings):
     def sources(self) -> dict[str, SettingSource]:
         """Return every setting with its value and where it came from, in field order."""
         return {name: self._source(name) for name in setting_names()}
+
+    @property
+    def token(self) -> str | None:
+        """The token of the status paths, None without one. Not to be shown."""
+        return None if self.status_token == "off" else self.status_token.get_secret_value()
 
     def is_given(self, name: str) -> bool:
         """Tell whether a setting was given, as a keyword argument or a variable."""

@@ -32,6 +32,9 @@ SETTING_NAMES = (
     "prompt_history_bytes",
     "trace",
     "socket",
+    "status",
+    "status_port",
+    "status_token",
     "log_level",
 )
 """In the order of the reference: the fields of `CacheSettings`."""

@@ -6,6 +6,9 @@ from typing import Literal
 
 from omlx_cache.settings.sizes import format_size
 
+HIDDEN = "(hidden)"
+"""What is shown of a secret that was given."""
+
 OriginKind = Literal["default", "derived", "environment", "argument"]
 
 
@@ -43,11 +46,20 @@ def render(name: str, value: object) -> str:
     """Return a value as it could be set again, sizes in binary units."""
     if isinstance(value, bool):
         return str(value).lower()
+    if is_secret(value):
+        return HIDDEN
     if isinstance(value, int) and name.endswith("_bytes"):
         return format_size(value)
     return str(value)
 
 
 def plain(value: object) -> object:
-    """Return a value as JSON has it."""
+    """Return a value as JSON has it, and a secret as `HIDDEN`."""
+    if is_secret(value):
+        return HIDDEN
     return str(value) if isinstance(value, Path) else value
+
+
+def is_secret(value: object) -> bool:
+    """Tell whether a value is not to be shown."""
+    return hasattr(value, "get_secret_value")

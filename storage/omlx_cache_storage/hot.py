@@ -4,6 +4,8 @@ import threading
 from collections.abc import Collection, Iterable, Sequence
 
 from omlx_cache_storage.departures import Departures
+from omlx_cache_storage.event_kinds import Kind
+from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.eviction.policy import EvictionPolicy, Lru
 from omlx_cache_storage.format.names import parent_hint
@@ -22,6 +24,8 @@ from omlx_cache_storage.victims import Choice, Room, choose_victims
 SPARE_SHARE = 32
 """What a sequence larger than the tier pushes out of its own pages at a time, and what write-back
 queues at a time: this share of the tier, so that the order is not gone through for each page."""
+ON_DISK = "the disk has it"
+"""Why a page leaves, in the log of events."""
 
 
 class HotTier:
@@ -53,8 +57,10 @@ class HotTier:
         departures: Departures | None = None,
         live: LivePages | None = None,
         policy: EvictionPolicy | None = None,
+        events: EventLog = SILENT,
     ) -> None:
         self.limit_bytes = limit_bytes
+        self._events = events
         self._policy = policy or Lru()
         self._transit = Transit(limit_bytes)
         self._live = live
@@ -179,7 +185,7 @@ class HotTier:
                 self._give_back(meta.nbytes, granted)
                 return False
             self._reserved -= meta.nbytes
-            self._drop(identity)
+            self._take_out(identity)
             if stamp_ns is None:
                 self._unused.add(identity)
             else:
@@ -192,6 +198,7 @@ class HotTier:
                 self._passing.add(identity)
             self._bytes += meta.nbytes
             self._weigh(held, 1)
+            self._events.note_page("stored", "hot", meta)
             return True
 
     def get(self, page: PageId) -> Page | None:
@@ -242,7 +249,7 @@ class HotTier:
             if leaves and not held.pins and (held.refused or not held.dirty):
                 if held.dirty:
                     self._departures.note([page], "disk")
-                self._drop(page)
+                self._drop(page, "evicted", "refused by the disk" if held.dirty else ON_DISK)
             else:
                 self._spare(page)
 
@@ -382,17 +389,23 @@ class HotTier:
             for page, until_ns in self._pins.remove(number).items():
                 self._index.touch([page], until_ns or now)
 
-    def discard(self, pages: Iterable[PageId]) -> int:
-        """Forget pages, pinned or not; return how many there were."""
+    def discard(
+        self, pages: Iterable[PageId], kind: Kind | None = "removed", detail: str = ""
+    ) -> int:
+        """Forget pages, pinned or not; return how many there were. `kind` and `detail` are for the
+        log of events; None for what the caller tells of as a whole."""
         with self._lock:
-            return sum(self._drop(page) for page in pages)
+            return sum(self._drop(page, kind, detail) for page in pages)
 
     def close(self) -> None:
         """Forget every page, and take no more, not even what was admitted before."""
         with self._lock:
             self._closed = True
-            for page in list(self._index):
-                self._drop(page)
+            held = list(self._index)
+            for page in held:
+                self._take_out(page)
+            if held:
+                self._events.note_tier("cleared", "hot", detail=f"closed, with {len(held)} pages")
 
     def tails(self, parent: BlockKey) -> set[Tail]:
         return self.tails_of([parent])
@@ -579,7 +592,7 @@ class HotTier:
             held = self._index.get(page)
             if held is not None and (held.dirty or not self._backed):
                 lost.append(page)
-            self._drop(page)
+            self._drop(page, "evicted", "")
             self._evicted += 1
         self._departures.note(lost, "memory")
 
@@ -588,7 +601,7 @@ class HotTier:
         if held is None or held.pins or held.dirty or not self._backed or self._live is None:
             return
         if self._live.is_spare(page) and not self._pins.holds(page, self._clock.now()):
-            self._let_go += self._drop(page)
+            self._let_go += self._drop(page, "evicted", "a live sequence holds it")
 
     def _give_back(self, nbytes: int, granted: Granted) -> None:
         self._reserved -= nbytes
@@ -596,10 +609,16 @@ class HotTier:
             self._transit.leave(nbytes)
             self._passed -= 1
 
-    def _drop(self, page: PageId) -> bool:
+    def _drop(self, page: PageId, kind: Kind | None, detail: str) -> bool:
+        held = self._take_out(page)
+        if held is not None and kind is not None:
+            self._events.note_page(kind, "hot", held.page.meta, detail)
+        return held is not None
+
+    def _take_out(self, page: PageId) -> Held | None:
         held = self._index.take(page)
         if held is None:
-            return False
+            return None
         self._pins.left(page)
         if held.passes:
             self._transit.leave(held.page.meta.nbytes)
@@ -607,4 +626,4 @@ class HotTier:
         self._unused.discard(page)
         self._bytes -= held.page.meta.nbytes
         self._weigh(held, -1)
-        return True
+        return held

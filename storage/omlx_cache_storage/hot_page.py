@@ -1,9 +1,13 @@
 """What the hot tier knows of a page, and what a listing shows of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+import numpy as np
+
+from omlx_cache_storage.columns import PageColumns, hint_numbers
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
 
@@ -96,3 +100,22 @@ class Grant(NamedTuple):
     @property
     def granted(self) -> bool:
         return bool(self.outcome)
+
+
+def columns_of(entries: Sequence[HotEntry]) -> PageColumns:
+    """Return pages of memory as columns."""
+    metas = [entry.meta for entry in entries]
+    numbers: dict[BlockKey, int] = {}
+    namespace = [numbers.setdefault(meta.namespace, len(numbers)) for meta in metas]
+    keys = np.empty(len(metas), np.object_)
+    keys[:] = [meta.key for meta in metas]
+    return PageColumns(
+        keys,
+        hint_numbers(meta.parent for meta in metas),
+        np.array([meta.position for meta in metas], np.int64),
+        np.array([meta.held for meta in metas], np.int64),
+        np.array([meta.nbytes for meta in metas], np.int64),
+        np.array([entry.used_ns for entry in entries], np.int64),
+        list(numbers),
+        np.array(namespace, np.uint32),
+    )

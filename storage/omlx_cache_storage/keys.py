@@ -19,6 +19,8 @@ Tokens = npt.NDArray[np.int64]
 
 _NAMESPACE_TAG = b"omlx-cache namespace v1\0"
 NAMESPACE_BYTES = 32
+PARENT_HINT_BYTES = 8
+"""What a name tells of the page before: enough to find it, not to trust it."""
 
 
 def _sha256(parent: bytes, tokens: bytes) -> bytes:

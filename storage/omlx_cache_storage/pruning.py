@@ -18,6 +18,7 @@ _DIRECTORY_BYTES = SMALL_FILE_BYTES + ENTRY_BYTES
 _ROOT_BYTES = 2 * _DIRECTORY_BYTES
 """The directory itself and its tag."""
 
+IsPinned = Callable[[ListedPage], bool]
 Documents = Callable[[BlockKey], Mapping[str, object]]
 
 
@@ -41,11 +42,13 @@ class Pruning:
 
 
 class Chosen(NamedTuple):
-    """Pages to delete, each named once: by the first reason that it has."""
+    """Pages to delete, each named once: by the first reason that it has; and pages that would be
+    among them if no pin kept them."""
 
     stale: list[ListedPage]
     older: list[ListedPage]
     surplus: list[ListedPage]
+    pinned: list[ListedPage]
 
     def to_dict(self) -> dict[str, object]:
         """Return counts and bytes for each reason, as plain values."""
@@ -56,6 +59,7 @@ class Chosen(NamedTuple):
             "stale": _summed(self.stale),
             "older": _summed(self.older),
             "surplus": _summed(self.surplus),
+            "pinned": _summed(self.pinned),
         }
 
 
@@ -64,16 +68,22 @@ def choose(
     asked: Pruning,
     document_of: Documents,
     root_bytes: int = _ROOT_BYTES,
+    is_pinned: IsPinned = lambda page: False,
 ) -> Chosen:
     """Return which of all pages go. Of a chain the deep end goes before the root. `root_bytes` are
-    what the directory takes without any namespace."""
+    what the directory takes without any namespace; what is pinned there stays."""
     old = _stale_namespaces({page.namespace for page in pages}, asked.keep, document_of)
     before_ns = asked.before_ns or 0
-    chosen = Chosen([], [], [])
+    chosen = Chosen([], [], [], [])
     left = Footprint(root_bytes)
     remaining = []
     for page in sorted(pages, key=_eviction_order):
-        if page.namespace in old:
+        goes = page.namespace in old or page.used_ns < before_ns
+        if goes and is_pinned(page):
+            chosen.pinned.append(page)
+            if page.cold is not None:
+                left.add(page)
+        elif page.namespace in old:
             chosen.stale.append(page)
         elif page.used_ns < before_ns:
             chosen.older.append(page)
@@ -84,6 +94,9 @@ def choose(
         for page in remaining:
             if left.nbytes <= asked.to_bytes:
                 break
+            if is_pinned(page):
+                chosen.pinned.append(page)
+                continue
             left.remove(page)
             chosen.surplus.append(page)
     return chosen

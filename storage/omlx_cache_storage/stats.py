@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 
+from omlx_cache_storage.histograms import Histogram, Histograms
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.work import WorkMeter
 
@@ -143,7 +144,8 @@ class MemoryUsage:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """A store at one moment. The disk tiers are None in hot_cache_only mode."""
+    """A store at one moment. The disk tiers are None in hot_cache_only mode. `events` counts what
+    the log of events was told, by kind."""
 
     uptime_seconds: float
     hot: HotUsage
@@ -152,6 +154,8 @@ class Stats:
     requests: RequestStats
     snapshots: SnapshotStats
     memory: MemoryUsage
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)
+    events: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def written_bytes_per_restored_token(self) -> float | None:
@@ -177,18 +181,20 @@ class Stats:
         for name in ("misses", "skips", "prefill_tokens_per_second"):
             requests[name] = dict(requests[name])
         document["requests"] = {**requests, "hit_ratio": self.requests.hit_ratio}
+        document["histograms"] = {name: one.to_dict() for name, one in self.histograms.items()}
+        document["events"] = dict(self.events)
         return document
 
 
 @dataclass
 class Counters:
     """Thread-safe sums: `_lock` guards every field but `_deferred`, whose operations are atomic,
-    and `work`, which guards itself."""
+    and `work` and `histograms`, which guard themselves."""
 
     work: WorkMeter = field(default_factory=WorkMeter)
+    histograms: Histograms = field(default_factory=Histograms)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _sums: Counter[str] = field(default_factory=Counter)
-    _seconds: dict[str, float] = field(default_factory=dict)
     _misses: Counter[str] = field(default_factory=Counter)
     _skips: Counter[str] = field(default_factory=Counter)
     _snapshots: int = 0
@@ -220,6 +226,8 @@ class Counters:
             restored_cold_tokens=cold,
             restored_hot_tokens=restored - cold,
         )
+        self.histograms.observe("asked_tokens", asked)
+        self.histograms.observe("restored_tokens", restored)
         if reason is not None:
             self.miss(reason)
 
@@ -229,11 +237,6 @@ class Counters:
         self._run_deferred()
         with self._lock:
             self._sums.update(amounts)
-
-    @uninterrupted
-    def add_seconds(self, name: str, seconds: float) -> None:
-        with self._lock:
-            self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
     @uninterrupted
     def miss(self, reason: str) -> None:
@@ -274,8 +277,9 @@ class Counters:
     def requests(self) -> RequestStats:
         self._run_deferred()
         work = self.work.totals()
+        commit_seconds = self.histograms.total("commit_seconds")
         with self._lock:
-            sums, seconds = self._sums, self._seconds
+            sums = self._sums
             return RequestStats(
                 sessions=sums["sessions"],
                 live_sessions=sums["live_sessions"],
@@ -285,7 +289,7 @@ class Counters:
                 restored_hot_tokens=sums["restored_hot_tokens"],
                 restored_cold_tokens=sums["restored_cold_tokens"],
                 restore_seconds=work.restore_seconds,
-                commit_seconds=seconds.get("commit", 0.0),
+                commit_seconds=commit_seconds,
                 prefilled_tokens=sums["prefilled_tokens"],
                 prefill_seconds=work.prefill_seconds,
                 saved_seconds=work.saved_seconds,

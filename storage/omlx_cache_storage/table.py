@@ -1,12 +1,11 @@
 """What a tier knows of its pages: rows of columns, found by page id and ordered for eviction.
 
-A page is a row: its key is an entry of a dictionary, everything else a number in a NumPy column,
-so that a million pages are no million objects for the garbage collector to go through.
+A page is a row of NumPy columns, its key too: a million pages are no object for Python's memory or
+its garbage collector to go through.
 """
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -14,14 +13,13 @@ import numpy.typing as npt
 
 from omlx_cache_storage.eviction.policy import EvictionPolicy, Lru
 from omlx_cache_storage.format.names import PARENT_HINT_BYTES, parent_hint
+from omlx_cache_storage.index import CHUNK, NONE, Column, PageIds, PageIndex
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.order import EvictionOrder, Rows
 from omlx_cache_storage.page import PageId, Tail
 
 FIRST_ROWS = 64
 Entry = TypeVar("Entry")
-Column = npt.NDArray[Any]
-_key, _group = itemgetter(0), itemgetter(1)
 
 
 class Touched(NamedTuple):
@@ -47,9 +45,7 @@ class TableCopy(NamedTuple):
     """A copy of a table's columns, of those rows that have a page."""
 
     rows: Rows
-    keys: Column
-    groups: Sequence[str]
-    group: npt.NDArray[np.uint32]
+    ids: PageIds
     hints: npt.NDArray[np.uint64]
     positions: npt.NDArray[np.int64]
     tails: npt.NDArray[np.bool_]
@@ -57,9 +53,8 @@ class TableCopy(NamedTuple):
 
     def named(self) -> tuple[Iterator[PageId], Iterator[bytes], list[int]]:
         """Return the ids, the hints at the pages before and the positions."""
-        groups = map(self.groups.__getitem__, self.group.tolist())
         hints = map(_hint_bytes, self.hints.tolist())
-        return map(PageId, self.keys.tolist(), groups), hints, self.positions.tolist()
+        return self.ids.pages(), hints, self.positions.tolist()
 
 
 class PageTable:
@@ -71,16 +66,11 @@ class PageTable:
 
     def __init__(self, policy: EvictionPolicy | None = None) -> None:
         self._policy = policy or Lru()
-        self._rows: dict[str, dict[BlockKey, int]] = {}
-        self._groups: list[str] = []
-        self._numbers: dict[str, int] = {}
+        self._index = PageIndex()
         self._order = EvictionOrder()
         self._free = array("i")
         self._used = 0
         self._columns: list[Column] = []
-        # Objects in an array are not gone through by the garbage collector; bytes need not be.
-        self._keys = self.column(np.object_)
-        self._group = self.column(np.uint32)
         self._tail = self.column(np.bool_)
         self._hint = self.column(np.uint64)
         self._tails: dict[int, int | set[int]] = {}
@@ -89,12 +79,11 @@ class PageTable:
         return len(self._order)
 
     def __contains__(self, page: PageId) -> bool:
-        return self.row(page) is not None
+        return self._index.row(page) is not None
 
     def __iter__(self) -> Iterator[PageId]:
-        for group, rows in self._rows.items():
-            for key in rows:
-                yield PageId(key, group)
+        """Yield all pages, in no order, as they are now."""
+        return self._index.ids(self._order.rows()).pages()
 
     def column(self, kind: Any) -> Column:
         """Return a new column of a NumPy type, one item a row."""
@@ -105,28 +94,19 @@ class PageTable:
     # Finding.
 
     def row(self, page: PageId) -> int | None:
-        rows = self._rows.get(page[1])
-        return None if rows is None else rows.get(page[0])
+        return self._index.row(page)
 
-    def rows(self, pages: Iterable[PageId]) -> list[int | None]:
-        """`row` for many pages, at little cost where they are of one group."""
-        pages = pages if isinstance(pages, list | tuple) else list(pages)
-        groups = set(map(_group, pages))
-        if len(groups) != 1:
-            return list(map(self.row, pages))
-        rows = self._rows.get(groups.pop())
-        return [None] * len(pages) if rows is None else list(map(rows.get, map(_key, pages)))
+    def rows(self, pages: Iterable[PageId]) -> Rows:
+        """Return the rows of many pages, `NONE` for those that are not here."""
+        return self._index.rows(pages if isinstance(pages, list | tuple) else list(pages))
 
     def page(self, row: int) -> PageId:
-        return PageId(self._keys[row], self._groups[self._group.item(row)])
-
-    def all_rows(self) -> list[int]:
-        return [row for rows in self._rows.values() for row in rows.values()]
+        return self._index.page(row)
 
     def position(self, row: int) -> int:
         return self._order.positions.item(row)
 
-    def positions(self, rows: npt.NDArray[np.intp]) -> list[int]:
+    def positions(self, rows: Rows) -> list[int]:
         positions: list[int] = self._order.positions[rows].tolist()
         return positions
 
@@ -144,7 +124,7 @@ class PageTable:
         for hint in self._tails.keys() & map(_hint_of, parents) if self._tails else ():
             found = self._tails[hint]
             for row in found if isinstance(found, set) else (found,):
-                tails.add(Tail(self.position(row), self._groups[self._group.item(row)]))
+                tails.add(Tail(self.position(row), self._index.group(row)))
         return tails
 
     def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
@@ -156,7 +136,7 @@ class PageTable:
         return {
             hints[self._hint.item(row)]
             for row in rows.tolist()
-            if self._order.is_here(row) and self._keys[row] not in chain
+            if self._order.is_here(row) and self._index.key(row) not in chain
         }
 
     # Changing.
@@ -164,13 +144,7 @@ class PageTable:
     def add(self, page: PageId, position: int, hint: bytes, tail: bool, stamp_ns: int) -> int:
         """Take a page that is not here; return its row."""
         row = self._new_row()
-        key, group = page
-        rows = self._rows.get(group)
-        if rows is None:
-            rows = self._rows[group] = {}
-        rows[key] = row
-        self._keys[row] = key
-        self._group[row] = self._number(group)
+        self._index.add(page, row)
         self._hint[row] = number = int.from_bytes(hint, "big")
         self._tail[row] = tail
         if tail:
@@ -181,23 +155,18 @@ class PageTable:
 
     def fill(
         self,
-        rows: dict[str, dict[BlockKey, int]],
+        index: PageIndex,
         hints: npt.NDArray[np.uint64],
         tails: npt.NDArray[np.bool_],
         positions: npt.NDArray[np.int64],
         stamps: npt.NDArray[np.int64],
     ) -> None:
-        """Take pages at once into an empty table, each with its row; `rows`, by group and key,
-        belongs to the table from then on."""
+        """Take pages at once into an empty table, each with its row; `index`, which knows the first
+        rows, belongs to the table from then on."""
         count = len(stamps)
+        self._index = index
         self._grow(count)
         self._used = count
-        self._rows = rows
-        for group, numbers in rows.items():
-            at = np.fromiter(numbers.values(), np.intp, len(numbers))
-            self._group[at] = self._number(group)
-            for key, row in numbers.items():
-                self._keys[row] = key
         self._hint[:count] = hints
         self._tail[:count] = tails
         for row in np.flatnonzero(tails).tolist():
@@ -208,14 +177,12 @@ class PageTable:
 
     def pop(self, page: PageId) -> int | None:
         """Remove a page; its row is valid until the next one is added."""
-        rows = self._rows.get(page[1])
-        row = None if rows is None else rows.pop(page[0], None)
+        row = self._index.remove(page)
         if row is not None:
             if self._tail.item(row):
                 self._drop_tail(self._hint.item(row), row)
             self._policy.left(page, self._order.stamp(row))
             self._order.remove(row)
-            self._keys[row] = None
             self._hint[row] = 0
             self._free.append(row)
         return row
@@ -232,17 +199,15 @@ class PageTable:
         `used`: a request wants them."""
         pages = list(pages)
         rows = self.rows(pages)
-        held = [row for row in rows if row is not None]
-        if latest_ns is not None and held:
-            later = self._order.stamps[held] > latest_ns
-            if later.any():
-                left = set(np.array(held)[later].tolist())
-                rows = [None if row in left else row for row in rows]
-                held = [row for row in rows if row is not None]
-        if len(held) < len(pages):
-            pages = [page for page, row in zip(pages, rows, strict=True) if row is not None]
+        held = rows != NONE
+        if latest_ns is not None and len(self):
+            # Of a page that is not here it is some other's stamp.
+            held &= self._order.stamps[rows] <= latest_ns
+        if not held.all():
+            pages = [page for page, here in zip(pages, held.tolist(), strict=True) if here]
+            rows = rows[held]
         # Each once, so that stamps can be counted by what is reported.
-        touched = Touched(pages, self._order.move(list(dict.fromkeys(held)), stamp_ns))
+        touched = Touched(pages, self._order.move(list(dict.fromkeys(rows.tolist())), stamp_ns))
         for before_ns, count in touched.moves():
             self._policy.moved(before_ns, stamp_ns, count, used=used)
         return touched
@@ -251,21 +216,25 @@ class PageTable:
 
     def stamp(self, page: PageId) -> int:
         """Return when a page was used; raises KeyError."""
-        return self._order.stamp(self._rows[page[1]][page[0]])
+        return self._order.stamp(self._row(page))
 
     def leaves_before(self, page: PageId, position: int, stamp_ns: int) -> bool:
         """True when a page is worth less than one that ends at `position` and was used then."""
-        return self._order.rank(self._rows[page[1]][page[0]]) < (stamp_ns, -position)
+        return self._order.rank(self._row(page)) < (stamp_ns, -position)
 
     def visit(self, visitor: Callable[[PageId], bool]) -> None:
         """Show pages, the first to be evicted first, until `visitor` returns False.
 
         `visitor` must not change the table. Costs O(log n) a page shown.
         """
+        self.visit_rows(lambda row: visitor(self.page(row)))
+
+    def visit_rows(self, visitor: Callable[[int], bool]) -> None:
+        """Show the rows of pages, as `visit` does."""
         walk = self._order.walk()
         try:
             for row in walk:
-                if not visitor(self.page(row)):
+                if not visitor(row):
                     return
         finally:
             walk.close()
@@ -291,9 +260,7 @@ class PageTable:
         rows = self._order.rows()
         return TableCopy(
             rows,
-            self._keys[rows],
-            list(self._groups),
-            self._group[rows],
+            self._index.ids(rows),
             self._hint[rows],
             self._order.positions[rows],
             self._tail[rows],
@@ -301,27 +268,27 @@ class PageTable:
         )
 
     def check_integrity(self) -> None:
-        """Assert that the dictionaries and the order agree."""
-        rows = self.all_rows()
-        assert sorted(rows) == sorted(self._order.ordered().tolist())
+        """Assert that the index and the order agree."""
+        rows = self._order.ordered().tolist()
+        assert len(rows) == len(self._index)
         assert all(self.row(self.page(row)) == row for row in rows)
 
-    def _number(self, group: str) -> int:
-        number = self._numbers.get(group)
-        if number is None:
-            number = self._numbers[group] = len(self._groups)
-            self._groups.append(group)
-        return number
+    def _row(self, page: PageId) -> int:
+        row = self._index.row(page)
+        if row is None:
+            raise KeyError(page)
+        return row
 
     def _new_row(self) -> int:
         if self._free:
             return self._free.pop()
-        if self._used == len(self._keys):
+        if self._used == self._index.room:
             self._grow(self._used + max(FIRST_ROWS, self._used // 8))
         self._used += 1
         return self._used - 1
 
     def _grow(self, rows: int) -> None:
+        self._index.grow(rows)
         for column in self._columns:
             column.resize(rows, refcheck=False)
         self._order.grow(rows)
@@ -341,9 +308,12 @@ class PageTable:
             del self._tails[hint]
 
 
-def _counted(stamps: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+def _counted(stamps: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield each stamp with the pages that have it; makes few of them at a time."""
     values, counts = np.unique(stamps, return_counts=True)
-    return list(zip(values.tolist(), counts.tolist(), strict=True))
+    for start in range(0, len(values), CHUNK):
+        part = slice(start, start + CHUNK)
+        yield from zip(values[part].tolist(), counts[part].tolist(), strict=True)
 
 
 def _hint_of(key: BlockKey) -> int:
@@ -367,7 +337,7 @@ class EntryTable(PageTable, Generic[Entry]):
 
     def get_all(self, pages: Iterable[PageId]) -> list[Entry | None]:
         entries = self._entries
-        return [None if row is None else entries[row] for row in self.rows(pages)]
+        return [None if row == NONE else entries[row] for row in self.rows(pages).tolist()]
 
     def entries(self) -> list[Entry]:
         """Return the objects, in no order."""

@@ -8,8 +8,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal, Protocol
 
+from omlx_cache_storage.columns import PageColumns
 from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.hints import Pinned
+from omlx_cache_storage.histograms import Histogram
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.stats import ColdUsage
@@ -220,6 +222,18 @@ class BackingTier(Tier, Protocol):
 
     def listing(self) -> Sequence[TierEntry]:
         """Return every page, in no order."""
+        ...
+
+    def discard(self, pages: Iterable[PageId], *, told: bool = True) -> int:
+        """`Tier.discard`; with `told` False the caller tells of the pages in one event."""
+        ...
+
+    def timings(self) -> Mapping[str, Histogram]:
+        """Return how long pages took to be read and written."""
+        ...
+
+    def columns(self) -> PageColumns:
+        """Return every page, in no order, without an object for each."""
         ...
 
     def close(self) -> None:

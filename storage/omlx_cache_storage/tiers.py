@@ -12,10 +12,11 @@ from itertools import count
 from omlx_cache_storage.backlog import Backlog
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.errors import PageUnreadable
+from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.eviction.policy import EvictionPolicy
 from omlx_cache_storage.flushing import flush, unwritten
 from omlx_cache_storage.hints import Ended, PinnedPages, Priority, shift_ns, use_stamp
-from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.hot import ON_DISK, HotTier
 from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
@@ -34,6 +35,7 @@ BEHIND_SECONDS = 0.2
 _PARTS = (
     "counters",
     "departures",
+    "events",
     "live",
     "_policy",
     "_clock",
@@ -74,8 +76,10 @@ class Tiers:
         memory_once: bool = False,
         eviction: EvictionPolicy | None = None,
         writer: type[Writer] = Writer,
+        events: EventLog = SILENT,
     ) -> None:
         self.counters = Counters()
+        self.events = events
         self.live = LivePages() if memory_once and hot_bytes and cold else None
         self.departures = departures or Departures()
         self._policy = policy
@@ -91,6 +95,7 @@ class Tiers:
             live=self.live,
             # Without memory of their own pages leave when they are written.
             policy=eviction if hot_bytes else None,
+            events=events,
         )
         self.cold = cold
         self._levels: tuple[Tier, ...] = (self.hot,) if cold is None else (self.hot, cold)
@@ -102,7 +107,9 @@ class Tiers:
             left = partial(unwritten, self.hot, queue, superseded=policy.on_evict_superseded)
             self._backlog = Backlog(policy, clock, left, self.hot.unwritten, IDLE_SECONDS)
             due, stranded = self._backlog.due, self.hot.stranded
-            self.writer = writer(self.hot, cold, queue, documents, lambda: [*stranded(), *due()])
+            self.writer = writer(
+                self.hot, cold, queue, documents, lambda: [*stranded(), *due()], events
+            )
             self.writer.start()
 
     # Out: finding and reading.
@@ -306,7 +313,7 @@ class Tiers:
             self._backlog.stored(page.meta.id)
         if self._policy.on_put or passes:
             if not self._offer(page.meta.id) and (passes or not self.hot.retain):
-                self.hot.discard([page.meta.id])
+                self.hot.discard([page.meta.id], "evicted", "no room in the writer's queue")
         elif self._policy.dirty_share < 1.0 and self._has_room(page.meta.nbytes):
             share = int(self.hot.limit_bytes * self._policy.dirty_share)
             self._offer_rooted(self.hot.dirty(beyond_bytes=share, superseded=False))
@@ -496,6 +503,9 @@ class Tiers:
     def forget(self, page: PageId) -> None:
         """Drop a page that proved useless from both tiers."""
         self.departures.note([page], "damaged")
+        held = self.hot.get(page)
+        if held is not None:
+            self.events.note_page("failed", "hot", held.meta, "it could not be restored")
         for tier in self._levels:
             tier.discard([page])
 
@@ -506,15 +516,23 @@ class Tiers:
         Waits for a page that is being written now, at most `timeout` seconds.
         """
         pages = {e.meta.id for e in self.hot.entries() if e.meta.namespace == namespace}
-        self.drop(pages, timeout)
+        deleted = self.drop(pages, timeout, told=False)
         if self.cold is None:
+            self._cleared(namespace, len(pages), 0)
             return len(pages)
         # What other processes have written goes too.
         self.refresh()
         on_disk = {e.page for e in self.cold.listing() if e.namespace == namespace}
         self.departures.note(on_disk, "removed")
-        self.cold.discard(on_disk)
+        deleted += self.cold.discard(on_disk, told=False)
+        self._cleared(namespace, len(pages), deleted)
         return len(pages | on_disk)
+
+    def _cleared(self, namespace: BlockKey, held: int, on_disk: int) -> None:
+        # Last: what somebody stores meanwhile is rather missed than believed to be there.
+        self.events.note_tier("cleared", "hot", namespace, f"{held} pages")
+        if self.cold is not None:
+            self.events.note_tier("cleared", "cold", namespace, f"{on_disk} pages")
 
     @uninterrupted
     def leave_memory(self, namespace: BlockKey) -> int:
@@ -526,18 +544,20 @@ class Tiers:
         held = [entry.meta for entry in self.hot.entries() if entry.meta.namespace == namespace]
         stored = zip(held, [cold.info(meta.id) for meta in held], strict=True)
         gone = [meta for meta, info in stored if info is not None and info.held >= meta.held]
-        self.hot.discard([meta.id for meta in gone])
+        self.hot.discard([meta.id for meta in gone], "evicted", ON_DISK)
         return sum(meta.nbytes for meta in gone)
 
-    def drop(self, pages: Collection[PageId], timeout: float) -> None:
-        """Delete pages from both tiers; waits for one that is being written, as `clear` does."""
+    def drop(self, pages: Collection[PageId], timeout: float, *, told: bool = True) -> int:
+        """Delete pages from both tiers, and return how many the disk had; waits for one that is
+        being written, as `clear` does. Each is an event, but with `told` False."""
         self.departures.note(pages, "removed")
         for page in pages:
-            self.hot.discard([page])
+            self.hot.discard([page], "removed" if told else None)
         if self.cold is not None and self.writer is not None:
             # What is being written now would appear after the deletion.
             self.writer.wait_for_progress(timeout)
-            self.cold.discard(pages)
+            return self.cold.discard(pages, told=told)
+        return 0
 
     def evict_cold(self, pages: Mapping[PageId, int]) -> None:
         """Delete pages, each with its stamp, from the disk: memory keeps what it has of them."""

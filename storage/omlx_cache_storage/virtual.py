@@ -113,7 +113,7 @@ class VirtualCold(ColdTier):
         result = self._make_room(nbytes, candidate)
         if result is not None:
             return result
-        self._take(StoredPage(meta.namespace, name_of(meta), nbytes), time_ns, "")
+        self._take(StoredPage(meta.namespace, name_of(meta), nbytes), time_ns, "", meta.parent)
         return "written"
 
     def settle(self) -> None:

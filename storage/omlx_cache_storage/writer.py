@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 
 from omlx_cache_storage.breaker import CircuitBreaker
+from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.interrupts import wait_in_turns
 from omlx_cache_storage.keys import BlockKey
@@ -28,6 +29,11 @@ may be written in a day is spent; `put off`: the disk failed a moment ago, and w
 `gone`: the page was discarded while it was queued."""
 
 _REFUSALS = ("refused", "rationed")
+_UNWRITTEN: dict[Outcome, str] = {
+    "refused": "all that the disk has is worth more",
+    "rationed": "what may be written in a day is spent",
+    "put off": "the disk failed a moment ago",
+}
 
 
 class _Job(NamedTuple):
@@ -56,11 +62,13 @@ class Writer:
         limit_bytes: int,
         documents: Documents,
         backlog: Callable[[], Iterable[PageId]] = tuple,
+        events: EventLog = SILENT,
     ) -> None:
         self._hot = hot
         self._cold = cold
         self._documents = documents
         self._backlog = backlog
+        self._events = events
         self.limit_bytes = limit_bytes
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()
@@ -107,6 +115,7 @@ class Writer:
         with self._changed:
             if self._stopping or self._bytes + nbytes > self.limit_bytes:
                 self._dropped += 1
+                self._note_unwritten(page, "no room in the queue")
                 return False
             if self._hot.pin(page) is None:
                 return False
@@ -116,6 +125,11 @@ class Writer:
             self._peak = max(self._peak, self._bytes)
             self._changed.notify_all()
             return True
+
+    def _note_unwritten(self, page: PageId, detail: str) -> None:
+        held = self._hot.get(page)
+        if held is not None:
+            self._events.note_page("unwritten", "cold", held.meta, detail)
 
     def work_off(self) -> None:
         """Do what is queued on the calling thread, for a writer that was not started."""
@@ -208,6 +222,7 @@ class Writer:
             self._dropped += len(abandoned)
             self._changed.notify_all()
         for job in abandoned:
+            self._note_unwritten(job.page, "not written before the end")
             self._hot.unpin(job.page, written=None)
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         wait_in_turns(self._has_ended, left)
@@ -318,6 +333,8 @@ class Writer:
         elif used is not None and used < stamp:
             # It was superseded while it was written.
             self._cold.demote([job.page], used)
+        if outcome in _UNWRITTEN:
+            self._events.note_page("unwritten", "cold", page.meta, _UNWRITTEN[outcome])
         self._hot.unpin(
             job.page,
             written=page if outcome == "written" else None,
@@ -337,7 +354,7 @@ class Writer:
             if not self._breaker.enter():
                 return "put off"
         outcome: Outcome = "failed"
-        works = False
+        works, trouble = False, "the disk has no room"
         try:
             result = self._cold.write(page, stamp, self._documents(page.meta.namespace))
             works = result != "full"
@@ -349,10 +366,14 @@ class Writer:
             level = logging.DEBUG if self._failing else logging.WARNING
             _log.log(level, "page not written, its hot copy stays: %s", error)
             self._failing = True
-        except Exception:
+            trouble = error.strerror or str(error)
+        except Exception as error:
+            trouble = f"{type(error).__name__}: {error}"
             level = logging.DEBUG if self._failing else logging.ERROR
             _log.log(level, "page not written, its hot copy stays", exc_info=True)
             self._failing = True
+        if outcome == "failed":
+            self._events.note_page("failed", "cold", page.meta, f"not written: {trouble}")
         with self._changed:
             if works:
                 self._breaker.succeeded()

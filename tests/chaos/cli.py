@@ -51,6 +51,10 @@ def _parser() -> argparse.ArgumentParser:
     shared.add_argument("--only", default="", help="one round: tight, small disk or roomy")
     shared.set_defaults(run=_shared)
     _common(shared)
+    service = commands.add_parser("service", help="three servers and omlx-cached, each disturbed")
+    service.add_argument("--minutes", type=float, default=3.0)
+    service.set_defaults(run=_service)
+    _common(service)
     soak = commands.add_parser("soak", help="replay request traces for hours, paced")
     soak.add_argument("traces", nargs="*", type=Path, help="default: OMLX_CHAOS_TRACES")
     soak.add_argument("--hours", type=float, default=1.0)
@@ -125,6 +129,17 @@ def _shared(args: argparse.Namespace) -> int:
     if args.record is not None:
         record(args.record, "shared", f"Seed {args.seed}, {_machine()}.\n\n{text}")
     return 1 if tally.failed else 0
+
+
+def _service(args: argparse.Namespace) -> int:
+    from .service.run import run
+
+    done = run(args.minutes * 60, args.dir)
+    sys.stdout.write(done.report)
+    sys.stdout.writelines(f"WRONG: {fault}\n" for fault in done.faults)
+    if args.record is not None:
+        record(args.record, "service", f"{_machine()}.\n\n{done.report}")
+    return 1 if done.faults else 0
 
 
 def _powercut(args: argparse.Namespace) -> int:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from omlx_cache_daemon.cli import main
+
 _SCRIPT = Path(__file__).with_name("store_process.py")
 
 
@@ -66,6 +68,18 @@ def cli(environment: dict[str, str]) -> Cli:
         return Result(ended.returncode, ended.stdout, ended.stderr)
 
     return run
+
+
+@pytest.fixture
+def cli_in_process(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Cli:
+    """Runs `omlx-cache` in this process, which takes a tenth of the time."""
+    for name in [name for name in os.environ if name.startswith("OMLX_")]:
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    return lambda *arguments: Result(main(list(map(str, arguments))), *capsys.readouterr())
 
 
 @pytest.fixture

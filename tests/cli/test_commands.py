@@ -120,7 +120,7 @@ def test_several_stores_are_listed_and_a_choice_is_asked_for(
     cli: Cli, start_store: StartStore
 ) -> None:
     first, second = start_store("one"), start_store("two")
-    result = cli("stats")
+    result = cli("why")
     assert result.code == 2
     assert f"--pid {first.pid}  --socket {first.path}  one" in result.err
     assert f"--pid {second.pid}  --socket {second.path}  two" in result.err
@@ -183,7 +183,7 @@ def test_help_lists_the_commands(cli: Cli) -> None:
     result = cli("--help")
     assert result.code == 0
     for name in ("config", "demo", "inspect", "ls", "ping", "ps", "stats"):
-        assert f"\n    {name} " in result.out
+        assert f"\n  {name} " in result.out
     assert cli("--version").out == "omlx-cache 0.1.0\n"
 
 

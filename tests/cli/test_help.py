@@ -1,8 +1,11 @@
 """What `--help` of a command says: what it does, and what it takes when nothing is given."""
 
+import argparse
 import re
 
 import pytest
+
+from omlx_cache_daemon.cli import _load, command_names
 
 from .conftest import Cli
 
@@ -37,3 +40,27 @@ def test_a_directory_that_is_named_to_a_deletion_is_deleted_in(cli: Cli, command
 def test_a_second_run_of_warm_is_not_said_to_be_free(cli: Cli) -> None:
     described = " ".join(cli("warm", "--help").out.split())
     assert "A second run computes at most one token of each prompt." in described
+
+
+def test_the_overview_has_every_command_in_a_group_and_fits_the_terminal(cli: Cli) -> None:
+    told = cli("--help", COLUMNS="70").out
+    assert max(map(len, told.splitlines())) <= 82
+    for name in command_names():
+        assert re.search(rf"^  {name} ", told, re.MULTILINE), name
+    assert "Others:" not in told
+    assert told.index("Serve, and fill the cache:") < told.index("  serve ")
+    assert "69 no store answers" in told
+
+
+def test_every_command_says_in_a_sentence_what_it_does() -> None:
+    subparsers = argparse.ArgumentParser().add_subparsers()
+    for name in command_names():
+        _load(name).add_parser(subparsers)
+    for name, parser in subparsers.choices.items():
+        described = parser.description or ""
+        assert described[:1].isupper(), name
+        assert described.rstrip().endswith((".", ")")) or name == "completion", name
+        about = next(a.help for a in subparsers._choices_actions if a.dest == name)
+        assert about, name
+        assert about[0].islower(), name
+        assert not about.endswith("."), name

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import IO, Any
 
 import pytest
@@ -153,3 +154,31 @@ def test_a_terminal_gets_bold_headers_unless_no_color_is_set(
         shown = os.read(ours, 4096)
         os.close(ours)
         assert (b"\x1b[1m" in shown) is bold
+
+
+def test_what_goes_wrong_cannot_control_the_terminal(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    strange = tmp_path / "a\x1b[31m\x9bb"
+    for arguments in (
+        ("ls", "--cold-dir", str(strange)),
+        ("ping", "--socket", str(strange)),
+        ("no\x1b[31m-such",),
+        ("stats", "--no\x1b[31m"),
+        ("prune", "--to", "0", "--cold-dir", str(strange), "--yes"),
+    ):
+        ended = subprocess.run(
+            [*_CLI, *arguments], env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert ended.returncode != 0
+        assert ended.stderr.startswith("omlx-cache: ")
+        assert not {"\x1b", "\x9b"} & set(ended.stdout + ended.stderr), arguments
+    strange.mkdir(mode=0o700)
+    pruned = subprocess.run(
+        [*_CLI, "prune", "--to", "0", "--cold-dir", str(strange), "--yes"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (pruned.returncode, "\x1b" in pruned.stdout) == (0, False)

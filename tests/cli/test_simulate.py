@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from kit.output import check_output
+
 Cli = Callable[..., Any]
 
 
@@ -60,6 +62,7 @@ def test_the_document_has_a_version_and_the_sums_agree(cli: Cli, trace: Path) ->
     )  # fmt: skip
     assert ended.code == 0, ended.err
     document = json.loads(ended.out)
+    check_output("simulate", document)
     assert document["schema"] == 1
     assert document["requests"] == 72
     assert document["model"]["bytes_per_token"] == 1024

@@ -50,9 +50,9 @@ def test_a_commit_waits_once_for_a_disk_that_hangs(
 ) -> None:
     monkeypatch.setattr(admission, "STALL_SECONDS", 0.05)
     model, disk = zoo.build("gemma3_text"), FaultyDisk()
-    disk.gate.clear()
     budget = {"hot_bytes": 30_000, "queue_bytes": 30_000, "queue_full": "wait"}
     store = BlockStore(settings(tmp_path, **budget), filesystem=disk)
+    disk.gate.clear()
     try:
         waits: list[bool] = []
         wait = store.wait_for_writer

@@ -1,6 +1,7 @@
 """The targets by name."""
 
 from . import (
+    archive,
     document,
     header,
     identity,
@@ -17,6 +18,7 @@ from .target import Target
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
+        archive.TARGET,
         header.TARGET,
         page_file.TARGET,
         planes.TARGET,

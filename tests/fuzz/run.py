@@ -126,6 +126,8 @@ def _try(target: Target, number: int, data: bytes, report: Report, *, watched: b
     if watched:
         over = tracemalloc.get_traced_memory()[1] - target.factor * len(data)
         tracemalloc.stop()
+        if over > target.constant:
+            over = min(over, _least(target, data))
         report.peak = max(report.peak, over)
         if over > target.constant:
             what = f"took {over} bytes over the input, {target.constant} were granted"
@@ -134,6 +136,19 @@ def _try(target: Target, number: int, data: bytes, report: Report, *, watched: b
     report.slowest = max(report.slowest, taken)
     if taken > target.seconds:
         report.findings.append(Finding(number, data, f"took {taken:.1f} s"))
+
+
+def _least(target: Target, data: bytes, tries: int = 3) -> int:
+    """Return the least of what the input takes, in bytes over its share: the count is of the whole
+    process, and a thread of an earlier test may allocate beside it, but not every time."""
+    least = sys.maxsize
+    for _ in range(tries):
+        tracemalloc.start()
+        with contextlib.suppress(Exception), _ended_when_stuck():
+            target.one(data)
+        least = min(least, tracemalloc.get_traced_memory()[1] - target.factor * len(data))
+        tracemalloc.stop()
+    return least
 
 
 @contextlib.contextmanager

@@ -1,10 +1,13 @@
 """Which versions of a server are run, and the one store of the process that serves."""
 
+import json
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
+import urllib.request
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -157,3 +160,26 @@ def test_whatever_ends_the_server_the_store_is_closed_and_the_exit_code_its_own(
     assert "keeps the prompts of a-server (pytest " in ended.stderr
     assert "Traceback" not in ended.stderr
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_store_that_is_opened_for_a_server_has_its_status_at_a_port_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OMLX_CACHE_HOT_CACHE_ONLY", "1")
+    monkeypatch.setenv("OMLX_CACHE_SOCKET", "off")
+    monkeypatch.setenv("OMLX_CACHE_STATUS", "on")
+    monkeypatch.setattr(launching, "show_logs", lambda settings: None)
+    assert launching.close_store()
+    with socket.create_server(("127.0.0.1", 0)) as taken, caplog.at_level("INFO"):
+        try:
+            open_store("a-server")
+            url = caplog.messages[-1].removeprefix("status page: ")
+            with urllib.request.urlopen(f"{url}/overview.json", timeout=20) as answer:
+                assert json.load(answer)["processes"][0]["name"] == "a-server"
+            assert launching.close_store()
+            # A port that somebody has costs the status, not the server.
+            monkeypatch.setenv("OMLX_CACHE_STATUS_PORT", str(taken.getsockname()[1]))
+            open_store("a-server")
+            assert "OMLX_CACHE_STATUS_PORT names another port" in caplog.messages[-1]
+        finally:
+            assert launching.close_store()

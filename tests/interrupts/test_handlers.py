@@ -234,8 +234,9 @@ def test_an_interrupt_ends_the_wait_for_a_hung_disk_and_close_goes_on(
     tmp_path: Path, call: str
 ) -> None:
     disk, story = FaultyDisk(), Story()
-    disk.gate.clear()
     store = open_store(tmp_path, disk)
+    disk.gate.clear()
+    disk.reached.clear()
     commit(store, story, 1)
     assert disk.reached.wait(30)
     calls = {

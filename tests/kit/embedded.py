@@ -27,6 +27,8 @@ def embedded_stores(script: str) -> Iterator[Callable[..., Process]]:
         assert process.stdout.readline() == "ready\n"
         return process
 
-    yield start
-    for process in started:
-        process.communicate(timeout=60)
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.communicate(timeout=60)

@@ -103,6 +103,13 @@ def test_every_reason_has_words(reason: str) -> None:
     assert " " in why
 
 
+def test_of_digests_that_changed_a_person_is_shown_the_beginning() -> None:
+    changed = {"weights": ["a" * 64, "b" * 64], "mlx": ["0.32.0", "0.32.1"]}
+    said = sentence({"reason": "model_changed", "stored_model": "first", "changed": changed})
+    assert "weights was 'aaaaaaaaaaaaaaaa...', is 'bbbbbbbbbbbbbbbb...'" in said
+    assert "mlx was '0.32.0', is '0.32.1'" in said
+
+
 def test_a_log_line_has_counts_and_no_tokens() -> None:
     def said(explanation: Explanation) -> str:
         return brief(explanation.to_dict())

@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from omlx_cache.settings import CacheSettings, ConfigError, Machine
 
@@ -50,6 +51,9 @@ def test_every_setting_is_a_variable(machine: Machine, monkeypatch: pytest.Monke
         "min_free_memory_bytes": ("1GiB", 2**30),
         "trace": ("/var/log/requests", Path("/var/log/requests")),
         "socket": ("/run/x.sock", Path("/run/x.sock")),
+        "status": ("On", "on"),
+        "status_port": ("9000", 9000),
+        "status_token": ("a-long-token", SecretStr("a-long-token")),
         "log_level": ("DEBUG", "debug"),
     }
     for name, (text, _) in values.items():

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from omlx_cache_storage.cold.contents import Contents
-from omlx_cache_storage.cold.filling import Files
+from omlx_cache_storage.cold.filling import filled
 from omlx_cache_storage.format.names import PageName, StoredPage
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.keys import BlockKey
@@ -17,7 +17,7 @@ from omlx_cache_storage.page import Page, PageId, PageMeta, TensorSpec
 
 PAGES = 44_000
 """So many that a dictionary of them has just grown, and has the most room to spare."""
-MOST_BYTES = 300
+MOST_BYTES = 220
 CHAINS = [1, 40]
 """Pages that share a stamp."""
 NAMESPACE = BlockKey(b"n" * 32)
@@ -38,7 +38,7 @@ def _stored(chain: int) -> Iterator[tuple[StoredPage, int]]:
 
 def _filled(chain: int) -> Contents:
     contents = Contents()
-    contents.fill(Files.of(_stored(chain)))
+    contents.fill(filled(_stored(chain)))
     return contents
 
 

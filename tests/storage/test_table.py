@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from omlx_cache_storage import order
+from omlx_cache_storage.index import PageIndex
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.order import FURTHEST
 from omlx_cache_storage.page import PageId, Tail
@@ -137,9 +138,11 @@ def test_a_filled_table_goes_on_like_one_that_grew(
     pages = [_page(number) for number in range(len(files))]
     tails = np.array([number % 5 == 0 for number in range(len(files))], np.bool_)
     hints = np.arange(len(files), dtype=np.uint64)
-    keys = [page.key for page in pages]
-    rows = {"paged": {key: row for row, key in enumerate(keys)}}
-    filled.fill(rows, hints, tails, positions, stamps)
+    index = PageIndex()
+    index.grow(len(pages))
+    for row, page in enumerate(pages):
+        index.add(page, row)
+    filled.fill(index, hints, tails, positions, stamps)
     for row, (page, (position, stamp)) in enumerate(zip(pages, files, strict=True)):
         grown.add(page, position, row.to_bytes(8, "big"), bool(tails[row]), stamp)
     for step, number in enumerate(touched):
@@ -177,7 +180,7 @@ def test_pages_that_come_and_go_take_no_more_memory(few: None) -> None:
         if number >= 8:
             assert table.pop(_page(number - 8)) is not None
     assert table._order.places < 400
-    assert len(table._keys) < 100
+    assert table._index.room < 100
     assert len(table) == len(table._tails) or len(table._tails) == 1
 
 

@@ -45,8 +45,9 @@ def test_a_page_that_was_admitted_before_the_close_does_not_stay(tmp_path: Path)
 
 def test_a_close_by_two_threads_has_one_deadline_for_both(tmp_path: Path) -> None:
     disk = FaultyDisk()
-    disk.gate.clear()
     store = open_store(tmp_path, disk)
+    disk.gate.clear()
+    disk.reached.clear()
     commit(store, Story(), 1)
     assert disk.reached.wait(30)
     closed: list[bool] = []

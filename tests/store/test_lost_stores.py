@@ -90,8 +90,9 @@ def test_a_lost_session_does_not_keep_its_store(tmp_path: Path) -> None:
 def test_a_lost_store_whose_disk_hangs_holds_up_nobody(tmp_path: Path) -> None:
     before = _ours()
     disk = FaultyDisk()
-    disk.gate.clear()
     store = open_store(tmp_path / "hung", disk)
+    disk.gate.clear()
+    disk.reached.clear()
     commit(store, Story(), 1)
     assert disk.reached.wait(30)
     del store

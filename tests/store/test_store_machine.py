@@ -27,6 +27,7 @@ from kit.storage import (
     open_store,
     store_page,
 )
+from kit.storage.told import Told
 from omlx_cache import BlockStore
 from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache_storage.errors import PageError
@@ -67,7 +68,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store = self._open()
 
     def _open(self) -> BlockStore:
-        return open_store(
+        store = open_store(
             self.directory / "cold",
             self.disk,
             self.clock,
@@ -76,6 +77,8 @@ class StoreMachine(RuleBasedStateMachine):
             cold_bytes=COLD,
             **self.options,
         )
+        self.told = [Told(store.events, "hot"), Told(store.events, "cold")]
+        return store
 
     @rule(story=WHICH)
     def commit_whole(self, story: Story) -> None:
@@ -219,6 +222,13 @@ class StoreMachine(RuleBasedStateMachine):
             return
         self._check_budgets()
         self.store.hot.check_integrity()
+
+    @invariant()
+    def events_say_what_is_there(self) -> None:
+        if hasattr(self, "store"):
+            hot, cold = self.told
+            hot.check(self.store.hot.pages)
+            cold.check(lambda: [e.page for e in self.store.cold.listing()])  # type: ignore[union-attr]
 
     def _check_budgets(self) -> None:
         stats = self.store.stats()

@@ -4,11 +4,12 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 from omlx_cache.tools.bench.sizes import SIZES
 from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.options import add_format_option
-from omlx_cache_daemon.render import print_json
+from omlx_cache_daemon.render import print_json, uses_styles
 
 _WIDTH = 120
 
@@ -56,7 +57,8 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         print_json(results.to_dict())
     else:
-        print_results(results, Console(width=_WIDTH))
+        colours: Literal["auto"] | None = "auto" if uses_styles(sys.stdout) else None
+        print_results(results, Console(width=_WIDTH, color_system=colours))
     if args.write is not None:
         write_section(results, args.write)
     return OK

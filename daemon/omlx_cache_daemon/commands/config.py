@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         print_json({**shown.to_dict(), "runtime_dirs": places})
         return OK
     sys.stdout.write(f"{_whose(shown)}\n\n{_table(shown)}")
-    sys.stdout.write(f"\nControl sockets are looked for in {', '.join(places)}\n")
+    sys.stdout.write(f"\nControl sockets are looked for in {text(places)}\n")
     sys.stdout.writelines(f"Note: {text(note)}\n" for note in shown.notes)
     return OK
 

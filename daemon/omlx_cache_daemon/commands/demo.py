@@ -1,11 +1,13 @@
 """`omlx-cache demo`: a prompt with and without the cache, on a small model or the user's own."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from omlx_cache.mlx_lm_versions import check
 from omlx_cache_daemon.errors import UsageError
 from omlx_cache_daemon.options import add_format_option, positive_count
+from omlx_cache_daemon.render import print_json, uses_styles
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -40,4 +42,4 @@ def run(args: argparse.Namespace) -> int:
     least = 2 * CacheSettings().block_size
     if args.tokens is not None and args.tokens < least:
         raise UsageError(f"--tokens {args.tokens} is too few: the demo needs two blocks, {least}")
-    return demonstrate(args)
+    return demonstrate(args, print_json, styles=uses_styles(sys.stdout))

@@ -29,7 +29,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     pages = [with_verdict(page) for page in _pages(args)]
     if not pages:
-        raise CommandError(f"no page has a key that begins with {args.key_prefix}")
+        raise CommandError(
+            f"no page has a key that begins with {args.key_prefix}; omlx-cache ls shows "
+            "namespaces, and omlx-cache ls NAMESPACE the keys of its pages"
+        )
     if args.format == "json":
         print_json(pages)
     else:

@@ -3,7 +3,6 @@
 import argparse
 import time
 
-from omlx_cache.settings.sizes import SIZE_FORMS, parse_size
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.deletion import (
     Place,
@@ -12,7 +11,7 @@ from omlx_cache_daemon.deletion import (
     confirmed,
 )
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, UsageError
-from omlx_cache_daemon.options import add_format_option, period_seconds
+from omlx_cache_daemon.options import add_format_option, period_seconds, size
 from omlx_cache_daemon.render import duration, print_json, quantity
 from omlx_cache_daemon.replies import Map, as_map, count_of
 from omlx_cache_daemon.staleness import current_versions
@@ -44,7 +43,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument(
         "--to",
-        type=_size,
+        type=size,
         metavar="SIZE",
         help="the pages least worth keeping, until the directory takes no more than this (20GiB)",
     )
@@ -72,11 +71,11 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         print_json({"directory": _path(place), **what, "deleted_pages": done.get("pages", 0)})
     elif not what.get("pages"):
-        print(f"nothing to delete in {place}")
+        print(f"nothing to delete in {place}{_left(what)}")
     elif args.dry_run:
-        print(f"would delete {_described(what, place, args)}")
+        print(f"would delete {_described(what, place, args)}{_left(what)}")
     else:
-        print(f"deleted {_summed(done)} from {place}")
+        print(f"deleted {_summed(done)} from {place}{_left(what)}")
     return OK
 
 
@@ -182,17 +181,17 @@ def _described(what: Map, place: Place, args: argparse.Namespace) -> str:
     return "\n".join(lines)
 
 
+def _left(what: Map) -> str:
+    """Return what pins keep of that; nothing for a store of a version without pins."""
+    pinned = what.get("pinned")
+    if not isinstance(pinned, dict) or not pinned.get("pages"):
+        return ""
+    return f"; left {_summed(pinned)} that omlx-cache pin keeps"
+
+
 def _summed(what: Map) -> str:
     return f"{quantity('pages', what.get('pages'))} pages ({quantity('bytes', what.get('bytes'))})"
 
 
 def _path(place: Place) -> str | None:
     return None if place.directory is None else str(place.directory)
-
-
-def _size(text: str) -> int:
-    """Return a size; argparse reports anything else."""
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is {error}: give {SIZE_FORMS}") from None

@@ -2,6 +2,8 @@
 
 import argparse
 import sys
+import threading
+from collections.abc import Sequence
 
 from omlx_cache.control.errors import ControlError
 from omlx_cache.settings.sizes import format_size
@@ -9,7 +11,7 @@ from omlx_cache_daemon.errors import OK, NobodyThere
 from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.render import print_json, quantity, table, uses_styles
 from omlx_cache_daemon.replies import Map, as_map
-from omlx_cache_daemon.stores import RunningStore, add_store_options, chosen
+from omlx_cache_daemon.stores import RunningStore, add_store_options, chosen, running, services
 from omlx_cache_daemon.titles import models, place
 
 _HEADERS = ("PID", "STORE", "UP", "MODELS", "HOT", "COLD", "PENDING", "SESSIONS")
@@ -28,13 +30,36 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    found = [_ask(store, args.timeout) for store in chosen(args)]
+    found = _ask_all(_shown(args), args.timeout)
     if args.format == "json":
         print_json(found)
     else:
         rows = [_row(info) for info in found]
         sys.stdout.write(table(_HEADERS, rows, bold=uses_styles(sys.stdout)))
     return OK
+
+
+def _shown(args: argparse.Namespace) -> list[RunningStore]:
+    """Return the stores that are meant; all of them, and the service that runs beside them."""
+    if args.socket is not None or args.pid is not None:
+        return chosen(args)
+    beside = services()
+    return [*running(), *beside] if beside else chosen(args)
+
+
+def _ask_all(stores: Sequence[RunningStore], timeout: float) -> list[Map]:
+    """Ask all at once: several that hang are waited for together, and Ctrl-C ends that."""
+    replies: dict[int, Map] = {}
+
+    def ask(at: int) -> None:
+        replies[at] = _ask(stores[at], timeout)
+
+    asking = [threading.Thread(target=ask, args=(at,), daemon=True) for at in range(len(stores))]
+    for thread in asking:
+        thread.start()
+    for thread in asking:
+        thread.join()
+    return [replies[at] for at in range(len(stores))]
 
 
 def _ask(store: RunningStore, timeout: float) -> Map:
@@ -49,15 +74,17 @@ def _ask(store: RunningStore, timeout: float) -> Map:
 def _row(info: Map) -> tuple[object, ...]:
     if "error" in info:
         return (info["pid"], f"does not answer: {info['error']}", *[None] * (len(_HEADERS) - 2))
+    # The service keeps a directory: it has no memory tier, no writer and no requests.
+    of_a_store = {} if info.get("role") == "service" else info
     return (
         info.get("pid"),
         place(info),
         quantity("uptime_s", info.get("uptime_s")),
         models(info) or "-",
-        _tier(info.get("hot")),
+        _tier(of_a_store.get("hot")),
         _tier(info.get("cold")),
-        _tier(info.get("pending")),
-        info.get("sessions"),
+        _tier(of_a_store.get("pending")),
+        of_a_store.get("sessions"),
     )
 
 

@@ -1,7 +1,6 @@
 """`omlx-cache quota`: the budget of a cold directory, for all processes that use it."""
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -10,12 +9,11 @@ from typing import NamedTuple
 
 from omlx_cache.identity.salt import salt_digest
 from omlx_cache.settings.sizes import SIZE_FORMS, SMALLEST_COLD_BYTES, parse_size
-from omlx_cache_daemon.errors import OK, CommandError, NobodyThere, UsageError
+from omlx_cache_daemon.errors import OK, UsageError
 from omlx_cache_daemon.options import add_format_option, hex_prefix
 from omlx_cache_daemon.render import facts, print_json, quantity, table, text, uses_styles
-from omlx_cache_daemon.replies import Map, as_map, as_maps
-from omlx_cache_daemon.source import add_source_options, existing
-from omlx_cache_daemon.stores import chosen, running
+from omlx_cache_daemon.replies import Map, as_maps
+from omlx_cache_daemon.source import add_source_options, used_directory
 from omlx_cache_storage.documents import shortened_salt
 
 EACH = "*"
@@ -68,7 +66,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     asked = _asked(args)
-    directory = _directory(args)
+    directory = used_directory(args)
     # Reading the directory needs NumPy; a wrong command line does not.
     from omlx_cache_daemon.quotas import change, described
 
@@ -179,35 +177,6 @@ def _digest(given: str) -> str:
     if not salt:
         raise UsageError("an empty text names no salt; --no-salt means pages without one")
     return salt_digest(salt)
-
-
-def _directory(args: argparse.Namespace) -> Path:
-    """Return the directory that is meant: the one that was named, that of the running stores, or
-    the configured one."""
-    if args.cold_dir is not None:
-        return existing(args.cold_dir)
-    if args.pid is not None or args.socket is not None or running():
-        try:
-            infos = [as_map(store.client(args.timeout).call("ps")) for store in chosen(args)]
-        except NobodyThere as error:
-            raise NobodyThere(f"{error}; --cold-dir names the directory, and no store") from error
-        used = {path for info in infos if (path := _cold_dir(info)) is not None}
-        if len(used) > 1:
-            lines = "".join(f"\n  --cold-dir {path}" for path in sorted(used))
-            raise UsageError(f"the running stores use {len(used)} directories; choose one:{lines}")
-        if used:
-            return Path(used.pop())
-        if args.pid is not None or args.socket is not None:
-            raise CommandError("the store keeps nothing on a disk")
-    from omlx_cache_daemon.cold import configured_directory
-
-    return configured_directory()
-
-
-def _cold_dir(info: Map) -> str | None:
-    cold = info.get("cold")
-    path = cold.get("dir") if isinstance(cold, dict) else None
-    return os.path.realpath(path) if isinstance(path, str) else None
 
 
 def _print(state: Map) -> None:

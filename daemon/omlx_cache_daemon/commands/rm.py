@@ -1,14 +1,17 @@
 """`omlx-cache rm`: delete everything that is cached in a namespace, for a model or under a salt."""
 
 import argparse
-import sys
+from typing import TYPE_CHECKING
 
 from omlx_cache_daemon.deletion import Place, add_deletion_options, chosen_place, confirmed
-from omlx_cache_daemon.errors import FAILURE, OK, UsageError
+from omlx_cache_daemon.errors import FAILURE, OK
 from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.render import print_json, quantity, text
 from omlx_cache_daemon.replies import Map, as_map, count_of
-from omlx_cache_daemon.targets import KINDS, meant
+from omlx_cache_daemon.targets import KINDS, given_target, meant
+
+if TYPE_CHECKING:
+    from omlx_cache_storage.cold.pin import DirectoryPin
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -31,18 +34,24 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    target, shown = _target(args.target)
+    target, shown = given_target(args.target)
     place = chosen_place(args)
     rows = meant(place.namespaces(), target, args.kind, shown)
-    if not args.dry_run and not args.yes and not confirmed(_described(rows)):
+    pins = _pins(place, rows)
+    names = _named(pins) if pins else []
+    what = _described(rows) + "".join(f"\n  pinned as {name}" for name in names)
+    if not args.dry_run and not args.yes and not confirmed(what):
         return FAILURE
     done = [
         {**row, "deleted_pages": 0 if args.dry_run else _delete(place, row, args.timeout)}
         for row in rows
     ]
+    if pins and not args.dry_run:
+        _forget(place, pins)
     if args.format == "json":
         print_json(
             {
+                "pins": names,
                 "pages": _total(rows, "pages"),
                 "bytes": _total(rows, "bytes"),
                 "deleted_pages": _total(done, "deleted_pages"),
@@ -50,22 +59,37 @@ def run(args: argparse.Namespace) -> int:
             }
         )
     elif args.dry_run:
-        print(f"would delete {_described(rows)}")
+        print(f"would delete {what}")
     else:
         for row in done:
             print(f"deleted {row['deleted_pages']:,} pages of {text(row['namespace'])}")
     return OK
 
 
-def _target(given: str) -> tuple[str, str]:
-    """Return what was given, and what may be shown of it; raises UsageError for nothing."""
-    if given != "-":
-        target, shown = given, text(given)
-    else:
-        target, shown = sys.stdin.readline().rstrip("\r\n"), "what was given"
-    if not target:
-        raise UsageError("an empty text names nothing")
-    return target, shown
+def _pins(place: Place, rows: list[Map]) -> "list[DirectoryPin]":
+    """Return what keeps pages of namespaces."""
+    if not _has_pins(place):
+        return []
+    from omlx_cache_daemon.pinned import pins_of
+
+    return pins_of(place.on_disk(), (str(row["namespace"]) for row in rows))
+
+
+def _named(pins: "list[DirectoryPin]") -> list[str]:
+    from omlx_cache_daemon.pinned import named
+
+    return [text(named(pin)) for pin in pins]
+
+
+def _forget(place: Place, pins: "list[DirectoryPin]") -> None:
+    from omlx_cache_daemon.pinned import forget
+
+    forget(place.on_disk(), pins)
+
+
+def _has_pins(place: Place) -> bool:
+    # Reading what is pinned needs NumPy, which a directory without pins need not wait for.
+    return place.directory is not None and (place.directory / "pins.json").exists()
 
 
 def _described(rows: list[Map]) -> str:

@@ -3,15 +3,15 @@
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.options import add_format_option, positive_seconds
 from omlx_cache_daemon.rates import COLUMNS, cells, rates
-from omlx_cache_daemon.render import facts, print_json, print_json_line, quantity
+from omlx_cache_daemon.render import facts, print_json, print_json_line, quantity, text
 from omlx_cache_daemon.replies import Map, as_map
-from omlx_cache_daemon.stores import add_store_options, the_one
+from omlx_cache_daemon.stores import RunningStore, add_store_options, chosen, the_one
 from omlx_cache_daemon.watching import Lines, ask, until_interrupted
 
 
@@ -19,8 +19,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "stats",
         help="show what a store counts and holds",
-        description="Shows the counters of one running store since its start, and what its tiers "
-        "hold; with --watch, what happens each second.",
+        description="Shows the counters of a running store since its start, and what its tiers "
+        "hold: of several the sums and each one. With --watch, what happens each second.",
     )
     parser.add_argument(
         "--watch",
@@ -35,6 +35,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.watch is None and len(stores := chosen(args)) > 1:
+        return _several(stores, args)
     client = the_one(args)
     if args.watch is not None:
         _watch(client, args.watch, as_json=args.format == "json")
@@ -44,6 +46,25 @@ def run(args: argparse.Namespace) -> int:
         print_json(stats)
     else:
         sys.stdout.write(render(stats))
+    return OK
+
+
+def _several(stores: Sequence[RunningStore], args: argparse.Namespace) -> int:
+    """Print the sums over all stores, then each; one that does not answer is said to."""
+    from omlx_cache_daemon.screen.document import sums_of
+    from omlx_cache_daemon.screen.gathering import gathered
+
+    view = gathered(stores, args.timeout)
+    document = sums_of(view)
+    if args.format == "json":
+        print_json(document)
+        return OK
+    sums = {name: value for name, value in document.items() if name != "processes"}
+    parts = [f"{len(view.processes)} stores\n\n{render(sums)}"]
+    for process in view.processes:
+        shown = f"{text(process.error)}\n" if process.error else render(process.stats)
+        parts.append(f"{text(process.title)}, process {process.pid}\n\n{shown}")
+    sys.stdout.write("\n\n".join(parts))
     return OK
 
 
@@ -64,10 +85,23 @@ def _titled(name: str) -> str:
 
 def _leaves(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     for name, value in values.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and "buckets" in value:
+            yield f"{prefix}{name}", _spread(name, value)
+        elif isinstance(value, dict):
             yield from _leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+def _spread(name: str, histogram: Mapping[str, object]) -> str:
+    """Return a histogram in a line: how many, their mean, and below what 95 of 100 are."""
+    count, total, buckets = (histogram.get(part) for part in ("count", "sum", "buckets"))
+    if not isinstance(count, int) or not isinstance(total, int | float) or not count:
+        return "0"
+    bounds = buckets if isinstance(buckets, list) else []
+    below = next((bound for bound, upto in bounds if upto >= 0.95 * count), None)
+    most = "95 % beyond all bounds" if below is None else f"95 % within {quantity(name, below)}"
+    return f"{count:,}, mean {quantity(name, total / count)}, {most}"
 
 
 def _watch(client: Client, seconds: float, *, as_json: bool) -> None:

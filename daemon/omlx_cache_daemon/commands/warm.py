@@ -2,8 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from omlx_cache.mlx_lm_versions import check
@@ -13,7 +11,8 @@ from omlx_cache.tools.warm_report import WarmReport
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, NobodyThere, UsageError
 from omlx_cache_daemon.logs import show_logs
 from omlx_cache_daemon.options import add_format_option
-from omlx_cache_daemon.render import is_interactive, print_json, quantity
+from omlx_cache_daemon.progress import Progress
+from omlx_cache_daemon.render import print_json, quantity, text
 from omlx_cache_daemon.server_flags import add_model, add_settings, given_settings
 from omlx_cache_daemon.servers import Server, Wanted, find_servers
 
@@ -53,17 +52,18 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"{args.file} has no prompts")
     settings = {**level, **given_settings(args)}
     server = _server(args, settings)
+    shown = args.format != "json"
     if server is not None:
         from omlx_cache_daemon.warming import warm_through
 
-        with _progress_bar("prompts") as progress:
-            report = warm_through(server, prompts, args.chat_template_args, progress)
+        with Progress("warming", unit="prompts", shown=shown) as bar:
+            report = warm_through(server, prompts, args.chat_template_args, bar.update)
     elif args.model:
         check("omlx-cache warm")
         from omlx_cache.integrations.mlx_lm.server.warm import warm
 
-        with _progress_bar("tokens") as progress:
-            report = warm(args, settings, prompts, progress)
+        with Progress("warming", unit="tokens", shown=shown) as bar:
+            report = warm(args, settings, prompts, bar.update)
     else:
         raise UsageError("--model is missing, and no server is running that has one")
     if args.format == "json":
@@ -109,7 +109,8 @@ def _server(args: argparse.Namespace, settings: dict[str, object]) -> Server | N
     beside += [] if chosen else others
     for other in beside:
         sys.stderr.write(
-            f"omlx-cache: {other}: what it can use of these pages it finds at its next look-up\n"
+            f"omlx-cache: {text(other)}: what it can use of these pages it finds at its next "
+            "look-up\n"
         )
     return chosen[0] if chosen else None
 
@@ -122,23 +123,3 @@ def _told(report: WarmReport) -> str:
         f"{report.computed_tokens:,} tokens computed{through}, "
         f"{quantity('bytes', report.stored_bytes)} written to {report.cold_dir or 'memory'}\n"
     )
-
-
-@contextmanager
-def _progress_bar(unit: str) -> Iterator[Callable[[int, int], None]]:
-    """Draw a bar on standard error when a person watches; do nothing otherwise."""
-    if not is_interactive(sys.stderr):
-        yield lambda done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("warming"),
-        BarColumn(),
-        TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("warming", total=1)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,9 +1,8 @@
 """The demo's course: two prompts, one model, two processes."""
 
 import argparse
-import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from math import ceil
 from pathlib import Path
@@ -28,8 +27,9 @@ LONG_SHARE = 0.99
 WIDTH = 104
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run the demo, print its table, and return 1 unless every row passed.
+def run(args: argparse.Namespace, print_json: Callable[[object], None], *, styles: bool) -> int:
+    """Run the demo, print its table, or its document by `print_json`; return 1 unless every row
+    passed.
 
     Blocks for as long as a few prefills take. Raises DemoError for input that cannot be used.
     """
@@ -42,29 +42,29 @@ def run(args: argparse.Namespace) -> int:
         cold_dir = args.cold_dir or Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="omlx-cache-demo-"))
         )
-        progress = stack.enter_context(_progress(hidden=args.format == "json"))
+        progress = stack.enter_context(_progress(hidden=args.format == "json", styles=styles))
         report = _Course(subject, prompts, args.model, args.new_tokens, cold_dir, progress).report()
     if args.format == "json":
-        print(json.dumps(report.to_dict(), indent=2))
+        print_json(report.to_dict())
     else:
-        print_report(report, _console())
+        print_report(report, _console(styles=styles))
     return 0 if report.passed else 1
 
 
-def _console() -> Console:
+def _console(*, styles: bool) -> Console:
     """Return the terminal, or a width that fits where the output is no terminal."""
-    console = Console()
+    console = Console(color_system="auto" if styles else None)
     return console if console.is_terminal else Console(width=WIDTH)
 
 
-def _progress(*, hidden: bool) -> Progress:
+def _progress(*, hidden: bool, styles: bool) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("tokens"),
         TimeElapsedColumn(),
-        console=Console(stderr=True, quiet=hidden),
+        console=Console(stderr=True, quiet=hidden, color_system="auto" if styles else None),
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, cast, get_args
 
 from omlx_cache_storage.cold.disk import Durability, FileSystem
-from omlx_cache_storage.cold.document import MAX_DOCUMENT_BYTES
+from omlx_cache_storage.cold.document import MAX_DOCUMENT_BYTES, read_map
 from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.format.names import BUDGET_FILE
@@ -263,19 +263,7 @@ def _shares(document: object) -> list[Share]:
 def _read(cold_dir: Path, fs: FileSystem) -> dict[str, object]:
     """Return a directory's file, {} for one that is missing, torn or somebody else's; raises
     OSError."""
-    try:
-        fd = fs.open(os.path.join(cold_dir, BUDGET_FILE))
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    try:
-        raw = fs.read(fd, MAX_DOCUMENT_BYTES + 1, 0)
-    finally:
-        fs.close(fd)
-    try:
-        document = json.loads(raw) if len(raw) <= MAX_DOCUMENT_BYTES else {}
-    except (ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
+    return read_map(os.path.join(cold_dir, BUDGET_FILE), fs)
 
 
 def _version(document: Mapping[str, object]) -> int:

@@ -69,7 +69,13 @@ class Removing(NamedTuple):
     pages: tuple[StoredPage, ...]
 
 
-Change = Reserved | Added | Cancelled | Removed | Emptied | Demoted | Rebudgeted | Removing
+class Repinned(NamedTuple):
+    """The file that has the pins was changed."""
+
+
+Change = (
+    Reserved | Added | Cancelled | Removed | Emptied | Demoted | Rebudgeted | Removing | Repinned
+)
 _KINDS: tuple[type[Change], ...] = (
     Reserved,
     Added,
@@ -79,6 +85,7 @@ _KINDS: tuple[type[Change], ...] = (
     Demoted,
     Rebudgeted,
     Removing,
+    Repinned,
 )
 _NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
 
@@ -133,6 +140,8 @@ def _decode(fields: list[object]) -> Change | None:
             return Rebudgeted()
         case [7, list(pages), *_]:
             return Removing(tuple(map(_page, pages)))
+        case [8, *_]:
+            return Repinned()
     return None
 
 

@@ -4,15 +4,17 @@ import itertools
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from omlx_cache_storage.cold.lanes import Lanes
 from omlx_cache_storage.cold.rooted import rooted_stamps
+from omlx_cache_storage.columns import PageColumns
 from omlx_cache_storage.eviction.policy import EvictionPolicy, Lru
 from omlx_cache_storage.format.names import ENTRY_BYTES, PageName, StoredPage
+from omlx_cache_storage.index import NONE, PageIndex
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.order import cut
 from omlx_cache_storage.page import PAGED, PageId, PageInfo, Tail
@@ -45,27 +47,18 @@ class Victims(NamedTuple):
     young_ns: int = 0
 
 
-class Files(Protocol):
+class Files(NamedTuple):
     """Page files as columns, one row a file: what a directory was found to hold."""
 
-    numbers: dict[str, dict[BlockKey, int]]
+    rows: PageIndex
     namespaces: dict[BlockKey, int]
-
-    def __len__(self) -> int: ...
-    @property
-    def hints(self) -> npt.NDArray[np.uint64]: ...
-    @property
-    def positions(self) -> npt.NDArray[np.int64]: ...
-    @property
-    def held(self) -> npt.NDArray[np.int64]: ...
-    @property
-    def nbytes(self) -> npt.NDArray[np.int64]: ...
-    @property
-    def stamps(self) -> npt.NDArray[np.int64]: ...
-    @property
-    def tails(self) -> npt.NDArray[np.bool_]: ...
-    @property
-    def namespace(self) -> npt.NDArray[np.int64]: ...
+    hints: npt.NDArray[np.uint64]
+    positions: npt.NDArray[np.int64]
+    held: npt.NDArray[np.int64]
+    nbytes: npt.NDArray[np.int64]
+    stamps: npt.NDArray[np.int64]
+    tails: npt.NDArray[np.bool_]
+    namespace: npt.NDArray[np.uint32]
 
 
 class Snapshot(NamedTuple):
@@ -76,6 +69,17 @@ class Snapshot(NamedTuple):
     namespace: npt.NDArray[np.uint32]
     held: npt.NDArray[np.int64]
     nbytes: npt.NDArray[np.int64]
+    kept: npt.NDArray[np.bool_]
+
+    def pages_of(self, namespaces: Collection[BlockKey]) -> list[tuple[BlockKey, PageId, bool]]:
+        """Return the pages of namespaces and those that are kept, the first tokens first, each with
+        its namespace and whether it is kept."""
+        numbers = [n for n, name in enumerate(self.namespaces) if name in namespaces]
+        at = np.flatnonzero(np.isin(self.namespace, numbers) | self.kept)
+        at = at[np.argsort(self.table.positions[at], kind="stable")]
+        named = self.table.ids.of(at).pages()
+        owners = (self.namespaces[number] for number in self.namespace[at].tolist())
+        return list(zip(owners, named, self.kept[at].tolist(), strict=True))
 
     def files(self) -> Iterator[tuple[StoredPage, int]]:
         """Yield every page with its stamp."""
@@ -84,6 +88,21 @@ class Snapshot(NamedTuple):
         stored = map(StoredPage, namespaces, names, self.nbytes.tolist())
         return zip(stored, self.table.stamps.tolist(), strict=True)
 
+    def columns(self) -> PageColumns:
+        """Return every page; makes no object for any."""
+        table = self.table
+        return PageColumns(
+            table.ids.key_objects(),
+            table.hints,
+            table.positions,
+            self.held,
+            self.nbytes,
+            table.stamps,
+            self.namespaces,
+            self.namespace,
+            self.kept,
+        )
+
 
 class Contents:
     """Indexes page files and orders them for eviction. Not thread-safe: its owner's lock guards it.
@@ -91,7 +110,8 @@ class Contents:
     An undecodable page keeps its bytes and its place in the order, and is hidden from look-ups.
     `_serial` has a number for each file: one that takes another's name is a different one;
     `_recorded` the time that this process gave a file last.
-    `_bytes` has what each namespace's pages take of the budget.
+    `_bytes` has what each namespace's pages take of the budget, and `kept_bytes` those that are
+    marked in `_kept`: pins of the directory keep them.
     """
 
     def __init__(self, policy: EvictionPolicy | None = None) -> None:
@@ -103,6 +123,8 @@ class Contents:
         self._namespace = self._table.column(np.uint32)
         self._serial = self._table.column(np.int64)
         self._recorded = self._table.column(np.int64)
+        self._kept = self._table.column(np.bool_)
+        self.kept_bytes = 0
         # No two indexes of one directory number files alike.
         self._serials = next(_indexes) << 40
         self._namespaces: list[BlockKey] = []
@@ -134,14 +156,11 @@ class Contents:
 
         No page gets an earlier stamp than the pages behind it have.
         """
-        count = len(files)
-        self._table.fill(
-            files.numbers,
-            files.hints,
-            files.tails,
-            files.positions,
-            rooted_stamps(files.numbers.get(PAGED, {}), files.hints, files.positions, files.stamps),
+        count = len(files.stamps)
+        stamps = rooted_stamps(
+            *files.rows.prefixes(PAGED), files.hints, files.positions, files.stamps
         )
+        self._table.fill(files.rows, files.hints, files.tails, files.positions, stamps)
         self._serial[:count] = self._serials
         self._held[:count] = files.held
         self._nbytes[:count] = files.nbytes
@@ -164,6 +183,7 @@ class Contents:
         self._nbytes[row] = stored.nbytes
         self._namespace[row] = number = self._number(stored.namespace)
         self._recorded[row] = 0
+        self._kept[row] = False
         self._serials += 1
         self._serial[row] = self._serials
         self.nbytes += stored.cost
@@ -174,6 +194,7 @@ class Contents:
     def pop(self, page: PageId) -> StoredPage | None:
         stored = self.stored(page)
         if stored is not None:
+            self.keep(page, False)
             self._table.pop(page)
             self._undecodable.discard(page)
             self.nbytes -= stored.cost
@@ -190,8 +211,6 @@ class Contents:
         if row is None:
             return None
         namespace = self._namespaces[self._namespace.item(row)]
-        # The key of the table: a caller's equal one would be kept beside it.
-        page = self._table.page(row)
         position, held = self._table.position(row), self._held.item(row)
         name = PageName(page, self._table.hint(row), position, held, self._table.tail(row))
         return StoredPage(namespace, name, self._nbytes.item(row))
@@ -220,19 +239,38 @@ class Contents:
         if page in self._table:
             self._undecodable.add(page)
 
+    def keep(self, page: PageId, kept: bool = True) -> None:
+        """Mark a page as one that a pin of the directory keeps, or as none."""
+        row = self._table.row(page)
+        if row is not None and bool(self._kept.item(row)) != kept:
+            self._kept[row] = kept
+            self.kept_bytes += self.cost(page) if kept else -self.cost(page)
+
+    def keep_none(self) -> None:
+        """Take all marks away."""
+        self._kept[:] = False
+        self.kept_bytes = 0
+
+    def is_kept(self, page: PageId) -> bool:
+        row = self._table.row(page)
+        return row is not None and bool(self._kept.item(row))
+
     def infos(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
         """Return what is known of many pages, None for those that cannot be used."""
         rows = self._table.rows(pages)
         if self._undecodable:
             hidden = map(self._undecodable.__contains__, pages)
-            rows = [None if h else row for row, h in zip(rows, hidden, strict=True)]
-        here = [row for row in rows if row is not None]
-        at = np.array(here, np.intp)
-        columns = self._table.positions(at), self._held[at].tolist(), self._nbytes[at].tolist()
+            rows[np.fromiter(hidden, np.bool_, len(rows))] = NONE
+        here = rows[rows != NONE]
+        columns = (
+            self._table.positions(here),
+            self._held[here].tolist(),
+            self._nbytes[here].tolist(),
+        )
         found = map(PageInfo._make, zip(*columns, repeat("cold"), strict=False))
         if len(here) == len(rows):
             return list(found)
-        return [None if row is None else next(found) for row in rows]
+        return [None if row == NONE else next(found) for row in rows.tolist()]
 
     def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
         return self._table.tails_of(parents)
@@ -251,8 +289,7 @@ class Contents:
 
     def _placed(self, touched: Touched, stamp_ns: int) -> list[PageId]:
         if self._lanes:
-            rows = self._table.rows(touched.pages)
-            self._lanes.placed([row for row in rows if row is not None], cut(stamp_ns))
+            self._lanes.placed(self._table.rows(touched.pages).tolist(), cut(stamp_ns))
         return touched.pages
 
     def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
@@ -294,8 +331,9 @@ class Contents:
             return Victims(pages, excess <= 0)
         outranked, young_ns = False, 0
 
-        def take(page: PageId) -> bool:
+        def take(row: int) -> bool:
             nonlocal excess, outranked, young_ns
+            page = self._table.page(row)
             if candidate is not None and page != candidate.page:
                 stamp_ns = self._table.stamp(page)
                 outranked = not self._table.leaves_before(page, *candidate[1:])
@@ -305,13 +343,13 @@ class Contents:
                     return True
             if not outranked:
                 pages.append(page)
-                excess -= self.cost(page)
+                excess -= self._nbytes.item(row) + ENTRY_BYTES
             return excess > 0 and not outranked
 
         if within is None:
-            self._table.visit(take)
+            self._table.visit_rows(take)
         else:
-            self._lanes.visit(within, self._number, lambda row: take(self._table.page(row)))
+            self._lanes.visit(within, self._number, take)
         return Victims(pages, excess <= 0, outranked, young_ns)
 
     def first(self, count: int) -> list[PageId]:
@@ -329,7 +367,7 @@ class Contents:
         table = self._table.copy()
         rows = table.rows
         namespace, held, nbytes = self._namespace[rows], self._held[rows], self._nbytes[rows]
-        return Snapshot(table, list(self._namespaces), namespace, held, nbytes)
+        return Snapshot(table, list(self._namespaces), namespace, held, nbytes, self._kept[rows])
 
     def check_integrity(self) -> None:
         """Assert that the bytes, the index and the order agree."""
@@ -338,6 +376,8 @@ class Contents:
         for stored, _ in self.snapshot().files():
             taken[stored.namespace] += stored.cost
         assert self.nbytes == sum(taken.values())
+        kept = [self.cost(page) for page in self._table if self.is_kept(page)]
+        assert self.kept_bytes == sum(kept)
         assert taken == {name: self.nbytes_of(name) for name in self._namespaces}
         self._lanes.check_integrity()
         assert all(page in self._table for page in self._undecodable)

@@ -6,6 +6,7 @@ Methods raise OSError as the system does; none of them takes a lock.
 import contextlib
 import errno
 import fcntl
+import mmap
 import os
 import stat
 import time
@@ -25,6 +26,7 @@ SPARE_FILES = 1024
 LOCK_SECONDS = 0.2
 LOCK_PAUSE_SECONDS = 0.001
 BLANK_BYTES = 1 << 16
+COPIED_BYTES = 1 << 20
 UNCOUNTED_BYTES = 1 << 30
 _F_FULLFSYNC = 51
 """macOS's request to flush the drive's own cache as well; `fcntl` lacks the name elsewhere."""
@@ -238,6 +240,23 @@ class FileSystem:
         finally:
             os.close(fd)
 
+    def copy(self, source: int, path: StrPath, durability: Durability) -> None:
+        """Write a new file of mode 0600 with all bytes of an open one. Leaves neither in the
+        system's file cache, where it can be told to."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(path, flags, 0o600)
+        try:
+            at, buffer = 0, memoryview(bytearray(COPIED_BYTES))
+            while came := os.preadv(source, [buffer], at):
+                at, view = at + came, buffer[:came]
+                while view:
+                    view = view[os.write(fd, view) :]
+            self.sync(fd, durability)
+            self.drop_cached(fd)
+            self.drop_cached(source)
+        finally:
+            os.close(fd)
+
     def sync(self, fd: int, durability: Durability) -> None:
         """Make a descriptor's bytes as durable as asked."""
         if durability == "none":
@@ -309,6 +328,33 @@ class FileSystem:
                 if rest is not None:
                     views[start] = rest
         return total
+
+    def pass_cache_by(self, fd: int) -> bool:
+        """Have reads of a descriptor come from the disk and leave the system's file cache as it is;
+        False where that is not to be had. Buffers and offsets are then multiples of a page."""
+        try:
+            if hasattr(os, "O_DIRECT"):
+                fcntl.fcntl(fd, fcntl.F_SETFL, os.O_DIRECT)
+                # Some take the flag and refuse the reads.
+                os.preadv(fd, [mmap.mmap(-1, mmap.PAGESIZE)], 0)
+                return True
+            if hasattr(fcntl, "F_NOCACHE"):
+                fcntl.fcntl(fd, fcntl.F_NOCACHE, 1)
+                return True
+        except OSError:
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(fd, fcntl.F_SETFL, 0)
+        return False
+
+    def drop_cached(self, fd: int) -> None:
+        """Let the system's file cache have nothing of a descriptor's file; raises nothing."""
+        if hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def read_some(self, fd: int, offset: int, buffer: Buffer) -> int:
+        """Read into a buffer what one call to the system gives; return how many bytes came."""
+        return os.preadv(fd, [buffer], offset)
 
     def set_times(self, path: StrPath, time_ns: int) -> None:
         """Set a file's modification time: the record of its recency."""

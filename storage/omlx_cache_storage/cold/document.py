@@ -41,6 +41,24 @@ def read_document(path: StrPath, fs: FileSystem) -> dict[str, object]:
     return document if isinstance(document, dict) else {}
 
 
+def read_map(path: StrPath, fs: FileSystem, most: int = MAX_DOCUMENT_BYTES) -> dict[str, object]:
+    """Return a small file's map, {} for one that is missing, torn, longer than `most` or somebody
+    else's; raises OSError where the disk refuses."""
+    try:
+        fd = fs.open(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    try:
+        raw = fs.read(fd, most + 1, 0)
+    finally:
+        fs.close(fd)
+    try:
+        document = json.loads(raw) if len(raw) <= most else {}
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
 def has_fields(document: Mapping[str, object], fields: Mapping[str, object]) -> bool:
     """True when a document says these values, in full or by their digests."""
     return all(

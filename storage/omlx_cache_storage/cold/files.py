@@ -14,6 +14,7 @@ from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
     ENTRY_BYTES,
+    KEEPER_FILE,
     LEDGER_FILE,
     NAMESPACE_FILE,
     RATE_FILE,
@@ -160,12 +161,16 @@ class PageFiles:
         self._count(self._root)
         for name in _ROOT_FILES:
             self._count(os.path.join(self._root, name))
+        # What a service keeps here comes with the first one; until a store is opened anew it lies
+        # in the room that is left for small files.
+        self._count_file(os.path.join(self._root, KEEPER_FILE))
 
     def count_small(self, name: str, nbytes: int) -> None:
-        """Count a file beside the namespaces at its size."""
+        """Count a file beside the namespaces at its size, 0 for one that is not there."""
         path = os.path.join(self._root, name)
         self._forget(path)
-        self._count(path, nbytes)
+        if nbytes:
+            self._count(path, nbytes)
 
     def _make_root(self) -> None:
         """Make the directory and its parents; their names are as durable as what will lie below."""

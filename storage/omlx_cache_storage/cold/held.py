@@ -5,9 +5,10 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
-from omlx_cache_storage.cold.catalog import walk_shard
+from omlx_cache_storage.cold.catalog import read_namespace, walk_shard
 from omlx_cache_storage.cold.changes import Change, Demoted, Removed, Removing
 from omlx_cache_storage.cold.contents import Contents
 from omlx_cache_storage.cold.deletion import Deleter
@@ -18,17 +19,23 @@ from omlx_cache_storage.cold.ledger import WAIT_SECONDS
 from omlx_cache_storage.cold.reader import PageReader, open_page
 from omlx_cache_storage.cold.records import ColdEntry, PendingDeletion
 from omlx_cache_storage.cold.sharing import Sharing
+from omlx_cache_storage.cold.standing import Standing
+from omlx_cache_storage.columns import PageColumns
 from omlx_cache_storage.departures import HOWS, Departures, How
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, UndecodablePage
+from omlx_cache_storage.events import OTHER_PROCESS, SILENT, EventLog
 from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.eviction.policy import EvictionPolicy
 from omlx_cache_storage.format.names import StoredPage, page_path, parse_name
 from omlx_cache_storage.hints import Pinned
+from omlx_cache_storage.histograms import Histogram, Histograms
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo, Tail
-from omlx_cache_storage.pins import Pins
+from omlx_cache_storage.pins import SHARE, Pins
 from omlx_cache_storage.recency import SUPERSEDED_NS, Clock
 
+TOGETHER = 1024
+"""Pages that are pinned, or let loose, while look-ups wait."""
 AHEAD_NS = 60 * 1_000_000_000
 """Times of files that are further ahead than this are no uses of other processes."""
 
@@ -57,8 +64,11 @@ class HeldPages:
         policy: Callable[[Learned | None], EvictionPolicy],
         clock: Clock,
         durability: Durability,
+        events: EventLog = SILENT,
     ) -> None:
         self.directory = directory
+        self._events = events
+        self._timings = Histograms()
         self._clock = clock
         self._departures = departures
         self._fs = fs
@@ -79,6 +89,7 @@ class HeldPages:
         self._make_policy = policy
         self._contents = Contents(policy(None))
         self._pins = Pins()
+        self._standing = Standing(partial(read_namespace, directory))
         self._health = Health()
         self._unrecorded: set[PageId] = set()
         self._leaving: set[PageId] = set()
@@ -147,10 +158,13 @@ class HeldPages:
                 yield reader
             with self._lock:
                 self._health.end_read(page, whole=reader.was_read)
+            if reader.was_read:
+                self._timings.observe("page_read_seconds", reader.seconds)
         except FileNotFoundError as error:
             with self._lock:
                 if self._is_still(page, serial):
                     self._pop(page)
+                    self._events.note_file("removed", stored, "its file is gone")
                     # Its file is gone already: a new one of that name is not.
                     self._leaving.discard(page)
                     # Memory may have it by now, and believe that it lies here.
@@ -161,11 +175,14 @@ class HeldPages:
             with self._lock:
                 if self._health.fail_read(page, error):
                     self._missing.append(page)
+            self._events.note_file("failed", stored, f"not read: {error.strerror or error}")
             raise PageUnreadable(f"{os.path.basename(path)}: {error}") from error
-        except UndecodablePage:
+        except UndecodablePage as error:
             self.quarantine(page)
+            self._events.note_file("failed", stored, f"{error.reason}: {error}")
             raise
-        except (CorruptPage, ForeignPage):
+        except (CorruptPage, ForeignPage) as error:
+            self._events.note_file("failed", stored, f"{error.reason}: {error}")
             with self._lock:
                 self._corrupt += 1
                 found = [page] if self._is_still(page, serial) else []
@@ -173,6 +190,7 @@ class HeldPages:
             self._departures.note(found, "damaged")
             with self._lock:
                 removed = self._remove(found)
+                self._events.note_files("removed", removed, "damaged")
             # Whoever asked for a page waits for nobody who has the directory.
             self._delete(removed, "damaged", 0.0)
             raise
@@ -203,10 +221,17 @@ class HeldPages:
             left, self._left = self._left, []
             return left
 
-    def discard(self, pages: Iterable[PageId]) -> int:
-        """Delete pages; return how many there were."""
+    def timings(self) -> dict[str, Histogram]:
+        """Return how long pages took to be read and written."""
+        return self._timings.observed()
+
+    def discard(self, pages: Iterable[PageId], *, told: bool = True) -> int:
+        """Delete pages; return how many there were. Each is an event, but with `told` False: the
+        caller tells of them as a whole."""
         with self._lock:
             removed = self._remove(pages)
+            if told:
+                self._events.note_files("removed", removed)
         self._delete(removed, "removed")
         return len(removed)
 
@@ -243,6 +268,12 @@ class HeldPages:
             snapshot = self._contents.snapshot()
         return [ColdEntry(self.directory, stored, stamp) for stored, stamp in snapshot.files()]
 
+    def columns(self) -> PageColumns:
+        """Return every page, in no order, without an object for each."""
+        with self._lock:
+            snapshot = self._contents.snapshot()
+        return snapshot.columns()
+
     def touch(
         self,
         chain: Iterable[PageId],
@@ -258,7 +289,11 @@ class HeldPages:
         """
         with self._lock:
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
+            chain = chain if isinstance(chain, list) else list(chain)
             loose = self._loose(chain)
+            if self._contents.kept_bytes:
+                # Its file learns of the use, which counts once its pin is over.
+                self._unrecorded.update(filter(self._contents.is_kept, chain))
             self._moved(self._contents.touch(loose, stamp_ns, since_ns, used=used), stamp_ns)
 
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
@@ -274,7 +309,10 @@ class HeldPages:
             self._refused_rank = None
 
     def _loose(self, pages: Iterable[PageId]) -> Iterable[PageId]:
-        return self._pins.loose(pages, self._clock.now()) if self._pins else pages
+        loose = self._pins.loose(pages, self._clock.now()) if self._pins else pages
+        if not self._contents.kept_bytes:
+            return loose
+        return [page for page in loose if not self._contents.is_kept(page)]
 
     def hold(self, number: int, pages: Sequence[PageId], until_ns: int) -> Pinned:
         """Keep pages until a time, those that come later too, as far as the tier's share for that
@@ -300,14 +338,61 @@ class HeldPages:
             self._refused_rank = None
 
     def _hold(self, stored: StoredPage) -> int:
-        """Return until when a page is pinned, 0 for one that is not."""
+        """Return until when a pin of this process holds a page, 0 for one that none holds."""
         if not self._pins:
             return 0
-        now = self._clock.now()
-        return self._pins.hold(stored.name.id, stored.cost, self.limit_bytes, now)
+        page, limit_bytes = stored.name.id, self.limit_bytes - SHARE * self._contents.kept_bytes
+        return self._pins.hold(page, stored.cost, limit_bytes, self._clock.now())
+
+    def _keep(self, namespace: BlockKey, page: PageId, cost: int) -> int:
+        """Return until when a pin of the directory keeps a page, 0 for one that none keeps: all
+        pins together have their share of the limit."""
+        until_ns = self._standing.until(namespace, page.key) if self._standing else 0
+        taken = self._contents.kept_bytes + self._pins.nbytes + cost
+        fits = taken * SHARE <= self.limit_bytes
+        return until_ns if until_ns > self._clock.now() and fits else 0
+
+    def _put(self, stored: StoredPage, stamp_ns: int, *, used: bool) -> bool:
+        """Index a page that is not here, as long as pins keep it or as one that was used then; True
+        when this process's pins hold it."""
+        page = stored.name.id
+        held_ns, kept_ns = self._hold(stored), self._keep(stored.namespace, page, stored.cost)
+        # What is pinned has the time when that ends, in memory too: no request is as late.
+        self._contents.add(stored, max(stamp_ns, held_ns, kept_ns), used=used and not kept_ns)
+        self._contents.keep(page, kept_ns > 0)
+        return held_ns > 0
 
     def _is_pinned(self, page: PageId) -> bool:
-        return bool(self._pins) and self._pins.holds(page, self._clock.now())
+        if self._pins and self._pins.holds(page, self._clock.now()):
+            return True
+        contents = self._contents
+        is_kept = bool(contents.kept_bytes) and contents.is_kept(page)
+        return is_kept and contents.stamp(page) > self._clock.now()
+
+    def _go_by_pins(self, namespaces: Collection[BlockKey]) -> None:
+        """Keep what the directory's pins want now, root first, and let go of what they do not."""
+        with self._lock:
+            pages = self._contents.snapshot().pages_of(namespaces)
+            self._contents.keep_none()
+        for start in range(0, len(pages), TOGETHER):
+            with self._lock:
+                self._keep_some(pages[start : start + TOGETHER])
+        with self._lock:
+            self._refused_rank = None
+
+    def _keep_some(self, pages: Iterable[tuple[BlockKey, PageId, bool]]) -> None:
+        """Keep those of some pages that pins want; let go of those that were kept and are not."""
+        now, places = self._clock.now(), dict[int, list[PageId]]()
+        for namespace, page, was_kept in pages:
+            until_ns = self._keep(namespace, page, self._contents.cost(page))
+            held = bool(self._pins) and self._pins.holds(page, now)
+            if until_ns:
+                self._contents.keep(page)
+                places.setdefault(until_ns, []).append(page)
+            elif was_kept and not held:
+                places.setdefault(now, []).append(page)
+        for stamp_ns, placed in places.items():
+            self._contents.place(placed, stamp_ns)
 
     # What other processes do, and what they did not tell.
 
@@ -341,9 +426,9 @@ class HeldPages:
                 stamp_ns = max(stamp_ns, self._contents.stamp(name))
                 self._pop(name)
             self._leaving.discard(name)
-            kept_ns = self._hold(page)
-            self._unrecorded.update([name] if kept_ns else ())
-            self._contents.add(page, max(stamp_ns, kept_ns), used=False)
+            if self._put(page, stamp_ns, used=False):
+                self._unrecorded.add(name)
+            self._events.note_file("stored", page, OTHER_PROCESS)
         if before is not None and before.name != page.name:
             # Whoever replaced it deletes its file and says so, or could not.
             self._deleter.keep(PendingDeletion(before, self._path(before), before.cost))
@@ -359,6 +444,8 @@ class HeldPages:
             self._left.append((name, self._contents.stamp(name)))
             self._pop(name)
             self._leaving.discard(name)
+            detail = f"{OTHER_PROCESS}: damaged" if why == "damaged" else OTHER_PROCESS
+            self._events.note_file("evicted" if why == "disk" else "removed", known, detail)
         for how in HOWS:
             self._departures.note([name] if how == why else [], how)
 
@@ -393,8 +480,9 @@ class HeldPages:
                 for page in pages
                 if (stored := self._contents.stored(page)) is not None
             ]
-            # A pin is this process's: for others its pages are in use, again and again.
-            self._unrecorded.update(stored.name.id for stored, stamp, _ in used if stamp > now)
+            # Of a pin of this process others know only that its pages are in use, again and again.
+            ahead = (stored.name.id for stored, stamp, _ in used if stamp > now)
+            self._unrecorded.update(p for p in ahead if not self._contents.is_kept(p))
         demoted: dict[int, list[PageId]] = {}
         for stored, stamp_ns, own_ns in used:
             page, path, time_ns = stored.name.id, self._path(stored), min(stamp_ns, now)

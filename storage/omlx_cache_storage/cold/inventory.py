@@ -17,9 +17,8 @@ from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.temporary import remove_leftovers
 from omlx_cache_storage.format.names import PageName
 
-Take = Callable[[Found, PageName], str | None]
-"""Takes a page file with what its name says, and returns the path of a file that is of no use
-because of another one, None if there is none."""
+Take = Callable[[Found, PageName], None]
+"""Takes a page file with what its name says."""
 
 
 class Inventory(NamedTuple):
@@ -42,8 +41,7 @@ def take_inventory(directory: Path, fs: FileSystem, take: Take) -> Inventory:
     ignored: list[str] = []
     for file in walk(directory, fs, ignored.append):
         if file.name is not None:
-            other = take(file, file.name)
-            useless += [] if other is None else [other]
+            take(file, file.name)
         elif fs.is_being_written(file.path):
             under_way.append(file)
         elif file.is_leftover:

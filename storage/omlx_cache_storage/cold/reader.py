@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator, Sequence
 
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
@@ -16,7 +17,7 @@ from omlx_cache_storage.format.header import (
 from omlx_cache_storage.format.names import PageName, name_of
 from omlx_cache_storage.format.wrapping import is_wrapped, unwrap_payload, unwrapped
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Buffer
+from omlx_cache_storage.page import Buffer, PageMeta
 
 CHECKED_BYTES = 512 * 1024
 """Read and then checked at a time: what a core's own cache still holds of it."""
@@ -25,7 +26,7 @@ CHECKED_BYTES = 512 * 1024
 class PageReader:
     """An open page file whose header was checked; valid inside `ColdTier.reading`.
 
-    `was_read` says that the whole payload came, and is right.
+    `was_read` says that the whole payload came, and is right; `seconds` is what that took.
     """
 
     def __init__(self, fs: FileSystem, fd: int, path: StrPath) -> None:
@@ -38,6 +39,7 @@ class PageReader:
         self._checksum = header.checksum
         self._offset = header.data_offset
         self.was_read = False
+        self.seconds = 0.0
         size = fs.size(fd)
         if size != self._offset + self._stored.nbytes:
             raise CorruptPage(
@@ -51,9 +53,14 @@ class PageReader:
         Raises CorruptPage or UndecodablePage; the pieces' content is then undefined. Blocks on the
         disk. A wrapped page takes its own size in memory while it is unwrapped.
         """
-        if not is_wrapped(self._stored):
+        began = time.perf_counter()
+        if is_wrapped(self._stored):
+            self._unwrap(pieces)
+        else:
             self._fill(pieces)
-            return
+        self.seconds = time.perf_counter() - began
+
+    def _unwrap(self, pieces: Sequence[Buffer]) -> None:
         frame = bytearray(self._stored.nbytes)
         self._fill([frame])
         payload = memoryview(unwrap_payload(frame, self.meta.nbytes))
@@ -109,11 +116,16 @@ def open_page(
     fd = fs.open(path)
     try:
         reader = PageReader(fs, fd, path)
-        if (reader.meta.namespace, name_of(reader.meta)) != (namespace, name):
+        if not describes(reader.meta, namespace, name):
             raise ForeignPage(f"{os.path.basename(path)} holds another page than its name says")
         yield reader
     finally:
         fs.close(fd)
+
+
+def describes(meta: PageMeta, namespace: BlockKey, name: PageName) -> bool:
+    """True for the header of the page that has this name."""
+    return (meta.namespace, name_of(meta)) == (namespace, name)
 
 
 def read_header(path: StrPath, fs: FileSystem | None = None) -> Header:

@@ -39,6 +39,8 @@ class _File(NamedTuple):
 
     path: str
     page: StoredPage | None
+    fd: int | None = None
+    """Open on the file that is meant: another one of its name stays."""
 
 
 def remove_namespace(cold_dir: Path, digest: BlockKey, fs: FileSystem | None = None) -> Deleted:
@@ -58,6 +60,16 @@ def remove_namespace(cold_dir: Path, digest: BlockKey, fs: FileSystem | None = N
     _delete(cold_dir, files, fs)
     pages = [file.page for file in files if file.page is not None]
     return Deleted(len(pages), sum(page.nbytes for page in pages))
+
+
+def remove_useless(
+    cold_dir: Path, temporary: Iterable[str], shards: Iterable[str], fs: FileSystem | None = None
+) -> None:
+    """Delete the files that dead writers left, and directories of shards that nothing is in.
+    Otherwise as `remove_namespace`."""
+    fs = fs or FileSystem()
+    files = [_File(path, None) for path in temporary if not fs.is_being_written(path)]
+    _delete(cold_dir, files, fs, list(shards))
 
 
 def entries(cold_dir: Path) -> list[ColdEntry]:
@@ -85,17 +97,41 @@ def remove_pages(cold_dir: Path, pages: Iterable[StoredPage], fs: FileSystem | N
     return len(files)
 
 
-def _delete(cold_dir: Path, files: Sequence[_File], fs: FileSystem) -> None:
+def remove_opened(cold_dir: Path, page: StoredPage, fd: int, fs: FileSystem) -> int:
+    """Delete a page's file if it is the one that is open, and none that was written anew; return
+    how many were deleted. Otherwise as `remove_namespace`."""
+    path = page_path(cold_dir, page.namespace, page.name)
+    return _delete(cold_dir, [_File(path, page, fd)], fs)
+
+
+def _delete(
+    cold_dir: Path, files: Sequence[_File], fs: FileSystem, empty: Sequence[str] = ()
+) -> int:
+    """Return how many files were those that were meant."""
+    deleted = 0
     with ledger_of(cold_dir, fs) as ledger:
-        for start in range(0, len(files), TOGETHER):
+        for start in range(0, max(len(files), len(empty)), TOGETHER):
+            end = start + TOGETHER
             with contextlib.nullcontext() if ledger is None else ledger.held(WAIT_SECONDS):
-                _delete_some(cold_dir, files[start : start + TOGETHER], fs, ledger)
+                meant = [file for file in files[start:end] if _is_meant(file, fs)]
+                _delete_some(cold_dir, meant, fs, ledger, empty[start:end])
+                deleted += len(meant)
+    return deleted
+
+
+def _is_meant(file: _File, fs: FileSystem) -> bool:
+    return file.fd is None or fs.is_at(file.fd, file.path)
 
 
 def _delete_some(
-    cold_dir: Path, files: Sequence[_File], fs: FileSystem, ledger: Ledger | None
+    cold_dir: Path,
+    files: Sequence[_File],
+    fs: FileSystem,
+    ledger: Ledger | None,
+    empty: Sequence[str],
 ) -> None:
-    """Delete a few files while the directory is held, and tell of those that are gone."""
+    """Delete a few files while the directory is held, and tell of those that are gone; and
+    directories, if nothing is in them."""
     changes: list[Change] = []
 
     def emptied(namespace: BlockKey, shard: str) -> None:
@@ -112,7 +148,7 @@ def _delete_some(
             else:
                 changes.append(Removed(file.page, "removed"))
     finally:
-        shards = {os.path.dirname(file.path) for file in files}
+        shards = {*empty, *(os.path.dirname(file.path) for file in files)}
         PageFiles(cold_dir, fs, "none", emptied=emptied).tidy(shards)
         if ledger is not None and changes:
             ledger.append([encode(change) for change in changes])

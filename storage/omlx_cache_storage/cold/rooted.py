@@ -4,15 +4,14 @@ A process that was killed had not recorded that a chain was used again: its new 
 outlive its root.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from omlx_cache_storage.format.names import PARENT_HINT_BYTES, PageName
-from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.order import cut
+from omlx_cache_storage.order import Rows, cut
 from omlx_cache_storage.page import PAGED
 from omlx_cache_storage.recency import SUPERSEDED_NS
 
@@ -31,8 +30,10 @@ def rooted(files: Iterable[tuple[AnyFile, int]]) -> list[tuple[AnyFile, int]]:
     """Return the files with their stamps, no page's earlier than those of the pages behind it."""
     found = list(files)
     names = [stored.name for stored, _ in found]
+    paged = [number for number, name in enumerate(names) if name.id.group == PAGED]
     stamps = rooted_stamps(
-        {name.id.key: number for number, name in enumerate(names) if name.id.group == PAGED},
+        np.array(paged, np.int32),
+        np.array([_number(names[number].id.key) for number in paged], np.uint64),
         np.array([_number(name.parent_hint) for name in names], np.uint64),
         np.array([name.position for name in names], np.int64),
         np.array([cut(stamp_ns) for _, stamp_ns in found], np.int64),
@@ -41,49 +42,49 @@ def rooted(files: Iterable[tuple[AnyFile, int]]) -> list[tuple[AnyFile, int]]:
 
 
 def rooted_stamps(
-    paged: Mapping[BlockKey, int],
+    paged: Rows,
+    prefixes: npt.NDArray[np.uint64],
     hints: npt.NDArray[np.uint64],
     positions: npt.NDArray[np.int64],
     stamps: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
     """Return the stamps of pages, none earlier than those of the pages behind.
 
-    `hints` says what names the page before each, `paged` where those lie: nothing is behind a page
-    that is of use by itself.
+    `hints` says what names the page before each; `paged` are the rows of those that may be that,
+    and `prefixes` what names them: nothing is behind a page that is of use by itself.
     """
-    if not paged:
+    if not len(paged):
         return stamps
-    own = np.fromiter(map(_number, paged), np.uint64, len(paged))
-    at = np.fromiter(paged.values(), np.intp, len(paged))
-    known = np.unique(hints)
-    latest = np.zeros(len(known), np.int64)
-    np.maximum.at(latest, np.searchsorted(known, hints), stamps)
-    behind = np.minimum(np.searchsorted(known, own), len(known) - 1)
-    mine = stamps[at]
-    late = (mine > SUPERSEDED_NS) & (mine < latest[behind]) & (known[behind] == own)
-    if not late.any():
+    before = _before(paged, prefixes, hints)
+    # Who is superseded is to leave, whoever is behind; and a name may say anything.
+    linked = (before >= 0) & (stamps > SUPERSEDED_NS)
+    linked &= (stamps[before] > SUPERSEDED_NS) & (positions[before] < positions)
+    if not (stamps > stamps[before])[linked].any():
         return stamps
-    keys = dict(zip(at.tolist(), own.tolist(), strict=True))
-    return _raised(keys, hints, positions, stamps)
+    before[~linked] = -1
+    return _raised(before, stamps)
 
 
-def _raised(
-    keys: Mapping[int, int],
-    hints: npt.NDArray[np.uint64],
-    positions: npt.NDArray[np.int64],
-    stamps: npt.NDArray[np.int64],
-) -> npt.NDArray[np.int64]:
-    """Go from the deep ends to the roots: what one page gets, the one before it gets from it."""
+def _before(paged: Rows, prefixes: npt.NDArray[np.uint64], hints: npt.NDArray[np.uint64]) -> Rows:
+    """Return the row of the page before each, -1 for one that is not here."""
+    order = np.argsort(prefixes).astype(np.int32)
+    known = prefixes[order]
+    at = np.minimum(np.searchsorted(known, hints), len(known) - 1).astype(np.int32)
+    before = paged[order[at]]
+    before[known[at] != hints] = -1
+    return before
+
+
+def _raised(before: Rows, stamps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Give each page the latest stamp behind it: of pages at most one, two, four... steps behind.
+
+    `before` is used up: it has the page so many steps before each.
+    """
     raised = stamps.copy()
-    behind: dict[int, int] = {}
-    deepest = np.argsort(-positions, kind="stable")
-    columns = hints[deepest].tolist(), stamps[deepest].tolist()
-    for row, hint, stamp in zip(deepest.tolist(), *columns, strict=True):
-        latest = behind.get(keys[row], 0) if row in keys else 0
-        if stamp > SUPERSEDED_NS and latest > stamp:
-            stamp = raised[row] = latest
-        if stamp > behind.get(hint, 0):
-            behind[hint] = stamp
+    while len(rows := np.flatnonzero(before >= 0)):
+        ahead = before[rows]
+        np.maximum.at(raised, ahead, raised[rows])
+        before[rows] = before[ahead]
     return raised
 
 

@@ -19,6 +19,7 @@ from omlx_cache_storage.cold.changes import (
     Rebudgeted,
     Removed,
     Removing,
+    Repinned,
     Reserved,
     decode,
     encode,
@@ -86,9 +87,10 @@ class Sharing:
     The directory itself is the truth. `changing` is held by whoever changes it: what is known then
     is exact. `_following` is held while changes are taken in; it guards `generation`, how often
     that was so, and `is_lost`: changes were missed, and the directory must be read again. The index
-    takes locks of its own. `flights`: what is being written. `rebudgeted`, the file with the budget
-    was changed, and `_untold` records belong to whoever holds the directory. `read_only`: nothing
-    could be written when the directory was read.
+    takes locks of its own. `flights`: what is being written. `rebudgeted` and `repinned`, the
+    files with the budget and the pins were changed, and `_untold` records belong to whoever holds
+    the directory. `read_only`: nothing could be written when the directory was read. `counts`:
+    False for one that keeps the directory for others, which are alone beside it.
     """
 
     def __init__(self, directory: Path, fs: FileSystem, index: Index) -> None:
@@ -99,8 +101,10 @@ class Sharing:
         self._following = threading.RLock()
         self.flights = InFlight()
         self.rebudgeted = False
+        self.repinned = False
         self.is_lost = False
         self.read_only = False
+        self.counts = True
         self.generation = 0
         self._untold: list[Change] = []
         self._going: set[StoredPage] = set()
@@ -138,8 +142,7 @@ class Sharing:
                 _log.warning("%s", warning)
             self._warned = warning
             self.ledger.open(ledger_bytes)
-        self._attached.close()
-        self._attached = Descriptor(self._fs.open_directory(self.directory), locked=True)
+        self._attach()
 
     @contextlib.contextmanager
     def beginning(self, under_way: Iterable[Unfinished], slack_bytes: int) -> Iterator[None]:
@@ -156,10 +159,18 @@ class Sharing:
 
     def is_alone(self) -> bool:
         """True when no other process, and no other tier of this one, uses the directory; it counts
-        as used by this one from now on. The directory is held."""
+        as used by this one from now on, if this one `counts`. The directory is held."""
         alone = self._fs.try_lock(self._attached.fd)
-        self._fs.try_lock(self._attached.fd, shared=True)
+        if self.counts:
+            self._fs.try_lock(self._attached.fd, shared=True)
+        else:
+            # Whoever asks next, which nobody does meanwhile, finds no lock.
+            self._attach()
         return alone
+
+    def _attach(self) -> None:
+        self._attached.close()
+        self._attached = Descriptor(self._fs.open_directory(self.directory), locked=True)
 
     def close(self) -> None:
         """Leave the directory to others: what they do is not seen any more."""
@@ -221,6 +232,8 @@ class Sharing:
                 self._index.place(pages, stamp_ns)
             case Rebudgeted():
                 self.rebudgeted = True
+            case Repinned():
+                self.repinned = True
             case Removing(pages):
                 self._going.update(pages)
 
@@ -259,6 +272,11 @@ class Sharing:
                 self.ledger.append([encode(change) for change in self._untold])
                 if self.ledger.is_current:
                     self._untold = []
+
+    @property
+    def has_untold(self) -> bool:
+        """True when the others do not know yet of something that this process did."""
+        return bool(self._untold)
 
     def _still_true(self, change: Change) -> bool:
         """True for what may be told to those who have read the directory anew: a page is there."""

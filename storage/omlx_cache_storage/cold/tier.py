@@ -20,21 +20,25 @@ from omlx_cache_storage.cold.budget import (
     write_budget,
 )
 from omlx_cache_storage.cold.catalog import Found
-from omlx_cache_storage.cold.changes import Added, Cancelled, Rebudgeted, Reserved
+from omlx_cache_storage.cold.changes import Added, Cancelled, Rebudgeted, Repinned, Reserved
 from omlx_cache_storage.cold.collector import uncollected
 from omlx_cache_storage.cold.contents import Candidate, Contents, Victims
 from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
 from omlx_cache_storage.cold.files import Staged
-from omlx_cache_storage.cold.filling import Files
+from omlx_cache_storage.cold.filling import Filling
 from omlx_cache_storage.cold.health import NO_ROOM, Health
 from omlx_cache_storage.cold.held import AHEAD_NS, HeldPages
 from omlx_cache_storage.cold.inventory import Inventory, clear_up, take_inventory
 from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, WAIT_SECONDS, LedgerBusy, ledger_bytes
+from omlx_cache_storage.cold.pin import living
+from omlx_cache_storage.cold.pins_file import file_bytes as file_bytes_of_pins
+from omlx_cache_storage.cold.pins_file import read_pins, write_pins
 from omlx_cache_storage.cold.pools import Ceiling, Shares
 from omlx_cache_storage.cold.ration import Ration
 from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.departures import Departures
+from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.eviction.policies import lru
 from omlx_cache_storage.eviction.policy import EvictionPolicy
@@ -42,6 +46,7 @@ from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
     LEDGER_FILE,
+    PINS_FILE,
     PageName,
     StoredPage,
     name_of,
@@ -76,12 +81,13 @@ EVICTED_BYTES = 256 * 1024 * 1024
 
 
 class Writing(NamedTuple):
-    """A page on its way: its file so far, what was reserved for it, and the number of the file that
-    was there before, None without one."""
+    """A page on its way: its file so far, what was reserved for it, the number of the file that was
+    there before, None without one, and the key of the block before."""
 
     staged: Staged
     reserved: StoredPage
     before: int | None
+    parent: BlockKey
 
 
 class ColdTier(HeldPages):
@@ -108,6 +114,7 @@ class ColdTier(HeldPages):
         daily_bytes: int = 0,
         policy: Callable[[Learned | None], EvictionPolicy] | None = None,
         derived: bool = False,
+        events: EventLog = SILENT,
     ) -> None:
         super().__init__(
             directory,
@@ -116,6 +123,7 @@ class ColdTier(HeldPages):
             policy or lru,
             clock or Clock(),
             durability,
+            events,
         )
         self._flights = self._sharing.flights
         self.limit_bytes = limit_bytes
@@ -123,6 +131,7 @@ class ColdTier(HeldPages):
         self._derived = derived
         self._budget_of: Callable[[int], int] | None = None
         self._own_limit: int | None = None
+        self._pinned_within = limit_bytes
         self._shares = Shares(directory)
         self._names = TemporaryNames()
         self._noted = ""
@@ -230,21 +239,22 @@ class ColdTier(HeldPages):
 
     def _read_directory(self) -> tuple[Contents, Inventory]:
         """Return what is in the directory; raises OSError."""
-        files, now = Files(), time.time_ns()
+        files, now = Filling(), time.time_ns()
 
-        def take(found: Found, name: PageName) -> str | None:
+        def take(found: Found, name: PageName) -> None:
             stored = StoredPage(found.namespace, name, found.nbytes)
             if found.mtime_ns > now + AHEAD_NS:
                 with self._lock:
                     self._unrecorded.add(name.id)
-            useless = files.take(stored, min(found.mtime_ns, now))
-            return None if useless is None else self._path(StoredPage._make(useless))
+            files.take(stored, min(found.mtime_ns, now))
 
         inventory = take_inventory(self.directory, self._fs, take)
+        taken, useless = files.finish()
+        inventory.useless.extend(map(self._path, useless))
         with self._lock:
             learned = self._contents.policy.learned()
         contents = Contents(self._make_policy(learned))
-        contents.fill(files)
+        contents.fill(taken)
         return contents, inventory
 
     def _begin_with(self, contents: Contents, found: Inventory) -> None:
@@ -264,17 +274,19 @@ class ColdTier(HeldPages):
             self._health = Health()
             self._ignored = found.ignored
             self._note_peak()
+            self._events.note_tier("resynced", "cold", detail=f"read, with {len(contents)} pages")
 
     def _agree(self) -> None:
         """Agree with other processes on a budget; the directory is held, or cannot be changed."""
         used = self._known_bytes()
         if self._budget_of is not None:
             self._wanted = self._budget_of(used)
+        known = read_budget(self.directory, self._fs)
         agreed = agree(
-            read_budget(self.directory, self._fs),
+            known,
             self._wanted,
             derived=self._derived,
-            alone=self._sharing.is_alone(),
+            alone=self._may_replace(known),
             used_bytes=used,
         )
         if agreed.write and not self._sharing.read_only:
@@ -289,6 +301,11 @@ class ColdTier(HeldPages):
             _log.warning("%s", agreed.note)
         self._noted = agreed.note
         self._go_by(agreed.budget, agreed.own_limit)
+        self._heed_pins(anew=True)
+
+    def _may_replace(self, known: Budget | None) -> bool:
+        """True when a budget that a store set is this one's to change; the directory is held."""
+        return self._sharing.is_alone()
 
     def _heed_budget(self) -> None:
         """Go by the directory's budget if it was changed; the directory is held."""
@@ -297,6 +314,38 @@ class ColdTier(HeldPages):
             if budget is not None:
                 self._go_by(budget, own_limit(budget, self._wanted, derived=self._derived))
             self._sharing.rebudgeted = False
+        self._heed_pins()
+
+    def _heed_pins(self, *, anew: bool = False) -> None:
+        """Go by the directory's pins if they were changed, if one has ended, or `anew`; the
+        directory is held, or cannot be changed. A disk that refuses leaves things as they are."""
+        standing, now = self._standing, self._clock.now()
+        end_ns = standing.end_ns
+        ended = end_ns is not None and end_ns <= now
+        try:
+            if anew or ended or self._sharing.repinned:
+                pins = read_pins(self.directory, self._fs)
+                left = living(pins, now)
+                standing.go_by(left)
+                self._sharing.repinned = False
+                self._files.count_small(PINS_FILE, file_bytes_of_pins(left))
+                if len(left) < len(pins) and not self._sharing.read_only:
+                    # Told of a file that stays as it is, the others would tell of it in turn.
+                    with contextlib.suppress(OSError):
+                        if write_pins(self.directory, left, self._names, self._fs):
+                            self._tell(Repinned())
+                anew = True
+            if standing:
+                with self._lock:
+                    known = self._contents.namespaces
+                    here = [name for name in known if self._contents.nbytes_of(name)]
+                anew |= standing.learn(here)
+        except OSError:
+            return
+        if anew or self._pinned_within != self.limit_bytes:
+            self._pinned_within = self.limit_bytes
+            if standing or self._contents.kept_bytes:
+                self._go_by_pins(standing.namespaces)
 
     def _go_by(self, budget: Budget, own_limit: int | None) -> None:
         with self._lock:
@@ -345,6 +394,7 @@ class ColdTier(HeldPages):
         if self._ration is not None and not self._ration.take(candidate.page, rationed):
             return "rationed"
         result: WriteResult = "full"
+        began = time.perf_counter()
         try:
             result = self._place(page, header, candidate, document)
             return result
@@ -353,7 +403,9 @@ class ColdTier(HeldPages):
                 self._health.fail_write(error)
             raise
         finally:
-            if self._ration is not None and result != "written":
+            if result == "written":
+                self._timings.observe("page_write_seconds", time.perf_counter() - began)
+            elif self._ration is not None:
                 self._ration.give_back(rationed)
 
     def _decided(self, candidate: Candidate, held: int) -> WriteResult | None:
@@ -400,7 +452,7 @@ class ColdTier(HeldPages):
                     if decided is not None:
                         return decided
                     if not waits:
-                        writing = self._stage(wanted, size, document)
+                        writing = self._stage(wanted, size, document, page.meta.parent)
                 if not waits:
                     return self._publish(writing, pieces, candidate.stamp_ns)
             except LedgerBusy:
@@ -473,10 +525,13 @@ class ColdTier(HeldPages):
             self._add(stored, candidate.stamp_ns)
             self._unrecorded.add(name.id)
             self._note_peak()
+            self._events.note_file("stored", stored, "found")
         self._tell(Added("", stored, candidate.stamp_ns, 0))
         return "present"
 
-    def _stage(self, wanted: StoredPage, size: int, document: Mapping[str, object]) -> Writing:
+    def _stage(
+        self, wanted: StoredPage, size: int, document: Mapping[str, object], parent: BlockKey
+    ) -> Writing:
         """Begin to write a page that there is room for; the directory is held."""
         name, namespace = wanted.name, wanted.namespace
         described = self._files.document_bytes(namespace, document)
@@ -496,7 +551,7 @@ class ColdTier(HeldPages):
         except BaseException:
             self._cancel(file, directory)
             raise
-        return Writing(Staged(temporary, path, opened), wanted, before)
+        return Writing(Staged(temporary, path, opened), wanted, before, parent)
 
     def _cancel(self, temporary: str, directory: str) -> None:
         """Note that a page is not written after all; the directory is held."""
@@ -514,9 +569,15 @@ class ColdTier(HeldPages):
                     self._abandon(writing)
                     return "present"
                 self._files.publish(staged, time_ns)
-                self._take(writing.reserved._replace(nbytes=nbytes), time_ns, staged.file)
+                stored = writing.reserved._replace(nbytes=nbytes)
+                self._take(stored, time_ns, staged.file, writing.parent)
                 named = True
             self._files.sync(staged.path)
+            if self._sharing.has_untold:
+                # The directory was made anew meanwhile. Nobody else would find the page if this
+                # process ended now, though `flush` has said that it is there.
+                with contextlib.suppress(OSError):
+                    self._load()
         except BaseException:
             if named:
                 self.discard([writing.reserved.name.id])
@@ -546,7 +607,7 @@ class ColdTier(HeldPages):
         # Whoever has the directory next finds out about it.
         self._flights.disown(staged.file)
 
-    def _take(self, stored: StoredPage, time_ns: int, temporary: str) -> None:
+    def _take(self, stored: StoredPage, time_ns: int, temporary: str, parent: BlockKey) -> None:
         """Index a page that was written under a temporary name, and tell of it; the directory is
         held."""
         page = stored.name.id
@@ -560,6 +621,7 @@ class ColdTier(HeldPages):
             self._written += stored.nbytes
             self._rewritten += stored.nbytes if again or replaced is not None else 0
             self._note_peak()
+            self._events.note_file("stored", stored, parent=parent)
         self._tell(Added(temporary, stored, time_ns, 0))
         if replaced is not None and replaced.name != stored.name:
             self._delete([replaced], "disk")
@@ -578,9 +640,9 @@ class ColdTier(HeldPages):
         return victims
 
     def _add(self, stored: StoredPage, stamp_ns: int) -> None:
-        # What is pinned has the time when that ends, in memory too: no request is as late.
+        # What is pinned is not a request's.
         pinned = bool(self._pins) and self._pins.wants(stored.name.id, self._clock.now())
-        self._contents.add(stored, max(stamp_ns, self._hold(stored)), used=not pinned)
+        self._put(stored, stamp_ns, used=not pinned)
 
     def _make_room(
         self, nbytes: int, candidate: Candidate, ceilings: Sequence[Ceiling] = (), places: int = 0
@@ -723,6 +785,7 @@ class ColdTier(HeldPages):
         self._left += leaving
         evicted = self._remove(page for page, _ in leaving)
         self._evicted += len(evicted)
+        self._events.note_files("evicted", evicted)
         self._departures.note((page for page, _ in leaving), "disk")
         self._once_written.note((page for page, _ in leaving), "disk")
         return evicted

@@ -25,6 +25,9 @@ MOST_SHIFTS = 4096
 """Of so many uses that a hint has moved it is known when they were."""
 ENOUGH_USES = 2000
 """Until so many pages were seen to be used again, the patience is none."""
+OWN_USE_NS = 1_000_000
+"""What comes sooner is the request itself, which stores a page and then marks its whole chain: the
+writer, which may have written that page in between, tells nobody of a second use."""
 LEARN_EVERY = 16
 STAMPS_A_REQUEST = 1024
 """Learning goes through the stamps that pages have: so many for each request in between at most."""
@@ -109,7 +112,7 @@ class Keep:
 
     def _note(self, before_ns: int, stamp_ns: int, count: int) -> None:
         age = self._used(stamp_ns) - self._used(before_ns)
-        if before_ns > SUPERSEDED_NS and age > 0:
+        if before_ns > SUPERSEDED_NS and age >= OWN_USE_NS:
             self._uses[bucket_of(age / 1e9)] += count
             self._seen += count
 

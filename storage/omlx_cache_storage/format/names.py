@@ -9,10 +9,10 @@ import os
 import re
 from typing import NamedTuple
 
+from omlx_cache_storage.keys import PARENT_HINT_BYTES as PARENT_HINT_BYTES
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo, PageMeta
 
-PARENT_HINT_BYTES = 8
 SUFFIX = ".safetensors"
 TEMPORARY_PREFIX = ".tmp-"
 NAMESPACE_FILE = "namespace.json"
@@ -20,7 +20,9 @@ RATE_FILE = "prefill.json"
 REUSE_FILE = "reuse.json"
 LEDGER_FILE = "ledger"
 BUDGET_FILE = "budget.json"
+PINS_FILE = "pins.json"
 WRITES_FILE = "writes.json"
+KEEPER_FILE = "keeper.json"
 ENTRY_BYTES = 256
 """What a name takes in its directory: twice its length, since directories are half full."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kit.output import check_output
 from kit.tinylm import Server, serve_ours
 
 from .conftest import SYSTEM, ask
@@ -54,7 +55,9 @@ def test_the_running_server_restores_what_was_warmed_at_once_and_after_kill_9(
     flags = ["--model", str(models[model]), "--format", "json"]
     done = warm(home, chats_file(home), *flags)
     first = report_of(done)
-    assert done.stderr == ""
+    check_output("warm", first)
+    assert "uses this directory" not in done.stderr
+    assert all(line.startswith("warming: ") for line in done.stderr.splitlines())
     assert first["server"] == f"serve :{port_of(server)}, {model}"
     assert (first["prompts"], first["warm_prompts"], first["durable"]) == (2, 0, True)
     assert first["computed_tokens"] > len(SYSTEM) * 2
@@ -76,7 +79,7 @@ def test_a_server_with_another_model_is_no_concern_of_one_with_this(
     server = start("dense")
     done = warm(home, chats_file(home), "--model", str(models["dense"]))
     assert f" by serve :{port_of(server)}, dense, " in done.stdout
-    assert done.stderr == ""
+    assert all(line.startswith("warming: ") for line in done.stderr.splitlines())
 
 
 def test_a_second_run_finds_all_of_it(start: Start, home: Path, models: dict[str, Path]) -> None:

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from omlx_cache_storage import order
 from omlx_cache_storage.cold import lanes
 from omlx_cache_storage.cold.contents import Candidate, Contents, Victims
-from omlx_cache_storage.cold.filling import Files
+from omlx_cache_storage.cold.filling import Filling, filled
 from omlx_cache_storage.format.names import ENTRY_BYTES, PageName, StoredPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
@@ -88,7 +88,7 @@ class LanesMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        files = Files.of(
+        files = filled(
             (_stored(number, *known[:2]), known.stamp) for number, known in self.model.items()
         )
         self.contents = Contents()
@@ -190,10 +190,10 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
 
 def _two_tenants(count: int) -> Contents:
     """All pages of a large tenant are older than those of a small one."""
-    contents, files = Contents(), Files()
+    contents, files = Contents(), Filling()
     for number in range(count):
         files.take(_stored(number, int(number >= count * 9 // 10), 0), number)
-    contents.fill(files)
+    contents.fill(files.finish()[0])
     return contents
 
 

@@ -10,7 +10,7 @@ import pytest
 from kit.storage import Story
 from omlx_cache_storage import table
 from omlx_cache_storage.cold import held, records
-from omlx_cache_storage.cold.filling import Files
+from omlx_cache_storage.cold.filling import filled
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import PageName, StoredPage, page_path
 from omlx_cache_storage.keys import BlockKey
@@ -26,7 +26,7 @@ def crowded(tmp_path: Path) -> ColdTier:
     cold = ColdTier(tmp_path, 2**40)
     cold.open()
     cold._contents.fill(
-        Files.of(
+        filled(
             (
                 StoredPage(
                     story.namespace,

@@ -14,7 +14,7 @@ from omlx_cache_storage.cold import sharing
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.ledger import HEADER_BYTES, SMALLEST_BYTES, Ledger
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.format.names import LEDGER_FILE
+from omlx_cache_storage.format.names import LEDGER_FILE, SUFFIX
 
 KIB = 1024
 PAGE = 64 * KIB
@@ -106,6 +106,25 @@ def test_a_temporary_file_of_a_living_writer_that_locks_nothing_counts_and_stays
     temporary.unlink()
     two.settle()
     assert two.usage().nbytes <= one.usage().nbytes
+
+
+def test_a_page_named_while_the_directory_was_made_anew_is_told_before_it_counts_as_written(
+    tmp_path: Path, story: Story
+) -> None:
+    others: list[ColdTier] = []
+
+    class MadeAnew(FileSystem):
+        def publish(self, temporary: str, path: str) -> None:
+            if path.endswith(SUFFIX) and not others:
+                # `rm -rf` takes the ledger first, and somebody begins a new one before it ends.
+                (tmp_path / LEDGER_FILE).unlink()
+                others.append(_open(tmp_path))
+            super().publish(temporary, path)
+
+    one = _open(tmp_path, fs=MadeAnew())
+    assert one.write(story.page(1), DAY, story.document) == "written"
+    others[0].refresh()
+    assert story.id(1) in others[0]
 
 
 def test_a_namespace_that_could_not_be_made_counts_for_nobody(tmp_path: Path, story: Story) -> None:

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kit.storage import Story, disk_usage, expected_payload, files_in, read_cold
+from kit.storage.told import Told
 from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.events import EventLog
 from omlx_cache_storage.format.names import LEDGER_FILE
 
 KIB = 1024
@@ -31,14 +33,17 @@ class SharedDirectory(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp()) / "cold"
         self.now = 10**18
         self.tiers: list[ColdTier] = []
+        self.told: dict[ColdTier, Told] = {}
 
     @initialize()
     def open_all(self) -> None:
         self.tiers = [self._open() for _ in range(TIERS)]
 
     def _open(self) -> ColdTier:
-        tier = ColdTier(self.directory, LIMIT)
+        log = EventLog()
+        tier = ColdTier(self.directory, LIMIT, events=log)
         tier.open()
+        self.told[tier] = Told(log, "cold")
         return tier
 
     def _stamp(self) -> int:
@@ -93,6 +98,11 @@ class SharedDirectory(RuleBasedStateMachine):
     def the_budget_holds_by_a_byte(self) -> None:
         if self.tiers:
             assert disk_usage(self.directory) <= LIMIT
+
+    @invariant()
+    def events_say_what_each_tier_knows(self) -> None:
+        for tier in self.tiers:
+            self.told[tier].check(lambda tier=tier: [e.page for e in tier.listing()])  # type: ignore[misc]
 
     @rule()
     def all_know_the_same_once_they_have_looked(self) -> None:

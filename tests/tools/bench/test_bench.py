@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.output import check_output
 from omlx_cache.tools.bench.report import BEGIN, END, write_section
 from omlx_cache.tools.bench.rows import Peak, Results, Row
 from omlx_cache.tools.bench.timing import in_turn
@@ -18,6 +19,7 @@ def test_one_run_compares_with_every_limit_and_writes_its_section(
     command = ["bench", "--size", "tiny", "--format", "json"]
     assert main([*command, "--write", str(page), "--dir", str(tmp_path)]) == 0
     told = json.loads(capsys.readouterr().out)
+    check_output("bench", told)
     compared = {(row["what"].split(",")[0], row["compared_with"]) for row in told["rows"]}
     assert compared >= {
         ("restore", "one memcpy"),

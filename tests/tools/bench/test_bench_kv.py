@@ -12,6 +12,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from kit.output import check_output
 from kit.recall.model import draw, load
 from omlx_cache.tools.bench.kv_codecs import ROW_NAMES, BenchReport, CodecRow, SampleReport, measure
 from omlx_cache.tools.bench.kv_data import synthetic_samples
@@ -170,6 +171,7 @@ def test_command_prints_json_and_writes_html(tmp_path: Path) -> None:
     done = command(*SMALL, "--format", "json", "--html", str(tmp_path / "report.html"))
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
+    check_output("bench-kv", found)
     assert [s["name"] for s in found["samples"]] == ["plain", "outlier channels"]
     row = found["samples"][0]["rows"][1]
     assert (row["codec"], row["bytes_per_token"]) == ("affine8", 272.0)

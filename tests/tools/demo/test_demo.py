@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kit.output import check_output
 from omlx_cache.adapters.kv import KVCacheAdapter
 from omlx_cache_daemon.cli import main
 from omlx_cache_storage.hot import HotTier
@@ -24,6 +25,7 @@ def test_every_kind_of_restore_gives_the_tokens_of_a_run_without_the_cache(
 ) -> None:
     code, told = _json(capsys, SMALL)
     assert code == 0
+    check_output("demo", told)
     assert told["passed"]
     restored = [row["restored_tokens"] for row in told["rows"]]
     assert restored == [0, TOKENS - 1, TOKENS - 1, SHARED, TOKENS - 1]

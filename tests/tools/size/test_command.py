@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tools.size.test_estimate import GEMMA_3_27B, GIB, LLAMA_7B, QWEN3_NEXT_80B
 
+from kit.output import check_output
 from omlx_cache_daemon.cli import main
 
 
@@ -43,6 +44,8 @@ def test_json_has_totals_and_groups(model: Any, capsys: Any) -> None:
 def test_all_codecs_are_compared(model: Any, capsys: Any) -> None:
     assert main(["size", model(LLAMA_7B), "--codec", "all", "--format", "json"]) == 0
     results = json.loads(capsys.readouterr().out)
+    check_output("size", results)
+    check_output("size", {"schema_version": 1, **results[0]})
     assert results[0]["context_bytes"] == 2 * GIB
     assert {result["codec"] for result in results} >= {"dense", "affine8", "turbo4"}
     assert main(["size", model(QWEN3_NEXT_80B), "--codec", "all"]) == 0

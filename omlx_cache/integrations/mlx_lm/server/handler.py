@@ -22,10 +22,13 @@ from omlx_cache.integrations.mlx_lm.server.receiving import (
 )
 from omlx_cache.integrations.mlx_lm.server.refusals import BadRequest, Refused, TooSlow, Unavailable
 from omlx_cache.integrations.mlx_lm.server.requests import check_body
+from omlx_cache.status.routes import StatusRoutes, is_status_path
 
 _log = logging.getLogger(__name__)
 
 WRITE_SECONDS = 60.0
+STATUS_SECONDS = 10.0
+"""What a client may take to read a status, or a piece of a stream of events."""
 _TEXT = "/v1/completions"
 _MODELS = "/v1/models"
 _HEALTH = {True: "ok", False: "unavailable"}
@@ -37,12 +40,13 @@ _CLIENTS_DOING = {501: 405, 505: 400}
 class Handler(APIHandler):  # type: ignore[misc]
     """Answers one request of one connection, and ends it.
 
-    `gate` and `limits` are set by the server that makes it. `_flushed` says whether a status has
-    been sent, `_unread` that the client may still be sending.
+    `gate`, `limits` and `status` (None unless asked for) are set by the server that makes it.
+    `_flushed` says whether a status has been sent, `_unread` that the client may still be sending.
     """
 
     gate: Gate
     limits: Limits
+    status: StatusRoutes | None = None
     _flushed = False
     _unread = False
     _parsed: dict[str, Any]
@@ -59,7 +63,9 @@ class Handler(APIHandler):  # type: ignore[misc]
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         try:
-            if path == "/health":
+            if self.status is not None and is_status_path(self.path):
+                self._show_status()
+            elif path == "/health":
                 healthy = self.response_generator.is_healthy
                 self._send(200 if healthy else 503, {"status": _HEALTH[healthy]})
             elif path.rstrip("/") == _MODELS:
@@ -75,6 +81,26 @@ class Handler(APIHandler):  # type: ignore[misc]
     def do_HEAD(self) -> None:
         """Answer as for GET, without the content."""
         self.do_GET()
+
+    def _show_status(self) -> None:
+        """Answer a status path, on this connection's own thread; generation is not asked."""
+        assert self.status is not None
+        peer = str(self.client_address[0])
+        answer = self.status.answer(self.command, self.path, self.headers, peer)
+        self.connection.settimeout(STATUS_SECONDS)
+        try:
+            self.send_response(answer.status)
+            for name, value in answer.all_headers().items():
+                self.send_header(name, value)
+            # No header for other origins: what mlx-lm sends with its answers has no place here.
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(answer.body)
+                for piece in answer.stream.chunks() if answer.stream is not None else ():
+                    self.wfile.write(piece)
+        finally:
+            if answer.stream is not None:
+                answer.stream.close()
 
     def _answer_model(self, name: str) -> None:
         if name in offered(self.response_generator.model_provider):

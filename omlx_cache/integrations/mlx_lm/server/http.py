@@ -15,6 +15,7 @@ from mlx_lm.server import get_system_fingerprint
 from omlx_cache.integrations.mlx_lm.server.gate import Gate
 from omlx_cache.integrations.mlx_lm.server.handler import Handler
 from omlx_cache.integrations.mlx_lm.server.limits import Limits, most_connections
+from omlx_cache.status.routes import StatusRoutes
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +64,14 @@ class HttpServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, bound: socket.socket, responses: Any, limits: Limits) -> None:
+    def __init__(
+        self,
+        bound: socket.socket,
+        responses: Any,
+        limits: Limits,
+        status: StatusRoutes | None = None,
+    ) -> None:
+        self.status = status
         self.gate = gate = Gate(limits)
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
@@ -75,7 +83,7 @@ class HttpServer(ThreadingHTTPServer):
 
         class Bound(Handler):
             def __init__(self, *args: Any, **options: Any) -> None:
-                self.gate, self.limits = gate, limits
+                self.gate, self.limits, self.status = gate, limits, status
                 super().__init__(responses, *args, system_fingerprint=fingerprint, **options)
 
         super().__init__(bound.getsockname(), Bound, bind_and_activate=False)
@@ -132,6 +140,8 @@ class HttpServer(ThreadingHTTPServer):
         system's queue is refused; who comes later finds nobody."""
         self._ending.set()
         self.gate.close()
+        if self.status is not None:
+            self.status.close()
         self.shutdown()
         self._take_queue()
         self.socket.close()

@@ -36,6 +36,8 @@ from omlx_cache.integrations.mlx_lm.server.stopping import attended
 from omlx_cache.integrations.naming import model_name
 from omlx_cache.mlx_lm_versions import installed, is_old, set_wired_limit
 from omlx_cache.settings import CacheSettings, ConfigError
+from omlx_cache.status.routes import StatusRoutes
+from omlx_cache.status.store_source import StoreSource
 from omlx_cache.store import BlockStore
 
 _log = logging.getLogger(__name__)
@@ -123,7 +125,7 @@ class _Serving:
             code = self._end(None, None, responses)
             return code if healthy else 1
         try:
-            httpd = HttpServer(bound, responses, self._limits)
+            httpd = HttpServer(bound, responses, self._limits, self._status())
         except BaseException:
             responses.stop(STOP_SECONDS)
             raise
@@ -133,9 +135,18 @@ class _Serving:
             self._store.add_label(model_name(self._args.model))
         self._store.service = {**self._store.service, "url": httpd.url}
         _announce(httpd.url)
+        if httpd.status is not None:
+            _log.info("status page: %s/status", httpd.url)
         healthy = self._until_signal(responses)
         code = self._end(httpd, listener, responses)
         return code if healthy else 1
+
+    def _status(self) -> StatusRoutes | None:
+        """Return the status paths, None unless they were asked for."""
+        settings = self._store.settings
+        if settings.status == "off":
+            return None
+        return StatusRoutes(StoreSource(self._store), settings.token)
 
     def _until_signal(self, responses: Any) -> bool:
         """Block until a signal or the death of generation; True for the former."""

@@ -1,0 +1,188 @@
+"""Pages of a directory into an archive and back: what `export` and `import` do."""
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from omlx_cache.identity.software import installed
+from omlx_cache.settings.model import CacheSettings
+from omlx_cache.version import VERSION
+from omlx_cache_daemon.cold import reading
+from omlx_cache_daemon.errors import CommandError
+from omlx_cache_daemon.selection import Selection, select
+from omlx_cache_storage.archive.manifest import Document, Manifest
+from omlx_cache_storage.archive.members import PageAt
+from omlx_cache_storage.archive.packing import Packed, in_order, pack
+from omlx_cache_storage.cold.catalog import namespaces, read_namespace, scan
+from omlx_cache_storage.cold.records import ColdEntry
+from omlx_cache_storage.cold.removal import entries
+from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.documents import label, versions
+from omlx_cache_storage.page import Page, PageId
+from omlx_cache_storage.tier import WriteResult
+
+
+class Export:
+    """Pages of a directory that are to become an archive. Reads the directory when it is made, and
+    raises CommandError for nothing."""
+
+    def __init__(self, cold_dir: Path, target: str | None, kind: str | None, shown: str) -> None:
+        self.cold_dir = cold_dir
+        self.chain_is_whole = True
+        found: Sequence[ColdEntry]
+        if target is None:
+            what = "everything"
+            with reading(cold_dir):
+                found = entries(cold_dir)
+        else:
+            selection = select(cold_dir, target, kind, shown)
+            what, found = _named(selection), selection.pages
+            self.chain_is_whole = selection.chain is None or selection.chain.is_whole
+        if not found:
+            raise CommandError(f"there are no pages in {cold_dir}")
+        self.pages = in_order(found)
+        self.nbytes = sum(page.stored.nbytes for page in self.pages)
+        owners = {page.namespace for page in self.pages}
+        documents = {owner: read_namespace(cold_dir, owner) for owner in sorted(owners)}
+        tool = f"omlx-cache {VERSION}"
+        self.manifest = Manifest(what, len(self.pages), self.nbytes, documents, tool)
+
+    def write(self, to: IO[bytes]) -> Iterator[Packed]:
+        """Write the archive, and yield how far it is."""
+        return pack(self.cold_dir, self.pages, self.manifest, to)
+
+
+def _named(selection: Selection) -> str:
+    """Return what is exported, in words for people; of a salt not the salt."""
+    if selection.chain is not None:
+        return f"the chain to {selection.chain.keys[-1].hex()}"
+    names = sorted({str(row["namespace"]) for row in selection.rows})
+    if selection.kind == "model":
+        return f"model {selection.rows[0]['label']}"
+    return f"{selection.kind}: " + ", ".join(name[:16] for name in names)
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[IO[bytes]]:
+    """Give a file that has its name when the block ends, and not before; of this user's alone.
+    Raises CommandError where something has the name already."""
+    if os.path.lexists(path):
+        raise CommandError(f"{path} is there already: delete it, or name another file")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with open(fd, "wb", buffering=1 << 20) as file:
+                yield file
+                file.flush()
+                os.fsync(fd)
+            os.rename(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise CommandError(f"{path}: {error.strerror}") from error
+
+
+class Directory:
+    """A cold directory into which pages go as a store's would: within its budget, told to all
+    others, durably. A context manager; raises CommandError for one that cannot be used.
+
+    `evicted`: pages that left for these; `lost`: those of these that left for later ones.
+    """
+
+    def __init__(self, cold_dir: Path) -> None:
+        settings = CacheSettings(cold_dir=cold_dir, hot_cache_only=False)
+        self.settings = settings
+        self._tier = ColdTier(
+            cold_dir,
+            settings.cold_bytes,
+            min_free_bytes=settings.min_free_bytes,
+            durability="fsync",
+            # Nobody has said with this command what the directory may take.
+            derived=True,
+        )
+        self.evicted = self.lost = 0
+        self._written: set[PageId] = set()
+
+    def __enter__(self) -> "Directory":
+        self._tier.open(self.settings.cold_budget)
+        state = self._tier.usage().state
+        if state != "ok":
+            self._tier.close()
+            raise CommandError(f"{self._tier.directory}: {state}")
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self._tier.settle()
+        self._tier.close()
+
+    def has(self, page: PageAt) -> bool:
+        self._tier.refresh()
+        known = self._tier.info(page.name.id)
+        return known is not None and known.held >= page.name.held
+
+    def write(self, page: Page, time_ns: int, document: Document) -> WriteResult:
+        result = self._tier.write(page, time_ns, document)
+        if result == "full":
+            raise OSError(errno.ENOSPC, "there is no room, by the budget or on the disk")
+        if result == "written":
+            self._written.add(page.meta.id)
+        left = {page for page, _ in self._tier.take_evicted()}
+        self.lost += len(left & self._written)
+        self.evicted += len(left - self._written)
+        self._written -= left
+        return result
+
+
+class Looked:
+    """A cold directory that is only looked at: what would be imported is counted."""
+
+    evicted = lost = 0
+
+    def __init__(self, cold_dir: Path) -> None:
+        pages = scan(cold_dir) if cold_dir.is_dir() else ()
+        self._held = {entry.page: entry.stored.held for entry in pages}
+
+    def __enter__(self) -> "Looked":
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        return
+
+    def has(self, page: PageAt) -> bool:
+        return self._held.get(page.name.id, -1) >= page.name.held
+
+    def write(self, page: Page, time_ns: int, document: Document) -> WriteResult:
+        return "written"
+
+
+def warnings(manifest: Manifest, cold_dir: Path) -> list[str]:
+    """Return why pages of an archive may never be found here: what else computes them decides
+    which bits they have, and is part of their keys."""
+    found, here = [], installed()
+    known = {
+        place
+        for info in (namespaces(cold_dir) if cold_dir.is_dir() else ())
+        if isinstance(place := info.document.get("architecture"), str)
+    }
+    for document in manifest.namespaces.values():
+        theirs, place, name = versions(document), document.get("architecture"), label(document)
+        differ = [
+            f"{k} {v} (here {here[k]})"
+            for k, v in theirs.items()
+            if here.get(k) not in (None, "", v)
+        ]
+        if differ:
+            found.append(f"{name}: computed with {', '.join(differ)}: stores here do not find it")
+        if known and isinstance(place, str) and place not in known:
+            others = ", ".join(sorted(known))
+            found.append(
+                f"{name}: computed on {place[:80]}, and what lies here on {others[:200]}: only "
+                "stores on such a machine find it"
+            )
+    return list(dict.fromkeys(found))

@@ -1,0 +1,99 @@
+"""`omlx-cache export`: pages of a directory as one archive, for another machine."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from omlx_cache_daemon.errors import FAILURE, OK, UsageError
+from omlx_cache_daemon.options import add_format_option
+from omlx_cache_daemon.progress import Progress
+from omlx_cache_daemon.render import print_json, quantity, text
+from omlx_cache_daemon.source import add_source_options, used_directory
+from omlx_cache_daemon.targets import PIN_KINDS, given_target
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser(
+        "export",
+        help="write pages into one archive for another machine",
+        description="Writes the pages of a namespace, a model or a salt, the chain up to a block, "
+        "or everything into one tar archive, which omlx-cache import reads. Stores may run "
+        "meanwhile.",
+        epilog="examples: omlx-cache export Qwen3-8B-4bit -o qwen.tar; "
+        "omlx-cache export 3f9a02c1d4 -o - | ssh other omlx-cache import -",
+    )
+    parser.add_argument(
+        "target",
+        nargs="?",
+        metavar="NAMESPACE|MODEL|SALT|KEY",
+        help="how a namespace's digest begins, a model's name or directory, a salt, or how a "
+        "block's key begins; see ls. - reads it from standard input. Everything unless it is given",
+    )
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the archive, or -")
+    parser.add_argument("--as", dest="kind", choices=PIN_KINDS, help="what is meant")
+    add_source_options(parser, "this directory, whoever uses it")
+    add_format_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    streams, as_json = args.output == "-", args.format == "json"
+    if streams and (as_json or sys.stdout.isatty()):
+        raise UsageError("-o - writes the archive on standard output: send that elsewhere, as text")
+    if args.target is None and args.kind is not None:
+        raise UsageError("say what to export; without a target it is everything")
+    target, shown = (None, "") if args.target is None else given_target(args.target)
+    directory = used_directory(args)
+    # Reading the directory needs NumPy; a wrong command line does not.
+    from omlx_cache_daemon.archiving import Export
+    from omlx_cache_storage.archive.packing import Packed
+
+    export, done = Export(directory, target, args.kind, shown), Packed()
+    if not export.chain_is_whole:
+        sys.stderr.write("omlx-cache: the chain of this block has a gap: nobody can restore it\n")
+    with (
+        _output(args.output) as to,
+        Progress("exporting", len(export.pages), unit="pages", shown=not as_json) as progress,
+    ):
+        for packed in export.write(to):
+            done = packed
+            progress.advance()
+    if as_json:
+        print_json(
+            {
+                "directory": str(directory),
+                "file": args.output,
+                "what": export.manifest.what,
+                "namespaces": [digest.hex() for digest in export.manifest.namespaces],
+                "pages": done.pages,
+                "bytes": done.nbytes,
+                "gone_pages": done.gone,
+                "damaged_pages": done.damaged,
+            }
+        )
+    else:
+        where = "standard output" if streams else text(args.output)
+        told = f"{done.pages:,} pages ({quantity('bytes', done.nbytes)}) of {text(directory)}"
+        (sys.stderr if streams else sys.stdout).write(f"exported {told} to {where}\n")
+    if done.gone:
+        sys.stderr.write(f"omlx-cache: {done.gone:,} pages left the directory meanwhile\n")
+    if done.damaged:
+        sys.stderr.write(
+            f"omlx-cache: {done.damaged:,} pages are damaged or cannot be read, and are not in the "
+            "archive; omlx-cache verify names them\n"
+        )
+    return FAILURE if done.damaged else OK
+
+
+@contextmanager
+def _output(name: str) -> Iterator[IO[bytes]]:
+    """Give what the archive is written to."""
+    if name == "-":
+        yield sys.stdout.buffer
+        return
+    from omlx_cache_daemon.archiving import new_file
+
+    with new_file(Path(name)) as file:
+        yield file

@@ -1,0 +1,41 @@
+"""The JSON Schema of what commands print with `--format json`; it ships beside this module."""
+
+import json
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+Schema = dict[str, Any]
+
+_REFERENCE = re.compile(r"#/\$defs/([^\"]+)")
+
+
+def whole() -> Schema:
+    """Return the document: draft 2020-12, with an entry of `$defs` for each command."""
+    text = files("omlx_cache_daemon").joinpath("schema.json").read_text(encoding="utf-8")
+    loaded: Schema = json.loads(text)
+    return loaded
+
+
+def names() -> list[str]:
+    """Return what has a schema: commands, and what some print with other arguments."""
+    return [name for name in whole()["$defs"] if name[0].islower()]
+
+
+def schema_of(name: str) -> Schema:
+    """Return a schema for the output of one command, with what it refers to and nothing else."""
+    document = whole()
+    known: Mapping[str, Any] = document["$defs"]
+    wanted, found = [name], {}
+    while wanted:
+        one = wanted.pop()
+        if one not in found:
+            found[one] = known[one]
+            wanted += _REFERENCE.findall(json.dumps(known[one]))
+    return {
+        "$schema": document["$schema"],
+        "$id": f"{document['$id']}:{name}",
+        "$ref": f"#/$defs/{name}",
+        "$defs": {key: known[key] for key in known if key in found},
+    }

@@ -1,0 +1,104 @@
+"""Which pages of a directory a person means: of a namespace, a model, a salt, or up to a block."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from omlx_cache.identity.salt import salt_digest
+from omlx_cache_daemon.cold import reading
+from omlx_cache_daemon.errors import CommandError
+from omlx_cache_daemon.replies import Map
+from omlx_cache_daemon.targets import KEY, KINDS, meant
+from omlx_cache_storage.cold.catalog import created_ns, read_namespace
+from omlx_cache_storage.cold.chains import Chain, Chains
+from omlx_cache_storage.cold.pin import DirectoryPin
+from omlx_cache_storage.cold.records import ColdEntry
+from omlx_cache_storage.cold.removal import entries
+from omlx_cache_storage.documents import shortened_salt
+from omlx_cache_storage.listed import list_pages
+from omlx_cache_storage.listing import namespace_rows
+
+_EVERY = 2**31 - 1
+_SHOWN = 5
+_SHOWN_DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Pages that were named in one of four ways.
+
+    `rows` are their namespaces as `ls` has them; `chain` is set for a block.
+    """
+
+    kind: str
+    target: str
+    rows: Sequence[Map]
+    pages: Sequence[ColdEntry]
+    chain: Chain | None = None
+
+    def pins(self, since_ns: int, until_ns: int | None) -> list[DirectoryPin]:
+        """Return what pins these pages, and those of that name that come later."""
+        make: Callable[..., DirectoryPin] = partial(
+            DirectoryPin, since_ns=since_ns, until_ns=until_ns
+        )
+        if self.chain is not None:
+            namespace, keys, _ = self.chain
+            return [make("key", keys[-1].hex(), namespace=namespace, keys=keys)]
+        if self.kind == "namespace":
+            return [make("namespace", str(row["namespace"])) for row in self.rows]
+        if self.kind == "model":
+            return [make("model", name) for name in sorted({str(r["label"]) for r in self.rows})]
+        shown = {row["salt"] for row in self.rows}
+        digests = [salt_digest(salt) for salt in salts(self.target)]
+        return [make("salt", digest) for digest in digests if shortened_salt(digest) in shown]
+
+
+def select(cold_dir: Path, target: str, kind: str | None, shown: str) -> Selection:
+    """Return the pages of a directory that a target names; reads no page. Raises CommandError for
+    none, and for what may be meant in two ways."""
+    with reading(cold_dir):
+        pages = entries(cold_dir)
+    rows = namespace_rows(
+        list_pages((), pages),
+        partial(read_namespace, cold_dir),
+        _EVERY,
+        partial(created_ns, cold_dir),
+    )
+    chain = _chain(pages, target, shown) if kind in (None, KEY) else None
+    if kind == KEY and chain is None:
+        raise CommandError(f"no block's key begins with {shown} in {cold_dir}")
+    if chain is not None and kind is None and _names_others(rows, target):
+        raise CommandError(f"{shown} may be a block's key, too: say which with --as")
+    if chain is not None:
+        keys = set(chain.keys)
+        found = [e for e in pages if e.namespace == chain.namespace and e.page.key in keys]
+        of = [row for row in rows if row["namespace"] == chain.namespace.hex()]
+        return Selection(KEY, target, of, found, chain)
+    of = meant(rows, target, kind, shown)
+    digests = {row["namespace"] for row in of}
+    kinds = KINDS if kind is None else (kind,)
+    named = next(name for name in kinds if KINDS[name](rows, target))
+    return Selection(named, target, of, [e for e in pages if e.namespace.hex() in digests])
+
+
+def salts(target: str) -> tuple[str, bytes]:
+    """Return the salts that a text may stand for: itself, and its bytes."""
+    return target, target.encode("utf-8", "surrogateescape")
+
+
+def _names_others(rows: Sequence[Map], target: str) -> bool:
+    return any(of(rows, target) for of in KINDS.values())
+
+
+def _chain(pages: Sequence[ColdEntry], target: str, shown: str) -> Chain | None:
+    """Return the chain to the one block whose key begins so, None for none."""
+    lowered = target.lower()
+    if not lowered or set(lowered) - set("0123456789abcdef"):
+        return None
+    chains = Chains(entry.stored for entry in pages)
+    found = chains.named(lowered)
+    if len(found) > 1:
+        names = ", ".join(sorted(key.hex()[:_SHOWN_DIGITS] for _, key in found)[:_SHOWN])
+        raise CommandError(f"{len(found)} blocks' keys begin with {shown}: {names}")
+    return chains.to(*found[0]) if found else None

@@ -1,0 +1,148 @@
+"""What the service answers on its control socket: what a store would, of the directory that it
+keeps."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from omlx_cache.control.operations import Answering, Handler, handlers
+from omlx_cache.requests.decoding import Decoder
+from omlx_cache.status.levels import KEPT_SECONDS
+from omlx_cache.upkeep.allowance import Allowance, allowance
+from omlx_cache_daemon.service.configuration import Configuration
+from omlx_cache_daemon.service.memory import give_back_memory
+from omlx_cache_daemon.service.upkeep import Upkeep
+from omlx_cache_storage.cold import catalog
+from omlx_cache_storage.columns import PageColumns
+from omlx_cache_storage.events import EventLog
+from omlx_cache_storage.hot_page import columns_of
+from omlx_cache_storage.keys import BlockKey, Tokens
+from omlx_cache_storage.listed import ListedPage, list_pages
+from omlx_cache_storage.stats import Counters, HotUsage, MemoryUsage, Stats
+
+ROLE = "service"
+NAME = "omlx-cached"
+ANSWERED = ("ping", "stats", "ps", "config", "ls", "inspect", "prefixes", "events")
+"""What is as in a store; the rest of what a store does is for stores to do."""
+
+
+class Answers:
+    """Reads the service as the operations read a store. Any thread may call; nothing changes
+    but `configuration_read`, which a reload replaces, and `_tree_at`, when somebody asked for the
+    tree of prefixes last, which takes as much memory as the index."""
+
+    def __init__(self, configuration: Configuration, upkeep: Upkeep) -> None:
+        self.configuration_read = configuration
+        self.status_url: str | None = None
+        self._upkeep = upkeep
+        self._counters = Counters()
+        self._started = time.monotonic()
+        self._tree_at = 0.0
+
+    def handlers(self) -> dict[str, Handler]:
+        """Return the operations by name."""
+        every = handlers(cast(Answering, self))
+        return {
+            **{name: every[name] for name in ANSWERED},
+            "stats": lambda args: self._stats(every["stats"], args),
+            "prefixes": lambda args: self._prefixes(every["prefixes"], args),
+            "requests": lambda args: {"upto": 0, "records": []},
+            "recent": lambda args: [],
+        }
+
+    def _stats(self, answer: Handler, args: Mapping[str, object]) -> dict[str, object]:
+        shown = _map(answer(args))
+        # Whoever looked at the tree of prefixes is gone, and the tree with them.
+        if self._tree_at and time.monotonic() - self._tree_at > 2 * KEPT_SECONDS:
+            self._tree_at = 0.0
+            give_back_memory()
+        return {**shown, "service": self.doings()}
+
+    def _prefixes(self, answer: Handler, args: Mapping[str, object]) -> object:
+        self._tree_at = time.monotonic()
+        return answer(args)
+
+    @property
+    def cold_dir(self) -> str:
+        return str(self._upkeep.directory)
+
+    def identity(self) -> Mapping[str, object]:
+        shown = {} if self.status_url is None else {"service": {"status_url": self.status_url}}
+        return {
+            "pid": os.getpid(),
+            "name": NAME,
+            "role": ROLE,
+            "uptime_s": time.monotonic() - self._started,
+            "models": [],
+            **shown,
+        }
+
+    def configuration(self) -> Mapping[str, object]:
+        known = self.configuration_read
+        allowed = self.allowance()
+        return {
+            "settings": known.sources(),
+            "notes": [*known.notes(), *([] if allowed is None else allowed.notes())],
+            "file": None if known.file is None else str(known.file),
+        }
+
+    def doings(self) -> dict[str, object]:
+        """Return what the service has done, and where its checks of checksums are."""
+        kept = self._upkeep.state.kept
+        return {
+            **self._upkeep.figures.to_dict(),
+            "is_scrubbing": self._upkeep.scrubber.is_running,
+            "pass_pages": kept.pages,
+            "pass_bytes": kept.nbytes,
+            "pass_began": kept.began,
+            "last_pass_finished": kept.finished,
+        }
+
+    @property
+    def events(self) -> EventLog:
+        return self._upkeep.events
+
+    def refresh(self) -> bool:
+        return self._upkeep.tier.refresh()
+
+    def stats(self) -> Stats:
+        return Stats(
+            uptime_seconds=time.monotonic() - self._started,
+            hot=HotUsage(0, 0, 0, 0, 0, 0, 0),
+            cold=self._upkeep.tier.usage(),
+            writer=None,
+            requests=self._counters.requests(),
+            snapshots=self._counters.snapshots(0),
+            memory=MemoryUsage("normal", None, 0, 0),
+            events=self.events.counts(),
+        )
+
+    def allowance(self) -> Allowance | None:
+        limit = self._upkeep.tier.usage().limit_bytes
+        return allowance(self.configuration_read.settings, limit)
+
+    def listing(self) -> list[ListedPage]:
+        self.refresh()
+        return list_pages((), self._upkeep.tier.listing())
+
+    @property
+    def decoder(self) -> Decoder | None:
+        return None
+
+    def columns(self) -> Mapping[str, PageColumns]:
+        self.refresh()
+        return {"hot": columns_of(()), "cold": self._upkeep.tier.columns()}
+
+    def remembered(self, namespace: BlockKey) -> Sequence[Tokens]:
+        return ()
+
+    def readable_document(self, digest: BlockKey) -> dict[str, object]:
+        return catalog.read_namespace(self._upkeep.directory, digest)
+
+    def created_ns(self, digest: BlockKey) -> int | None:
+        return catalog.created_ns(self._upkeep.directory, digest)
+
+
+def _map(value: object) -> dict[str, object]:
+    return cast("dict[str, object]", value)

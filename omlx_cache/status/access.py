@@ -1,0 +1,81 @@
+"""Whether a request may be answered: by its peer, its `Host`, its origin and its token."""
+
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from omlx_cache.status.answer import Answer, refusal
+from omlx_cache.status.token import is_loopback, is_safe_host, token_matches
+
+_SHOWN = 100
+
+
+class Visit:
+    """Who asks, and how. `headers` have lower-case names; `hosts` are all `Host` headers."""
+
+    __slots__ = ("headers", "hosts", "is_page", "method", "peer")
+
+    def __init__(
+        self, method: str, headers: Mapping[str, str], peer: str, *, is_page: bool
+    ) -> None:
+        self.method, self.peer, self.is_page = method, peer, is_page
+        self.headers = {name.lower(): value for name, value in headers.items()}
+        self.hosts = [value for name, value in headers.items() if name.lower() == "host"]
+
+
+def refused(visit: Visit, token: str | None) -> Answer | None:
+    """Return why a request is refused, None for one that may be answered."""
+    if len(visit.hosts) != 1:
+        return refusal(400, f"one Host header was expected; {len(visit.hosts)} came")
+    if token is None:
+        no = _from_elsewhere(visit)
+        if no is not None:
+            return no
+    no = _from_another_page(visit)
+    if no is not None or token is None or visit.is_page:
+        return no
+    given = visit.headers.get("authorization", "")
+    if token_matches(given, token):
+        return None
+    came = "another one came" if given else "none came"
+    return refusal(
+        401,
+        f"a token was expected, as Authorization: Bearer TOKEN, and {came}; it is the one of "
+        "OMLX_CACHE_STATUS_TOKEN, or in the service's status_token_file; in a browser open "
+        "/status#token=TOKEN",
+        WWW_Authenticate='Bearer realm="omlx-cache"',
+    )
+
+
+def _from_elsewhere(visit: Visit) -> Answer | None:
+    """Refuse what comes from another machine, or under a name that may be anybody's."""
+    if not is_loopback(visit.peer):
+        return refusal(
+            403, "without a token this answers its own machine only: set OMLX_CACHE_STATUS_TOKEN"
+        )
+    host = visit.hosts[0]
+    if not is_safe_host(host):
+        return refusal(
+            403, f"Host was expected to be an address or localhost; got {host[:_SHOWN]!r}"
+        )
+    return None
+
+
+def _from_another_page(visit: Visit) -> Answer | None:
+    """Refuse what a browser sends for a page of another origin; following a link to the page is no
+    such request."""
+    headers = visit.headers
+    site = headers.get("sec-fetch-site", "none")
+    follows_link = visit.is_page and headers.get("sec-fetch-mode") == "navigate"
+    if site not in ("none", "same-origin") and not follows_link:
+        return refusal(403, "another page's requests are not answered (Sec-Fetch-Site)")
+    origin = headers.get("origin")
+    if origin is not None and not _is_same(origin, visit.hosts[0]):
+        return refusal(403, f"requests of {origin[:_SHOWN]!r} are not answered (Origin)")
+    return None
+
+
+def _is_same(origin: str, host: str) -> bool:
+    try:
+        return urlsplit(origin).netloc.lower() == host.strip().lower()
+    except ValueError:
+        return False

@@ -1,0 +1,48 @@
+"""One answer of the status paths, before any server has sent it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json"
+EVENTS = "text/event-stream"
+
+ALWAYS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
+"""No header lets another origin in: what a browser shows of this comes from here."""
+
+
+class Stream(Protocol):
+    """A body that goes on until the client leaves or the server ends; close it in any case."""
+
+    def chunks(self) -> Iterable[bytes]: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A status, a body and headers; with a `stream` the body follows piece by piece."""
+
+    status: int
+    content_type: str
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+    stream: Stream | None = None
+
+    def all_headers(self) -> dict[str, str]:
+        """Return every header to send, but `Connection` and `Date`."""
+        length = {} if self.stream is not None else {"Content-Length": str(len(self.body))}
+        return {"Content-Type": self.content_type, **length, **ALWAYS, **self.headers}
+
+
+def refusal(status: int, text: str, **headers: str) -> Answer:
+    """Return an answer that says in words what was expected."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Answer(status, TEXT, f"{text}\n".encode("utf-8", "backslashreplace"), named)

@@ -1,0 +1,32 @@
+"""Documents as JSON that every reader takes: on one line, with null for what is no number."""
+
+import json
+import math
+from collections.abc import Mapping
+
+
+def encoded(document: object) -> bytes:
+    """Return a document of plain values as JSON, in ASCII; raises TypeError for other values."""
+    try:
+        text = json.dumps(document, allow_nan=False, default=_plain)
+    except ValueError:
+        text = json.dumps(_finite(document), allow_nan=False)
+    return text.encode("ascii")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    raise TypeError(f"{type(value).__name__} is no plain value")
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return value

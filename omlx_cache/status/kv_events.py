@@ -1,0 +1,93 @@
+"""Events as prefix-aware routers expect them: shaped as vLLM's KV events are.
+
+`block_hashes` are block keys in hexadecimal. `token_ids` is empty: what was asked is private, and a
+router that knows the prompt computes its keys by itself. `lora_id` is None: an adapter is part of
+the namespace, which stands beside them.
+
+A block counts as stored in a medium when its page of the paged group is: each of those is needed,
+so where the last of them ends, no restore goes further. Pages of windows and recurrent state come
+and go at some positions only; whether one of those is where a prompt parts can be told by a look-up
+alone. Of a model without a paged group any page counts, and the first that leaves ends it.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from omlx_cache_storage.events import Event
+from omlx_cache_storage.page import PAGED
+
+MEDIA = {"hot": "CPU", "cold": "STORAGE"}
+"""The field's words for where a block is: memory that restores at once, and the disk."""
+
+KvEvent = dict[str, object]
+
+
+def kv_events(
+    events: Iterable[Event], paged: Collection[str], *, gap: bool = False
+) -> Sequence[KvEvent]:
+    """Return what events mean for a router; a pure function.
+
+    `paged` are the namespaces of models that have a paged group. With `gap` events were missed:
+    what is known of this store is to be forgotten first.
+    """
+    found: list[KvEvent] = [_cleared(medium) for medium in MEDIA.values()] if gap else []
+    for event in events:
+        one = _kv_event(event, paged)
+        if one is not None and not _extends(found, one):
+            found.append(one)
+    return found
+
+
+def kv_batch(sequence: int, at: float, events: Sequence[KvEvent]) -> Mapping[str, object]:
+    """Return a batch: `seq` is the number of the last event that is in it or was left out."""
+    return {"seq": sequence, "ts": at, "events": events, "data_parallel_rank": None}
+
+
+def _kv_event(event: Event, paged: Collection[str]) -> KvEvent | None:
+    medium = MEDIA.get(event.tier)
+    if medium is None:
+        return None
+    if event.kind in ("cleared", "resynced"):
+        return _cleared(medium, event.namespace)
+    if event.group != PAGED and event.namespace in paged:
+        return None
+    if event.kind == "stored":
+        return {
+            "type": "BlockStored",
+            "block_hashes": [event.key],
+            "parent_block_hash": event.parent,
+            "token_ids": [],
+            "block_size": event.tokens,
+            "lora_id": None,
+            "medium": medium,
+            "namespace": event.namespace,
+        }
+    if event.kind in ("evicted", "removed"):
+        return {
+            "type": "BlockRemoved",
+            "block_hashes": [event.key],
+            "medium": medium,
+            "namespace": event.namespace,
+        }
+    return None
+
+
+def _cleared(medium: str, namespace: str = "") -> KvEvent:
+    return {"type": "AllBlocksCleared", "medium": medium, "namespace": namespace or None}
+
+
+def _extends(found: Sequence[KvEvent], new: KvEvent) -> bool:
+    """Put a block behind those of its own chain that the last event tells of, where it may be."""
+    if not found or found[-1]["type"] != new["type"] or new["type"] == "AllBlocksCleared":
+        return False
+    last = found[-1]
+    same = ("medium", "namespace", "block_size")
+    if any(last.get(name) != new.get(name) for name in same):
+        return False
+    hashes, more = last["block_hashes"], new["block_hashes"]
+    assert isinstance(hashes, list)
+    assert isinstance(more, list)
+    parent = new.get("parent_block_hash")
+    if new["type"] == "BlockStored" and not (parent and hashes[-1].startswith(parent)):
+        return False
+    hashes += more
+    return True

@@ -1,0 +1,415 @@
+"""The catalogue of metrics: what each is called, what it counts, where `Stats.to_dict()` has it.
+
+Names and units are Prometheus' conventions: base units, `_total` for what only grows. Everything
+else in this folder, the documents and the dashboard go by these rows.
+"""
+
+from typing import Final, Literal, NamedTuple
+
+from omlx_cache import reasons
+from omlx_cache_storage.event_kinds import KINDS
+
+PREFIX: Final = "omlx_cache_"
+Kind = Literal["counter", "gauge"]
+
+
+class Place(NamedTuple):
+    """Where a number lies: the path of keys to it, and the label that sets it apart, if any."""
+
+    path: tuple[str, ...]
+    label: tuple[str, str] | None = None
+
+
+class Metric(NamedTuple):
+    """A number of each process, or one for each value of a label that has few of them."""
+
+    name: str
+    kind: Kind
+    help: str
+    places: tuple[Place, ...]
+
+
+class Choice(NamedTuple):
+    """A text out of a few: 1 for what it is now, 0 for the others. Unknown texts are `other`."""
+
+    name: str
+    help: str
+    path: tuple[str, ...]
+    label: str
+    words: tuple[str, ...]
+
+
+class Split(NamedTuple):
+    """A map from words to numbers: a number for each of the words. Unknown words are `other`."""
+
+    name: str
+    help: str
+    path: tuple[str, ...]
+    label: str
+    words: frozenset[str]
+
+
+REASONS: Final = frozenset(
+    word for name, word in vars(reasons).items() if name.isupper() and isinstance(word, str)
+)
+
+
+def _one(name: str, kind: Kind, path: str, text: str) -> Metric:
+    return Metric(f"{PREFIX}{name}", kind, text, (Place(tuple(path.split("."))),))
+
+
+def _tiers(name: str, kind: Kind, key: str, text: str) -> Metric:
+    places = tuple(Place((tier, key), ("tier", tier)) for tier in ("hot", "cold"))
+    return Metric(f"{PREFIX}{name}", kind, text, places)
+
+
+METRICS: Final = (
+    _one("uptime_seconds", "gauge", "uptime_seconds", "Time since the store was opened."),
+    # Requests and tokens.
+    _one("sessions_total", "counter", "requests.sessions", "Requests that asked the cache."),
+    _one("live_sessions", "gauge", "requests.live_sessions", "Requests that hold pages now."),
+    _one("commits_total", "counter", "requests.commits", "Requests whose blocks were handed over."),
+    _one(
+        "query_tokens_total",
+        "counter",
+        "requests.asked_tokens",
+        "Tokens of the prompts that were looked up.",
+    ),
+    Metric(
+        f"{PREFIX}hit_tokens_total",
+        "counter",
+        "Tokens that were restored instead of computed, by the tier that had them.",
+        (
+            Place(("requests", "restored_hot_tokens"), ("tier", "hot")),
+            Place(("requests", "restored_cold_tokens"), ("tier", "cold")),
+        ),
+    ),
+    _one(
+        "prefill_tokens_total",
+        "counter",
+        "requests.prefilled_tokens",
+        "Tokens of prompts that were computed.",
+    ),
+    _one(
+        "prefill_busy_seconds_total",
+        "counter",
+        "requests.prefill_seconds",
+        "Wall time in which prompts were computed; what several did at once counts once.",
+    ),
+    _one(
+        "restore_busy_seconds_total",
+        "counter",
+        "requests.restore_seconds",
+        "Wall time in which prefixes were restored; what several did at once counts once.",
+    ),
+    _one(
+        "commit_busy_seconds_total",
+        "counter",
+        "requests.commit_seconds",
+        "Time that commits took of the thread that runs the model.",
+    ),
+    _one(
+        "saved_seconds",
+        "gauge",
+        "requests.saved_seconds",
+        "Estimate of the prefill time that was saved since the start, less what restoring took. A "
+        "restore that was slower than computing makes it smaller: use delta(), not rate().",
+    ),
+    _one("stored_pages_total", "counter", "requests.stored_pages", "Pages that the tiers took."),
+    _one("stored_bytes_total", "counter", "requests.stored_bytes", "Bytes that the tiers took."),
+    _one(
+        "ignored_hints_total",
+        "counter",
+        "requests.ignored_hints",
+        "Hints of schedulers that were none, and ignored.",
+    ),
+    # Tiers.
+    _tiers(
+        "pages",
+        "gauge",
+        "pages",
+        "Pages held. The cold tier's are the directory's: the same for each process that shares "
+        "it, so take max(), not sum().",
+    ),
+    _tiers(
+        "bytes", "gauge", "nbytes", "Bytes held, on the disk physical ones; as omlx_cache_pages."
+    ),
+    _tiers("peak_bytes", "gauge", "peak_bytes", "The most that was held since the start."),
+    _tiers(
+        "limit_bytes",
+        "gauge",
+        "limit_bytes",
+        "Budget of the tier. The cold tier's is that of the directory, for all its processes.",
+    ),
+    _tiers(
+        "evicted_pages_total",
+        "counter",
+        "evicted_pages",
+        "Pages that left to make room for others.",
+    ),
+    _tiers(
+        "refused_pages_total",
+        "counter",
+        "refused_pages",
+        "Pages that a tier did not take, to keep what was used a short while ago.",
+    ),
+    _tiers(
+        "patience_seconds",
+        "gauge",
+        "patience_seconds",
+        "How long a page must have been unused before a new one may push it out; learned.",
+    ),
+    _one(
+        "hot_allowed_bytes",
+        "gauge",
+        "hot.allowed_bytes",
+        "What the hot tier may hold now: less than its limit while the system is short of memory.",
+    ),
+    _one(
+        "hot_passed_pages_total",
+        "counter",
+        "hot.passed_pages",
+        "Pages that went straight to the disk, past the hot tier.",
+    ),
+    _one(
+        "hot_let_go_pages_total",
+        "counter",
+        "hot.let_go_pages",
+        "Pages that left the hot tier because a live session held their tokens (memory_once).",
+    ),
+    # The disk.
+    _one(
+        "cold_corrupt_pages_total",
+        "counter",
+        "cold.corrupt_pages",
+        "Page files whose checksum or shape was wrong; each was a miss, and was removed.",
+    ),
+    _one(
+        "cold_undecodable_pages",
+        "gauge",
+        "cold.undecodable_pages",
+        "Pages on the disk that this process cannot decode.",
+    ),
+    _one(
+        "cold_ignored_files",
+        "gauge",
+        "cold.ignored_files",
+        "Files in the directory that belong to other users or may be changed by them.",
+    ),
+    _one(
+        "cold_own_limit_bytes",
+        "gauge",
+        "cold.own_limit_bytes",
+        "Where this process was told less than the directory's budget: it writes below this only.",
+    ),
+    _one(
+        "cold_written_bytes_total",
+        "counter",
+        "cold.written_bytes",
+        "Bytes of the page files that this process wrote.",
+    ),
+    _one(
+        "cold_rewritten_bytes_total",
+        "counter",
+        "cold.rewritten_bytes",
+        "Those among them whose page the disk had had before.",
+    ),
+    _one(
+        "cold_rationed_pages_total",
+        "counter",
+        "cold.rationed_pages",
+        "Pages that the disk refused because of daily_write_bytes.",
+    ),
+    _one(
+        "cold_day_written_bytes",
+        "gauge",
+        "cold.day_written_bytes",
+        "Bytes that all processes wrote to the directory in the last 24 hours.",
+    ),
+    _one(
+        "cold_day_limit_bytes",
+        "gauge",
+        "cold.day_limit_bytes",
+        "What they may write in 24 hours (daily_write_bytes); 0 without a limit.",
+    ),
+    # The writer.
+    _one("writer_pending_pages", "gauge", "writer.pending_pages", "Pages not yet on the disk."),
+    _one("writer_pending_bytes", "gauge", "writer.pending_bytes", "Bytes not yet on the disk."),
+    _one(
+        "writer_peak_bytes", "gauge", "writer.peak_bytes", "The most that waited since the start."
+    ),
+    _one("writer_limit_bytes", "gauge", "writer.limit_bytes", "Bytes that may wait."),
+    _one("writer_written_pages_total", "counter", "writer.written_pages", "Pages written."),
+    _one("writer_written_bytes_total", "counter", "writer.written_bytes", "Bytes written."),
+    _one(
+        "writer_dropped_pages_total",
+        "counter",
+        "writer.dropped_pages",
+        "Pages that did not fit into the queue, or waited for a disk that had failed.",
+    ),
+    _one(
+        "writer_failed_pages_total", "counter", "writer.failed_pages", "Pages whose write failed."
+    ),
+    _one(
+        "writer_refused_pages_total",
+        "counter",
+        "writer.refused_pages",
+        "Pages that were too deep for the disk's budget.",
+    ),
+    _one(
+        "writer_rationed_pages_total",
+        "counter",
+        "writer.rationed_pages",
+        "Pages beyond daily_write_bytes.",
+    ),
+    # Snapshots and memory.
+    _one("snapshots", "gauge", "snapshots.live", "Snapshots that open sessions hold."),
+    _one("snapshot_bytes", "gauge", "snapshots.live_bytes", "Bytes of those snapshots."),
+    _one(
+        "snapshot_peak_bytes",
+        "gauge",
+        "snapshots.peak_bytes",
+        "The most that they took since the start.",
+    ),
+    _one("snapshot_limit_bytes", "gauge", "snapshots.limit_bytes", "Budget of snapshots."),
+    _one("memory_free_bytes", "gauge", "memory.free_bytes", "Memory that the system has free."),
+    _one(
+        "memory_given_back_bytes_total",
+        "counter",
+        "memory.given_back_bytes",
+        "What the hot tier gave back because the system was short of memory.",
+    ),
+    _one(
+        "memory_relief_total",
+        "counter",
+        "memory.times",
+        "How often it gave something back for that.",
+    ),
+    # The service, omlx-cached.
+    _one(
+        "service_scrubbed_pages_total",
+        "counter",
+        "service.scrubbed_pages",
+        "Page files whose checksums the service read.",
+    ),
+    _one(
+        "service_scrubbed_bytes_total",
+        "counter",
+        "service.scrubbed_bytes",
+        "Bytes of those page files.",
+    ),
+    _one(
+        "service_damaged_pages_total",
+        "counter",
+        "service.damaged_pages",
+        "Damaged page files that the service found and removed.",
+    ),
+    _one(
+        "service_unread_pages_total",
+        "counter",
+        "service.unread_pages",
+        "Page files that the disk did not give to the service; they stay.",
+    ),
+    _one(
+        "service_passes_total",
+        "counter",
+        "service.passes",
+        "Passes over the checksums of all pages that came to their end.",
+    ),
+    _one(
+        "service_last_pass_timestamp_seconds",
+        "gauge",
+        "service.last_pass_finished",
+        "When the last of them did, in seconds since 1970; 0 for never.",
+    ),
+    _one("service_sweeps_total", "counter", "service.sweeps", "Searches for leftovers."),
+    _one(
+        "service_swept_files_total",
+        "counter",
+        "service.swept_files",
+        "Temporary files of dead writers that the service removed.",
+    ),
+    _one(
+        "service_swept_sockets_total",
+        "counter",
+        "service.swept_sockets",
+        "Control sockets of dead processes that the service removed.",
+    ),
+    _one(
+        "service_freed_pages_total",
+        "counter",
+        "service.freed_pages",
+        "Pages that the service evicted because the disk was short of free space.",
+    ),
+    _one(
+        "service_reloads_total",
+        "counter",
+        "service.reloads",
+        "How often the service went by a configuration that was read anew.",
+    ),
+    _one(
+        "service_failures_total",
+        "counter",
+        "service.failures",
+        "Faults of the service's own; its log says which.",
+    ),
+)
+
+CHOICES: Final = (
+    Choice(
+        f"{PREFIX}cold_state",
+        "Whether the disk takes and gives pages: 1 for the state that it is in.",
+        ("cold", "state"),
+        "state",
+        ("ok", "full", "failing", "unavailable"),
+    ),
+    Choice(
+        f"{PREFIX}memory_pressure",
+        "How short of memory the system is: 1 for the level that it is at.",
+        ("memory", "level"),
+        "level",
+        ("normal", "warn", "critical"),
+    ),
+)
+
+SPLITS: Final = (
+    Split(
+        f"{PREFIX}misses_total",
+        "Requests of which not everything was restored, by why it was not more.",
+        ("requests", "misses"),
+        "reason",
+        REASONS,
+    ),
+    Split(
+        f"{PREFIX}skipped_pages_total",
+        "Pages that a commit did not store, by why.",
+        ("requests", "skips"),
+        "reason",
+        REASONS,
+    ),
+    Split(
+        f"{PREFIX}events_total",
+        "Events of the stream, by kind, those that nobody asked for included.",
+        ("events",),
+        "kind",
+        frozenset(KINDS),
+    ),
+)
+
+UP: Final = f"{PREFIX}up"
+UP_HELP: Final = "1 for a process that answers, 0 for one that does not."
+INFO: Final = f"{PREFIX}store"
+INFO_HELP: Final = "What a process is: its version, its role and the directory of its cold tier."
+RATE: Final = f"{PREFIX}prefill_tokens_per_second"
+RATE_HELP: Final = "How quickly a model computes prompts, as far as that is known."
+HISTOGRAMS: Final = {
+    "restore_seconds": "How long a request's restore took.",
+    "commit_seconds": "How long a request's commits took of the thread that runs the model.",
+    "held_seconds": "How long a request waited for another one that computed its prefix.",
+    "prefill_seconds": "How long a request computed what was not restored of its prompt.",
+    "page_write_seconds": "How long a page's file took to be written.",
+    "page_read_seconds": "How long a page's file took to be read.",
+    "asked_tokens": "Tokens of a request's prompt.",
+    "restored_tokens": "Tokens that were restored of it.",
+}
+"""What is known of the histograms; another one that comes is shown under its own name."""

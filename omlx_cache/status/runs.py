@@ -1,0 +1,274 @@
+"""Runs of blocks, none of which branches, from the columns of pages: the nodes of the tree of
+cached prefixes. Array operations only, so that a million pages take a second."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from omlx_cache_storage.columns import PageColumns, hint_numbers
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.recency import SUPERSEDED_NS
+
+Numbers = npt.NDArray[np.int64]
+TIERS = ("hot", "cold")
+
+
+class Sums(NamedTuple):
+    """What is cached of something: pages and bytes by tier."""
+
+    pages: tuple[int, ...]
+    nbytes: tuple[int, ...]
+
+
+class Run(NamedTuple):
+    """Blocks one after the other, none of which branches: tokens `start` to `end`.
+
+    `key` is that of its last block, by which one asks for what follows: `children` runs, with
+    `leaves` ends among all that is behind (1 for a run that is one itself). `rootless`: what leads
+    to it is not cached, so it is of no use before that is. `pinned`: a pin of the directory keeps
+    pages of it. `used_ns` is when it was used last.
+    """
+
+    key: BlockKey
+    start: int
+    end: int
+    blocks: int
+    sums: Sums
+    used_ns: int
+    children: int
+    leaves: int
+    rootless: bool
+    pinned: bool
+
+
+class Blocks(NamedTuple):
+    """Blocks as columns: the pages of all tiers and layer groups that end at one key."""
+
+    keys: npt.NDArray[np.object_]
+    numbers: npt.NDArray[np.uint64]
+    parent: Numbers
+    rootless: npt.NDArray[np.bool_]
+    position: Numbers
+    start: Numbers
+    used_ns: Numbers
+    pages: Numbers
+    nbytes: Numbers
+    pinned: npt.NDArray[np.bool_]
+    namespace: Numbers
+    namespaces: list[BlockKey]
+
+    @classmethod
+    def of(cls, tiers: Mapping[str, PageColumns]) -> "Blocks":
+        """Return the blocks in the order of their keys' numbers.
+
+        Keys are told apart by their first eight bytes, as the names of files tell parents: two of
+        a million are alike once in forty million times, and it is people who look at this.
+        """
+        columns = [tiers[tier] for tier in TIERS if tier in tiers]
+        known: dict[BlockKey, int] = {}
+        places = []
+        for one in columns:
+            numbers = [known.setdefault(name, len(known)) for name in one.namespaces]
+            places.append(np.array(numbers, np.int64)[one.namespace])
+        keys = np.concatenate([one.keys for one in columns] or [np.empty(0, np.object_)])
+        number, first, at = np.unique(hint_numbers(keys), return_index=True, return_inverse=True)
+        count = len(number)
+        position = _joined(columns, "positions")
+        held, stamps = _joined(columns, "held"), _joined(columns, "stamps")
+        used = np.zeros(count, np.int64)
+        np.maximum.at(used, at, stamps)
+        longest = np.zeros(count, np.int64)
+        np.maximum.at(longest, at, held)
+        pages, nbytes = np.zeros((2, len(TIERS), count), np.int64)
+        pinned = np.zeros(count, np.bool_)
+        done = 0
+        for tier, one in zip([t for t in TIERS if t in tiers], columns, strict=True):
+            rows = at[done : done + len(one)]
+            np.add.at(pages[TIERS.index(tier)], rows, 1)
+            np.add.at(nbytes[TIERS.index(tier)], rows, one.nbytes)
+            done += len(one)
+            if one.pinned is not None:
+                pinned[rows[one.pinned]] = True
+        hints = np.concatenate([one.hints for one in columns] or [np.empty(0, np.uint64)])[first]
+        namespace = np.concatenate(places or [np.empty(0, np.int64)])[first]
+        ends = position[first]
+        parent = _found(number, hints)
+        # What is made up, or met by chance, makes no circle.
+        fits = (parent >= 0) & (ends[parent] < ends) & (namespace[parent] == namespace)
+        parent = np.where(fits, parent, -1)
+        begins = hint_numbers(list(known))[namespace] == hints
+        start = np.where(parent >= 0, ends[parent], np.where(begins, 0, ends - longest))
+        return cls(
+            keys[first],
+            number,
+            parent,
+            (parent < 0) & ~begins,
+            ends,
+            start,
+            used,
+            pages,
+            nbytes,
+            pinned,
+            namespace,
+            list(known),
+        )
+
+
+class Runs(NamedTuple):
+    """Runs as columns, by the number of their last block's key; `parent` is a run's, or -1."""
+
+    number: npt.NDArray[np.uint64]
+    key: npt.NDArray[np.object_]
+    parent: Numbers
+    children: Numbers
+    leaves: Numbers
+    rootless: npt.NDArray[np.bool_]
+    start: Numbers
+    end: Numbers
+    blocks: Numbers
+    used_ns: Numbers
+    by_tier: tuple[Numbers, Numbers]
+    pinned: npt.NDArray[np.bool_]
+    namespace: Numbers
+    by_parent: Numbers
+
+    @classmethod
+    def of(cls, blocks: Blocks) -> "Runs":
+        count, parent = len(blocks.keys), blocks.parent
+        has_parent = parent >= 0
+        followed = np.bincount(parent[has_parent], minlength=count)
+        stale = _ends_within(blocks, has_parent & (followed == 0))
+        alive = np.bincount(parent[has_parent & ~stale], minlength=count)
+        inner = has_parent & ~stale & (alive[parent] == 1)
+        head = _heads(np.where(inner | stale, parent, np.arange(count)))
+        chained = ~stale
+        heads = np.flatnonzero(head == np.arange(count))
+        place = np.full(count, -1, np.int64)
+        place[heads] = np.arange(len(heads))
+        run = place[head]
+        end = np.zeros(len(heads), np.int64)
+        np.maximum.at(end, run[chained], blocks.position[chained])
+        last = np.zeros(len(heads), np.int64)
+        ends = chained & (blocks.position == end[run])
+        last[run[ends]] = np.flatnonzero(ends)
+        used = np.zeros(len(heads), np.int64)
+        np.maximum.at(used, run, blocks.used_ns)
+        above = parent[heads]
+        over = np.where(above >= 0, run[above], -1)
+        order = np.argsort(blocks.numbers[last])
+        moved = np.empty(len(heads), np.int64)
+        moved[order] = np.arange(len(heads))
+        over = np.where(over >= 0, moved[over], -1)[order]
+        children = np.bincount(over[over >= 0], minlength=len(heads))
+        start = blocks.start[heads][order]
+        end = end[order]
+        used, leaves = _summed_up(over, end, used[order], children)
+        return cls(
+            number=blocks.numbers[last][order],
+            key=blocks.keys[last][order],
+            parent=over,
+            children=children,
+            leaves=leaves,
+            rootless=blocks.rootless[heads][order],
+            start=start,
+            end=end,
+            blocks=np.bincount(run[chained], minlength=len(heads))[order],
+            used_ns=used,
+            by_tier=(
+                _by_run(blocks.pages, run, len(heads))[:, order],
+                _by_run(blocks.nbytes, run, len(heads))[:, order],
+            ),
+            pinned=(np.bincount(run[blocks.pinned], minlength=len(heads)) > 0)[order],
+            namespace=blocks.namespace[heads][order],
+            by_parent=np.argsort(over, kind="stable"),
+        )
+
+    def find(self, key: BlockKey) -> int | None:
+        """Return the run whose last block has a key."""
+        at = int(_found(self.number, hint_numbers([key]))[0])
+        return at if at >= 0 and self.key[at] == key else None
+
+    def children_of(self, row: int) -> Numbers:
+        parents = self.parent[self.by_parent]
+        first, last = np.searchsorted(parents, [row, row + 1])
+        return self.by_parent[first:last]
+
+    def run(self, row: int) -> Run:
+        pages, nbytes = (tuple(column[:, row].tolist()) for column in self.by_tier)
+        return Run(
+            BlockKey(self.key[row]),
+            int(self.start[row]),
+            int(self.end[row]),
+            int(self.blocks[row]),
+            Sums(pages, nbytes),
+            int(self.used_ns[row]),
+            int(self.children[row]),
+            int(self.leaves[row]),
+            bool(self.rootless[row]),
+            bool(self.pinned[row]),
+        )
+
+
+def _ends_within(blocks: Blocks, leaves: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return the leaves that are no branch: where a prompt ended, or a turn, before the same
+    sequence went on. What one request used together has one stamp, and the end of a turn that went
+    on is superseded: it is the first to leave."""
+    parent, used, position = blocks.parent, blocks.used_ns, blocks.position
+    order = np.lexsort((position, used, parent))
+    moves = (np.diff(parent[order]) != 0) | (np.diff(used[order]) != 0)
+    group = np.concatenate([[0], np.cumsum(moves)]) if len(order) else order
+    longest = np.zeros(len(order), np.int64)
+    np.maximum.at(longest, group, position[order])
+    within = np.zeros(len(order), np.bool_)
+    within[order] = position[order] < longest[group]
+    within &= leaves
+    old = leaves & ~within & (used <= SUPERSEDED_NS)
+    followed = np.bincount(parent[(parent >= 0) & ~within & ~old], minlength=len(order))
+    return within | (old & (followed[parent] > 0))
+
+
+def _joined(columns: Iterable[PageColumns], name: str) -> Numbers:
+    parts: list[Numbers] = [getattr(one, name) for one in columns]
+    return np.concatenate(parts or [np.empty(0, np.int64)])
+
+
+def _found(numbers: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> Numbers:
+    """Return where each number stands in a sorted column, -1 for one that does not."""
+    if not len(numbers):
+        return np.full(len(wanted), -1, np.int64)
+    at = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)
+    return np.where(numbers[at] == wanted, at, -1)
+
+
+def _heads(before: Numbers) -> Numbers:
+    """Return, for each block, the first of its run: as often as a run's length can be halved."""
+    while True:
+        further = before[before]
+        if np.array_equal(further, before):
+            return before
+        before = further
+
+
+def _by_run(column: Numbers, run: Numbers, count: int) -> Numbers:
+    sums = np.zeros((len(column), count), np.int64)
+    for total, one in zip(sums, column, strict=True):
+        np.add.at(total, run, one)
+    return sums
+
+
+def _summed_up(
+    parent: Numbers, end: Numbers, used: Numbers, children: Numbers
+) -> tuple[Numbers, Numbers]:
+    """Return when each run, or any behind it, was used last, and the ends behind it."""
+    leaves = (children == 0).astype(np.int64)
+    # What is behind ends behind: the deepest first, all of one place at once.
+    order = np.argsort(-end, kind="stable")
+    bounds = np.flatnonzero(np.diff(end[order], prepend=-1, append=-1))
+    for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        rows = order[first:last]
+        rows = rows[parent[rows] >= 0]
+        np.add.at(leaves, parent[rows], leaves[rows])
+        np.maximum.at(used, parent[rows], used[rows])
+    return used, leaves

@@ -1,0 +1,186 @@
+"""A cold tier that keeps a directory for others: it writes no page, and evicts when nobody else
+does."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from omlx_cache_storage.cold.budget import Budget, read_budget
+from omlx_cache_storage.cold.contents import Contents
+from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.inventory import Inventory
+from omlx_cache_storage.cold.tier import EVICTED_BYTES, ColdTier
+from omlx_cache_storage.events import SILENT, EventLog
+from omlx_cache_storage.format.names import StoredPage
+from omlx_cache_storage.page import PageId
+
+FILES_TOGETHER = 64
+"""Pages that leave at a time for a disk that lacks files."""
+
+
+class KeepingTier(ColdTier):
+    """Follows a directory that stores use, evicts to its budget and to `min_free_bytes`, and stays
+    out of what the budget is: a store that is alone beside this one is alone.
+
+    A budget that is there stays, but one that was derived from free space where this one was given
+    a figure, and the figure that this one set itself (`set_before`). A directory that is gone is
+    not made again: it may lie on a disk that comes back, and its place on another one. `readings`
+    counts how often it was read as a whole. All but look-ups belongs to one thread.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        limit_bytes: int,
+        *,
+        min_free_bytes: int = 0,
+        derived: bool = False,
+        set_before: int | None = None,
+        fs: FileSystem | None = None,
+        events: EventLog = SILENT,
+    ) -> None:
+        super().__init__(
+            directory,
+            limit_bytes,
+            min_free_bytes=min_free_bytes,
+            derived=derived,
+            fs=fs,
+            events=events,
+        )
+        self._sharing.counts = False
+        self._made = False
+        self.readings = 0
+        self.set_before = set_before
+
+    def has_limits(
+        self, limit_bytes: int, min_free_bytes: int, budget: Callable[[int], int], *, derived: bool
+    ) -> bool:
+        """Go by other limits from now on, as one that is opened with them would; False when the
+        directory was not to be had for it, which then has its budget as before."""
+        self._wanted, self._derived, self._min_free = limit_bytes, derived, min_free_bytes
+        self._budget_of = budget
+        try:
+            with self._changing():
+                self._agree()
+        except OSError:
+            return False
+        return True
+
+    def keep(self) -> int:
+        """`settle`, and evict until the disk has its free space; return how many pages left for
+        that. Raises nothing."""
+        self.settle()
+        freed = 0
+        with contextlib.suppress(OSError):
+            while some := self._free_some():
+                freed += some
+        # Nobody here has a memory that would want to know.
+        self.take_evicted()
+        self.take_missing()
+        return freed
+
+    def _free_some(self) -> int:
+        """Evict a part of what the disk lacks; 0 when it lacks nothing, or when it does not help.
+        Raises OSError."""
+        with self._changing():
+            self._heed_budget()
+            short, lacks_files = self._lacking(0)
+            if short <= 0 and not lacks_files:
+                return 0
+            before = self._room()
+            if short > 0:
+                with self._lock:
+                    part = min(short, EVICTED_BYTES, self._contents.nbytes)
+            else:
+                part = self._cost_of(self._first(FILES_TOGETHER))
+            victims = self._victims(lambda: part, None)
+            evicted = self._expel(victims)
+        after = self._room()
+        helped = after[0] > before[0] if short > 0 else after[1] > before[1]
+        return evicted if helped else 0
+
+    def _room(self) -> tuple[int, int]:
+        spare = self._fs.spare_files(self.directory)
+        return self._fs.free_bytes(self.directory), 0 if spare is None else spare
+
+    def _cost_of(self, pages: list[PageId]) -> int:
+        with self._lock:
+            return sum(map(self._contents.cost, pages))
+
+    def _agree(self) -> None:
+        super()._agree()
+        if not self._derived and self.limit_bytes == self._wanted:
+            budget = read_budget(self.directory, self._fs)
+            if budget is not None and budget.set_by == "store":
+                self.set_before = budget.nbytes
+
+    def sweep(self, temporaries: Iterable[str], shards: Iterable[str]) -> int:
+        """Delete temporary files that nobody writes, and folders that are empty; return how many
+        files went. Raises nothing."""
+        swept = 0
+        for path in temporaries:
+            with contextlib.suppress(OSError), self._changing():
+                if self._fs.exists(path) and not self._fs.is_being_written(path):
+                    self._fs.remove(path)
+                    swept += 1
+        for shard in shards:
+            with contextlib.suppress(OSError), self._changing():
+                self._files.tidy([shard])
+        return swept
+
+    def drop_damaged(self, page: StoredPage, is_damaged: Callable[[], bool]) -> bool:
+        """Delete a page whose file is damaged, and tell the others; False for one that was written
+        anew meanwhile, or is gone, and where the directory was not to be had.
+
+        `is_damaged` reads the file again, while nobody waits.
+        """
+        name = page.name.id
+        self.refresh()
+        with self._lock:
+            serial = self._contents.serial(name)
+        if serial is None or not is_damaged():
+            return False
+        try:
+            with self._changing():
+                with self._lock:
+                    known = self._contents.stored(name)
+                    same = known is not None and known.name == page.name
+                    if not same or self._contents.serial(name) != serial:
+                        return False
+                    self._corrupt += 1
+                    removed = self._remove([name])
+                self._departures.note([name], "damaged")
+                self._events.note_files("removed", removed, "damaged")
+                self._delete(removed, "damaged")
+        except OSError:
+            return False
+        return True
+
+    def _may_replace(self, known: Budget | None) -> bool:
+        alone = super()._may_replace(known)
+        if known is None:
+            return alone
+        own = known.set_by == "store" and known.nbytes == self.set_before
+        return alone and not self._derived and (own or known.set_by == "free space")
+
+    def _load(self) -> None:
+        if self._made and not self._fs.exists(self.directory):
+            error = FileNotFoundError(
+                errno.ENOENT, "the directory is gone", os.fspath(self.directory)
+            )
+            with self._lock:
+                self._contents = Contents(self._make_policy(None))
+                self._health.fail_open(error)
+            self._sharing.is_lost = True
+            raise error
+        super()._load()
+        self._made = True
+
+    def _read_directory(self) -> tuple[Contents, Inventory]:
+        # What is read takes the place of what was: for a million pages both are too much.
+        with self._lock:
+            self._contents = Contents(self._make_policy(None))
+        self.readings += 1
+        return super()._read_directory()

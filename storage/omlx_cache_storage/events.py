@@ -1,0 +1,277 @@
+"""What happened to pages and requests lately: a bounded log that others read and follow.
+
+A reader asks again and again for what lies beyond the last number that it has seen, and is told how
+much of it was forgotten meanwhile. No tokens and no text of prompts are in it.
+"""
+
+import threading
+import time
+from collections.abc import Collection, Iterable
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from omlx_cache_storage.event_kinds import KINDS, Kind
+from omlx_cache_storage.format.names import PARENT_HINT_BYTES, StoredPage
+from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
+from omlx_cache_storage.page import PAGED, PageMeta
+
+EventTier = Literal["hot", "cold", ""]
+"""Empty for what concerns no one tier: a request."""
+
+REMEMBERED = 16_384
+"""About 6 MB when full: some seconds of the fastest disk."""
+DETAIL_CHARACTERS = 200
+_NAMESPACES = 4096
+OTHER_PROCESS = "other process"
+
+
+class Event(NamedTuple):
+    """One thing that happened, `at` in seconds since the epoch; keys are hexadecimal, "" for none.
+
+    A page ends at `position` and holds the `tokens` before it. `parent` is the key of the block
+    before, None for the first of a chain, and only the first 16 digits of it where a file's name is
+    all that is known. Of a request, `position` is how long its prompt is, `tokens` what was
+    restored of it, and `detail` says which tier gave them.
+    """
+
+    number: int
+    at: float
+    kind: Kind
+    tier: EventTier
+    namespace: str
+    key: str
+    parent: str | None
+    group: str
+    position: int
+    tokens: int
+    nbytes: int
+    detail: str
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values, for JSON and the control socket."""
+        return self._asdict()
+
+
+class EventPage(NamedTuple):
+    """A part of a log: `upto` is what `after` is next, `dropped` how many of the events before it
+    were forgotten before they were asked for. `began` tells one log from another: where it is not
+    what it was, the numbers begin again."""
+
+    upto: int
+    events: tuple[Event, ...]
+    dropped: int
+    began: float
+
+
+_Entry: TypeAlias = tuple[float, Kind, EventTier, bytes, bytes, bytes, str, int, int, int, str]
+"""An event as it is kept: its fields but for the number, keys as bytes that others hold as well."""
+_KIND: Final = 1
+_NAMESPACE: Final = 3
+_GROUP: Final = 6
+
+
+class EventLog:
+    """Remembers the latest `capacity` events; one of 0 remembers and costs nothing. Any thread may
+    call; to note something takes about a microsecond, and waits for no reader.
+
+    `_lock` guards `_ring`, `_count`, `_counts`, `_paged` and `_waiting` (readers that wait). Tiers
+    note events under locks of their own, so that the order is theirs; nothing is called from here.
+    A finalizer and a handler of a signal note nothing.
+    """
+
+    def __init__(self, capacity: int = REMEMBERED) -> None:
+        self._capacity = capacity
+        self.began = time.time()
+        self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)
+        self._waiting = 0
+        self._ring: list[_Entry] = []
+        self._count = 0
+        self._counts: dict[str, int] = dict.fromkeys(KINDS, 0)
+        self._paged: dict[bytes, None] = {}
+
+    # Noting.
+
+    def note_page(self, kind: Kind, tier: EventTier, meta: PageMeta, detail: str = "") -> None:
+        """Note something of a page."""
+        if self._capacity:
+            entry: _Entry = (
+                time.time(),
+                kind,
+                tier,
+                meta.namespace,
+                meta.key,
+                meta.parent,
+                meta.group,
+                meta.position,
+                meta.held,
+                meta.nbytes,
+                detail,
+            )
+            with self._lock:
+                self._append(entry)
+
+    def note_file(
+        self, kind: Kind, stored: StoredPage, detail: str = "", parent: bytes | None = None
+    ) -> None:
+        """Note something of a page's file in the cold tier."""
+        if self._capacity:
+            entry = _entry_of(kind, stored, detail, parent)
+            with self._lock:
+                self._append(entry)
+
+    def note_files(self, kind: Kind, stored: Iterable[StoredPage], detail: str = "") -> None:
+        """Note the same of many files."""
+        if self._capacity:
+            entries = [_entry_of(kind, one, detail) for one in stored]
+            with self._lock:
+                for entry in entries:
+                    self._append(entry)
+
+    def note_tier(
+        self, kind: Kind, tier: EventTier, namespace: bytes = b"", detail: str = ""
+    ) -> None:
+        """Note something of all that a tier has, or has of a namespace."""
+        if self._capacity:
+            entry: _Entry = (time.time(), kind, tier, namespace, b"", b"", "", 0, 0, 0, detail)
+            with self._lock:
+                self._append(entry)
+
+    def note_request(self, namespace: str, prompt_tokens: int, restored: int, cold: int) -> None:
+        """Note what a request got; nothing for one that got nothing. A namespace that is no digest
+        is left out."""
+        if self._capacity and restored:
+            try:
+                digest = bytes.fromhex(namespace)
+            except ValueError:
+                digest = b""
+            detail = f"{restored - cold} hot, {cold} cold"
+            entry: _Entry = (
+                time.time(),
+                "restored",
+                "",
+                digest,
+                b"",
+                b"",
+                "",
+                prompt_tokens,
+                restored,
+                0,
+                detail,
+            )
+            with self._lock:
+                self._append(entry)
+
+    def _append(self, entry: _Entry) -> None:
+        if self._count < self._capacity:
+            self._ring.append(entry)
+        else:
+            self._ring[self._count % self._capacity] = entry
+        self._count += 1
+        self._counts[entry[_KIND]] += 1
+        if entry[_GROUP] == PAGED and entry[_NAMESPACE] not in self._paged:
+            if len(self._paged) >= _NAMESPACES:
+                del self._paged[next(iter(self._paged))]
+            self._paged[entry[_NAMESPACE]] = None
+        if self._waiting:
+            self._news.notify_all()
+
+    # Reading.
+
+    @uninterrupted
+    def page(
+        self, after: int | None, limit: int, kinds: Collection[str] | None = None
+    ) -> EventPage:
+        """Return the oldest `limit` events beyond the number `after`, or the latest ones without
+        it; of these kinds only, where they are given."""
+        with self._lock:
+            count = self._count
+            oldest = count - len(self._ring)
+            # A number that was never reached is another log's: all that is known is news.
+            asked = 0 if after is None or after > count else after
+            dropped = max(0, oldest - asked) if after is not None else 0
+            start, stop = max(oldest, asked), count
+            if kinds is None and after is None:
+                start = max(start, count - limit)
+            elif kinds is None:
+                stop = min(count, start + limit)
+            entries = self._cut(start, stop)
+        numbered = enumerate(entries, start + 1)
+        found = [(number, one) for number, one in numbered if kinds is None or one[_KIND] in kinds]
+        chosen = found[-limit:] if after is None else found[:limit]
+        upto = chosen[-1][0] if after is not None and len(chosen) < len(found) else stop
+        events = tuple(_event(number, entry) for number, entry in chosen)
+        return EventPage(upto, events, dropped, self.began)
+
+    def _cut(self, start: int, stop: int) -> list[_Entry]:
+        if stop <= self._capacity:
+            return self._ring[start:stop]
+        first, last = start % self._capacity, stop % self._capacity
+        if start < stop and first >= last:
+            return self._ring[first:] + self._ring[:last]
+        return self._ring[first:last]
+
+    def wait(self, after: int, timeout: float) -> bool:
+        """Block until there is an event beyond the number `after`; False after `timeout` seconds.
+        Handlers of signals run meanwhile."""
+
+        def turn(seconds: float | None) -> bool:
+            with self._lock:
+                self._waiting += 1
+                try:
+                    return self._news.wait_for(lambda: self._count != after, seconds)
+                finally:
+                    self._waiting -= 1
+
+        return wait_in_turns(turn, timeout)
+
+    @uninterrupted
+    def counts(self) -> dict[str, int]:
+        """Return how many events of each kind there have been, forgotten ones included."""
+        with self._lock:
+            return dict(self._counts)
+
+    @uninterrupted
+    def paged(self) -> frozenset[str]:
+        """Return the namespaces that were seen to have pages of which each needs all before it."""
+        with self._lock:
+            return frozenset(namespace.hex() for namespace in self._paged)
+
+
+SILENT = EventLog(0)
+"""For tiers that nobody asks."""
+
+
+def _entry_of(kind: Kind, stored: StoredPage, detail: str, parent: bytes | None = None) -> _Entry:
+    (key, group), hint, position, held, _ = stored.name
+    return (
+        time.time(),
+        kind,
+        "cold",
+        stored.namespace,
+        key,
+        hint if parent is None else parent,
+        group,
+        position,
+        held,
+        stored.nbytes,
+        detail,
+    )
+
+
+def _event(number: int, entry: _Entry) -> Event:
+    at, kind, tier, namespace, key, parent, group, position, tokens, nbytes, detail = entry
+    known = bool(parent) and parent not in (namespace, namespace[:PARENT_HINT_BYTES])
+    return Event(
+        number,
+        at,
+        kind,
+        tier,
+        namespace.hex(),
+        key.hex(),
+        parent.hex() if known else None,
+        group,
+        position,
+        tokens,
+        nbytes,
+        detail[:DETAIL_CHARACTERS],
+    )

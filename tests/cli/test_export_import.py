@@ -1,0 +1,318 @@
+"""`omlx-cache export` and `import`: what one machine computed, another restores."""
+
+import hashlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx.utils import tree_flatten
+
+from kit import zoo
+from kit.drive import feed, random_tokens, settings
+from kit.embedded import embedded_stores
+from kit.output import check_output
+from kit.storage import Story
+from kit.storage.mounts import small_disk
+from omlx_cache import BlockStore, PrefixCache
+from omlx_cache_storage.cold.tier import ColdTier
+
+Cli = Callable[..., Any]
+FAMILIES = ("llama", "gemma3_text", "qwen3_next")
+TOKENS = random_tokens(150, 3)
+
+_RESTORE = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_export_import import FAMILIES, restored
+for name in FAMILIES:
+    print(restored(name, Path(sys.argv[1])), flush=True)
+"""
+_EMBED = """
+import sys
+from kit.output import check_output
+from kit.storage import Story
+from kit.storage.mounts import small_disk
+from omlx_cache import BlockStore, CacheSettings
+story = Story("a", nbytes=2**14)
+with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**24)) as store:
+    print("ready", flush=True)
+    for line in sys.stdin:
+        store.refresh()
+        print(sum(found is not None for found in store.find_all(story.ids(1, 2, 3))), flush=True)
+"""
+
+
+@pytest.fixture
+def cli(cli_in_process: Cli) -> Cli:
+    return cli_in_process
+
+
+@pytest.fixture
+def cold_dir(tmp_path: Path) -> Path:
+    """Pages of two models."""
+    tier, now = ColdTier(tmp_path / "cold", 1 << 24), time.time_ns()
+    tier.open()
+    for name, label in (("a", "meta/llama"), ("b", "qwen")):
+        story = Story(name, nbytes=2**14)
+        for page in story.pages(1, 2, 3):
+            document = {**story.document, "label": label}
+            assert tier.write(page, now, document) == "written"
+    tier.close()
+    return tmp_path / "cold"
+
+
+def computed(name: str, directory: Path) -> str:
+    """Compute a prompt of a model into a directory; return what its cache holds then."""
+    model = zoo.build(name)
+    with BlockStore(settings(directory)) as store, PrefixCache(model, store).session(TOKENS) as s:
+        for chunk in s.prefill_chunks(step=32):
+            feed(model, s.prompt_cache, chunk)
+        s.commit()
+        assert store.flush(30)
+    return restored(name, directory)
+
+
+def restored(name: str, directory: Path) -> str:
+    """Restore that prompt; return how much of it came and the bits of its cache."""
+    model = zoo.build(name)
+    with BlockStore(settings(directory)) as store, PrefixCache(model, store).session(TOKENS) as s:
+        sha = hashlib.sha256()
+        for _, array in tree_flatten([cache.state for cache in s.prompt_cache]):
+            if isinstance(array, mx.array):
+                mx.eval(array)
+                sha.update(bytes(memoryview(array.astype(mx.float32))))
+        assert s.cached_tokens >= 128, s.miss_reason
+        return f"{s.cached_tokens} {sha.hexdigest()}"
+
+
+def _state(result: Any) -> Any:
+    assert result.code == 0, result.err
+    document = json.loads(result.out)
+    check_output("import" if "dry_run" in document else "export", document)
+    return document
+
+
+def test_another_machine_restores_bit_for_bit_what_was_exported(
+    cli: Cli, environment: dict[str, str], tmp_path: Path
+) -> None:
+    there, here, archive = tmp_path / "there", tmp_path / "here", tmp_path / "all.tar"
+    before = [computed(name, there) for name in FAMILIES]
+    assert cli("export", "-o", archive, "--cold-dir", there).code == 0
+    assert archive.stat().st_mode & 0o777 == 0o600
+    here.mkdir(mode=0o700)
+    assert cli("import", archive, "--cold-dir", here).code == 0
+    other = subprocess.run(
+        [sys.executable, "-c", _RESTORE, str(here)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert other.stdout.splitlines() == before, other.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "pages"),
+    [
+        ([], 6),
+        (["meta/llama"], 3),
+        ([Story("b").namespace.hex()[:12]], 3),
+        ([Story("a", nbytes=2**14).id(2).key.hex()], 2),
+        ([Story("a", nbytes=2**14).id(1).key.hex()[:16], "--as", "key"], 1),
+    ],
+)
+def test_a_target_is_exported_alone(
+    cli: Cli, cold_dir: Path, tmp_path: Path, target: list[str], pages: int
+) -> None:
+    archive, here = tmp_path / "a.tar", tmp_path / "here"
+    here.mkdir(mode=0o700)
+    exported = _state(cli("export", *target, "-o", archive, "--format", "json"))
+    check_output("export", exported)
+    assert exported["pages"] == pages
+    command = ("import", archive, "--cold-dir", here, "--format", "json")
+    looked = _state(cli(*command, "--dry-run"))
+    assert (looked["imported_pages"], list(here.iterdir())) == (pages, [])
+    assert _state(cli(*command))["imported_pages"] == pages
+    assert _state(cli(*command))["present_pages"] == pages
+    assert len(list(here.rglob("*.safetensors"))) == pages
+
+
+def test_a_running_store_finds_what_comes_at_once(
+    cli: Cli, environment: dict[str, str], cold_dir: Path, tmp_path: Path
+) -> None:
+    archive, here = tmp_path / "a.tar", tmp_path / "here"
+    assert cli("export", "meta/llama", "-o", archive).code == 0
+    with embedded_stores(_EMBED) as run:
+        process = run({**environment, "OMLX_CACHE_COLD_DIR": str(here)})
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert cli("import", archive).code == 0
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "3\n"
+
+
+def test_it_streams_from_one_process_into_another(
+    cold_dir: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir(mode=0o700)
+    command = [sys.executable, "-m", "omlx_cache_daemon"]
+    with subprocess.Popen(
+        [*command, "export", "-o", "-"], env=environment, stdout=subprocess.PIPE
+    ) as writing:
+        subprocess.run(
+            [*command, "import", "-", "--cold-dir", str(here)],
+            env=environment,
+            stdin=writing.stdout,
+            check=True,
+            capture_output=True,
+        )
+    assert writing.returncode == 0
+    assert len(list(here.rglob("*.safetensors"))) == 6
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_an_import_killed_anywhere_leaves_whole_pages_and_goes_on(
+    cli: Cli, cold_dir: Path, environment: dict[str, str], tmp_path: Path, how: signal.Signals
+) -> None:
+    archive, here = tmp_path / "a.tar", tmp_path / "here"
+    here.mkdir(mode=0o700)
+    assert cli("export", "-o", archive).code == 0
+    raw = archive.read_bytes()
+    with subprocess.Popen(
+        [sys.executable, "-m", "omlx_cache_daemon", "import", "-", "--cold-dir", str(here)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        # It has so much of a page, and waits for the rest.
+        process.stdin.write(raw[: len(raw) // 2])
+        process.stdin.flush()
+        while not list(here.rglob("*.safetensors")):
+            assert process.poll() is None
+        process.send_signal(how)
+        said = process.stdout.read()
+    if how == signal.SIGINT:
+        assert process.returncode == 130
+        assert b" of 6 pages" in said
+    there = {path.name: path.read_bytes() for path in cold_dir.rglob("*.safetensors")}
+    for path in here.rglob("*.safetensors"):
+        assert path.read_bytes() == there[path.name]
+    result = _state(cli("import", archive, "--cold-dir", here, "--format", "json"))
+    check_output("import", result)
+    assert result["present_pages"] >= 1
+    assert result["present_pages"] + result["imported_pages"] == 6
+    assert {path.name for path in here.rglob("*.safetensors")} == there.keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["export", "nobody", "-o", "x.tar"], 1, "no model and no salt is nobody"),
+        (["export", "-o", "-", "--format", "json"], 2, "send that elsewhere"),
+        (["export", "-o", "here.txt"], 1, "is there already"),
+        (["export", "-o", "/nowhere/x.tar"], 1, "No such file"),
+        (["export", "--as", "key", "-o", "x.tar"], 2, "say what to export"),
+        (["import", "missing.tar"], 1, "No such file"),
+        (
+            ["import", "here.txt"],
+            1,
+            "ends too early: it is empty, or no tar archive",
+        ),
+    ],
+)
+def test_what_it_cannot_do_it_says(
+    cli: Cli,
+    cold_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    code: int,
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.txt").write_text("no archive")
+    result = cli(*arguments)
+    assert (result.code, result.out) == (code, "")
+    assert says in result.err
+    assert {path.name for path in tmp_path.iterdir()} == {"cold", "here.txt"}
+
+
+def test_a_full_disk_ends_an_import_between_two_pages(
+    cli: Cli, cold_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "a.tar"
+    assert cli("export", "meta/llama", "-o", archive).code == 0
+    monkeypatch.setenv("OMLX_CACHE_COLD_BYTES", "16MiB")
+    monkeypatch.setenv("OMLX_CACHE_MIN_FREE_BYTES", "0")
+    with small_disk(tmp_path / "disk", "size=120k") as disk:
+        result = cli("import", archive, "--cold-dir", disk.path)
+        here = [number for number in (1, 2, 3) if _is_in(disk.path, number)]
+        assert here in ([1], [1, 2])
+        assert result.code == 1
+        assert f"imported {len(here)} of 3 pages" in result.out
+        disk.remount("size=2m")
+        assert cli("import", archive, "--cold-dir", disk.path).code == 0
+        assert [number for number in (1, 2, 3) if _is_in(disk.path, number)] == [1, 2, 3]
+
+
+def _is_in(directory: Path, number: int) -> bool:
+    key = Story("a", nbytes=2**14).id(number).key.hex()
+    return bool(list(directory.rglob(f"{key}-*.safetensors")))
+
+
+def test_what_the_budget_has_no_room_for_is_counted(
+    cli: Cli, cold_dir: Path, tmp_path: Path
+) -> None:
+    archive, here = tmp_path / "a.tar", tmp_path / "here"
+    here.mkdir(mode=0o700)
+    assert cli("export", "-o", archive).code == 0
+    assert cli("quota", "200KiB", "--cold-dir", here).code == 0
+    result = cli("import", archive, "--cold-dir", here, "--format", "json")
+    assert result.code == 1
+    said = json.loads(result.out)
+    check_output("import", said)
+    left = len(list(here.rglob("*.safetensors")))
+    assert said["imported_pages"] - said["lost_pages"] == left
+    assert said["refused_pages"] + said["lost_pages"] == 6 - left
+
+
+def test_a_truncated_archive_says_how_far_it_came(cli: Cli, cold_dir: Path, tmp_path: Path) -> None:
+    archive, here = tmp_path / "a.tar", tmp_path / "here"
+    here.mkdir(mode=0o700)
+    assert cli("export", "-o", archive).code == 0
+    archive.write_bytes(archive.read_bytes()[:-20_000])
+    result = cli("import", archive, "--cold-dir", here)
+    assert result.code == 1
+    assert "imported 5 of 6 pages" in result.out
+    assert "ends too early" in result.err
+
+
+def test_what_other_versions_computed_is_taken_in_with_a_warning(cli: Cli, tmp_path: Path) -> None:
+    archive, here = tmp_path / "a.tar", tmp_path / "here"
+    here.mkdir(mode=0o700)
+    # A field that was too large for the file: the digest cannot be compared.
+    large = {"extra": {"omitted": "too large"}}
+    document = {"format": 1, "software": {"mlx": "0.1", "mlx-lm": "0.2"}, "architecture": "abacus"}
+    tier = ColdTier(tmp_path / "cold", 1 << 24)
+    tier.open()
+    story = Story("a", nbytes=4096)
+    assert tier.write(story.page(1), time.time_ns(), {**document, **large}) == "written"
+    tier.close()
+    assert cli("export", "-o", archive).code == 0
+    result = cli("import", archive, "--cold-dir", here)
+    assert result.code == 0
+    assert "mlx 0.1" in result.err
+    assert "imported 1 of 1" in result.out

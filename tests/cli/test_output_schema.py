@@ -1,0 +1,196 @@
+"""What every command prints with `--format json` is what its schema says, over a real store."""
+
+import argparse
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+
+from kit.embedded import embedded_stores
+from kit.output import check_output, schema
+from kit.storage import Story
+from omlx_cache_daemon.cli import _load, command_names, main
+
+from .conftest import Cli
+
+_EMBED = """
+import sys
+from kit.storage import Story, commit
+from omlx_cache import BlockStore, CacheSettings
+settings = CacheSettings(min_free_bytes=0, cold_bytes=2**24, hot_bytes=2**20)
+with BlockStore(settings, name=sys.argv[1]) as store:
+    commit(store, Story("a"), *range(1, 4))
+    assert store.flush()
+    for reason in ("diverged", None):
+        asked = store.requests.ask("ab" * 32, {"label": "ann/Tiny-1B", "salt": ""}, 4000)
+        asked.restored(3000, 100, 0.1, reason)
+    asked.ended(5)
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+_NAMESPACE = Story("a").namespace.hex()
+_KEY = Story("a").id(1).key.hex()
+
+_ELSEWHERE = {"bench", "bench-kv", "demo", "export", "import", "move", "simulate", "size", "warm"}
+"""What needs a model, a trace or a directory of its own is checked where its own tests have one."""
+
+_COMMANDS = {
+    "stats": ("stats",),
+    "ps": ("ps",),
+    "ping": ("ping",),
+    "ls": ("ls",),
+    "ls-namespace": ("ls", _NAMESPACE),
+    "inspect": ("inspect", _KEY),
+    "config": ("config",),
+    "why": ("why", "--last", "2"),
+    "quota": ("quota",),
+    "verify": ("verify",),
+    "rm": ("rm", _NAMESPACE, "--dry-run"),
+    "pin": ("pin", _NAMESPACE, "--for", "1d"),
+    "unpin": ("unpin", "--all"),
+    "doctor": ("doctor",),
+    "prune": ("prune", "--older", "1d", "--to", "0", "--dry-run"),
+}
+
+
+_LINES = {
+    "stats-watch": ("stats", "--watch", "0.1"),
+    "monitor": ("monitor", "--begin"),
+    "events": ("events",),
+    "events-kv": ("events", "--kv"),
+}
+_CHECKED = {"top", *_COMMANDS, *_LINES, *_ELSEWHERE}
+
+
+@pytest.fixture(scope="module")
+def variables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Those of a command line that sees one store."""
+    runtime = tempfile.mkdtemp(prefix=f"oc-{os.getpid()}-", dir="/tmp")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OMLX_")}
+    found = {
+        **kept,
+        "OMLX_CACHE_RUNTIME_DIR": runtime,
+        "OMLX_CACHE_COLD_DIR": str(tmp_path_factory.mktemp("schema") / "cold"),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    with embedded_stores(_EMBED) as run:
+        run(found, "first")
+        yield found
+    shutil.rmtree(runtime)
+
+
+def _said(variables: dict[str, str], *arguments: str) -> Any:
+    command = [sys.executable, "-m", "omlx_cache_daemon", *arguments, "--format", "json"]
+    ended = subprocess.run(command, env=variables, capture_output=True, timeout=60, check=True)
+    return json.loads(ended.stdout)
+
+
+@pytest.mark.parametrize("name", _COMMANDS)
+def test_what_a_command_prints_is_what_its_schema_says(
+    variables: dict[str, str],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for variable in ("OMLX_CACHE_RUNTIME_DIR", "OMLX_CACHE_COLD_DIR"):
+        monkeypatch.setenv(variable, variables[variable])
+    # 1 is what doctor says of a machine on which something is wrong.
+    assert main([*_COMMANDS[name], "--format", "json"]) in ((0, 1) if name == "doctor" else (0,))
+    document = json.loads(capsys.readouterr().out)
+    if isinstance(document, dict):
+        assert next(iter(document)) == "schema_version"
+    check_output(name, document)
+
+
+def test_a_snapshot_of_top_is_what_its_schema_says(variables: dict[str, str]) -> None:
+    # In a process of its own: it ends with threads that may be asking still.
+    check_output("top", _said(variables, "top"))
+
+
+def test_a_field_that_the_schema_lacks_or_that_is_gone_is_found(
+    variables: dict[str, str],
+) -> None:
+    ping = _said(variables, "ping")
+    gone = {name: value for name, value in ping.items() if name != "version"}
+    for wrong in ({**ping, "more": 1}, gone, {**ping, "uptime_s": "long"}):
+        with pytest.raises(jsonschema.ValidationError):
+            check_output("ping", wrong)
+    # Readers of a version take what is added within it.
+    jsonschema.validate({**ping, "more": 1}, {**schema(), "$ref": "#/$defs/ping"})
+
+
+def test_each_line_of_what_goes_on_is_what_its_schema_says(environment: dict[str, str]) -> None:
+    asks_later = _EMBED.replace(
+        "sys.stdin.read()",
+        "for line in sys.stdin:\n"
+        "        store.requests.ask('cd' * 32, {'label': 'm'}, 9).restored(0, 0, 0.0, None)",
+    )
+    with embedded_stores(asks_later) as run:
+        store = run(environment, "first")
+        assert store.stdin is not None
+        for name, arguments in _LINES.items():
+            command = [sys.executable, "-m", "omlx_cache_daemon", *arguments, "--format", "json"]
+            with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+                assert process.stdout is not None
+                line = b""
+                while not line:
+                    # Until it follows: what was asked before it came is not told.
+                    store.stdin.write("\n")
+                    store.stdin.flush()
+                    line = _line_within(process.stdout.fileno(), 0.2)
+                process.terminate()
+            check_output(name, json.loads(line.splitlines()[0]))
+
+
+def _line_within(descriptor: int, seconds: float) -> bytes:
+    return os.read(descriptor, 65_536) if select.select([descriptor], [], [], seconds)[0] else b""
+
+
+def test_stats_of_several_stores_are_their_sums_and_each_of_them(
+    environment: dict[str, str], cli: Cli
+) -> None:
+    with embedded_stores(_EMBED) as run:
+        pids = {run(environment, name).pid for name in ("one", "two")}
+        document = json.loads(cli("stats", "--format", "json").out)
+        check_output("stats", document)
+        shown = cli("stats")
+        assert {process["pid"] for process in document["processes"]} == pids
+        assert document["total"]["restored_tokens"] == 12_000
+        assert document["hot"]["limit_bytes"] == 2 * 2**20
+        # Both use one directory.
+        assert document["cold"]["limit_bytes"] == 2**24
+        assert shown.out.startswith("2 stores\n")
+        assert "asked_tokens        2, mean 4000, 95 % within 4096" in shown.out
+        assert all(f"process {pid}\n" in shown.out for pid in pids)
+
+
+def test_every_command_with_a_json_format_has_a_schema_that_is_checked() -> None:
+    subparsers = argparse.ArgumentParser().add_subparsers()
+    missing = []
+    for name in command_names():
+        _load(name).add_parser(subparsers)
+        takes_json = any(
+            "--format" in action.option_strings for action in subparsers.choices[name]._actions
+        )
+        if takes_json and (name not in schema()["$defs"] or name not in _CHECKED):
+            missing.append(name)
+    assert missing == [], "describe them in schema.json, and run them here"
+
+
+def test_the_schema_is_a_valid_one_and_the_command_prints_it(cli: Cli) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema())
+    assert json.loads(cli("schema").out) == schema()
+    one = json.loads(cli("schema", "ls").out)
+    assert set(one["$defs"]) == {"ls", "Namespace"}
+    jsonschema.validate([], one)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate([{}], one)
+    assert "the nearest is stats" in cli("schema", "stat").err

@@ -1,0 +1,31 @@
+"""`ps` of processes of which some do not answer."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from omlx_cache_daemon.cli import main
+from omlx_cache_daemon.commands import ps
+from omlx_cache_daemon.errors import NobodyThere
+from omlx_cache_daemon.stores import RunningStore
+
+
+def test_those_that_hang_are_waited_for_together(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    together = threading.Barrier(3)
+
+    class Hung:
+        def call(self, operation: str) -> object:
+            together.wait(20)
+            raise NobodyThere("it did not answer")
+
+    monkeypatch.setattr(RunningStore, "client", lambda store, timeout: Hung())
+    found = [RunningStore(Path(f"/nowhere/{pid}-0.sock"), pid) for pid in (1, 2, 3)]
+    monkeypatch.setattr(ps, "_shown", lambda args: found)
+    assert main(["ps"]) == 0
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert [row.split()[:4] for row in rows] == [
+        [str(pid), "does", "not", "answer:"] for pid in (1, 2, 3)
+    ]

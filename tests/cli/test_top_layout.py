@@ -1,0 +1,116 @@
+"""The screen of `top` as a function of figures and sizes."""
+
+import pytest
+
+from omlx_cache_daemon.replies import Map
+from omlx_cache_daemon.screen.cells import ASCII, BLOCKS, bar, cell_width, columns, fitted
+from omlx_cache_daemon.screen.lately import Records, busiest, series
+from omlx_cache_daemon.screen.layout import laid_out
+from omlx_cache_daemon.screen.view import View, view_of
+from omlx_cache_daemon.screen.watched import Process
+
+_NOW = 1_000_000.0
+
+
+def _record(number: int, **more: object) -> Map:
+    return {
+        "number": number,
+        "asked_at": _NOW - number,
+        "namespace": f"{number % 3:02x}" * 32,
+        "model": "部門/模型\x1b[31m-8B",
+        "salt": "text:abcd",
+        "prompt_tokens": 1000,
+        "restored_tokens": 900,
+        "reason": "diverged",
+        "total_seconds": 1.0,
+        **more,
+    }
+
+
+def _process(pid: int, directory: str = "/cache", **more: object) -> Process:
+    tier = {"nbytes": 2**30, "limit_bytes": 2**32, "pages": 10, "evicted_pages": 1, "state": "ok"}
+    stats: Map = {
+        "uptime_seconds": 5.0,
+        "hot": tier,
+        "cold": tier,
+        "writer": {"pending_bytes": 5, "limit_bytes": 10, "failed_pages": 2},
+        "memory": {"level": "low"},
+        "requests": {"asked_tokens": 10**10, "restored_tokens": 10**9, "saved_seconds": 3.0},
+    }
+    rates: Map = {"prompt_tokens_per_second": 100.0, "hit_ratio": 0.5}
+    records = tuple(_record(number) for number in range(1, 60))
+    return Process(
+        pid,
+        f"/{pid}.sock",
+        f"serve :{pid}, 模型\x07",
+        identity={"cold": {"dir": directory}},
+        stats={**stats, **more},
+        rates=rates,
+        records=records,
+    )
+
+
+def _view(*processes: Process) -> View:
+    return view_of(processes, None, _NOW)
+
+
+@pytest.mark.parametrize("size", [(24, 80), (40, 120), (20, 60), (5, 20), (1, 1), (100, 300)])
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_no_line_is_wider_than_the_screen_and_none_is_too_many(
+    size: tuple[int, int], count: int
+) -> None:
+    height, width = size
+    view = _view(*(_process(pid, f"/{pid}") for pid in range(1, count + 1)))
+    lines = laid_out(view, width, height, BLOCKS, "q quit")
+    assert len(lines) <= max(height, 1)
+    for line in lines:
+        shown = "".join(span.text for span in line)
+        assert cell_width(shown) <= width
+        assert shown.isprintable()
+
+
+def test_a_directory_that_two_processes_share_counts_once_and_memories_add_up() -> None:
+    view = _view(_process(1), _process(2), _process(3, "/other"))
+    assert view.cold is not None
+    assert (view.cold.nbytes, view.hot.nbytes) == (2 * 2**30, 3 * 2**30)
+    assert view.rates["restored_tokens_per_second"] == 150.0
+    assert view.rates["computed_tokens_per_second"] is None
+
+
+def test_a_disk_that_is_off_and_a_writer_that_fails_are_said() -> None:
+    cold = {"state": "unavailable: /cache belongs to somebody else", "limit_bytes": 5}
+    view = _view(_process(1, cold=cold))
+    shown = "\n".join("".join(span.text for span in line) for line in laid_out(view, 80, 24, ASCII))
+    assert "process 1: disk unavailable: /cache belongs to somebody else" in shown
+    assert "2 failed" in shown
+    assert "memory low" in shown
+    assert shown.replace("\N{REPLACEMENT CHARACTER}", "").replace("模型", "").isascii()
+
+
+def test_what_was_asked_long_ago_is_not_lately() -> None:
+    records = [_record(1), _record(4, asked_at=_NOW - 1000)]
+    assert [(busy.requests, busy.restored_tokens) for busy in busiest(records, _NOW)] == [(1, 900)]
+    assert series(records, _NOW, 4) == [0, 0, 900, 0]
+
+
+def test_records_follow_those_under_way_until_they_end_or_are_forgotten() -> None:
+    records = Records()
+    under_way = _record(7, total_seconds=None)
+    records.take({"upto": 7, "records": [_record(6), under_way]})
+    assert records.question() == {"after": 7, "open": [7]}
+    records.take({"upto": 7, "records": [_record(7)]})
+    assert records.question() == {"after": 7, "open": []}
+    records.take({"upto": 8, "records": [_record(8, total_seconds=None)]})
+    records.take({"upto": 8, "records": []})
+    assert [record["number"] for record in records.latest()] == [7, 6]
+    records.take({"upto": 2, "records": [_record(2)]})
+    assert (records.latest(), records.question()["after"]) == ([], 0)
+
+
+def test_bars_and_columns_are_of_the_size_that_was_asked_for() -> None:
+    assert bar(1, 10**9, 10, ASCII) == "#........."
+    assert bar(5, 0, 4, ASCII) == "...."
+    assert bar(9, 3, 4, ASCII) == "####"
+    assert columns([0, 1, 50, 100], 2, BLOCKS) == ["   █", " ▁██"]
+    assert fitted("模型", 3) == "模 "
+    assert fitted("ab\x1bc", 6, right=True) == "  ab\N{REPLACEMENT CHARACTER}c"

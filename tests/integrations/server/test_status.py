@@ -1,0 +1,136 @@
+"""`serve` at its own port: metrics and status when asked for, also while a model computes."""
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from kit.tinylm import Server, serve_ours
+
+from .conftest import ask
+
+Start = Callable[..., Server]
+TOKEN = "a-token-that-nobody-shows"
+
+
+@pytest.fixture
+def start(
+    tmp_path_factory: pytest.TempPathFactory, models: dict[str, Path], forks: None
+) -> Iterator[Start]:
+    running: list[Server] = []
+
+    def begin(*flags: str, **variables: str) -> Server:
+        home = tmp_path_factory.mktemp("h")
+        flags = ("--model", str(models["dense"]), *flags)
+        running.append(serve_ours(home, *flags, forked=True, **variables))
+        return running[-1]
+
+    yield begin
+    for server in running:
+        server.kill()
+
+
+def _get(
+    server: Server, path: str, method: str = "GET", host: str | None = None, **headers: str
+) -> tuple[int, dict[str, str], str]:
+    where = urlsplit(server.url)
+    connection = http.client.HTTPConnection(host or where.hostname or "", where.port, timeout=30)
+    try:
+        connection.request(method, path, headers=headers)
+        response = connection.getresponse()
+        named = {name.lower(): value for name, value in response.getheaders()}
+        return response.status, named, response.read().decode()
+    finally:
+        connection.close()
+
+
+def test_nothing_of_it_is_there_unless_it_was_asked_for(start: Start) -> None:
+    server = start()
+    for path in ("/metrics", "/status", "/status/overview.json"):
+        assert _get(server, path)[0] == 404
+
+
+def test_the_servers_own_port_has_metrics_and_status(start: Start, models: dict[str, Path]) -> None:
+    server = start("--status")
+    said = [{"role": "user", "content": "Tell me a long story about a dragon. " * 40}]
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(ask, server, models["dense"], said) for _ in range(4)]
+        # While the model computes.
+        while not all(answer.done() for answer in answers):
+            assert _get(server, "/metrics")[0] == 200
+        for answer in answers:
+            answer.result()
+    assert f"status page: {server.url}/status" in server.text()
+    status, headers, text = _get(server, "/metrics")
+    assert (status, headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert "access-control-allow-origin" not in headers
+    samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
+    queries = [v for name, v in samples.items() if name.startswith("omlx_cache_query_tokens_total")]
+    assert float(queries[0]) > 0
+    assert _get(server, "/metrics", "HEAD")[2] == ""
+    overview = json.loads(_get(server, "/status/overview.json")[2])
+    assert overview["processes"][0]["name"] == "serve"
+    assert _get(server, "/metrics", Host="evil.example")[0] == 403
+    assert _get(server, "/metrics", Origin="http://evil.example")[0] == 403
+
+
+def test_a_stream_of_events_does_not_keep_a_server_from_ending(start: Start) -> None:
+    server = start("--status")
+    where = urlsplit(server.url)
+    with socket.create_connection((where.hostname, where.port), timeout=30) as client:
+        client.sendall(b"GET /status/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"text/event-stream" in client.recv(4096)
+        assert server.stop() == 0
+
+
+def test_other_machines_need_the_token(start: Start) -> None:
+    address = _own_address()
+    server = start("--host", "0.0.0.0", "--status")
+    assert _get(server, "/metrics", host="127.0.0.1")[0] == 200
+    status, _, text = _get(server, "/metrics", host=address)
+    assert status == 403
+    assert "OMLX_CACHE_STATUS_TOKEN" in text
+
+
+def test_a_token_is_asked_for_and_shown_nowhere(start: Start) -> None:
+    server = start("--status", OMLX_CACHE_STATUS_TOKEN=TOKEN)
+    assert _get(server, "/metrics")[0] == 401
+    right = {"Authorization": f"Bearer {TOKEN}"}
+    assert _get(server, "/metrics", **right)[0] == 200
+    environment = {
+        **os.environ,
+        "OMLX_CACHE_RUNTIME_DIR": str(server.log.parent / "run"),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    shown = server.text() + _get(server, "/status/settings.json", **right)[2]
+    for command in (["config"], ["config", "--format", "json"], ["ps", "--format", "json"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "omlx_cache_daemon", *command],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        shown += done.stdout + done.stderr
+    assert "status_token" in shown
+    assert TOKEN not in shown
+
+
+def _own_address() -> str:
+    """Return an address of this machine that is not loopback; skips without one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Sends nothing: it asks for the way.
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this machine has no address but loopback")
+        return str(probe.getsockname()[0])

@@ -1,0 +1,56 @@
+"""Whether what a command printed with `--format json` is what its schema says."""
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import jsonschema
+
+Schema = dict[str, Any]
+
+
+@cache
+def schema() -> Schema:
+    """Return the document that ships with the package."""
+    text = files("omlx_cache_daemon").joinpath("schema.json").read_text(encoding="utf-8")
+    loaded = json.loads(text)
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+def check_output(name: str, document: object) -> None:
+    """Fail unless a document is what `$defs` says of `name`, and says no more than that.
+
+    Readers take fields that they do not know; here one means that the schema lacks it.
+    """
+    defs = {key: _closed(value, is_part=key[0].isupper()) for key, value in _defs().items()}
+    root = {**schema(), "$ref": f"#/$defs/{name}", "$defs": defs}
+    jsonschema.Draft202012Validator(root).validate(document)
+
+
+def _defs() -> Schema:
+    defs = schema()["$defs"]
+    assert isinstance(defs, dict)
+    return defs
+
+
+def _closed(given: Any, *, is_part: bool = False) -> Any:
+    """Return a schema whose maps take no fields but those that it names. A part, as each of `allOf`
+    and what commands share, stays open: what refers to it closes the whole."""
+    if not isinstance(given, dict):
+        return given
+    shown = dict(given)
+    for name in ("items", "additionalProperties"):
+        if name in shown:
+            shown[name] = _closed(shown[name])
+    if "properties" in shown:
+        shown["properties"] = {key: _closed(item) for key, item in shown["properties"].items()}
+    if "anyOf" in shown:
+        shown["anyOf"] = [_closed(item, is_part=is_part) for item in shown["anyOf"]]
+    if "allOf" in shown:
+        shown["allOf"] = [_closed(item, is_part=True) for item in shown["allOf"]]
+    names_fields = {"properties", "allOf", "$ref"} & set(shown)
+    if names_fields and not is_part and "additionalProperties" not in shown:
+        shown["unevaluatedProperties"] = False
+    return shown

@@ -1,0 +1,115 @@
+"""A source with known documents, and plain HTTP clients, for tests of the status port."""
+
+import http.client
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+
+from omlx_cache.status.server import StatusServer
+from omlx_cache.status.source import Document
+from omlx_cache_storage.stats import (
+    ColdUsage,
+    Counters,
+    HotUsage,
+    MemoryUsage,
+    Stats,
+    WriterUsage,
+)
+
+
+def figures(**requests: object) -> dict[str, object]:
+    """Return the stats of a small store, with other figures of its requests."""
+    counters = Counters()
+    stats = Stats(
+        uptime_seconds=1.5,
+        hot=HotUsage(4, 4000, 5000, 8000, 8000, 1, 0),
+        cold=ColdUsage(9, 9000, 9500, 100_000, 2, 0, 0, 0, 0, "ok"),
+        writer=WriterUsage(1, 1000, 3000, 4000, 9, 9000, 0, 0, 0),
+        requests=counters.requests(),
+        snapshots=counters.snapshots(1 << 20),
+        memory=MemoryUsage("normal", 1 << 30, 0, 0),
+    ).to_dict()
+    known = stats["requests"]
+    assert isinstance(known, dict)
+    known.update(requests)
+    return stats
+
+
+def process(pid: int = 1, name: str = "serve", **fields: object) -> dict[str, object]:
+    """Return a process as `Source.processes` has it."""
+    return {
+        "pid": pid,
+        "name": name,
+        "title": f"{name} :8080",
+        "role": "store",
+        "version": "0.1.0",
+        "uptime_seconds": 1.5,
+        "models": [],
+        "cold_dir": "/cold",
+        "stats": figures(),
+        "error": None,
+        **fields,
+    }
+
+
+class Known:
+    """A source whose documents a test sets; `asked` are the questions, `hold` lets them wait."""
+
+    def __init__(self, *processes: Document) -> None:
+        self.shown: Sequence[Document] = processes or [process()]
+        self.asked: list[tuple[object, ...]] = []
+        self.happened: list[dict[str, object]] = []
+        self.hold = threading.Event()
+        self.hold.set()
+
+    def processes(self) -> Sequence[Document]:
+        self.hold.wait(30)
+        return self.shown
+
+    def settings(self) -> Sequence[Document]:
+        return [{"pid": 1, "settings": {}}]
+
+    def requests(self, limit: int) -> Sequence[Document]:
+        self.asked.append(("requests", limit))
+        return []
+
+    def prefixes(
+        self, namespace: str | None, parent: str | None, limit: int, *, text: bool = False
+    ) -> Document:
+        self.asked.append(("prefixes", namespace, parent, limit, text))
+        return {"rows": []}
+
+    def events(self, after: int | None, limit: int) -> Document:
+        self.asked.append(("events", after, limit))
+        first = after or 0
+        return {
+            "events": self.happened[first : first + limit],
+            "upto": min(len(self.happened), first + limit),
+            "dropped": 0,
+        }
+
+
+def get(
+    server: StatusServer,
+    path: str,
+    headers: Mapping[str, str] | None = None,
+    method: str = "GET",
+) -> tuple[int, dict[str, str], bytes]:
+    """Return the status, the headers and the body of an answer."""
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=20)
+    try:
+        connection.request(method, path, headers=dict(headers or {}))
+        response = connection.getresponse()
+        return response.status, dict(response.getheaders()), response.read()
+    finally:
+        connection.close()
+
+
+def said(server: StatusServer, request: bytes) -> bytes:
+    """Return everything that a server says to raw bytes until it hangs up."""
+    with socket.create_connection((server.host, server.port), timeout=20) as client:
+        client.sendall(request)
+        answer = b""
+        while piece := client.recv(65536):
+            answer += piece
+        return answer

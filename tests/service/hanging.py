@@ -1,0 +1,20 @@
+"""The service on a disk that hangs from its first look on; as patient as tests are."""
+
+import sys
+import threading
+
+from omlx_cache_daemon.service import process
+from omlx_cache_daemon.service.main import main
+from omlx_cache_storage.cold.keeping import KeepingTier
+
+
+def _hang(tier: KeepingTier) -> int:
+    threading.Event().wait()
+    return 0
+
+
+if __name__ == "__main__":
+    assert "mlx" not in sys.modules, "no service needs it"
+    process.HUNG_SECONDS = 0.5
+    KeepingTier.keep = _hang  # type: ignore[method-assign]
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,117 @@
+"""A store that serves its own status: one call, ended with the store, alive without it."""
+
+import gc
+import json
+import shutil
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from kit.status import get
+from kit.storage import Story, commit, open_store
+from omlx_cache.settings.errors import ConfigError
+from omlx_cache_storage.errors import CacheError
+
+OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
+
+
+def test_one_call_serves_what_the_store_is(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        server = store.serve_status()
+        commit(store, Story("llama"), 1, 2, 3)
+        assert store.flush()
+        families = {one.name: one for one in parse_text(get(server, "/metrics")[2].decode())}
+        pages = {
+            sample.labels["tier"]: sample.value for sample in families["omlx_cache_pages"].samples
+        }
+        assert pages == {"hot": 3, "cold": 3}
+        (state,) = (s for s in families["omlx_cache_cold_state"].samples if s.value == 1)
+        assert state.labels["state"] == "ok"
+        (info,) = families["omlx_cache_store_info"].samples
+        assert info.labels["cold_dir"] == str(tmp_path)
+        overview = json.loads(get(server, "/status/overview.json")[2])
+        assert overview["processes"][0]["stats"]["hot"]["pages"] == 3
+        assert isinstance(overview["history"], list)
+
+
+def test_the_text_of_a_store_is_what_its_port_gives_in_both_formats(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        server = store.serve_status()
+        text = {one.name for one in parse_text(store.metrics())}
+        assert text == {one.name for one in parse_text(get(server, "/metrics")[2].decode())}
+        status, headers, body = get(server, "/metrics", OPENMETRICS)
+        assert status == 200
+        assert headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+        found = {one.name for one in parse_openmetrics(body.decode())}
+        assert len(found) == len(text) > 50
+
+
+def test_a_router_follows_a_stores_blocks(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        server = store.serve_status()
+        story = Story("llama")
+        commit(store, story, 1, 2)
+        assert store.flush()
+        batches = json.loads(get(server, "/status/events.json?kv=1&after=0")[2])["batches"]
+        stored = [one for batch in batches for one in batch["events"]]
+        assert {(one["type"], one["medium"]) for one in stored} >= {
+            ("BlockStored", "CPU"),
+            ("BlockStored", "STORAGE"),
+        }
+        request = b"GET /status/events?kv=1&after=0 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        with socket.create_connection((server.host, server.port), timeout=20) as client:
+            client.sendall(request)
+            text = b""
+            while b"BlockStored" not in text:
+                text += client.recv(65536)
+        assert b"event: batch" in text
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="apt-get install prometheus")
+def test_promtool_finds_nothing_to_say(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        checked = subprocess.run(
+            ["promtool", "check", "metrics"],
+            input=store.metrics(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+def test_it_ends_with_the_store(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    server = store.serve_status(token="secret-of-a-test")
+    assert get(server, "/metrics")[0] == 401
+    store.close()
+    with pytest.raises(OSError, match="refused"):
+        get(server, "/metrics")
+    with pytest.raises(CacheError, match="closed"):
+        store.serve_status()
+
+
+def test_a_lost_store_is_not_kept_alive_by_its_status(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    server = store.serve_status()
+    assert get(server, "/metrics")[0] == 200
+    del store
+    gc.collect()
+    for name in ("omlx-cache-status", "omlx-cache-keeper", "omlx-cache-closing"):
+        for thread in [t for t in threading.enumerate() if t.name == name]:
+            thread.join(30)
+    with pytest.raises(OSError, match="refused"):
+        get(server, "/metrics")
+
+
+def test_a_bad_port_or_token_is_refused_and_leaves_the_store_as_it_was(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        for port, token in ((-1, None), (70_000, None), (0, "")):
+            with pytest.raises(ConfigError, match=r"from 0 to 65535|empty"):
+                store.serve_status(port, token)
+        assert store.flush()

@@ -1,0 +1,165 @@
+"""The dashboard, the alert rules and the documents name the metrics that there are."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from kit.status import figures, process
+from kit.storage import open_store
+from omlx_cache import reasons
+from omlx_cache.status import metrics
+from omlx_cache.status.exposition import exposition
+from omlx_cache_daemon.service.figures import FIGURES
+from omlx_cache_storage import stats
+
+_ROOT = Path(__file__).parents[2]
+MONITORING = _ROOT / "daemon" / "monitoring"
+NAME = re.compile(r"\bomlx_cache_[a-z_]+\b")
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="apt-get install prometheus"
+)
+OWN_LIMIT = {"limit_bytes": 1, "set_by": "store", "own_limit_bytes": 1}
+
+
+@pytest.fixture(scope="module")
+def exposed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The names of all samples of a real store and of the service, and those of their families."""
+    with open_store(tmp_path_factory.mktemp("cold")) as store:
+        real = store.metrics()
+    every = figures(misses={"absent": 1}, skips={"no_room": 1})
+    every["service"] = {**dict.fromkeys(FIGURES, 0), "last_pass_finished": 0}
+    every["cold"] = {**every["cold"], **OWN_LIMIT}  # type: ignore[dict-item]
+    every["requests"] |= {"prefill_tokens_per_second": {"llama": 9.0}}  # type: ignore[operator]
+    text = real + exposition([process(stats=every)]).body.decode()
+    return {name for line in text.splitlines() for name in NAME.findall(line.partition("{")[0])}
+
+
+def _expressions(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, one in value.items():
+            if key in ("expr", "definition", "query") and isinstance(one, str):
+                yield one
+            yield from _expressions(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _expressions(one)
+
+
+def test_every_metric_of_the_dashboard_is_exposed(exposed: set[str]) -> None:
+    dashboard = json.loads((MONITORING / "grafana-dashboard.json").read_text())
+    named = {name for text in _expressions(dashboard) for name in NAME.findall(text)}
+    assert len(named) > 20
+    assert named <= exposed
+    numbers = [panel["id"] for panel in dashboard["panels"]]
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_every_metric_of_the_alert_rules_is_exposed(exposed: set[str]) -> None:
+    for file in ("alerts.yml", "alerts_test.yml"):
+        text = re.sub(r"alertname: \w+|omlx-cache", "", (MONITORING / file).read_text())
+        named = set(NAME.findall(text))
+        assert len(named) > 5
+        assert named <= exposed
+
+
+def test_every_metric_is_documented_as_it_is(exposed: set[str]) -> None:
+    text = (_ROOT / "docs" / "monitoring.md").read_text()
+    rows = {row.split("`")[1]: row for row in text.splitlines() if row.startswith("| `omlx_cache_")}
+    families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in exposed}
+    assert families == rows.keys()
+    for metric in metrics.METRICS:
+        assert f" {metric.kind} |" in rows[metric.name]
+        assert rows[metric.name].endswith(f"| {metric.help} |")
+    for name in set(NAME.findall(text)) - rows.keys():
+        assert name in exposed
+
+
+def test_every_number_of_the_stats_is_exposed() -> None:
+    shown = {place.path for metric in metrics.METRICS for place in metric.places}
+    shown |= {choice.path for choice in metrics.CHOICES} | {one.path for one in metrics.SPLITS}
+    kept_back = {
+        # Sums of what is shown by tier, and by reason.
+        ("requests", "restored_tokens"),
+        ("requests", "rejected_pages"),
+        # Shown by model.
+        ("requests", "prefill_tokens_per_second"),
+    }
+    sections = {
+        "hot": stats.HotUsage,
+        "cold": stats.ColdUsage,
+        "writer": stats.WriterUsage,
+        "requests": stats.RequestStats,
+        "snapshots": stats.SnapshotStats,
+        "memory": stats.MemoryUsage,
+    }
+    there = {(name, field.name) for name, kind in sections.items() for field in fields(kind)}
+    assert there - shown == kept_back
+
+
+def test_every_series_of_the_service_is_known() -> None:
+    shown = {place.path for metric in metrics.METRICS for place in metric.places}
+    assert {("service", name) for name in FIGURES} <= shown
+
+
+def test_no_two_processes_have_the_same_labels_whatever_they_are_called() -> None:
+    shown = [process(1, name) for name in ("a", "a", "a#2", "a#2", "a")]
+    [up] = [f for f in parse_text(exposition(shown).body.decode()) if f.name == metrics.UP]
+    assert len({sample.labels["store"] for sample in up.samples}) == 5
+
+
+def test_labels_are_bounded_whatever_a_process_says() -> None:
+    many = {f"reason-{n}": 1 for n in range(1000)}
+    models = {f'{"m" * 300}{n}\n"\\': 1.0 for n in range(1000)}
+    bad = figures(misses=many, skips=many, prefill_tokens_per_second=models)
+    bad["cold"] = {"state": "exploded: \n", "nbytes": "many", "pages": float("nan")}
+    bad["histograms"] = {f"h{n}_seconds": {} for n in range(1000)} | {"restore_seconds": 3}
+    shown = [process(stats=bad), process(stats=bad), process(2, "n\ud800\n" * 100, stats=None)]
+    families = {f.name: f for f in parse_text(exposition(shown).body.decode())}
+    assert len(families["omlx_cache_misses"].samples) == 2
+    assert {s.labels["reason"] for s in families["omlx_cache_misses"].samples} == {"other"}
+    named = {s.labels["model"] for s in families["omlx_cache_prefill_tokens_per_second"].samples}
+    assert len(named) == 32
+    assert max(map(len, named)) == 256
+    states = [s for s in families["omlx_cache_cold_state"].samples if s.value]
+    assert {s.labels["state"] for s in states} == {"other"}
+    ups = {(s.labels["pid"], s.labels["store"]): s.value for s in families["omlx_cache_up"].samples}
+    assert len(ups) == 3
+    assert ups["1", "serve"] == ups["1", "serve#2"] == 1
+    assert max(len(store) for _, store in ups) == 64
+
+
+def test_histograms_are_cumulative_and_a_wrong_one_is_left_out() -> None:
+    right = figures()
+    right["histograms"] = {
+        "restore_seconds": {"buckets": [[0.1, 1], [1.0, 3]], "sum": 2.5, "count": 4},
+        "page_read_seconds": {"buckets": [[0.1, 3], [1.0, 1]], "sum": 2.5, "count": 4},
+    }
+    text = exposition([process(stats=right)]).body.decode()
+    assert 'omlx_cache_restore_seconds_bucket{le="+Inf",pid="1",store="serve"} 4.0' in text
+    assert "page_read" not in text
+
+
+def test_no_metric_is_there_twice() -> None:
+    every = [*metrics.METRICS, *metrics.CHOICES, *metrics.SPLITS]
+    assert len({one.name for one in every}) == len(every)
+
+
+def test_reasons_are_the_vocabulary_of_the_label() -> None:
+    assert {reasons.ABSENT, reasons.CORRUPT, reasons.NO_ROOM} <= metrics.REASONS
+    assert all(re.fullmatch(r"[a-z_]+", word) for word in metrics.REASONS)
+
+
+@needs_promtool
+def test_promtool_takes_the_rules_and_their_scenarios() -> None:
+    for command in (["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"]):
+        done = subprocess.run(
+            ["promtool", *command], cwd=MONITORING, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,436 @@
+"""The status page in a real browser: what it shows, to whom, and that it stays polite."""
+
+import gc
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
+
+from kit.made_up import MadeUp, process, request, stats
+from omlx_cache.status.server import StatusServer
+
+WIDTHS = (390, 820, 1440)
+SCHEMES = ("light", "dark")
+ACTIVE = (
+    "button",
+    "combobox",
+    "textbox",
+    "link",
+    "meter",
+    "image",
+    "table",
+    "region",
+    "DisclosureTriangle",
+)
+
+LOW_CONTRAST = """() => {
+  const parse = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((v) => (v /= 255) <= 0.03928 ? v / 12.92
+    : ((v + 0.055) / 1.055) ** 2.4).reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const under = (at) => {
+    for (; at; at = at.parentElement) {
+      const color = parse(getComputedStyle(at).backgroundColor);
+      if (color.length === 3 || color[3] > 0.99) return color;
+    }
+    return [255, 255, 255];
+  };
+  const poor = [];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+    const at = text.parentElement;
+    if (!text.data.trim() || !at.checkVisibility() || at.closest("script, style, option")) continue;
+    const style = getComputedStyle(at);
+    const front = light(parse(at.closest("svg") ? style.fill : style.color));
+    const back = light(under(at));
+    const ratio = (Math.max(front, back) + 0.05) / (Math.min(front, back) + 0.05);
+    if (ratio < 4.5) poor.push([text.data.trim().slice(0, 40), Math.round(ratio * 100) / 100]);
+  }
+  return poor;
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        pytest.skip("no Chromium here: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+    # Its pipes are in circles of objects: another file's test counts descriptors.
+    gc.collect()
+
+
+@pytest.fixture
+def source() -> MadeUp:
+    return MadeUp(100_000)
+
+
+class Visitor:
+    """Opens the page of a source; what the browser complains of fails the test at its end.
+
+    `addresses` are those that it asked for. `expected` are complaints that a test provokes.
+    """
+
+    def __init__(self, browser: Browser, stack: ExitStack) -> None:
+        self._browser, self._stack = browser, stack
+        self.complaints: list[str] = []
+        self.addresses: list[str] = []
+        self.expected: tuple[str, ...] = ()
+
+    def serve(self, source: MadeUp, token: str | None = None, port: int = 0) -> StatusServer:
+        return self._stack.enter_context(StatusServer(source, port, token))
+
+    def open(
+        self,
+        source: MadeUp,
+        width: int = 820,
+        scheme: Any = "light",
+        *,
+        history: list[dict[str, object]] | None = None,
+    ) -> Page:
+        server = self.serve(source)
+        page = self.page(width, scheme)
+        if history is not None:
+            page.route("**/overview.json", lambda route: _with_history(route, history))
+        page.goto(server.url)
+        expect(page.locator("#main")).to_be_visible()
+        return page
+
+    def page(self, width: int = 820, scheme: Any = "light") -> Page:
+        context: BrowserContext = self._browser.new_context(
+            viewport={"width": width, "height": 900},
+            color_scheme=scheme,
+            reduced_motion="reduce",
+            locale="en-GB",
+        )
+        self._stack.callback(context.close)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.on("console", lambda said: self.complaints.append(said.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", lambda dialog: self.complaints.append(f"a dialog: {dialog.message}"))
+        page.on("request", lambda asked: self.addresses.append(asked.url))
+        return page
+
+
+def _with_history(route: Route, rows: list[dict[str, object]]) -> None:
+    answer = route.fetch()
+    route.fulfill(response=answer, body=json.dumps({**answer.json(), "history": rows}))
+
+
+@pytest.fixture
+def visitor(browser: Browser) -> Iterator[Visitor]:
+    with ExitStack() as stack:
+        visitor = Visitor(browser, stack)
+        yield visitor
+    left = [c for c in visitor.complaints if not any(e in c for e in visitor.expected)]
+    assert not left
+
+
+def _open_tree(page: Page) -> None:
+    page.locator("#tree .open").first.click()
+    page.locator("#tree ul .open").first.click()
+    expect(page.locator("#tree ul ul .leaf").first).to_be_visible()
+
+
+def _overflow(page: Page) -> int:
+    return int(page.evaluate("document.documentElement.scrollWidth - innerWidth"))
+
+
+def _stopped(visitor: Visitor, server: StatusServer) -> Page:
+    """Return the page with its clock stopped, waiting to ask again."""
+    page = visitor.page()
+    page.clock.install(time=0)
+    page.goto(server.url)
+    expect(page.locator("#live")).to_contain_text("Live")
+    page.clock.pause_at(3600)
+    _answered(page)
+    return page
+
+
+def _answered(page: Page) -> None:
+    deadline = time.monotonic() + 20
+    while page.evaluate("state.busy"):
+        assert time.monotonic() < deadline
+
+
+def _next_poll(page: Page) -> int:
+    """Let the page's clock go on until it asks again; return after how many milliseconds, when the
+    answer is there."""
+    delay = int(page.evaluate("state.delay"))
+    asked = page.evaluate("state.polls")
+    page.clock.run_for(delay - 100)
+    assert page.evaluate("state.polls") == asked
+    page.clock.run_for(100)
+    assert page.evaluate("state.polls") == asked + 1
+    _answered(page)
+    return delay
+
+
+def _samples(per_sample: int = 1000) -> list[dict[str, object]]:
+    at = [time.time() - 10 * number for number in range(200, 0, -1)]
+    return [
+        {
+            "pid": None,
+            "title": "all processes",
+            "at": at,
+            "asked_tokens": [per_sample] * 200,
+            "restored_tokens": [per_sample * 3 // 4] * 200,
+            "saved_seconds": [-0.5 if number % 7 == 0 else 2.0 for number in range(200)],
+            "hot_bytes": [1000] * 200,
+            "cold_bytes": [1000] * 200,
+        }
+    ]
+
+
+def test_it_fits_every_window_with_100_000_prefixes(visitor: Visitor, source: MadeUp) -> None:
+    page = visitor.open(source, history=_samples())
+    _open_tree(page)
+    assert page.locator("#tree ul ul .leaf").count() == 25
+    assert "99,975" in page.locator("#tree .more").inner_text()
+    assert page.title() == "76 % hits · omlx-cache"
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        assert _overflow(page) <= 0
+
+
+def test_every_text_has_contrast_enough_light_and_dark(visitor: Visitor, source: MadeUp) -> None:
+    source.known = [process(), process(2, title="other", stats=None, error="no answer within 1 s")]
+    page = visitor.open(source, 390, "dark", history=_samples())
+    _open_tree(page)
+    assert page.evaluate(LOW_CONTRAST) == []
+    page.select_option("#theme", "light")
+    assert page.evaluate(LOW_CONTRAST) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("prefixes", [0, 10, 100_000])
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_combination_fits_and_reads_well(
+    visitor: Visitor, width: int, scheme: str, prefixes: int
+) -> None:
+    page = visitor.open(MadeUp(prefixes), width, scheme, history=_samples())
+    if prefixes:
+        _open_tree(page)
+        page.click("#texts")
+        expect(page.locator("#tree .text").first).to_be_visible()
+    page.click("#all-settings")
+    assert _overflow(page) <= 0
+    assert page.evaluate(LOW_CONTRAST) == []
+
+
+def test_without_anything_it_says_what_to_do(visitor: Visitor) -> None:
+    source = MadeUp(0)
+    source.found = []
+    quiet = {"sessions": 0, "asked_tokens": 0, "restored_tokens": 0}
+    source.known = [process(cold_dir=None, stats=stats(cold=None, writer=None, requests=quiet))]
+    page = visitor.open(source, 390)
+    expect(page.locator("#no-prefixes")).to_contain_text("Nothing is cached yet")
+    expect(page.locator("#no-requests")).to_contain_text("Send a prompt")
+    expect(page.locator("#tiers")).to_contain_text("Off: only memory is used")
+    assert page.title() == "omlx-cache"
+    assert _overflow(page) <= 0
+    source.known = []
+    expect(page.locator("#nobody")).to_contain_text("omlx-cache serve")
+
+
+def test_the_tree_is_walked_with_the_keyboard(visitor: Visitor, source: MadeUp) -> None:
+    page = visitor.open(source)
+    first = page.locator("#tree .open").first
+    first.focus()
+    page.keyboard.press("Enter")
+    expect(first).to_have_attribute("aria-expanded", "true")
+    inner = page.locator("#tree ul .open").first
+    expect(inner).to_be_visible()
+    page.keyboard.press("ArrowDown")
+    expect(inner).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#tree ul ul .leaf").first).to_be_visible()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#tree ul ul .leaf").first).to_be_focused()
+    page.keyboard.press("End")
+    expect(page.locator("#tree .more")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#tree ul ul .leaf")).to_have_count(100)
+    page.keyboard.press("ArrowLeft")
+    expect(inner).to_be_focused()
+    page.keyboard.press("ArrowLeft")
+    expect(inner).to_have_attribute("aria-expanded", "false")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_every_control_has_a_name(visitor: Visitor, source: MadeUp) -> None:
+    source.known = [process(), process(2, title="other")]
+    page = visitor.open(source, history=_samples())
+    _open_tree(page)
+    page.click("#texts")
+    expect(page.locator("#tree .text").first).to_be_visible()
+    session = page.context.new_cdp_session(page)
+    nodes = session.send("Accessibility.getFullAXTree")["nodes"]
+    named: dict[str, list[str]] = {}
+    for node in nodes:
+        role = node.get("role", {}).get("value")
+        if role in ACTIVE and not node.get("ignored"):
+            named.setdefault(role, []).append(node.get("name", {}).get("value", ""))
+    without = {role for role, names in named.items() if not all(name.strip() for name in names)}
+    assert not without
+    assert {"button", "combobox", "meter", "image", "region"} <= named.keys()
+    assert any("Prompt tokens in the last hour" in name for name in named["image"])
+
+
+def test_labels_are_data_and_never_markup(visitor: Visitor) -> None:
+    evil = "<img src=x onerror=alert(1)></td><script>alert(2)</script>"
+    source = MadeUp(3, evil)
+    source.found = [request(1, model=evil, why=evil, salt=evil)]
+    source.known = [
+        process(title=evil, name=evil, cold_dir=evil, version=evil, models=[evil]),
+        process(2, title=evil, error=evil, stats=None),
+    ]
+    source.configured = {evil: {"rendered": evil, "kind": "argument", "origin": evil}}
+    page = visitor.open(source, history=[{**_samples()[0], "title": evil}])
+    _open_tree(page)
+    page.click("#texts")
+    expect(page.locator("#tree .text").first).to_contain_text("<img src=x")
+    page.locator("#settings summary").first.click()
+    expect(page.locator("#settings")).to_contain_text(evil)
+    assert page.locator("#main img, #main script, td td").count() == 0
+
+
+def test_text_is_asked_for_only_when_somebody_wants_it(visitor: Visitor) -> None:
+    source = MadeUp(3)
+    page = visitor.open(source)
+    _open_tree(page)
+    page.click("#reload")
+    expect(page.locator("#tree ul ul .leaf").first).to_be_visible()
+    assert not source.text_asked
+    page.click("#texts")
+    expect(page.locator("#tree .text").first).to_contain_text("You are a helpful assistant")
+    expect(page.locator("#texts")).to_have_attribute("aria-pressed", "true")
+    page.click("#texts")
+    expect(page.locator("#tree .text")).to_have_count(0)
+
+
+def test_a_token_goes_into_a_header_and_never_into_an_address(visitor: Visitor) -> None:
+    server = visitor.serve(MadeUp(3), token="s3cret-token")
+    visitor.expected = ("401",)
+    page = visitor.page()
+    page.goto(server.url)
+    expect(page.get_by_label("Token", exact=True)).to_be_focused()
+    expect(page.locator("#main")).to_be_hidden()
+    page.keyboard.type("wrong")
+    page.keyboard.press("Enter")
+    expect(page.locator("#live")).to_contain_text("refused")
+    page.get_by_label("Token", exact=True).fill("s3cret-token")
+    page.keyboard.press("Enter")
+    expect(page.locator("#main")).to_be_visible()
+    other = visitor.page()
+    other.goto(f"{server.url}#token=s3cret-token")
+    expect(other.locator("#main")).to_be_visible()
+    assert other.url == server.url
+    asked = [address.partition("#")[0] for address in visitor.addresses]
+    assert len(asked) > 5
+    assert not any("s3cret" in address for address in asked)
+
+
+def test_a_server_that_goes_is_missed_and_one_that_comes_back_is_found(visitor: Visitor) -> None:
+    source = MadeUp(3)
+    visitor.expected = ("ERR_CONNECTION_REFUSED", "ERR_EMPTY_RESPONSE", "ERR_CONNECTION_RESET")
+    with StatusServer(source) as server:
+        page = _stopped(visitor, server)
+    delays = [_next_poll(page) for _ in range(7)]
+    expect(page.locator("#live")).to_contain_text("No answer since")
+    assert delays == [2000, 2000, 4000, 8000, 16_000, 30_000, 30_000]
+    assert page.title() == "no answer · omlx-cache"
+    visitor.serve(source, port=server.port)
+    assert _next_poll(page) == 30_000
+    expect(page.locator("#live")).to_contain_text("Live")
+    expect(page.locator("#tree .open").first).to_be_visible()
+    assert _next_poll(page) == 2000
+
+
+def test_a_hidden_tab_asks_for_nothing(visitor: Visitor) -> None:
+    server = visitor.serve(MadeUp(3))
+    page = _stopped(visitor, server)
+    assert _next_poll(page) == 2000
+    hide = """hidden => {
+      Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    page.evaluate(hide, True)
+    before = len(visitor.addresses)
+    page.clock.run_for(120_000)
+    assert len(visitor.addresses) == before
+    with page.expect_response("**/overview.json"):
+        page.evaluate(hide, False)
+
+
+def test_several_processes_are_summed_and_one_can_be_chosen(visitor: Visitor) -> None:
+    source, empty = MadeUp(3), {"pages": 0, "nbytes": 0, "limit_bytes": 0, "allowed_bytes": 0}
+    source.known = [
+        process(),
+        process(2, title="run, gemma"),
+        process(3, title="store", stats=None, error="it did not answer within 1 s"),
+        process(4, title="omlx-cached", role="service", stats=stats(hot=empty, requests={})),
+    ]
+    source.found = [request(1), request(2, pid=2, why="the next block was evicted")]
+    page = visitor.open(source)
+    expect(page.locator("#figures")).to_contain_text("2,804,224")
+    expect(page.locator("#processes")).to_contain_text("did not answer within 1 s")
+    expect(page.locator("#alert")).to_contain_text("One thing went wrong")
+    assert page.get_by_role("meter", name="Memory of").count() == 2
+    # One directory is counted once, however many use it.
+    assert page.get_by_role("meter", name="Disk").count() == 1
+    page.select_option("#process", "2")
+    expect(page.locator("#figures")).to_contain_text("1,402,112")
+    expect(page.locator("#requests tbody tr")).to_have_count(1)
+    expect(page.locator("#requests")).to_contain_text("the next block was evicted")
+
+
+def test_what_failed_is_said_with_its_remedy_and_when(visitor: Visitor) -> None:
+    source = MadeUp(0)
+    stored = {"kind": "stored", "at": time.time(), "key": "cd" * 32, "detail": ""}
+    failed = {**stored, "kind": "failed", "detail": "No space left on device"}
+    source.happened = [stored, failed]
+    page = visitor.open(source)
+    expect(page.locator("#all-well")).to_be_visible()
+    assert "events" not in source.asked
+    full = stats()
+    full["writer"]["failed_pages"] = 3
+    full["cold"]["state"] = "no space left on device"
+    source.known = [process(stats=full)]
+    expect(page.locator("#problems")).to_contain_text("3 pages could not be written")
+    expect(page.locator("#problems")).to_contain_text("the disk is asked again by itself")
+    expect(page.locator("#failures li")).to_have_count(1)
+    expect(page.locator("#failures")).to_contain_text("No space left on device")
+    expect(page.locator("#alert")).to_contain_text("2 things went wrong")
+
+
+def test_the_scheme_that_was_chosen_is_kept(visitor: Visitor) -> None:
+    page = visitor.open(MadeUp(0), scheme="light")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(paper)
+    page.get_by_label("Colours").select_option("dark")
+    dark = page.evaluate(paper)
+    page.reload()
+    assert light != dark == page.evaluate(paper)
+
+
+def test_what_is_over_time_is_a_picture_and_a_table(visitor: Visitor) -> None:
+    page = visitor.open(MadeUp(0), history=_samples(1000))
+    figure = page.locator("#c-tokens")
+    expect(figure).to_contain_text("150,000 of 200,000 from the cache")
+    figure.locator("summary").click()
+    expect(figure.locator("tbody tr").first).to_be_visible()
+    assert figure.locator("rect.hit").count() == figure.locator("tbody tr").count() > 30
+    page.select_option("#span", "600")
+    expect(figure).not_to_contain_text("200,000")
+    assert page.locator("#c-saved rect.loss").count() > 0

@@ -1,0 +1,182 @@
+"""The status paths: what each answers, and whom."""
+
+import json
+import math
+
+import pytest
+
+from kit.status import Known, process
+from omlx_cache.status.answer import Answer
+from omlx_cache.status.routes import answer, is_status_path
+from omlx_cache.status.streams import Streams
+
+HERE = {"Host": "127.0.0.1:9000"}
+TOKEN = "a-secret-of-this-test"
+
+
+def ask(path: str, method: str = "GET", source: Known | None = None, **headers: str) -> Answer:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return answer(source or Known(), method, path, {**HERE, **named})
+
+
+def test_each_path_answers_with_its_own_kind() -> None:
+    kinds = {
+        "/metrics": "text/plain; version=0.0.4; charset=utf-8",
+        "/status": "text/html; charset=utf-8",
+        "/status/": "text/html; charset=utf-8",
+        "/status/overview.json": "application/json",
+        "/status/settings.json": "application/json",
+        "/status/requests.json?limit=5": "application/json",
+        "/status/prefixes.json?namespace=ab&parent=cd&limit=7&text=1": "application/json",
+        "/status/events.json?after=0&limit=2": "application/json",
+    }
+    for path, kind in kinds.items():
+        found = ask(path)
+        assert (found.status, found.content_type) == (200, kind), (path, found.body)
+        assert is_status_path(path)
+
+
+def test_questions_reach_the_source_as_they_were_asked() -> None:
+    source = Known()
+    ask("/status/requests.json?limit=5", source=source)
+    ask("/status/prefixes.json?namespace=ab&parent=cd&limit=7&text=1", source=source)
+    ask("/status/prefixes.json", source=source)
+    ask("/status/events.json?after=3&limit=2", source=source)
+    assert source.asked == [
+        ("requests", 5),
+        ("prefixes", "ab", "cd", 7, True),
+        ("prefixes", None, None, 100, False),
+        ("events", 3, 2),
+    ]
+
+
+def test_no_answer_is_kept_framed_or_given_to_another_origin() -> None:
+    for path in ("/metrics", "/status", "/status/overview.json", "/nothing"):
+        headers = {name.lower(): value for name, value in ask(path).all_headers().items()}
+        assert headers["cache-control"] == "no-store"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert "unsafe-inline" not in headers["content-security-policy"]
+        assert not [name for name in headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/status/requests.json?limit=0", "from 1 to 1,000"),
+        ("/status/requests.json?limit=1001", "from 1 to 1,000"),
+        ("/status/requests.json?limit=many", "got 'many'"),
+        ("/status/requests.json?limit=1&limit=2", "came twice"),
+        ("/status/events.json?after=-1", "0 or more"),
+        ("/status/events.json?after=%c2%b2", "0 or more"),
+        ("/status/prefixes.json?namespace=xyz", "hex digits"),
+        ("/status/prefixes.json?text=yes", "0 or 1"),
+        ("/status/events.json?kv=yes", "0 or 1"),
+        ("/status/events.json?kv=1", "each store's own port"),
+        ("/status/overview.json?limit=3", "it takes none"),
+        ("/status/requests.json?token=abc", "Authorization: Bearer"),
+    ],
+)
+def test_a_bad_query_is_told_what_was_expected(path: str, expected: str) -> None:
+    found = ask(path)
+    assert found.status == 400
+    assert expected in found.body.decode()
+
+
+def test_what_is_not_there_and_what_cannot_be_done_say_what_can() -> None:
+    nothing = ask("/status/nothing")
+    assert nothing.status == 404
+    assert b"/status/overview.json" in nothing.body
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE"):
+        found = ask("/metrics", method)
+        assert (found.status, found.headers["Allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost:80", "[::1]:9000", "LOCALHOST", "192.168.1.7:8080", "::1"]
+)
+def test_addresses_and_this_machines_names_are_answered(host: str) -> None:
+    assert answer(Known(), "GET", "/metrics", {"Host": host}).status == 200 or host == "::1"
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:80", "127.0.0.1.nip.io"])
+def test_a_name_that_may_be_rebound_to_this_machine_is_refused(host: str) -> None:
+    for path in ("/metrics", "/status", "/status/overview.json"):
+        found = answer(Known(), "GET", path, {"Host": host})
+        assert found.status == 403
+        assert b"Host" in found.body
+
+
+def test_another_pages_requests_are_refused_but_links_lead_to_the_page() -> None:
+    assert ask("/metrics", Sec_Fetch_Site="cross-site").status == 403
+    assert ask("/metrics", Sec_Fetch_Site="same-site").status == 403
+    assert ask("/metrics", Origin="http://evil.example").status == 403
+    assert ask("/metrics", Origin="null").status == 403
+    assert ask("/metrics", Origin="http://127.0.0.1:3000").status == 403
+    assert (
+        ask("/metrics", Origin="http://127.0.0.1:9000", Sec_Fetch_Site="same-origin").status == 200
+    )
+    link = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}
+    assert ask("/status", **link).status == 200
+    assert ask("/status/overview.json", **link).status == 403
+
+
+def test_with_a_token_only_the_page_itself_is_shown_without_it() -> None:
+    def shown(path: str, **headers: str) -> Answer:
+        return answer(Known(), "GET", path, {**HERE, **headers}, token=TOKEN)
+
+    assert shown("/status").status == 200
+    for path in ("/metrics", "/status/overview.json", "/status/events", "/status/nothing"):
+        assert shown(path).status == 401
+        assert "Bearer" in shown(path).headers["WWW-Authenticate"]
+        for wrong in ("Bearer", "Bearer x", f"Basic {TOKEN}", f"Bearer {TOKEN}x", TOKEN):
+            refused = shown(path, Authorization=wrong)
+            assert refused.status == 401
+            assert TOKEN.encode() not in refused.body
+    assert shown("/metrics", Authorization=f"Bearer {TOKEN}").status == 200
+    assert shown("/metrics", authorization=f"bearer  {TOKEN} ").status == 200
+
+
+def test_another_machine_needs_a_token_and_may_use_any_name_with_it() -> None:
+    assert answer(Known(), "GET", "/metrics", HERE, peer="192.168.1.9").status == 403
+    assert answer(Known(), "GET", "/status", HERE, peer="192.168.1.9").status == 403
+    assert answer(Known(), "GET", "/metrics", HERE, peer="::ffff:127.0.0.1").status == 200
+    headers = {"Host": "studio.lan:8080", "Authorization": f"Bearer {TOKEN}"}
+    found = answer(Known(), "GET", "/metrics", headers, peer="192.168.1.9", token=TOKEN)
+    assert found.status == 200
+
+
+def test_a_source_that_fails_is_an_answer_and_no_exception() -> None:
+    class Broken(Known):
+        def processes(self) -> list[dict[str, object]]:
+            raise ReferenceError("the store is gone")
+
+    for path in ("/metrics", "/status/overview.json"):
+        found = ask(path, source=Broken())
+        assert found.status == 500
+        assert b"the store is gone" in found.body
+
+
+def test_documents_are_json_for_every_reader() -> None:
+    odd = process(name="a\ud800\n\0b", stats={"hot": {"pages": math.inf, "nbytes": math.nan}})
+    found = ask("/status/overview.json", source=Known(odd))
+    document = json.loads(found.body, parse_constant=lambda name: pytest.fail(name))
+    assert document["processes"][0]["stats"]["hot"] == {"pages": None, "nbytes": None}
+
+
+def test_streams_are_few_and_one_that_ends_makes_room() -> None:
+    streams, source = Streams(2), Known()
+
+    def follow() -> Answer:
+        return answer(source, "GET", "/status/events", HERE, streams=streams)
+
+    first, second, third = follow(), follow(), follow()
+    assert (first.status, second.status, third.status) == (200, 200, 503)
+    assert b"2 streams" in third.body
+    assert first.stream is not None
+    first.stream.close()
+    first.stream.close()
+    assert [follow().status, follow().status] == [200, 503]
+    head = answer(source, "HEAD", "/status/events", HERE, streams=streams)
+    assert (head.status, head.stream) == (200, None)

@@ -1,0 +1,281 @@
+"""The status port with real sockets: bounded, on loopback, and nobody at another's expense."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from kit.status import Known, get, process, said
+from omlx_cache.settings.errors import ConfigError
+from omlx_cache.status import handler, streams
+from omlx_cache.status.server import StatusServer
+
+
+@pytest.fixture
+def source() -> Known:
+    return Known(process(1), process(2, "run"))
+
+
+@pytest.fixture
+def server(source: Known) -> Iterator[StatusServer]:
+    with StatusServer(source, most=4) as opened:
+        yield opened
+
+
+def connect(server: StatusServer, request: bytes = b"") -> socket.socket:
+    client = socket.create_connection((server.host, server.port), timeout=20)
+    client.sendall(request)
+    return client
+
+
+def test_it_answers_on_a_free_port_of_loopback(server: StatusServer) -> None:
+    assert server.url == f"http://127.0.0.1:{server.port}/status"
+    status, headers, body = get(server, "/metrics")
+    assert status == 200
+    assert int(headers["Content-Length"]) == len(body)
+    assert b'omlx_cache_up{pid="2",store="run"} 1.0' in body
+
+
+def test_head_has_the_headers_of_get_and_no_body(server: StatusServer) -> None:
+    _, whole, body = get(server, "/metrics")
+    status, headers, nothing = get(server, "/metrics", method="HEAD")
+    assert (status, nothing) == (200, b"")
+    assert headers["Content-Length"] == whole["Content-Length"] == str(len(body))
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "expected"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n", b"400"),
+        (b"GET /metrics\r\n\r\n", b"400"),
+        (b"GET /metrics HTTP/9.9\r\n\r\n", b"400"),
+        (b"\r\n\r\n", b"400"),
+        (b"GET /metrics HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", b"400"),
+        (b"GET http://[ HTTP/1.1\r\nHost: localhost\r\n\r\n", b"400"),
+        (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 200 + b"\r\n", b"400"),
+        (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", b"431"),
+        (b"GET / HTTP/1.1\r\n" + (b"X: " + b"y" * 4000 + b"\r\n") * 20 + b"\r\n", b"431"),
+        (b"POST /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" + b"z" * 200_000, b"405"),
+    ],
+)
+def test_garbage_gets_a_reason_and_the_next_client_its_answer(
+    server: StatusServer, request_bytes: bytes, expected: bytes
+) -> None:
+    answer = said(server, request_bytes)
+    assert answer.startswith(b"HTTP/1.1 " + expected), answer[:200]
+    assert answer.partition(b"\r\n\r\n")[2].strip()
+    assert get(server, "/metrics")[0] == 200
+
+
+def test_silent_clients_cost_nobody_an_answer(
+    server: StatusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Not by their own deadline: they make room for whoever comes.
+    monkeypatch.setattr(handler, "READ_SECONDS", 60.0)
+    with ExitStack() as stack:
+        silent = [stack.enter_context(connect(server)) for _ in range(4)]
+        slow = [stack.enter_context(connect(server, b"GET /met")) for _ in range(4)]
+        for _ in range(3):
+            assert get(server, "/metrics")[0] == 200
+        # Those that came first made room, and were told so by the end of their connection.
+        assert silent[0].recv(1) == b""
+        assert len(silent) + len(slow) == 8
+
+
+def test_a_client_that_dribbles_is_cut_off_in_time(
+    source: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handler, "READ_SECONDS", 0.3)
+    with StatusServer(source) as server, connect(server, b"GET /metrics HTTP/1.1\r\n") as client:
+        # Bytes that keep coming do not prolong it: the deadline is that of the whole request.
+        client.settimeout(0.02)
+        while True:
+            try:
+                client.sendall(b"X")
+                if client.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        assert get(server, "/metrics")[0] == 200
+
+
+def test_a_client_that_does_not_read_is_cut_off_in_time(
+    source: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handler, "WRITE_SECONDS", 0.3)
+    source.shown = [process(pid) for pid in range(1000)]
+    request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with StatusServer(source) as server, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect((server.host, server.port))
+        client.settimeout(20)
+        client.sendall(request)
+        assert client.recv(12) == b"HTTP/1.1 200"
+        answering = [t for t in threading.enumerate() if t.name == "omlx-cache-status-client"]
+        for thread in answering:
+            thread.join(20)
+            assert not thread.is_alive()
+        head, _, rest = _everything(client).partition(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].split()[0])
+        assert len(rest) < length
+
+
+def _everything(client: socket.socket) -> bytes:
+    text = b""
+    try:
+        while piece := client.recv(65536):
+            text += piece
+    except ConnectionResetError:
+        pass
+    return text
+
+
+def test_while_a_source_waits_others_are_answered(server: StatusServer, source: Known) -> None:
+    source.hold.clear()
+    request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with connect(server, request) as waiting:
+        assert get(server, "/status/requests.json")[0] == 200
+        source.hold.set()
+        assert waiting.recv(12) == b"HTTP/1.1 200"
+
+
+def test_only_loopback_is_served_without_a_token(source: Known) -> None:
+    with pytest.raises(ConfigError, match="OMLX_CACHE_STATUS_TOKEN"):
+        StatusServer(source, host="0.0.0.0")
+    with pytest.raises(ConfigError, match="empty"):
+        StatusServer(source, token="")
+    with StatusServer(source, host="0.0.0.0", token="secret") as server:
+        assert get(server, "/metrics")[0] == 401
+        assert get(server, "/metrics", {"Authorization": "Bearer secret"})[0] == 200
+
+
+def test_a_port_that_is_taken_is_named(server: StatusServer, source: Known) -> None:
+    with pytest.raises(OSError, match=f"port {server.port}: Address already in use; port 0"):
+        StatusServer(source, server.port)
+    with pytest.raises(ConfigError, match="got 70000"):
+        StatusServer(source, 70000)
+
+
+def test_events_are_streamed_and_resumed_where_a_client_was_cut_off(
+    server: StatusServer, source: Known
+) -> None:
+    source.happened = [{"kind": "stored", "number": n} for n in range(1, 4)]
+    request = b"GET /status/events HTTP/1.1\r\nHost: localhost\r\n%s\r\n"
+    with connect(server, request % b"") as client:
+        text = _until(client, b'"number": 3}\n\n')
+        assert b"event: stored" in text
+        assert b"id: 3\n" in text
+        source.happened += [{"kind": "removed", "number": 4}]
+        assert b"event: removed" in _until(client, b'"number": 4}\n\n')
+    with connect(server, request % b"Last-Event-ID: 3\r\n") as client:
+        assert b"stored" not in _until(client, b'"number": 4}\n\n')
+
+
+def test_a_stream_whose_client_has_gone_makes_room_for_another(
+    source: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "POLL_SECONDS", 0.01)
+    source.happened = [{"kind": "stored", "number": 1}]
+    request = b"GET /status/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with StatusServer(source) as server, ExitStack() as stack:
+        for _ in range(streams.MOST_STREAMS):
+            _until(stack.enter_context(connect(server, request)), b'"number": 1}\n\n')
+        assert said(server, request).startswith(b"HTTP/1.1 503")
+        stack.close()
+        deadline = time.monotonic() + 20
+        while True:
+            # It is noticed when something is sent.
+            source.happened.append({"kind": "stored", "number": 2})
+            with connect(server, request) as client:
+                if client.recv(12) == b"HTTP/1.1 200":
+                    break
+            assert time.monotonic() < deadline
+
+
+def test_dropped_events_are_told(source: Known) -> None:
+    class Full(Known):
+        def events(self, after: int | None, limit: int) -> dict[str, object]:
+            lost = 7 if after is None else 0
+            return {"events": [], "upto": 9, "dropped": lost}
+
+    with StatusServer(Full()) as server:
+        request = b"GET /status/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        with connect(server, request) as client:
+            text = _until(client, b'{"dropped": 7}\n\n')
+            assert b"id: 9\nevent: dropped\n" in text
+
+
+def _until(client: socket.socket, end: bytes) -> bytes:
+    text = b""
+    while not text.endswith(end):
+        piece = client.recv(65536)
+        assert piece, text
+        text += piece
+    return text
+
+
+def test_closing_under_load_ends_every_thread_and_connection(source: Known) -> None:
+    source.happened = [{"kind": "stored", "number": 1}]
+    server = StatusServer(source)
+    ended = threading.Event()
+
+    def scrape() -> None:
+        while not ended.is_set():
+            try:
+                get(server, "/metrics")
+            except OSError:
+                return
+
+    scrapers = [threading.Thread(target=scrape) for _ in range(4)]
+    with ExitStack() as stack:
+        stack.enter_context(connect(server))
+        stream = stack.enter_context(
+            connect(server, b"GET /status/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        )
+        _until(stream, b'"number": 1}\n\n')
+        for thread in scrapers:
+            thread.start()
+        server.close()
+        server.close()
+        ended.set()
+        for thread in scrapers:
+            thread.join(20)
+        assert not [t for t in threading.enumerate() if t.name.startswith("omlx-cache-status")]
+        with pytest.raises(OSError, match="refused"):
+            connect(server)
+
+
+def test_a_forked_child_holds_nothing_of_it(server: StatusServer) -> None:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        held = 0
+        for number in range(3, 256):
+            try:
+                name = os.readlink(f"/proc/self/fd/{number}")
+                held += name.startswith("socket") and _is_listening(number)
+            except OSError:
+                continue
+        os.write(writer, str(held).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        assert told.read() == "0"
+    os.waitpid(child, 0)
+    assert get(server, "/metrics")[0] == 200
+
+
+def _is_listening(number: int) -> bool:
+    with socket.socket(fileno=os.dup(number)) as one:
+        try:
+            return bool(one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+        except OSError:
+            return False

@@ -1,0 +1,331 @@
+"""Pins that lie in a directory hold for all of its processes, within half of its bytes."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.storage import HandClock, Story
+from omlx_cache_storage.cold.budget import Budget
+from omlx_cache_storage.cold.pin import DirectoryPin
+from omlx_cache_storage.cold.pinning import PinsRefused, change_pins
+from omlx_cache_storage.cold.pins_file import file_bytes, is_readable, parse_pins, read_pins
+from omlx_cache_storage.cold.quota import set_budget
+from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.format.names import PINS_FILE
+
+KIB = 1024
+PAGE = 64 * KIB
+COLD_PAGE = PAGE + 24 * KIB
+SLACK = PAGE + 150 * KIB
+SECOND = 1_000_000_000
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story(nbytes=PAGE)
+
+
+def _open(directory: Path, pages: int = 12, clock: HandClock | None = None) -> ColdTier:
+    tier = ColdTier(directory, pages * COLD_PAGE + SLACK, clock=clock or HandClock())
+    tier.open()
+    return tier
+
+
+def _write(tier: ColdTier, story: Story, *numbers: int) -> list[str]:
+    return [tier.write(page, tier._clock.now(), story.document) for page in story.pages(*numbers)]
+
+
+def _here(tier: ColdTier, story: Story, most: int = 60) -> list[int]:
+    return [number for number in range(1, most) if story.id(number) in tier]
+
+
+def _pin(directory: Path, *pins: DirectoryPin) -> None:
+    change_pins(directory, lambda before: (*before, *pins))
+
+
+def _namespace(story: Story, until_ns: int | None = None) -> DirectoryPin:
+    return DirectoryPin("namespace", story.namespace.hex(), 1, until_ns)
+
+
+def _chain(story: Story, *numbers: int) -> DirectoryPin:
+    keys = tuple(story.id(number).key for number in numbers)
+    return DirectoryPin("key", keys[-1].hex(), 1, None, story.namespace, keys)
+
+
+def test_what_one_process_pins_no_other_evicts_and_no_restart_forgets(
+    tmp_path: Path, story: Story
+) -> None:
+    other = Story("other", nbytes=PAGE)
+    one, two = _open(tmp_path), _open(tmp_path)
+    _write(one, story, 1, 2, 3, 4)
+    _pin(tmp_path, _chain(story, 1, 2))
+    assert set(_write(two, other, *range(1, 60))) == {"written"}
+    assert _here(two, story) == [1, 2]
+    one.settle()
+    assert _here(one, story) == [1, 2]
+    for tier in (one, two):
+        tier.check_integrity()
+        tier.close()
+    again = _open(tmp_path)
+    assert set(_write(again, Story("third", nbytes=PAGE), *range(1, 60))) == {"written"}
+    assert _here(again, story) == [1, 2]
+    again.check_integrity()
+
+
+def test_a_page_that_comes_later_is_pinned_whoever_writes_it(tmp_path: Path, story: Story) -> None:
+    one, two = _open(tmp_path), _open(tmp_path)
+    _pin(tmp_path, _namespace(story))
+    _write(one, story, 1, 2)
+    _write(two, Story("other", nbytes=PAGE), *range(1, 40))
+    assert _here(two, story) == [1, 2]
+
+
+@pytest.mark.parametrize(("kind", "name"), [("model", "llama"), ("salt", "text:77")])
+def test_a_model_and_a_salt_are_found_by_what_documents_say(
+    tmp_path: Path, story: Story, kind: str, name: str
+) -> None:
+    _pin(tmp_path, DirectoryPin(kind, name, 1))  # type: ignore[arg-type]
+    one, two = _open(tmp_path), _open(tmp_path)
+    document = {"label": "llama", "salt": "text:77"}
+    for page in story.pages(1, 2):
+        one.write(page, one._clock.now(), document)
+    _write(two, Story("other", nbytes=PAGE), *range(1, 40))
+    assert _here(two, story) == [1, 2]
+
+
+def test_a_pin_that_has_ended_holds_nothing_and_leaves_the_file(
+    tmp_path: Path, story: Story
+) -> None:
+    clock, other = HandClock(), Story("other", nbytes=PAGE)
+    tier = _open(tmp_path, clock=clock)
+    _write(tier, story, 1, 2)
+    _pin(tmp_path, _namespace(story, clock.now() + 60 * SECOND))
+    _write(tier, other, *range(1, 30))
+    assert _here(tier, story) == [1, 2]
+    clock.pass_by(61)
+    _write(tier, other, *range(30, 60))
+    assert _here(tier, story) == []
+    assert read_pins(tmp_path) == ()
+
+
+def test_an_unpinned_page_leaves_in_its_turn(tmp_path: Path, story: Story) -> None:
+    other, tier = Story("other", nbytes=PAGE), _open(tmp_path)
+    _write(tier, story, 1, 2)
+    _pin(tmp_path, _namespace(story))
+    _write(tier, other, *range(1, 30))
+    change_pins(tmp_path, lambda pins: ())
+    assert _here(tier, story) == [1, 2]
+    _write(tier, other, *range(30, 60))
+    assert _here(tier, story) == []
+    tier.check_integrity()
+
+
+def test_all_pins_together_take_half_of_the_budget_root_first(tmp_path: Path, story: Story) -> None:
+    other, tier = Story("other", nbytes=PAGE), _open(tmp_path)
+    _write(tier, story, *range(1, 12))
+    _pin(tmp_path, _namespace(story))
+    assert set(_write(tier, other, *range(1, 40))) == {"written"}
+    kept = _here(tier, story)
+    assert 4 <= len(kept) <= 8
+    assert kept == [*range(1, len(kept) + 1)]
+    tier.check_integrity()
+
+
+def test_a_smaller_budget_counts_and_the_rest_goes_on_as_a_cache(
+    tmp_path: Path, story: Story
+) -> None:
+    other, tier = Story("other", nbytes=PAGE), _open(tmp_path)
+    _write(tier, story, 1, 2, 3, 4)
+    _pin(tmp_path, _namespace(story))
+    _write(tier, other, *range(1, 10))
+    set_budget(tmp_path, Budget(2 * COLD_PAGE + SLACK, "quota"))
+    tier.settle()
+    assert tier.usage().nbytes <= tier.limit_bytes
+    assert "written" in _write(tier, other, *range(20, 30))
+    assert 1 in _here(tier, story)
+    set_budget(tmp_path, Budget(0, "quota"))
+    tier.settle()
+    assert _here(tier, story) == []
+
+
+def test_a_newer_file_is_gone_by_and_not_replaced(tmp_path: Path, story: Story) -> None:
+    tier = _open(tmp_path)
+    _write(tier, story, 1)
+    _pin(tmp_path, _namespace(story))
+    said = {**json.loads((tmp_path / PINS_FILE).read_text()), "version": 9}
+    said["pins"].append({"kind": "star sign", "name": "ram"})
+    (tmp_path / PINS_FILE).write_text(json.dumps(said))
+    assert read_pins(tmp_path) == (_namespace(story),)
+    assert not is_readable(tmp_path)
+    with pytest.raises(PinsRefused, match="newer version"):
+        change_pins(tmp_path, lambda pins: ())
+    assert json.loads((tmp_path / PINS_FILE).read_text()) == said
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1, "pins": 5}', '{"version": true}'])
+def test_a_file_that_cannot_be_read_is_as_none(tmp_path: Path, story: Story, text: str) -> None:
+    (tmp_path / PINS_FILE).write_text(text)
+    (tmp_path / PINS_FILE).chmod(0o600)
+    assert read_pins(tmp_path) == ()
+    tier = _open(tmp_path)
+    assert _write(tier, story, 1) == ["written"]
+    _pin(tmp_path, _namespace(story))
+    assert read_pins(tmp_path) == (_namespace(story),)
+
+
+def test_a_writer_killed_at_any_time_leaves_a_whole_file(tmp_path: Path, story: Story) -> None:
+    _write(tier := _open(tmp_path), story, 1)
+    tier.close()
+    script = (
+        "import sys, itertools; from pathlib import Path\n"
+        "from omlx_cache_storage.cold.pinning import change_pins\n"
+        "from omlx_cache_storage.cold.pin import DirectoryPin\n"
+        "print('ready', flush=True)\n"
+        "for n in itertools.count():\n"
+        "    change_pins(Path(sys.argv[1]), lambda p: [DirectoryPin('model', str(n), 1)] * 9)\n"
+    )
+    for _ in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        while not read_pins(tmp_path):
+            assert process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        assert len(read_pins(tmp_path)) == 9
+        change_pins(tmp_path, lambda pins: ())
+    again = _open(tmp_path)
+    again.close()
+    assert {p.name for p in tmp_path.iterdir() if p.name.startswith(".tmp")} == set()
+
+
+_PINS = st.lists(
+    st.builds(
+        DirectoryPin,
+        st.sampled_from(["model", "salt"]),
+        st.text(max_size=5),
+        st.integers(0, 2**62),
+        st.none() | st.integers(0, 2**62),
+    ),
+    max_size=5,
+).map(tuple)
+
+
+@given(_PINS)
+def test_what_is_written_down_is_read_back(pins: tuple[DirectoryPin, ...]) -> None:
+    from omlx_cache_storage.cold.pins_file import _encoded
+
+    assert parse_pins(json.loads(_encoded(pins))) == pins
+    assert file_bytes(pins) >= 0
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(max_size=4), st.lists))
+def test_any_document_is_read(said: object) -> None:
+    for entry in (said, {"kind": "key", "name": "", "since": 0, "keys": said, "namespace": ""}):
+        parse_pins({"version": 1, "pins": [entry]})
+        parse_pins({"version": said, "pins": said})
+
+
+_STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["write", "pin", "unpin", "touch", "demote", "drop", "restart"]),
+        st.integers(0, 1),
+        st.integers(1, 6),
+    ),
+    max_size=25,
+)
+
+
+@given(steps=_STEPS)
+def test_index_and_pins_agree_whatever_happens(
+    tmp_path_factory: pytest.TempPathFactory, steps: Sequence[tuple[str, int, int]]
+) -> None:
+    directory = tmp_path_factory.mktemp("pins")
+    stories = [Story(name, nbytes=4 * KIB) for name in ("a", "b")]
+    tiers = [ColdTier(directory, 600 * KIB, clock=HandClock()) for _ in stories]
+    for tier in tiers:
+        tier.open()
+    try:
+        for what, which, number in steps:
+            tier, story = tiers[which], stories[number % 2]
+            if what == "write":
+                _write(tier, story, *range(1, number + 1))
+            elif what == "pin":
+                pin = _namespace(story) if which else _chain(story, *range(1, number + 1))
+                change_pins(directory, lambda pins, pin=pin: (*pins, pin))
+            elif what == "unpin":
+                change_pins(directory, lambda pins: pins[1:])
+            elif what == "touch":
+                tier.touch(story.ids(number))
+            elif what == "demote":
+                tier.demote(story.ids(number))
+            elif what == "drop":
+                tier.discard(story.ids(number))
+            else:
+                tier.close()
+                tiers[which] = tier = ColdTier(directory, 600 * KIB, clock=HandClock())
+                tier.open()
+            tier.settle()
+            tier.check_integrity()
+            assert tier._contents.kept_bytes * 2 <= tier.limit_bytes
+            wanted = {
+                page
+                for story in stories
+                for page in story.ids(*range(1, 8))
+                if page in tier and tier._standing.until(story.namespace, page.key)
+            }
+            assert {page for page in tier._contents if tier._contents.is_kept(page)} == wanted
+    finally:
+        for tier in tiers:
+            tier.close()
+
+
+def test_the_file_counts_while_there_are_pins(tmp_path: Path, story: Story) -> None:
+    tier = _open(tmp_path)
+    _write(tier, story, 1)
+    before = tier.usage().nbytes
+    _pin(tmp_path, replace(_chain(story, 1), keys=(story.id(1).key,) * 500))
+    tier.settle()
+    assert tier.usage().nbytes - before >= 2 * (tmp_path / PINS_FILE).stat().st_size
+    change_pins(tmp_path, lambda pins: ())
+    tier.settle()
+    assert tier.usage().nbytes == before
+
+
+def test_ended_pins_in_a_file_of_a_newer_version_are_not_told_of_in_turns(
+    tmp_path: Path, story: Story
+) -> None:
+    one, two = _open(tmp_path), _open(tmp_path)
+    _write(one, story, 1)
+    _pin(tmp_path, _namespace(story))
+    _write(one, story, 2)
+    path = tmp_path / PINS_FILE
+    document = json.loads(path.read_text())
+    document["version"] = 99
+    document["pins"][0]["until"] = 2
+    path.write_text(json.dumps(document))
+    _pin_again(one)
+    for tier in (two, one, two, one):
+        tier.settle()
+    for tier in (one, two):
+        tier.refresh()
+        assert not tier._sharing.repinned
+        tier.check_integrity()
+        tier.close()
+
+
+def _pin_again(tier: ColdTier) -> None:
+    """Have a tier read the pins once more, as when another one has told of it."""
+    tier._sharing.repinned = True
+    tier.settle()

@@ -1,0 +1,219 @@
+"""What a real store's log of events tells of what happens to its pages."""
+
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kit.storage import FaultyDisk, Story, commit, fetch, files_in, open_store
+from omlx_cache import BlockStore
+from omlx_cache_storage.errors import PageError
+from omlx_cache_storage.events import Event
+from omlx_cache_storage.histograms import MEASURES
+
+KIB = 1024
+
+
+def _told(store: BlockStore, after: int = 0) -> list[tuple[str, str, str]]:
+    return [(e.kind, e.tier, e.detail) for e in store.events.page(after, 100_000).events]
+
+
+def _of(store: BlockStore, kind: str, tier: str = "cold") -> list[Event]:
+    return [e for e in store.events.page(0, 100_000, [kind]).events if e.tier == tier]
+
+
+def test_a_page_that_is_stored_is_told_of_in_memory_and_then_on_the_disk(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        story = Story()
+        commit(store, story, 1, 2)
+        assert store.flush()
+        (root, second), files = _of(store, "stored", "hot"), _of(store, "stored")
+    assert (
+        [e.key for e in files] == [root.key, second.key] == [i.key.hex() for i in story.ids(1, 2)]
+    )
+    assert [e.parent for e in files] == [root.parent, second.parent] == [None, root.key]
+    assert (second.namespace, second.group) == (story.namespace.hex(), "paged")
+    assert (second.position, second.tokens, second.nbytes) == (32, 16, story.nbytes)
+    assert files[1].nbytes >= story.nbytes
+    assert root.number < files[0].number
+    assert root.at <= files[0].at
+
+
+def test_what_has_no_room_is_told_of_as_evicted_by_each_tier(tmp_path: Path) -> None:
+    with open_store(tmp_path, hot_bytes=64 * KIB, cold_bytes=768 * KIB) as store:
+        for name in "abcdef":
+            commit(store, Story(name, nbytes=8 * KIB), *range(1, 30))
+            store.flush()
+        told, stats = store.events.counts(), store.stats()
+        assert stats.cold is not None
+        assert len(_of(store, "evicted", "hot")) == stats.hot.evicted_pages > 0
+        assert len(_of(store, "evicted")) == stats.cold.evicted_pages > 0
+        assert stats.to_dict()["events"] == told
+
+
+def test_the_log_says_at_every_moment_which_pages_a_tier_has(tmp_path: Path) -> None:
+    with open_store(tmp_path, hot_bytes=96 * KIB, cold_bytes=512 * KIB) as store:
+        for name in "abcd":
+            story = Story(name, nbytes=8 * KIB)
+            commit(store, story, *range(1, 20))
+            store.flush()
+            store.drop([story.id(3)], 10)
+            store.leave_memory(story.namespace)
+        here: dict[str, set[str]] = {"hot": set(), "cold": set()}
+        for event in store.events.page(0, 100_000).events:
+            if event.kind == "stored":
+                here[event.tier].add(event.key)
+            elif event.kind in ("evicted", "removed"):
+                here[event.tier].remove(event.key)
+        assert store.cold is not None
+        assert here["hot"] == {e.page.key.hex() for e in store.hot.entries()}
+        assert here["cold"] == {e.page.key.hex() for e in store.cold.listing()}
+
+
+def test_a_namespace_that_is_cleared_is_one_event_for_each_tier(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        story = Story()
+        commit(store, story, *range(1, 9))
+        store.flush()
+        before = store.events.page(None, 1).upto
+        store.clear(story.namespace)
+        events = store.events.page(before, 100).events
+    assert [(e.kind, e.tier, e.namespace, e.detail) for e in events] == [
+        ("cleared", "hot", story.namespace.hex(), "8 pages"),
+        ("cleared", "cold", story.namespace.hex(), "8 pages"),
+    ]
+
+
+def test_pages_that_are_deleted_are_told_of_one_by_one(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        story = Story()
+        commit(store, story, 1, 2, 3)
+        store.flush()
+        store.drop(story.ids(2, 3), 10)
+        for tier in ("hot", "cold"):
+            keys = [e.key for e in _of(store, "removed", tier)]
+            assert keys == [i.key.hex() for i in story.ids(2, 3)]
+
+
+def test_a_write_that_fails_is_told_of_with_its_reason(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    with open_store(tmp_path, disk) as store:
+        disk.fail["write"] = errno.EIO
+        commit(store, Story(), 1)
+        store.flush(10)
+        event = _of(store, "failed")[0]
+        disk.fail.clear()
+    assert event.detail == "not written: Input/output error"
+    assert event.key == Story().id(1).key.hex()
+
+
+def test_what_the_writer_does_not_try_is_told_of_as_unwritten(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    with open_store(tmp_path, disk, queue_bytes=8 * KIB, queue_full="drop") as store:
+        disk.gate.clear()
+        for page in Story().pages(1, 2, 3, 4):
+            store.hot.reserve(page.meta.nbytes)
+            store.put(page)
+        disk.gate.set()
+        (event, *_) = _of(store, "unwritten")
+    assert event.detail == "no room in the queue"
+
+
+def _damage(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("harm", "kinds"),
+    [(_damage, ["failed", "removed"]), (Path.unlink, ["removed"])],
+    ids=["damaged", "gone"],
+)
+def test_a_page_that_cannot_be_read_is_told_of(
+    tmp_path: Path, harm: Callable[[Path], object], kinds: list[str]
+) -> None:
+    with open_store(tmp_path) as store:
+        story = Story()
+        commit(store, story, 1)
+        store.flush()
+        store.leave_memory(story.namespace)
+        harm(files_in(tmp_path)[0])
+        before = store.events.page(None, 1).upto
+        with pytest.raises(PageError):
+            fetch(store, story.id(1))
+        events = store.events.page(before, 100).events
+    assert [e.kind for e in events] == kinds
+    assert kinds == ["removed"] or "checksum" in events[0].detail
+
+
+def test_a_request_that_got_tokens_is_one_event_and_one_that_got_none_is_none(
+    tmp_path: Path,
+) -> None:
+    with open_store(tmp_path) as store:
+        store.requests.ask("ab" * 32, {}, 100).restored(0, 0, 0.001, "cold")
+        store.requests.ask("ab" * 32, {}, 100).restored(96, 32, 0.002, None)
+        store.requests.ask("no digest", {}, 100).restored(64, 0, 0.002, None)
+        event, other = _of(store, "restored", "")
+    assert other.namespace == ""
+    assert (event.position, event.tokens, event.detail) == (100, 96, "64 hot, 32 cold")
+    assert event.namespace == "ab" * 32
+
+
+def test_what_another_process_writes_and_deletes_is_told_of(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store, open_store(tmp_path) as other:
+        story = Story()
+        commit(other, story, 1, 2)
+        other.flush()
+        store.refresh()
+        other.drop(story.ids(2), 10)
+        store.refresh()
+        told = [e for e in store.events.page(0, 100).events if e.detail == "other process"]
+    assert [(e.kind, e.tier, e.key) for e in told] == [
+        ("stored", "cold", story.id(1).key.hex()),
+        ("stored", "cold", story.id(2).key.hex()),
+        ("removed", "cold", story.id(2).key.hex()),
+    ]
+    assert [e.parent for e in told] == [None] + 2 * [story.id(1).key.hex()[:16]]
+
+
+def test_a_directory_that_is_read_anew_is_one_event_however_much_is_in_it(tmp_path: Path) -> None:
+    with open_store(tmp_path) as first:
+        commit(first, Story(), *range(1, 40))
+        first.flush()
+    with open_store(tmp_path) as store:
+        assert _told(store) == [("resynced", "cold", "read, with 39 pages")]
+
+
+def test_a_store_that_is_closed_has_nothing_in_memory(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    commit(store, Story(), 1, 2)
+    store.close()
+    assert _told(store)[-1] == ("cleared", "hot", "closed, with 2 pages")
+
+
+def test_the_times_of_pages_and_requests_are_in_the_stats(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        story = Story()
+        commit(store, story, 1, 2, 3)
+        store.flush()
+        store.leave_memory(story.namespace)
+        fetch(store, story.id(1))
+        asked = store.requests.ask("", {}, 100)
+        asked.held(0.5)
+        asked.restored(64, 64, 0.02, None)
+        asked.computed(36, 0.25)
+        asked.ended(1)
+        document = json.loads(json.dumps(store.stats().to_dict()))["histograms"]
+    counts = {name: one["count"] for name, one in document.items()}
+    assert set(counts) == set(MEASURES)
+    assert (counts["page_write_seconds"], counts["page_read_seconds"]) == (3, 1)
+    sums = {name: document[name]["sum"] for name in document}
+    assert (sums["held_seconds"], sums["restore_seconds"], sums["prefill_seconds"]) == (
+        0.5,
+        0.02,
+        0.25,
+    )
+    assert (sums["asked_tokens"], sums["restored_tokens"]) == (100, 64)
