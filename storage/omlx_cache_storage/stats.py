@@ -87,6 +87,45 @@ class WriterUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteUsage:
+    """What a remote tier did, and how its store is. `where` names no password.
+
+    `state` is `ok`, or `resting: ` and why: the store failed and is left alone for a while. Asked,
+    found and missed are pages of look-ups; `late_lookups` were not answered in time, `late_reads`
+    pages did not come in time, `lost_pages` were found and gone when they were read, and
+    `bad_pages` were not what they should be. `errors` counts what the store did not do, by reason.
+    Bytes are as on the wire. `pending_pages` wait to be written; `present_pages` were there already
+    when they came to be, `dropped_pages` did not fit into the queue or could not be had any more,
+    `failed_pages` the store did not take. Seconds are what the store takes to answer about nothing,
+    bytes a second what it lately gave: both 0 before that is known.
+    """
+
+    engine: str
+    where: str
+    state: str
+    known_pages: int = 0
+    lookups: int = 0
+    asked_pages: int = 0
+    found_pages: int = 0
+    late_lookups: int = 0
+    read_pages: int = 0
+    read_bytes: int = 0
+    late_reads: int = 0
+    lost_pages: int = 0
+    bad_pages: int = 0
+    written_pages: int = 0
+    written_bytes: int = 0
+    present_pages: int = 0
+    pending_pages: int = 0
+    dropped_pages: int = 0
+    failed_pages: int = 0
+    rests: int = 0
+    latency_seconds: float = 0.0
+    bytes_per_second: float = 0.0
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class RequestStats:
     """Sessions and what they restored. `hit_ratio` is restored over asked tokens.
 
@@ -115,6 +154,7 @@ class RequestStats:
     misses: Mapping[str, int]
     skips: Mapping[str, int]
     ignored_hints: int = 0
+    restored_remote_tokens: int = 0
 
     @property
     def hit_ratio(self) -> float:
@@ -156,6 +196,7 @@ class Stats:
     memory: MemoryUsage
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     events: Mapping[str, int] = field(default_factory=dict)
+    remote: RemoteUsage | None = None
 
     @property
     def written_bytes_per_restored_token(self) -> float | None:

@@ -1,0 +1,76 @@
+"""What the remote tier asks of an engine: named values, read and written, and what may go wrong.
+
+An engine knows no pages. Its client is a well-kept library; what it raises becomes `RemoteError`.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
+
+from omlx_cache_storage.errors import CacheError
+from omlx_cache_storage.page import Buffer
+
+Trouble = Literal["refused", "timeout", "auth", "throttled", "lost", "full", "error"]
+"""Why an engine did not answer: nobody listens; no answer in time; not let in; told to slow down
+(503); the connection broke, or the answer did; no memory or space left; anything else."""
+
+
+class RemoteError(CacheError):
+    """An engine did not do what it was asked. The text names no password."""
+
+    def __init__(self, reason: Trouble, text: str = "") -> None:
+        super().__init__(text[:500])
+        self.reason = reason
+
+
+class Part(NamedTuple):
+    """A stretch of a value: bytes [offset, offset + nbytes) of it, part number `index`."""
+
+    name: str
+    index: int
+    offset: int
+    nbytes: int
+
+
+class RemoteEngine(Protocol):
+    """Named, immutable values on other machines. Any thread may call any method; each blocks on the
+    network, as long as the client's own time-outs say, and raises RemoteError alone.
+
+    `part_bytes`: a value is cut into parts of so many bytes, the last one shorter; None where any
+    stretch of a value can be read, so that nothing need be cut. `asks_together`: how many names one
+    phase asks for without taking longer than for one.
+    """
+
+    part_bytes: int | None
+    asks_together: int
+
+    def ping(self) -> None:
+        """Return once the store answers."""
+
+    def heads(self, names: Sequence[str], nbytes: int) -> list[bytes | None]:
+        """Return the first `nbytes` of each value (fewer of a shorter one), None for one that is
+        not there; in one sequential phase: pipelined, or at once on several connections."""
+        ...
+
+    def members(self, sets: Sequence[str]) -> list[list[str]]:
+        """Return the members of each set, [] for one that is not there; in one phase."""
+        ...
+
+    def read(self, parts: Sequence[Part]) -> list[Buffer | None]:
+        """Return each part's bytes, None for one that is not there; one phase. A part that is
+        shorter than it should be is returned as it is."""
+        ...
+
+    def write(self, name: str, parts: Sequence[Sequence[Buffer]], *, replace: bool) -> bool:
+        """Publish a value whole or not at all: its parts, each given in pieces, the head last.
+        False without `replace` when it is there already."""
+        ...
+
+    def add(self, set_name: str, member: str) -> None:
+        """Add to a set that lives about as long as values do."""
+
+    def delete(self, names: Sequence[str]) -> int:
+        """Delete values with all their parts, and return how many there were."""
+        ...
+
+    def close(self) -> None:
+        """Close connections; what is under way on other threads fails. Never raises."""

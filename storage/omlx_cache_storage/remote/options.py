@@ -1,0 +1,32 @@
+"""What a remote tier is opened with: plain values, checked by whoever reads settings."""
+
+from dataclasses import dataclass, field
+
+LOOKUP_SECONDS = 0.5
+READ_SECONDS = 2.0
+CONNECTIONS = 8
+PREFIX = "omlx-cache"
+TTL_SECONDS = 7 * 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteOptions:
+    """Where a remote store is, and how it is used. No field with a secret is in its `repr`.
+
+    `lookup_seconds` is what a request waits at most for a look-up, `read_seconds` for the next page
+    to come. `ttl_seconds` 0: values have no time to live. `secret` authenticates every page;
+    `encrypts` makes pages unreadable without it. `architecture` stands in every name: machines
+    share pages only where it is equal. `packs`: dense pages are packed losslessly for the way.
+    """
+
+    url: str = field(repr=False)
+    architecture: str
+    password: str | None = field(default=None, repr=False)
+    secret: bytes | None = field(default=None, repr=False)
+    encrypts: bool = False
+    prefix: str = PREFIX
+    ttl_seconds: int = TTL_SECONDS
+    lookup_seconds: float = LOOKUP_SECONDS
+    read_seconds: float = READ_SECONDS
+    connections: int = CONNECTIONS
+    packs: bool = True
