@@ -23,10 +23,10 @@ class RemoteError(CacheError):
 
 
 class Part(NamedTuple):
-    """A stretch of a value: bytes [offset, offset + nbytes) of it, part number `index`."""
+    """A stretch of a value: bytes [offset, offset + nbytes) of it, part number `number`."""
 
     name: str
-    index: int
+    number: int
     offset: int
     nbytes: int
 
