@@ -1,0 +1,169 @@
+"""The wire envelope: 128 bytes before a page file, which bind it to its name.
+
+Little-endian:
+
+    0    8  magic "OMLXREM1"
+    8    2  flags: 1 authenticated by a shared secret, 2 encrypted
+    10   6  zero
+    16   8  length of the body that follows
+    24   8  position of the page's end, in tokens
+    32   8  tokens that it holds
+    40   8  bytes that its payload takes when it is restored
+    48  16  nonce (12 bytes and zeros) of an encrypted body, else zeros
+    64  32  HMAC-SHA256 of the body, if it is authenticated and not encrypted, else zeros
+    96  32  head tag: HMAC-SHA256, without a secret SHA-256, of the 96 bytes above and the name
+    128     body: the page file byte for byte, or AES-256-GCM of it with its tag behind
+
+The name is in the head tag, and by it in everything: a value under another name is refused.
+"""
+
+import hmac
+import os
+import struct
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from omlx_cache_storage.errors import CorruptPage, ForeignPage, UndecodablePage
+from omlx_cache_storage.format.header import encode_header, payload_checksum
+from omlx_cache_storage.format.wrapping import unwrapped, wrap
+from omlx_cache_storage.page import Buffer, Page
+from omlx_cache_storage.remote.keys import RemoteKeys
+
+WIRE_BYTES = 128
+MAX_BODY_BYTES = 2**40
+_MAGIC = b"OMLXREM1"
+_FAMILY = b"OMLXREM"
+_LAYOUT = struct.Struct("<8sH6xQQQQ16s32s")
+_AUTHENTICATED, _ENCRYPTED = 1, 2
+_HEAD_BYTES = _LAYOUT.size
+_SIGNED_BYTES = 64
+"""What an encrypted body is bound to, with the name: all before the body's tag."""
+_NONCE_BYTES, GCM_TAG_BYTES = 12, 16
+_NOTHING = bytes(32)
+TAGGED_BYTES = 512 * 1024
+"""Digested at a time: what a core's own cache still holds of it for whoever comes next."""
+
+
+class Descriptor(NamedTuple):
+    """What an envelope says, once its head tag was right. `head` are the bytes that bind a body."""
+
+    body_bytes: int
+    position: int
+    held: int
+    nbytes: int
+    encrypted: bool
+    nonce: bytes
+    body_tag: bytes
+    head: bytes
+
+    @property
+    def wire_bytes(self) -> int:
+        """The bytes of the whole value."""
+        return WIRE_BYTES + self.body_bytes
+
+
+def seal(name: str, page: Page, keys: RemoteKeys, *, packs: bool = False) -> list[Buffer]:
+    """Return the value of a page under a name, in pieces; copies the payload only to encrypt it.
+
+    The page may be one as it is stored: what is packed is not packed again. With `packs` a dense
+    one is, where that pays.
+    """
+    stored = wrap(page) if packs else page
+    payload = memoryview(stored.payload).cast("B") if stored.meta.nbytes else memoryview(b"")
+    header = encode_header(stored.meta, payload_checksum([payload]))
+    meta = unwrapped(stored.meta)
+    numbers = (meta.position, meta.held, meta.nbytes)
+    if keys.encrypts:
+        return _encrypted(name, [header, payload], numbers, keys)
+    flags = _AUTHENTICATED if keys.authenticates else 0
+    tag = body_tag(keys, [header, payload]) if keys.authenticates else _NOTHING
+    head = _LAYOUT.pack(_MAGIC, flags, len(header) + len(payload), *numbers, bytes(16), tag)
+    return [head + _head_tag(keys, head, name), header, payload]
+
+
+def _encrypted(
+    name: str, pieces: Sequence[Buffer], numbers: tuple[int, int, int], keys: RemoteKeys
+) -> list[Buffer]:
+    nonce = os.urandom(_NONCE_BYTES)
+    body_bytes = sum(len(piece) for piece in pieces) + GCM_TAG_BYTES
+    flags = _AUTHENTICATED | _ENCRYPTED
+    head = _LAYOUT.pack(_MAGIC, flags, body_bytes, *numbers, nonce.ljust(16, b"\0"), _NOTHING)
+    cipher = _cipher(keys.page_key(name.encode()))
+    body = cipher.encrypt(nonce, b"".join(pieces), _bound(head, name))
+    return [head + _head_tag(keys, head, name), body]
+
+
+def read_descriptor(name: str, first: Buffer, keys: RemoteKeys) -> Descriptor:
+    """Return what a value's first `WIRE_BYTES` say.
+
+    Raises UndecodablePage for an envelope of a later version, ForeignPage for one that this secret,
+    or the want of one, does not accept, CorruptPage for anything else.
+    """
+    raw = bytes(memoryview(first)[:WIRE_BYTES])
+    if raw[:7] == _FAMILY and raw[:8] != _MAGIC:
+        raise UndecodablePage(f"an envelope of version {raw[7:8]!r}, this is version 1")
+    if len(raw) < WIRE_BYTES or raw[:8] != _MAGIC:
+        raise CorruptPage(f"a value of {len(raw)} bytes or more that begins with {raw[:8]!r}")
+    head = raw[:_HEAD_BYTES]
+    _, flags, body_bytes, position, held, nbytes, nonce, tag = _LAYOUT.unpack(head)
+    if bool(flags & _AUTHENTICATED) != keys.authenticates:
+        said = "without a secret" if keys.authenticates else "with a secret that is not known here"
+        raise ForeignPage(f"the value was written {said}")
+    if not hmac.compare_digest(_head_tag(keys, head, name), raw[_HEAD_BYTES:]):
+        raise ForeignPage("the value is not one of this name, or was written with another secret")
+    encrypted = bool(flags & _ENCRYPTED)
+    if encrypted and not keys.encrypts:
+        raise ForeignPage("the value is encrypted, and encryption is off here")
+    if keys.encrypts and not encrypted:
+        raise ForeignPage("the value is not encrypted, and encryption is on here")
+    if (
+        head[10:16] != bytes(6)
+        or flags & ~(_AUTHENTICATED | _ENCRYPTED)
+        or body_bytes > MAX_BODY_BYTES
+        or held > position
+    ):
+        raise CorruptPage("the envelope's numbers are none that are written")
+    return Descriptor(
+        body_bytes, position, held, nbytes, encrypted, nonce[:_NONCE_BYTES], tag, head
+    )
+
+
+def body_tag(keys: RemoteKeys, pieces: Iterable[Buffer]) -> bytes:
+    """Return the tag of a body that is authenticated and not encrypted."""
+    digest = keys.digest()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.digest()
+
+
+def decrypt(name: str, described: Descriptor, body: Buffer, keys: RemoteKeys) -> bytes:
+    """Return the page file of an encrypted body; raises CorruptPage when it was changed."""
+    cipher = _cipher(keys.page_key(name.encode()))
+    invalid = import_module("cryptography.exceptions").InvalidTag
+    try:
+        plain: bytes = cipher.decrypt(described.nonce, body, _bound(described.head, name))
+    except invalid:
+        raise CorruptPage("the encrypted page is not what was written") from None
+    return plain
+
+
+def _bound(head: bytes, name: str) -> bytes:
+    return head[:_SIGNED_BYTES] + name.encode()
+
+
+def _head_tag(keys: RemoteKeys, head: bytes, name: str) -> bytes:
+    digest = keys.digest()
+    digest.update(head)
+    digest.update(name.encode())
+    return digest.digest()
+
+
+def _cipher(key: bytes) -> Any:
+    try:
+        aead = import_module("cryptography.hazmat.primitives.ciphers.aead")
+    except ModuleNotFoundError:
+        raise UndecodablePage(
+            "encryption needs the extra: pip install 'omlx-cache[remote]'"
+        ) from None
+    return aead.AESGCM(key)
