@@ -46,13 +46,12 @@ class RemoteEngine(Protocol):
     def ping(self) -> None:
         """Return once the store answers."""
 
-    def heads(self, names: Sequence[str], nbytes: int) -> list[bytes | None]:
+    def look(
+        self, names: Sequence[str], nbytes: int, sets: Sequence[str] = ()
+    ) -> tuple[list[bytes | None], list[list[str]]]:
         """Return the first `nbytes` of each value (fewer of a shorter one), None for one that is
-        not there; in one sequential phase: pipelined, or at once on several connections."""
-        ...
-
-    def members(self, sets: Sequence[str]) -> list[list[str]]:
-        """Return the members of each set, [] for one that is not there; in one phase."""
+        not there, and the members of each set, [] for one that is not there. One sequential phase:
+        pipelined, or at once on several connections."""
         ...
 
     def read(self, parts: Sequence[Part]) -> list[Buffer | None]:

@@ -1,6 +1,6 @@
 """What a look-up asks a remote tier: what it has of a chain, beyond what is known here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from omlx_cache_storage.keys import BlockKey
@@ -12,7 +12,8 @@ class Inquiry(NamedTuple):
     `keys` are its boundaries from the namespace (of no block) on: `keys[n]` is the key of the first
     n blocks. `paged` is the group of which every block is needed, None for a model without one; the
     first `known` blocks of it are to be had here. `others` are the other groups: a window's with
-    the blocks that it reaches back, a state's with 0. `length` is the prompt's, in tokens.
+    the blocks that it reaches back, a state's with 0. `length` is the prompt's, in tokens, and
+    `key` gives the key of a prefix of any length up to that.
     """
 
     namespace: BlockKey
@@ -22,6 +23,7 @@ class Inquiry(NamedTuple):
     known: int
     others: Mapping[str, int]
     length: int
+    key: Callable[[int], BlockKey]
 
 
 class Asked(NamedTuple):

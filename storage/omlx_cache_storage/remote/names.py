@@ -1,12 +1,13 @@
 """Names of values: the content keys under a prefix.
 
     <prefix>/1/<architecture>/<namespace hex>/<key hex>-<group>      a page
-    <prefix>/1/<architecture>/<namespace hex>/<parent hex>-tails     set of `<position>-<group>`:
-                                                the pages that end inside the block after a boundary
+    <prefix>/1/<architecture>/<namespace hex>/<parent hex>-tails     a set: the pages that end inside
+                                                                     the block after a boundary
 
 `1` is the version of the envelope.
 """
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -14,6 +15,9 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
 
 ENVELOPE_VERSION = 1
+_NUMBER = r"(0|[1-9][0-9]{0,14})"
+_KEY, _GROUP = "((?:[0-9a-f]{32}){1,2})", "([a-z0-9]{1,40})"
+_MEMBER = re.compile("-".join((_KEY, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _GROUP)))
 
 
 class RemoteNames(NamedTuple):
@@ -25,6 +29,11 @@ class RemoteNames(NamedTuple):
     def page(self, namespace: BlockKey, page: PageId) -> str:
         return f"{self._of(namespace)}/{page.key.hex()}-{page.group}"
 
+    def bound(self, namespace: BlockKey, page: PageId) -> str:
+        """Return the part of a page's name that its envelope is bound to: without the prefix, so
+        that a store can be copied to another place."""
+        return RemoteNames("", self.architecture).page(namespace, page)
+
     def tails(self, namespace: BlockKey, parent: BlockKey) -> str:
         return f"{self._of(namespace)}/{parent.hex()}-tails"
 
@@ -33,17 +42,30 @@ class RemoteNames(NamedTuple):
         return f"{root}{ENVELOPE_VERSION}/{self.architecture}/{namespace.hex()}"
 
 
-def tail_member(position: int, group: str) -> str:
-    """Return what a set of tails has for a page."""
-    return f"{position}-{group}"
+class TailMember(NamedTuple):
+    """What a set of tails says of a page: enough to plan a restore, not to trust."""
+
+    key: BlockKey
+    position: int
+    held: int
+    nbytes: int
+    wire_bytes: int
+    group: str
+
+    def text(self) -> str:
+        numbers = f"{self.position}-{self.held}-{self.nbytes}-{self.wire_bytes}"
+        return f"{self.key.hex()}-{numbers}-{self.group}"
 
 
-def parse_tails(members: Iterable[str]) -> list[tuple[int, str]]:
-    """Return positions and groups; members that are not as `tail_member` writes them are left
-    out."""
+def parse_tails(members: Iterable[str]) -> list[TailMember]:
+    """Return what members say; those that are not as `TailMember.text` writes them are left out."""
     found = []
     for member in members:
-        position, dash, group = member.partition("-")
-        if dash and position.isascii() and position.isdigit() and len(position) < 16 and group:
-            found.append((int(position), group))
+        match = _MEMBER.fullmatch(member)
+        if match is not None:
+            key, *numbers, group = match.groups()
+            position, held, nbytes, wire_bytes = map(int, numbers)
+            found.append(
+                TailMember(BlockKey(bytes.fromhex(key)), position, held, nbytes, wire_bytes, group)
+            )
     return found

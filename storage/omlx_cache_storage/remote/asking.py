@@ -1,0 +1,221 @@
+"""What a remote store has of a chain, in at most three sequential phases.
+
+An engine that answers any number of names in one round trip (Redis) is asked for all blocks first,
+then for all other groups and tails up to where the blocks end. One that takes a request for each
+name (object stores) is asked for evenly spread blocks, then for those in the gap where the chain
+ends, then for what else is near there: a chain is written root first, so what lies before a block
+that is there is taken to be there too; if it is not, the read is a miss.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from omlx_cache_storage.errors import PageError
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import PageId, PageInfo, Tail
+from omlx_cache_storage.remote.engine import RemoteEngine
+from omlx_cache_storage.remote.envelope import WIRE_BYTES, read_descriptor
+from omlx_cache_storage.remote.inquiry import Inquiry
+from omlx_cache_storage.remote.keys import RemoteKeys
+from omlx_cache_storage.remote.knowledge import Knowledge
+from omlx_cache_storage.remote.names import RemoteNames, parse_tails
+
+TIER = "remote"
+NEAR = 2
+"""Boundaries before the deepest block whose tails an engine is asked for that answers one by one."""
+
+
+class Question(NamedTuple):
+    """One phase: pages to be looked for, and boundaries whose tails are."""
+
+    pages: Sequence[PageId]
+    parents: Sequence[BlockKey] = ()
+
+
+class Tally(NamedTuple):
+    """What asking took: phases that followed each other, names asked for, and those found."""
+
+    phases: int = 0
+    asked: int = 0
+    found: int = 0
+
+
+class Asking:
+    """One inquiry on its way. Used by one thread; what it finds goes to the knowledge at once."""
+
+    def __init__(
+        self,
+        engine: RemoteEngine,
+        names: RemoteNames,
+        keys: RemoteKeys,
+        knowledge: Knowledge,
+        inquiry: Inquiry,
+        bad: Callable[[PageError], None] = lambda error: None,
+    ) -> None:
+        self._engine = engine
+        self._names = names
+        self._keys = keys
+        self._knowledge = knowledge
+        self._inquiry = inquiry
+        self._bad = bad
+        size = inquiry.block_size
+        self._starts = {key: n * size for n, key in enumerate(inquiry.keys)}
+        self._phases = self._asked = self._found = 0
+        self.news = False
+
+    @property
+    def tally(self) -> Tally:
+        return Tally(self._phases, self._asked, self._found)
+
+    def run(self) -> None:
+        """Ask; raises RemoteError."""
+        inquiry = self._inquiry
+        blocks = len(inquiry.keys) - 1
+        if self._engine.asks_together >= blocks * (1 + len(inquiry.others)):
+            self._all_together(blocks)
+        else:
+            self._by_probes(blocks)
+
+    def _all_together(self, blocks: int) -> None:
+        inquiry = self._inquiry
+        if inquiry.paged is None:
+            everything = range(1, blocks + 1)
+            self._ask(Question(self._others(everything), self._parents(0, blocks)))
+            return
+        self._ask(Question(self._paged(range(inquiry.known + 1, blocks + 1))))
+        deepest = self._deepest(blocks)
+        first = 0 if inquiry.others else max(0, deepest - NEAR)
+        others = self._others(range(1, deepest + 1))
+        self._ask(Question(others, self._parents(first, deepest)))
+
+    def _by_probes(self, blocks: int) -> None:
+        inquiry, together = self._inquiry, self._engine.asks_together
+        if inquiry.paged is None:
+            last = range(max(1, blocks - together + 1), blocks + 1)
+            self._ask(Question(self._others(last), self._parents(max(0, blocks - NEAR), blocks)))
+            return
+        low, high = inquiry.known, blocks + 1
+        for _phase in range(2):
+            probes = spread(low, high, together)
+            if not probes:
+                break
+            self._ask(Question(self._paged(probes)))
+            there = [n for n in probes if self._has(n)]
+            low = max([low, *there])
+            high = min([high, *(n for n in probes if n > low)])
+        self._assume(low)
+        reach = max([NEAR, *inquiry.others.values(), together if inquiry.others else 0])
+        near = range(max(1, low - reach), low + 1)
+        self._ask(Question(self._others(near), self._parents(max(0, low - NEAR), low)))
+
+    def _paged(self, blocks: Iterable[int]) -> list[PageId]:
+        group, keys = self._inquiry.paged, self._inquiry.keys
+        return [] if group is None else [PageId(keys[n], group) for n in blocks]
+
+    def _others(self, blocks: Iterable[int]) -> list[PageId]:
+        keys = self._inquiry.keys
+        return [PageId(keys[n], group) for n in blocks for group in self._inquiry.others]
+
+    def _parents(self, first: int, last: int) -> list[BlockKey]:
+        return list(self._inquiry.keys[first : last + 1])
+
+    def _has(self, block: int) -> bool:
+        (page,) = self._paged([block])
+        return self._knowledge.seen(page) is not None
+
+    def _deepest(self, blocks: int) -> int:
+        """Return how many blocks are there without a gap, as far as is known."""
+        deepest = self._inquiry.known
+        pages = self._paged(range(deepest + 1, blocks + 1))
+        for info in self._knowledge.find_all(pages):
+            if info is None:
+                break
+            deepest += 1
+        return deepest
+
+    def _assume(self, deepest: int) -> None:
+        """Take the blocks before the deepest one to be there, as large as it."""
+        known = self._inquiry.known
+        if deepest <= known:
+            return
+        (page,) = self._paged([deepest])
+        like = self._knowledge.seen(page)
+        if like is None:
+            return
+        size = self._inquiry.block_size
+        between = self._paged(range(known + 1, deepest))
+        unknown = set(self._knowledge.unknown(between))
+        assumed = [
+            (page, PageInfo(n * size, size, like.info.nbytes, TIER), 0)
+            for n, page in enumerate(between, known + 1)
+            if page in unknown
+        ]
+        self._note(assumed)
+
+    def _ask(self, question: Question) -> None:
+        """Ask one phase, of what is not known: blocks and tails at once where the engine can."""
+        pages = self._knowledge.unknown(question.pages)
+        parents = self._knowledge.unknown_parents(question.parents)
+        if not pages and not parents:
+            return
+        namespace = self._inquiry.namespace
+        self._phases += 1
+        self._asked += len(pages) + len(parents)
+        names = [self._names.page(namespace, page) for page in pages]
+        sets = [self._names.tails(namespace, parent) for parent in parents]
+        heads, members = self._engine.look(names, WIRE_BYTES, sets)
+        found: list[tuple[PageId, PageInfo, int]] = []
+        absent: list[PageId] = []
+        for page, head in zip(pages, heads, strict=True):
+            seen = None if head is None else self._read(page, head)
+            if seen is None:
+                absent.append(page)
+            else:
+                found.append(seen)
+        self._found += len(found)
+        self._note(found)
+        self._knowledge.note_absent(absent)
+        for parent, texts in zip(parents, members, strict=True):
+            self._note_tails(parent, texts)
+
+    def _read(self, page: PageId, head: bytes) -> tuple[PageId, PageInfo, int] | None:
+        bound = self._names.bound(self._inquiry.namespace, page)
+        try:
+            said = read_descriptor(bound, head, self._keys)
+        except PageError as error:
+            self._bad(error)
+            return None
+        return page, PageInfo(said.position, said.held, said.nbytes, TIER), said.wire_bytes
+
+    def _note(self, found: Sequence[tuple[PageId, PageInfo, int]]) -> None:
+        self.news |= bool(self._knowledge.note(self._inquiry.namespace, found))
+
+    def _note_tails(self, parent: BlockKey, texts: Sequence[str]) -> None:
+        """Know those tails that the prompt itself may have."""
+        groups = {self._inquiry.paged, *self._inquiry.others}
+        within = self._starts[parent]
+        tails: set[Tail] = set()
+        pages: list[tuple[PageId, PageInfo, int]] = []
+        for tail in parse_tails(texts):
+            inside = within < tail.position < within + self._inquiry.block_size
+            if tail.group not in groups or not inside:
+                continue
+            tails.add(Tail(tail.position, tail.group))
+            if tail.position <= self._inquiry.length:
+                page = PageId(self._inquiry.key(tail.position), tail.group)
+                info = PageInfo(tail.position, tail.held, tail.nbytes, TIER)
+                # Another sequence may have a tail that ends at the same place.
+                if page.key == tail.key:
+                    pages.append((page, info, tail.wire_bytes))
+        self._knowledge.note_tails(parent, tails)
+        self._note(pages)
+
+
+def spread(low: int, high: int, most: int) -> list[int]:
+    """Return at most `most` numbers between `low` and `high`, both left out, evenly spread; they
+    cut what lies between into stretches as short as can be."""
+    between = high - low - 1
+    if between <= most:
+        return list(range(low + 1, high))
+    step = (high - low) / (most + 1)
+    return sorted({low + round(step * n) for n in range(1, most + 1)} - {low, high})

@@ -1,0 +1,140 @@
+"""What is known of a remote store for a while: pages that it had when it was asked, or had not."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import PageId, PageInfo, Tail
+
+KNOWN_SECONDS = 300.0
+ABSENT_SECONDS = 1.0
+"""What was not there is asked for again so soon: others write it at any time."""
+SHUNNED_SECONDS = 300.0
+MOST_PAGES = 200_000
+"""Some 100 MB."""
+
+
+class Seen(NamedTuple):
+    """A page that the store had. `wire_bytes` is the length of its value, 0 when only its
+    neighbours were seen."""
+
+    namespace: BlockKey
+    info: PageInfo
+    wire_bytes: int
+    until: float
+
+
+class Knowledge:
+    """Remembers `MOST_PAGES` of each kind, the latest ones; any thread may call, nothing waits.
+
+    `_lock` guards `_seen`, `_absent` (until when) and `_tails` (by parent, and until when).
+    """
+
+    def __init__(self, clock: Callable[[], float], most: int = MOST_PAGES) -> None:
+        self._clock = clock
+        self._most = most
+        self._lock = threading.Lock()
+        self._seen: OrderedDict[PageId, Seen] = OrderedDict()
+        self._absent: OrderedDict[PageId, float] = OrderedDict()
+        self._tails: OrderedDict[BlockKey, tuple[float, frozenset[Tail]]] = OrderedDict()
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._seen)
+
+    def note(
+        self, namespace: BlockKey, pages: Iterable[tuple[PageId, PageInfo, int]]
+    ) -> list[PageId]:
+        """Know pages with what they hold and their values' lengths; return those that are news."""
+        until = self._clock() + KNOWN_SECONDS
+        news = []
+        with self._lock:
+            for page, info, wire_bytes in pages:
+                before = self._seen.pop(page, None)
+                if before is None or before.info != info:
+                    news.append(page)
+                elif not wire_bytes:
+                    wire_bytes = before.wire_bytes
+                self._seen[page] = Seen(namespace, info, wire_bytes, until)
+                self._absent.pop(page, None)
+            while len(self._seen) > self._most:
+                self._seen.popitem(last=False)
+        return news
+
+    def note_absent(self, pages: Iterable[PageId], seconds: float = ABSENT_SECONDS) -> None:
+        """Know for a while that pages are not there."""
+        until = self._clock() + seconds
+        with self._lock:
+            for page in pages:
+                self._seen.pop(page, None)
+                self._absent.pop(page, None)
+                self._absent[page] = until
+            while len(self._absent) > self._most:
+                self._absent.popitem(last=False)
+
+    def note_tails(self, parent: BlockKey, tails: Collection[Tail], *, whole: bool = True) -> None:
+        """Know the pages that end in the block after a boundary, or with `whole` False some more
+        of them."""
+        until = self._clock() + (KNOWN_SECONDS if tails else ABSENT_SECONDS)
+        with self._lock:
+            _, before = self._tails.pop(parent, (0.0, frozenset[Tail]()))
+            known = frozenset(tails) if whole else before | frozenset(tails)
+            self._tails[parent] = until, known
+            while len(self._tails) > self._most:
+                self._tails.popitem(last=False)
+
+    def seen(self, page: PageId) -> Seen | None:
+        now = self._clock()
+        with self._lock:
+            found = self._seen.get(page)
+        return found if found is not None and found.until > now else None
+
+    def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
+        now = self._clock()
+        with self._lock:
+            if not self._seen:
+                return [None] * len(pages)
+            found = list(map(self._seen.get, pages))
+        return [one.info if one is not None and one.until > now else None for one in found]
+
+    def unknown(self, pages: Iterable[PageId]) -> list[PageId]:
+        """Return those of the pages of which nothing is known now."""
+        now = self._clock()
+        with self._lock:
+            return [page for page in pages if not self._is_known(page, now)]
+
+    def _is_known(self, page: PageId, now: float) -> bool:
+        seen = self._seen.get(page)
+        return (seen is not None and seen.until > now) or self._absent.get(page, 0.0) > now
+
+    def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:
+        now = self._clock()
+        found: set[Tail] = set()
+        with self._lock:
+            if self._tails:
+                for parent in parents:
+                    until, tails = self._tails.get(parent, (0.0, frozenset()))
+                    if until > now:
+                        found |= tails
+        return found
+
+    def unknown_parents(self, parents: Iterable[BlockKey]) -> list[BlockKey]:
+        """Return those of whose tails nothing was asked lately."""
+        now = self._clock()
+        with self._lock:
+            return [p for p in parents if self._tails.get(p, (0.0, None))[0] <= now]
+
+    def forget(self, pages: Iterable[PageId]) -> list[PageId]:
+        """Know nothing of pages any more; return those that were known to be there."""
+        with self._lock:
+            return [page for page in pages if self._seen.pop(page, None) is not None]
+
+    def entries(self) -> Iterator[tuple[PageId, Seen]]:
+        """Yield a copy of what is known, the longest known first."""
+        now = self._clock()
+        with self._lock:
+            found = list(islice(self._seen.items(), None))
+        return ((page, seen) for page, seen in found if seen.until > now)
