@@ -22,7 +22,7 @@ from omlx_cache_storage.remote.names import RemoteNames, parse_tails
 
 TIER = "remote"
 NEAR = 2
-"""Boundaries before the deepest block whose tails an engine is asked for that answers one by one."""
+"""Boundaries up to the deepest block whose tails are asked for where each costs a request."""
 
 
 class Question(NamedTuple):

@@ -1,8 +1,8 @@
 """Names of values: the content keys under a prefix.
 
-    <prefix>/1/<architecture>/<namespace hex>/<key hex>-<group>      a page
-    <prefix>/1/<architecture>/<namespace hex>/<parent hex>-tails     a set: the pages that end inside
-                                                                     the block after a boundary
+    <prefix>/1/<architecture>/<namespace hex>/<key hex>-<group>     a page
+    <prefix>/1/<architecture>/<namespace hex>/<parent hex>-tails    a set: the pages that end inside
+                                                                    the block after a boundary
 
 `1` is the version of the envelope.
 """
