@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import PageId, PageInfo, Tail
+from omlx_cache_storage.page import PageId, PageInfo
 from omlx_cache_storage.remote.engine import RemoteEngine
 from omlx_cache_storage.remote.envelope import WIRE_BYTES, read_descriptor
 from omlx_cache_storage.remote.inquiry import Inquiry
 from omlx_cache_storage.remote.keys import RemoteKeys
 from omlx_cache_storage.remote.knowledge import Knowledge
-from omlx_cache_storage.remote.names import RemoteNames, parse_tails
+from omlx_cache_storage.remote.names import RemoteNames, TailMember, parse_tails
 
 TIER = "remote"
 NEAR = 2
@@ -155,7 +155,7 @@ class Asking:
     def _ask(self, question: Question) -> None:
         """Ask one phase, of what is not known: blocks and tails at once where the engine can."""
         pages = self._knowledge.unknown(question.pages)
-        parents = self._knowledge.unknown_parents(question.parents)
+        parents = self._unknown_parents(question.parents)
         if not pages and not parents:
             return
         namespace = self._inquiry.namespace
@@ -190,25 +190,41 @@ class Asking:
     def _note(self, found: Sequence[tuple[PageId, PageInfo, int]]) -> None:
         self.news |= bool(self._knowledge.note(self._inquiry.namespace, found))
 
+    def _unknown_parents(self, parents: Iterable[BlockKey]) -> list[BlockKey]:
+        """Return those of whose tails nothing was asked lately; of the others know this prompt's:
+        it may have been another one for which they were asked."""
+        unknown = []
+        for parent in parents:
+            members = self._knowledge.members_of(parent)
+            if members is None:
+                unknown.append(parent)
+            else:
+                self._note_own(members)
+        return unknown
+
     def _note_tails(self, parent: BlockKey, texts: Sequence[str]) -> None:
-        """Know those tails that the prompt itself may have."""
         groups = {self._inquiry.paged, *self._inquiry.others}
         within = self._starts[parent]
-        tails: set[Tail] = set()
-        pages: list[tuple[PageId, PageInfo, int]] = []
-        for tail in parse_tails(texts):
-            inside = within < tail.position < within + self._inquiry.block_size
-            if tail.group not in groups or not inside:
+        members = [
+            member
+            for member in parse_tails(texts)
+            if member.group in groups
+            and within < member.position < within + self._inquiry.block_size
+        ]
+        self._knowledge.note_tails(parent, members)
+        self._note_own(members)
+
+    def _note_own(self, members: Iterable[TailMember]) -> None:
+        """Know those tails that this prompt has: others may end at the same place."""
+        found = []
+        for tail in members:
+            if tail.position > self._inquiry.length:
                 continue
-            tails.add(Tail(tail.position, tail.group))
-            if tail.position <= self._inquiry.length:
-                page = PageId(self._inquiry.key(tail.position), tail.group)
+            page = PageId(self._inquiry.key(tail.position), tail.group)
+            if page.key == tail.key and self._knowledge.unknown([page]):
                 info = PageInfo(tail.position, tail.held, tail.nbytes, TIER)
-                # Another sequence may have a tail that ends at the same place.
-                if page.key == tail.key:
-                    pages.append((page, info, tail.wire_bytes))
-        self._knowledge.note_tails(parent, tails)
-        self._note(pages)
+                found.append((page, info, tail.wire_bytes))
+        self._note(found)
 
 
 def spread(low: int, high: int, most: int) -> list[int]:

@@ -2,12 +2,13 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo, Tail
+from omlx_cache_storage.remote.names import TailMember
 
 KNOWN_SECONDS = 300.0
 ABSENT_SECONDS = 1.0
@@ -27,10 +28,23 @@ class Seen(NamedTuple):
     until: float
 
 
+class _Tails(NamedTuple):
+    """The pages that end inside one block. They are asked for again sooner than they are forgotten:
+    others add some at any time."""
+
+    asked_until: float
+    until: float
+    members: frozenset[TailMember]
+    tails: frozenset[Tail]
+
+
+_NO_TAILS = _Tails(0.0, 0.0, frozenset(), frozenset())
+
+
 class Knowledge:
     """Remembers `MOST_PAGES` of each kind, the latest ones; any thread may call, nothing waits.
 
-    `_lock` guards `_seen`, `_absent` (until when) and `_tails` (by parent, and until when).
+    `_lock` guards `_seen`, `_absent` (until when) and `_tails` (by parent).
     """
 
     def __init__(self, clock: Callable[[], float], most: int = MOST_PAGES) -> None:
@@ -39,7 +53,7 @@ class Knowledge:
         self._lock = threading.Lock()
         self._seen: OrderedDict[PageId, Seen] = OrderedDict()
         self._absent: OrderedDict[PageId, float] = OrderedDict()
-        self._tails: OrderedDict[BlockKey, tuple[float, frozenset[Tail]]] = OrderedDict()
+        self._tails: OrderedDict[BlockKey, _Tails] = OrderedDict()
 
     def __len__(self) -> int:
         with self._lock:
@@ -75,14 +89,23 @@ class Knowledge:
             while len(self._absent) > self._most:
                 self._absent.popitem(last=False)
 
-    def note_tails(self, parent: BlockKey, tails: Collection[Tail], *, whole: bool = True) -> None:
+    def note_tails(
+        self, parent: BlockKey, members: Iterable[TailMember], *, whole: bool = True
+    ) -> None:
         """Know the pages that end in the block after a boundary, or with `whole` False some more
         of them."""
-        until = self._clock() + (KNOWN_SECONDS if tails else ABSENT_SECONDS)
+        now = self._clock()
         with self._lock:
-            _, before = self._tails.pop(parent, (0.0, frozenset[Tail]()))
-            known = frozenset(tails) if whole else before | frozenset(tails)
-            self._tails[parent] = until, known
+            before = self._tails.pop(parent, _NO_TAILS)
+            known = frozenset(members)
+            if not whole and before.until > now:
+                known |= before.members
+            self._tails[parent] = _Tails(
+                now + ABSENT_SECONDS if whole else before.asked_until,
+                now + KNOWN_SECONDS,
+                known,
+                frozenset(Tail(member.position, member.group) for member in known),
+            )
             while len(self._tails) > self._most:
                 self._tails.popitem(last=False)
 
@@ -115,17 +138,18 @@ class Knowledge:
         found: set[Tail] = set()
         with self._lock:
             if self._tails:
-                for parent in parents:
-                    until, tails = self._tails.get(parent, (0.0, frozenset()))
-                    if until > now:
-                        found |= tails
+                for known in map(self._tails.get, parents):
+                    if known is not None and known.until > now:
+                        found |= known.tails
         return found
 
-    def unknown_parents(self, parents: Iterable[BlockKey]) -> list[BlockKey]:
-        """Return those of whose tails nothing was asked lately."""
+    def members_of(self, parent: BlockKey) -> frozenset[TailMember] | None:
+        """Return what was asked lately of the pages that end in the block after a boundary, None
+        when nothing was."""
         now = self._clock()
         with self._lock:
-            return [p for p in parents if self._tails.get(p, (0.0, None))[0] <= now]
+            known = self._tails.get(parent, _NO_TAILS)
+        return known.members if known.asked_until > now else None
 
     def forget(self, pages: Iterable[PageId]) -> list[PageId]:
         """Know nothing of pages any more; return those that were known to be there."""

@@ -1,0 +1,312 @@
+"""What a store has of a chain is found in at most three sequential phases, whatever it has."""
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from kit.examples import examples
+from kit.remote import MemoryEngine
+from kit.storage import Story
+from omlx_cache_storage.errors import PageError
+from omlx_cache_storage.page import Page, PageId, Tail
+from omlx_cache_storage.remote.asking import Asking, spread
+from omlx_cache_storage.remote.engine import RemoteError
+from omlx_cache_storage.remote.envelope import seal
+from omlx_cache_storage.remote.inquiry import Inquiry
+from omlx_cache_storage.remote.keys import RemoteKeys
+from omlx_cache_storage.remote.knowledge import Knowledge
+from omlx_cache_storage.remote.names import RemoteNames, TailMember
+
+BLOCK = 16
+NAMES = RemoteNames("lab", "cpu")
+KEYS = RemoteKeys()
+
+
+class _Asker:
+    """A machine that asks one store about one story."""
+
+    def __init__(self, story: Story, engine: MemoryEngine) -> None:
+        self.story = story
+        self.engine = engine
+        self.now = 100.0
+        self.knowledge = Knowledge(lambda: self.now)
+        self.bad: list[PageError] = []
+
+    def put(self, page: Page) -> None:
+        namespace, meta = page.meta.namespace, page.meta
+        pieces = seal(NAMES.bound(namespace, meta.id), page, KEYS)
+        self.engine.write(NAMES.page(namespace, meta.id), [pieces], replace=True)
+        if meta.tail:
+            wire_bytes = sum(memoryview(piece).nbytes for piece in pieces)
+            member = TailMember(
+                meta.key, meta.position, meta.held, meta.nbytes, wire_bytes, meta.group
+            )
+            self.engine.add(NAMES.tails(namespace, meta.parent), member.text())
+
+    def put_all(self, blocks: Collection[int], group: str = "paged") -> None:
+        for block in blocks:
+            self.put(self.story.page(block, group=group))
+
+    def ask(
+        self,
+        blocks: int,
+        *,
+        known: int = 0,
+        paged: str | None = "paged",
+        others: Mapping[str, int] | None = None,
+        length: int = 0,
+    ) -> Asking:
+        chain = self.story.chain
+        asking = Asking(
+            self.engine,
+            NAMES,
+            KEYS,
+            self.knowledge,
+            Inquiry(
+                self.story.namespace,
+                BLOCK,
+                [self.story.namespace, *(chain.key(n * BLOCK) for n in range(1, blocks + 1))],
+                paged,
+                known,
+                others or {},
+                length or blocks * BLOCK,
+                chain.key,
+            ),
+            self.bad.append,
+        )
+        before = self.engine.phases
+        asking.run()
+        assert self.engine.phases - before == asking.tally.phases <= 3
+        return asking
+
+    def deepest(self, blocks: int, known: int = 0) -> int:
+        """Return how far a look-up gets."""
+        found = known
+        for n in range(known + 1, blocks + 1):
+            if self.knowledge.seen(self.story.id(n)) is None:
+                break
+            found = n
+        return found
+
+    def knows(self, page: PageId) -> bool:
+        return self.knowledge.seen(page) is not None
+
+
+STORY = Story(nbytes=16, blocks=600)
+
+
+def _asker(asks_together: int = 1 << 20, story: Story = STORY) -> _Asker:
+    return _Asker(story, MemoryEngine(asks_together=asks_together))
+
+
+@given(
+    blocks=st.integers(1, 40),
+    there=st.sets(st.integers(1, 40)),
+    known=st.integers(0, 40),
+)
+def test_many_names_at_once_find_every_block_that_is_there(
+    blocks: int, there: set[int], known: int
+) -> None:
+    known = min(known, blocks)
+    asker = _asker()
+    asker.put_all(there)
+    asker.ask(blocks, known=known)
+    expected = known
+    while expected + 1 in there and expected < blocks:
+        expected += 1
+    assert asker.deepest(blocks, known) == expected
+    assert all(asker.knows(STORY.id(n)) == (n in there) for n in range(known + 1, blocks + 1))
+
+
+@given(
+    blocks=st.integers(1, 300),
+    there=st.integers(0, 300),
+    known=st.integers(0, 300),
+    together=st.integers(17, 64),
+)
+@hypothesis_settings(max_examples=examples(60))
+def test_a_few_names_at_once_find_where_a_chain_ends(
+    blocks: int, there: int, known: int, together: int
+) -> None:
+    known = min(known, blocks)
+    asker = _asker(together)
+    asker.put_all(range(1, there + 1))
+    asking = asker.ask(blocks, known=known)
+    assert asker.deepest(blocks, known) == max(known, min(there, blocks))
+    assert asking.tally.asked <= 3 * together + 3
+
+
+@given(
+    blocks=st.integers(1, 200),
+    there=st.sets(st.integers(1, 200), max_size=30),
+    together=st.integers(1, 20),
+)
+@hypothesis_settings(max_examples=examples(60))
+def test_whatever_is_there_no_more_than_three_phases_follow_each_other(
+    blocks: int, there: set[int], together: int
+) -> None:
+    asker = _asker(together)
+    asker.put_all(there)
+    asking = asker.ask(blocks, others={"window16keep0": 1, "state": 0})
+    assert asking.tally.phases <= 3
+    deepest = asker.deepest(blocks)
+    # It may be wrong about what lies before, never about the deepest.
+    assert deepest == 0 or deepest in there or max(there) > deepest
+
+
+def test_a_chain_of_512_blocks_takes_an_object_store_three_phases() -> None:
+    asker = _asker(64)
+    asker.put_all(range(1, 401))
+    asking = asker.ask(512)
+    assert asker.deepest(512) == 400
+    assert asking.tally.phases == 3
+    assert asking.tally.asked < 150
+
+
+@pytest.mark.parametrize("together", [1 << 20, 24])
+def test_windows_and_states_are_asked_for_up_to_where_the_blocks_end(together: int) -> None:
+    asker = _asker(together)
+    asker.put_all(range(1, 31))
+    asker.put_all([8, 16, 24], "state")
+    asker.put_all([29, 30], "window32keep0")
+    asker.ask(40, others={"state": 0, "window32keep0": 2})
+    assert asker.knows(STORY.id(24, group="state"))
+    assert asker.knows(STORY.id(29, group="window32keep0"))
+    assert asker.knows(STORY.id(30, group="window32keep0"))
+    assert not asker.knows(STORY.id(30, group="state"))
+
+
+@pytest.mark.parametrize("together", [1 << 20, 24])
+def test_a_model_of_states_alone_is_asked_about_at_once(together: int) -> None:
+    asker = _asker(together)
+    asker.put_all([3, 30], "state")
+    asking = asker.ask(40, paged=None, others={"state": 0})
+    assert asker.knows(STORY.id(30, group="state"))
+    assert asking.tally.phases == 1
+
+
+@pytest.mark.parametrize("together", [1 << 20, 5])
+def test_a_prompts_own_tail_is_found_and_no_other_sequences(together: int) -> None:
+    asker = _asker(together)
+    other = Story("other", nbytes=16)
+    asker.put_all(range(1, 4))
+    mine = STORY.page(4, tail=5)
+    asker.put(mine)
+    # One of the same parent, of another sequence: it ends elsewhere, or at the same place.
+    foreign = TailMember(other.id(4, tail=6).key, 4 * BLOCK - 6, 10, 16, 999, "paged")
+    tails = NAMES.tails(STORY.namespace, mine.meta.parent)
+    asker.engine.add(tails, foreign.text())
+    asker.ask(3, length=4 * BLOCK - 5)
+    assert asker.knows(mine.meta.id)
+    assert Tail(mine.meta.position, "paged") in asker.knowledge.tails_of([mine.meta.parent])
+    assert not asker.knows(PageId(STORY.chain.key(4 * BLOCK - 6), "paged"))
+
+
+def test_members_that_are_nonsense_are_passed_over() -> None:
+    asker = _asker()
+    asker.put_all([1])
+    tails = NAMES.tails(STORY.namespace, STORY.id(1).key)
+    key = STORY.id(2, tail=3).key.hex()
+    for member in ("", "x", "é" * 9, f"{key}-99999999999999999999-1-1-1-paged", f"{key}-29-13"):
+        asker.engine.add(tails, member)
+    # Sound, but of another block.
+    asker.engine.add(tails, f"{key}-999-13-16-500-paged")
+    asker.ask(1, length=2 * BLOCK - 1)
+    assert asker.knowledge.tails_of([STORY.id(1).key]) == set()
+
+
+def test_what_is_known_is_not_asked_for_again() -> None:
+    asker = _asker()
+    asker.put_all(range(1, 6))
+    assert asker.ask(8).news
+    asker.engine.names.clear()
+    again = asker.ask(8)
+    assert not again.news
+    assert asker.engine.names == []
+    assert again.tally.phases == 0
+
+
+def test_what_others_uploaded_is_found_a_second_later() -> None:
+    asker = _asker()
+    asker.put_all([1, 2])
+    asker.ask(4)
+    asker.put_all([3, 4])
+    asker.now += 1.5
+    assert asker.ask(4).news
+    assert asker.deepest(4) == 4
+
+
+def test_a_tail_that_others_uploaded_is_found_a_second_later_where_one_was_known() -> None:
+    asker = _asker()
+    asker.put_all([1, 2])
+    asker.put(STORY.page(3, tail=9))
+    asker.ask(2, length=3 * BLOCK - 9)
+    asker.put(STORY.page(3, tail=2))
+    asker.now += 1.5
+    asker.ask(2, length=3 * BLOCK - 2)
+    assert asker.knows(STORY.id(3, tail=2))
+    positions = {tail.position for tail in asker.knowledge.tails_of([STORY.id(2).key])}
+    assert 3 * BLOCK - 2 in positions
+
+
+def test_a_longer_prompt_finds_a_tail_that_a_shorter_one_could_not_have() -> None:
+    asker = _asker()
+    asker.put_all([1, 2])
+    asker.put(STORY.page(3, tail=2))
+    asker.ask(2, length=3 * BLOCK - 9)
+    asker.now += 1.5
+    asker.ask(2, length=3 * BLOCK - 2)
+    assert asker.knows(STORY.id(3, tail=2))
+
+
+def test_a_value_of_a_stranger_is_absent_and_counted() -> None:
+    asker = _asker()
+    asker.put_all([1, 2, 3])
+    name = NAMES.page(STORY.namespace, STORY.id(2))
+    asker.engine.store.change(name, lambda raw: raw[:40] + b"\xff" + raw[41:])
+    asker.ask(3)
+    assert asker.deepest(3) == 1
+    assert [error.reason for error in asker.bad] == ["mismatch"]
+
+
+@pytest.mark.parametrize("changed", [lambda raw: b"", lambda raw: raw[:7], lambda raw: b"x" * 9000])
+def test_a_value_that_is_none_of_ours_is_absent(changed: object) -> None:
+    asker = _asker()
+    asker.put_all([1, 2])
+    asker.engine.store.change(NAMES.page(STORY.namespace, STORY.id(1)), changed)  # type: ignore[arg-type]
+    asker.ask(2)
+    assert asker.deepest(2) == 0
+    assert len(asker.bad) == 1
+
+
+def test_an_engine_that_fails_says_so_and_what_came_before_is_known() -> None:
+    asker = _asker(24)
+    asker.put_all(range(1, 31))
+    looks = 0
+
+    def look(names: Sequence[str], sets: Sequence[str]) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            asker.engine.fail["look"] = "lost"
+
+    asker.engine.each["look"] = look
+    with pytest.raises(RemoteError):
+        asker.ask(40)
+    assert len(asker.knowledge) > 0
+
+
+@given(low=st.integers(0, 50), gap=st.integers(1, 600), most=st.integers(1, 64))
+def test_probes_lie_between_and_leave_no_long_stretch(low: int, gap: int, most: int) -> None:
+    high = low + gap
+    probes = spread(low, high, most)
+    assert probes == sorted(set(probes))
+    assert len(probes) <= most
+    assert all(low < probe < high for probe in probes)
+    ends = [low, *probes, high]
+    longest = max(stop - start for start, stop in itertools.pairwise(ends))
+    assert longest <= -(-gap // (most + 1)) + 1
