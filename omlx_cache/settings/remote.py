@@ -11,9 +11,8 @@ from omlx_cache.settings.errors import ConfigError
 from omlx_cache.settings.explain import Allowed
 from omlx_cache.settings.places import expand
 from omlx_cache.settings.secrets import read_secret
-from omlx_cache_storage.format import planes
 from omlx_cache_storage.remote.address import FORMS, RemoteAddress, parse_address
-from omlx_cache_storage.remote.engines import ExtraMissing, check_extra
+from omlx_cache_storage.remote.extras import ExtraMissing, check_extra
 from omlx_cache_storage.remote.keys import RemoteKeys
 from omlx_cache_storage.remote.options import RemoteOptions
 
@@ -158,9 +157,10 @@ class RemoteSettings(BaseSettings):
         """Return what stands for this machine's kind in keys; `own` is what MLX says of it."""
         return own if self.remote_architecture == OWN else self.remote_architecture
 
-    def remote_options(self, own: str) -> RemoteOptions | None:
-        """Return what a remote tier is opened with, None with `remote=off`; reads the files with
-        secrets. Raises ConfigError for what cannot work."""
+    def remote_options(self, own: str, *, has_zstd: bool = False) -> RemoteOptions | None:
+        """Return what a remote tier is opened with on a machine of a kind, with zstd or without;
+        None with `remote=off`. Reads the files with secrets. Raises ConfigError for what cannot
+        work."""
         if self.remote == "off":
             return None
         address, given = self.remote, self._secret_of("remote_secret")
@@ -190,7 +190,7 @@ class RemoteSettings(BaseSettings):
             lookup_seconds=self.remote_lookup_seconds,
             read_seconds=self.remote_read_seconds,
             connections=self.remote_connections,
-            packs=self._packs(),
+            packs=self.remote_codec == "zstd" or (self.remote_codec == "auto" and has_zstd),
         )
 
     def remote_notes(self) -> list[str]:
@@ -204,9 +204,6 @@ class RemoteSettings(BaseSettings):
         if self.remote.kind == "s3" and "remote_ttl_seconds" in self.model_fields_set:
             return ["remote_ttl_seconds has no effect: buckets have lifecycle rules"]
         return []
-
-    def _packs(self) -> bool:
-        return self.remote_codec == "zstd" or (self.remote_codec == "auto" and planes.available())
 
     def _secret_of(self, name: str) -> str | None:
         """Return a secret that was given by itself or in a file; raises ConfigError for both."""

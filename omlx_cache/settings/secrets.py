@@ -1,9 +1,9 @@
 """A secret, out of a file of this user's alone."""
 
+import os
 from pathlib import Path
 
 from omlx_cache.settings.errors import ConfigError
-from omlx_cache_storage.cold.disk import FileSystem
 
 MOST_BYTES = 4096
 
@@ -11,14 +11,14 @@ MOST_BYTES = 4096
 def read_secret(path: Path, setting: str) -> str:
     """Return the first line of the file that a setting names; raises ConfigError where there is
     none, or where the file is not this user's alone."""
-    fs = FileSystem()
     try:
-        mode = path.stat().st_mode
-        fd = fs.open(path)
+        # A pipe that nobody writes to would be waited for.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            raw = fs.read(fd, MOST_BYTES, 0)
+            mode = os.fstat(fd).st_mode
+            raw = os.read(fd, MOST_BYTES)
         finally:
-            fs.close(fd)
+            os.close(fd)
         secret = raw.decode().strip().partition("\n")[0].strip()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is no text"
