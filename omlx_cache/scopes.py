@@ -68,7 +68,7 @@ class Scopes:
         self._identity = {
             "model": fingerprint_model(model),
             "adapter": adapter_identity(adapter),
-            "architecture": architecture(),
+            "architecture": store.settings.architecture(architecture()),
         }
         self._label = model_id or f"{type(model).__module__}.{type(model).__qualname__}"
         self.codec_policy = codec_policy or CodecPolicy(

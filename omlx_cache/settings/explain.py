@@ -7,6 +7,7 @@ from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from omlx_cache.settings.errors import ConfigError
+from omlx_cache_storage.remote.address import RemoteAddress
 
 CONSEQUENCE: LiteralString = "consequence"
 """Type of an error that only follows from another field's error."""
@@ -55,5 +56,6 @@ def _line(
     name = str(one["loc"][0])
     shown, value = given_as(name)
     reason = f" ({one['ctx']['error']})" if one["type"] == "value_error" else ""
-    got = "what is not shown" if SecretStr in get_args(fields[name].annotation) else repr(value)
+    hidden = {SecretStr, RemoteAddress} & set(get_args(fields[name].annotation))
+    got = "what is not shown" if hidden else repr(value)
     return f"{shown}: got {got}{reason}; allowed: {allowed(fields[name])}"

@@ -15,7 +15,7 @@ from pydantic import (
 )
 from pydantic import ValidationInfo as Info
 from pydantic_core import PydanticCustomError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from omlx_cache.codecs.names import CodecName
 from omlx_cache.control.paths import check_length
@@ -25,6 +25,7 @@ from omlx_cache.settings.explain import CONSEQUENCE, Allowed, config_error
 from omlx_cache.settings.machine import Machine, directory_trouble, probe
 from omlx_cache.settings.origin import SettingSource, render
 from omlx_cache.settings.places import AUTO, PREFIX, expand, is_auto
+from omlx_cache.settings.remote import RemoteSettings
 from omlx_cache.settings.sizes import SIZE_FORMS, SMALLEST_COLD_BYTES, format_size, parse_size
 
 
@@ -82,7 +83,7 @@ ColdCodec = Literal[CodecName, "zstd"]
 _DERIVED: Any = AUTO
 
 
-class CacheSettings(BaseSettings):
+class CacheSettings(RemoteSettings):
     """What a store is granted and how it behaves. Immutable once made; makes no directory.
 
     Every field is a keyword argument and an `OMLX_CACHE_*` variable; the argument wins. Raises
@@ -332,7 +333,7 @@ class CacheSettings(BaseSettings):
                 for name in ("write_idle_seconds", "write_delay_seconds")
                 if self.is_given(name)
             ]
-        found += self.empty_budgets()
+        found += self.empty_budgets() + self.remote_notes()
         memory = self.machine.memory_bytes
         if self.hot_bytes > memory * 3 // 4:
             found.append(
@@ -405,7 +406,8 @@ class CacheSettings(BaseSettings):
 
 def setting_names() -> list[str]:
     """Return the names of all settings, in the order of the reference."""
-    return [name for name in CacheSettings.model_fields if name != "machine"]
+    own = [name for name in CacheSettings.model_fields if name not in RemoteSettings.model_fields]
+    return [name for name in (*own, *RemoteSettings.model_fields) if name != "machine"]
 
 
 def _collect(

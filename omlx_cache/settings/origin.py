@@ -1,7 +1,6 @@
 """Where a setting's value came from."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from omlx_cache.settings.sizes import format_size
@@ -57,7 +56,7 @@ def plain(value: object) -> object:
     """Return a value as JSON has it, and a secret as `HIDDEN`."""
     if is_secret(value):
         return HIDDEN
-    return str(value) if isinstance(value, Path) else value
+    return value if isinstance(value, (bool, int, float)) or value is None else str(value)
 
 
 def is_secret(value: object) -> bool:

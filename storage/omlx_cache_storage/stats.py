@@ -241,6 +241,7 @@ class Stats:
             "hot": asdict(self.hot),
             "cold": None if self.cold is None else asdict(self.cold),
             "writer": None if self.writer is None else asdict(self.writer),
+            "remote": None if self.remote is None else asdict(self.remote),
             "snapshots": asdict(self.snapshots),
             "memory": asdict(self.memory),
         }
@@ -285,15 +286,18 @@ class Counters:
             release()
 
     @uninterrupted
-    def request(self, asked: int, restored: int, cold: int, reason: str | None) -> None:
-        """Count one request: tokens asked for, restored, and restored from the disk; and the word
-        for why it was not more."""
+    def request(
+        self, asked: int, restored: int, cold: int, reason: str | None, remote: int = 0
+    ) -> None:
+        """Count one request: tokens asked for, restored, and restored from the disk and from other
+        machines; and the word for why it was not more."""
         self.add(
             sessions=1,
             asked_tokens=asked,
             restored_tokens=restored,
             restored_cold_tokens=cold,
-            restored_hot_tokens=restored - cold,
+            restored_remote_tokens=remote,
+            restored_hot_tokens=restored - cold - remote,
         )
         self.histograms.observe("asked_tokens", asked)
         self.histograms.observe("restored_tokens", restored)
@@ -369,6 +373,7 @@ class Counters:
                 misses=MappingProxyType(dict(self._misses)),
                 skips=MappingProxyType(dict(self._skips)),
                 ignored_hints=sums["ignored_hints"],
+                restored_remote_tokens=sums["restored_remote_tokens"],
             )
 
     @uninterrupted

@@ -6,6 +6,7 @@ import pytest
 from pydantic import SecretStr
 
 from omlx_cache.settings import CacheSettings, ConfigError, Machine
+from omlx_cache_storage.remote.address import parse_address
 
 
 def test_an_argument_wins_over_the_environment_and_the_environment_over_the_default(
@@ -55,6 +56,20 @@ def test_every_setting_is_a_variable(machine: Machine, monkeypatch: pytest.Monke
         "status_port": ("9000", 9000),
         "status_token": ("a-long-token", SecretStr("a-long-token")),
         "log_level": ("DEBUG", "debug"),
+        "remote": ("valkey://nas", parse_address("valkey://nas")),
+        "remote_prefix": ("/lab/kv/", "lab/kv"),
+        "remote_password": ("pass word", SecretStr("pass word")),
+        "remote_password_file": ("/etc/password", Path("/etc/password")),
+        "remote_secret": ("sixteen letters.", SecretStr("sixteen letters.")),
+        "remote_secret_file": ("/etc/secret", Path("/etc/secret")),
+        "remote_encrypt": ("yes", True),
+        "remote_writes": ("Shared", "shared"),
+        "remote_ttl_seconds": ("60", 60),
+        "remote_lookup_seconds": ("0.1", 0.1),
+        "remote_read_seconds": ("1", 1.0),
+        "remote_connections": ("2", 2),
+        "remote_codec": ("OFF", "off"),
+        "remote_architecture": ("ANY", "any"),
     }
     for name, (text, _) in values.items():
         monkeypatch.setenv(f"OMLX_CACHE_{name.upper()}", text)

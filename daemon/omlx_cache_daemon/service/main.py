@@ -9,6 +9,7 @@ from pathlib import Path
 
 from omlx_cache import __version__
 from omlx_cache.settings import ConfigError
+from omlx_cache.settings.secrets import read_secret
 from omlx_cache_daemon.errors import BAD_CONFIGURATION, FAILURE, OK, CommandError
 from omlx_cache_daemon.render import table, text
 from omlx_cache_daemon.service.configuration import (
@@ -21,7 +22,6 @@ from omlx_cache_daemon.service.configuration import (
 from omlx_cache_daemon.service.logs import show_messages
 from omlx_cache_daemon.service.options import ServiceOptions
 from omlx_cache_daemon.service.process import Service
-from omlx_cache_daemon.service.secret import read_token
 from omlx_cache_daemon.service.units import KINDS, unit
 
 _EPILOG = (
@@ -61,7 +61,7 @@ def _run(args: argparse.Namespace) -> int:
     configuration = read()
     if args.check_config:
         if configuration.options.has_secret:
-            read_token(Path(configuration.options.status_token_file))
+            read_secret(Path(configuration.options.status_token_file), "status_token_file")
         return _show(configuration, os.environ)
     os.umask(0o077)
     show_messages(configuration.settings.log_level)

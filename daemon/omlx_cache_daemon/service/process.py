@@ -13,6 +13,7 @@ from types import FrameType
 from omlx_cache.control import ControlError, ControlServer, start_service_control
 from omlx_cache.logs import set_level
 from omlx_cache.settings import ConfigError
+from omlx_cache.settings.secrets import read_secret
 from omlx_cache.settings.sizes import format_size
 from omlx_cache.status.server import StatusServer
 from omlx_cache_daemon.errors import OK
@@ -21,7 +22,6 @@ from omlx_cache_daemon.service.configuration import Configuration
 from omlx_cache_daemon.service.machine import MachineSource
 from omlx_cache_daemon.service.notify import Notifier
 from omlx_cache_daemon.service.options import RELOADED
-from omlx_cache_daemon.service.secret import read_token
 from omlx_cache_daemon.service.upkeep import Upkeep
 
 _log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class Service:
             return
         token = None
         if options.status_token_file != "off":
-            token = read_token(options.status_token_file)
+            token = read_secret(options.status_token_file, "status_token_file")
         self._source = MachineSource(self._answers.handlers())
         self._status = StatusServer(self._source, options.status_port, token)
         self._answers.status_url = self._status.url

@@ -45,6 +45,9 @@ class RemoteAddress:
     bucket: str = ""
     options: dict[str, str] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        return self.shown
+
     @property
     def database(self) -> int:
         return int(self.path or 0)

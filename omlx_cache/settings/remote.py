@@ -1,0 +1,215 @@
+"""The settings of the remote tier, and what a store is opened with for them."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from omlx_cache.settings.errors import ConfigError
+from omlx_cache.settings.explain import Allowed
+from omlx_cache.settings.places import expand
+from omlx_cache.settings.secrets import read_secret
+from omlx_cache_storage.remote.address import FORMS, RemoteAddress, parse_address
+from omlx_cache_storage.remote.extras import ExtraMissing, check_extra
+from omlx_cache_storage.remote.keys import RemoteKeys
+from omlx_cache_storage.remote.options import RemoteOptions
+
+_SAFE = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
+OWN, ANY = "own", "any"
+
+
+def _is_off(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and value.strip().lower() in ("", "off"))
+
+
+def _address(value: Any) -> Any:
+    if _is_off(value):
+        return "off"
+    if isinstance(value, RemoteAddress):
+        return value
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+    if not isinstance(value, str):
+        raise ValueError("not a text")
+    return parse_address(value)
+
+
+def _secret(value: Any) -> Any:
+    given = value.get_secret_value() if isinstance(value, SecretStr) else value
+    if _is_off(given):
+        return "off"
+    if not isinstance(given, str):
+        raise ValueError("not a text")
+    return SecretStr(given)
+
+
+def _file(value: Any) -> Any:
+    return "off" if _is_off(value) else expand(value, Path.home())
+
+
+def _prefix(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError("not a text")
+    text = value.strip().strip("/")
+    if text and (not _SAFE.fullmatch(text) or len(text) > 200 or ".." in text):
+        raise ValueError("characters that not every store takes in a name")
+    return text
+
+
+def _kind(value: Any) -> Any:
+    text = value.strip() if isinstance(value, str) else ""
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", text):
+        raise ValueError("not such a text")
+    return text.lower() if text.lower() in (OWN, ANY) else text
+
+
+def _lower(value: object) -> object:
+    return value.strip().lower() if isinstance(value, str) else value
+
+
+def _switch(value: object) -> object:
+    return ("off", "zstd")[value] if isinstance(value, bool) else _lower(value)
+
+
+Secret = Annotated[Literal["off"] | SecretStr, BeforeValidator(_secret), Allowed("off, or a text")]
+SecretFile = Annotated[
+    Literal["off"] | Path, BeforeValidator(_file), Allowed("off, or a path of a file")
+]
+
+
+class RemoteSettings(BaseSettings):
+    """Where machines share what they computed, and how."""
+
+    model_config = SettingsConfigDict(use_attribute_docstrings=True)
+
+    remote: Annotated[
+        Literal["off"] | RemoteAddress, BeforeValidator(_address), Allowed(f"off, or {FORMS}")
+    ] = "off"
+    """A store that machines share: what one has computed is found by the others. Needs the extra
+    `remote`. A password in the URL is shown by no command; `remote_password` keeps it out of there.
+    See docs/remote.md."""
+
+    remote_prefix: Annotated[
+        str, BeforeValidator(_prefix), Allowed("letters, digits, '.', '_', '-' and '/'")
+    ] = "omlx-cache"
+    """What the names of all values in the store begin with, so that others can use it too."""
+
+    remote_password: Secret = "off"
+    """The store's password, instead of the one in the URL. No command shows it, and no flag takes
+    it."""
+
+    remote_password_file: SecretFile = "off"
+    """A file whose first line is the store's password; readable by this user only."""
+
+    remote_secret: Secret = "off"
+    """A secret that the machines share, of 16 characters at least: each page is authenticated by
+    it, so that who can only write to the store can plant nothing. All machines have the same one,
+    or none. `file://` needs one. Make one with `openssl rand -hex 32`."""
+
+    remote_secret_file: SecretFile = "off"
+    """A file whose first line is that secret; readable by this user only."""
+
+    remote_encrypt: bool = False
+    """Encrypt pages by a key of the secret (AES-256-GCM) before they leave this machine: keys and
+    values reveal the prompt. All machines say the same. Takes a gigabyte a second or so."""
+
+    remote_writes: Annotated[
+        Literal["all", "reused", "shared", "off", "service"], BeforeValidator(_lower)
+    ] = "all"
+    """Which pages are written to the store, behind the request: `all`; those that a later request
+    has `reused`; those up to where prompts part that have a beginning in common (`shared`: system
+    prompts, tool lists); none (`off`: this machine only reads); or what `omlx-cached` decides, who
+    writes for all processes of the directory (`service`)."""
+
+    remote_ttl_seconds: int = Field(7 * 24 * 3600, ge=0, le=10 * 365 * 24 * 3600)
+    """How long a value lives in a Valkey or Redis store; 0: until it is evicted or deleted. Object
+    stores have lifecycle rules instead."""
+
+    remote_lookup_seconds: float = Field(0.5, ge=0.001, le=60)
+    """How long a request waits at most for the store to say what it has."""
+
+    remote_read_seconds: float = Field(2.0, ge=0.01, le=300)
+    """How long a restore waits at most for the next bytes to come; then what has not come is
+    computed, and the store left alone for a while."""
+
+    remote_connections: int = Field(8, ge=1, le=64)
+    """Over how many connections pages are read at once."""
+
+    remote_codec: Annotated[Literal["auto", "zstd", "off"], BeforeValidator(_switch)] = "auto"
+    """Whether dense pages are packed losslessly for the way: a third less to send, a gigabyte a
+    second or two to unpack. `auto`: where the extra `zstd` is installed. What is encoded or packed
+    already is sent as it is."""
+
+    remote_architecture: Annotated[
+        str, BeforeValidator(_kind), Allowed(f"{OWN}, {ANY}, or a name for a kind of machine")
+    ] = OWN
+    """With whom pages are shared, here and in the store: `own` with machines whose processor or GPU
+    is of the same kind, since others compute other bits; `any` with all that say so; or with those
+    that say the same name. Part of every key: with another value the cache begins empty."""
+
+    @property
+    def has_remote(self) -> bool:
+        return self.remote != "off"
+
+    def architecture(self, own: str) -> str:
+        """Return what stands for this machine's kind in keys; `own` is what MLX says of it."""
+        return own if self.remote_architecture == OWN else self.remote_architecture
+
+    def remote_options(self, own: str, *, has_zstd: bool = False) -> RemoteOptions | None:
+        """Return what a remote tier is opened with on a machine of a kind, with zstd or without;
+        None with `remote=off`. Reads the files with secrets. Raises ConfigError for what cannot
+        work."""
+        if self.remote == "off":
+            return None
+        address, given = self.remote, self._secret_of("remote_secret")
+        secret = None if given is None else given.encode()
+        try:
+            RemoteKeys(secret, encrypts=self.remote_encrypt)
+        except ValueError as error:
+            raise ConfigError(f"remote_secret: {error}") from None
+        if address.kind == "file" and secret is None:
+            raise ConfigError(
+                "remote: a directory that others can write to is shared only with a secret: set "
+                "remote_secret or remote_secret_file on each machine (openssl rand -hex 32)"
+            )
+        try:
+            check_extra(address, encrypts=self.remote_encrypt)
+        except ExtraMissing as error:
+            raise ConfigError(f"remote: {error}") from None
+        kind = re.sub(r"[^A-Za-z0-9._-]+", "-", self.architecture(own)).strip("-") or "unknown"
+        return RemoteOptions(
+            url=str(address),
+            architecture=kind,
+            password=self._secret_of("remote_password"),
+            secret=secret,
+            encrypts=self.remote_encrypt,
+            prefix=self.remote_prefix,
+            ttl_seconds=self.remote_ttl_seconds,
+            lookup_seconds=self.remote_lookup_seconds,
+            read_seconds=self.remote_read_seconds,
+            connections=self.remote_connections,
+            packs=self.remote_codec == "zstd" or (self.remote_codec == "auto" and has_zstd),
+        )
+
+    def remote_notes(self) -> list[str]:
+        """Return what a person should know of these values."""
+        if self.remote == "off":
+            return [
+                f"{name} has no effect: remote is off"
+                for name in sorted(self.model_fields_set & set(RemoteSettings.model_fields))
+                if name not in ("remote", "remote_architecture")
+            ]
+        if self.remote.kind == "s3" and "remote_ttl_seconds" in self.model_fields_set:
+            return ["remote_ttl_seconds has no effect: buckets have lifecycle rules"]
+        return []
+
+    def _secret_of(self, name: str) -> str | None:
+        """Return a secret that was given by itself or in a file; raises ConfigError for both."""
+        given, file = getattr(self, name), getattr(self, f"{name}_file")
+        if given != "off" and file != "off":
+            raise ConfigError(f"{name} and {name}_file are both set: one of them counts, say which")
+        if file != "off":
+            return read_secret(file, f"{name}_file")
+        return None if given == "off" else given.get_secret_value()
