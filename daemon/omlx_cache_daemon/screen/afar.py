@@ -37,22 +37,22 @@ def afar_of(shown: Sequence[Process]) -> Afar | None:
     states = dict.fromkeys(str(remote.get("state", "ok")) for remote in found)
     bad = [state for state in states if state != "ok"]
     trips = [n for remote in found if (n := _number(remote, "latency_seconds"))]
+
+    def summed(name: str) -> int:
+        return int(sum(_number(remote, name) for remote in found))
+
+    processes = [process for process, _ in having]
     return Afar(
-        ", ".join(dict.fromkeys(str(remote.get("where", "")) for remote in found)),
-        "; ".join(bad) or "ok",
-        *(
-            int(sum(_number(remote, name) for remote in found))
-            for name in (
-                "read_bytes",
-                "written_bytes",
-                "pending_pages",
-                "dropped_pages",
-                "bad_pages",
-            )
-        ),
-        min(trips, default=None),
-        _rate([p for p, _ in having], "remote_read_bytes_per_second"),
-        _rate([p for p, _ in having], "remote_written_bytes_per_second"),
+        where=", ".join(dict.fromkeys(str(remote.get("where", "")) for remote in found)),
+        state="; ".join(bad) or "ok",
+        read_bytes=summed("read_bytes"),
+        written_bytes=summed("written_bytes"),
+        pending_pages=summed("pending_pages"),
+        dropped_pages=summed("dropped_pages"),
+        bad_pages=summed("bad_pages"),
+        latency_seconds=min(trips, default=None),
+        read_bytes_per_second=_rate(processes, "remote_read_bytes_per_second"),
+        written_bytes_per_second=_rate(processes, "remote_written_bytes_per_second"),
     )
 
 
