@@ -16,6 +16,17 @@ class KvSource(Protocol):
         """Return events as `Source.events` does, as `batches` for a prefix-aware router."""
 
 
+@runtime_checkable
+class LookupSource(Protocol):
+    """A source of one store, which a router can ask what it has of a prompt."""
+
+    def lookup(
+        self, namespace: str | None, keys: Sequence[str] | None, model: str | None
+    ) -> Document:
+        """Return how much of a chain can be restored, or without keys the namespaces; with an
+        `error` where that cannot be told."""
+
+
 class Source(Protocol):
     """Any thread may call; nothing raises, and nothing waits for a process longer than a second.
 
