@@ -11,7 +11,8 @@ from omlx_cache.requests.decoding import Decoder
 from omlx_cache.requests.log import RequestLog
 from omlx_cache.status.event_pages import events_document, kv_document
 from omlx_cache.status.levels import PrefixLevels
-from omlx_cache.status.prefix_lookup import MOST_KEYS, namespaces_document, prefix_document
+from omlx_cache.status.prefix_lookup import namespaces_document, prefix_document
+from omlx_cache.status.source import MOST_KEYS
 from omlx_cache.upkeep.allowance import Allowance
 from omlx_cache.version import VERSION
 from omlx_cache_storage.columns import PageColumns

@@ -7,13 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from omlx_cache.identity.namespace import Namespace
-from omlx_cache.requests.log import RequestLog
+from omlx_cache.requests.record import RequestRecord
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PAGED, Known, PageId, PageInfo
 
-MOST_KEYS = 100
-"""What a request's line has room for; a longer prompt is asked about by every n-th key."""
 MOST_NAMESPACES = 100
+
+
+class Requests(Protocol):
+    """The latest requests."""
+
+    def records(self, after: int = 0) -> list[RequestRecord]: ...
 
 
 class LookedUp(Protocol):
@@ -24,7 +28,7 @@ class LookedUp(Protocol):
     def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]: ...
     def registered(self) -> Sequence[Namespace]: ...
     @property
-    def requests(self) -> RequestLog: ...
+    def requests(self) -> Requests: ...
 
 
 class TierTokens(NamedTuple):

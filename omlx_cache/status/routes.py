@@ -24,8 +24,7 @@ from omlx_cache.status.documents import encoded
 from omlx_cache.status.exposition import exposition
 from omlx_cache.status.history import SAMPLE_SECONDS, StatusHistory
 from omlx_cache.status.page import status_page
-from omlx_cache.status.prefix_lookup import MOST_KEYS
-from omlx_cache.status.source import KvSource, LookupSource, Source
+from omlx_cache.status.source import MOST_KEYS, KvSource, LookupSource, Source
 from omlx_cache.status.streams import Ask, Streams
 from omlx_cache.version import VERSION
 

@@ -4,6 +4,10 @@ a process can answer for itself and a service for all."""
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+MOST_KEYS = 100
+"""How many block keys a look-up takes: what a request's line has room for. A longer prompt is asked
+about by every n-th key."""
+
 Document = Mapping[str, object]
 """What JSON has: texts, numbers, lists and maps."""
 

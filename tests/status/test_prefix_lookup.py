@@ -10,8 +10,9 @@ from kit.status import Known, get
 from kit.storage import Story, commit, open_store
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.identity.namespace import Namespace
-from omlx_cache.status.prefix_lookup import MOST_KEYS, TierTokens, by_tier
+from omlx_cache.status.prefix_lookup import TierTokens, by_tier
 from omlx_cache.status.routes import answer, is_status_path
+from omlx_cache.status.source import MOST_KEYS
 from omlx_cache.status.store_source import StoreSource
 from omlx_cache_storage.page import PageInfo
 
