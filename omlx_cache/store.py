@@ -138,6 +138,7 @@ class BlockStore(Tiers):
             cold=None if s.hot_cache_only else _open_cold(s, fs, clock, departures, reuse, events),
             departures=departures,
             events=events,
+            remote=open_remote(s, events),
             memory_once=s.memory_once,
             eviction=EVICTION_POLICIES[s.eviction_policy](reuse.memory),
             documents=lambda digest: namespaces.document(digest),
@@ -149,12 +150,17 @@ class BlockStore(Tiers):
         )
         self.decoder: Decoder | None = None
         self.flights = Flights()
+        remote = self.remote
         self.read_pool = ReaderPool(READ_THREADS, "omlx-cache-read")
         self.copy_pool = ReaderPool(READ_THREADS, "omlx-cache-copy")
-        self.reading_gate = ReadingGate(self.counters.work, enabled=s.worth_reading == "auto")
-        self._prefetcher = Prefetcher(self.hot, self.cold)
-        self.restores = RestoreQueue(s.restore_bytes)
+        self.reading_gate = ReadingGate(
+            self.counters.work,
+            enabled=s.worth_reading == "auto",
+            link=lambda: None if remote is None else remote.seconds_per_byte(),
+        )
         tiers = self.without_owner()
+        self._prefetcher = Prefetcher(self.hot, tiers if self.cold or self.remote else None)
+        self.restores = RestoreQueue(s.restore_bytes)
         self._relief = Relief(tiers, s.min_free_memory_bytes)
         self._parts = StoreParts(
             tiers,
@@ -247,6 +253,11 @@ class BlockStore(Tiers):
     def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]:
         """`Tiers.find_all`; a closed store knows of no page."""
         return [None] * len(pages) if self._closed else super().find_all(pages)
+
+    @property
+    def asks(self) -> bool:
+        """`Tiers.asks`; a closed store asks nobody."""
+        return self.remote is not None and not self._closed
 
     def refresh(self) -> bool:
         """`Tiers.refresh`; a closed store knows of nobody's changes."""
@@ -434,6 +445,7 @@ class BlockStore(Tiers):
                 {} if self.cold is None else self.cold.timings(),
             ),
             events=self.events.counts(),
+            remote=None if self.remote is None else self.remote.usage(),
         )
 
     def metrics(self) -> str:
