@@ -14,7 +14,7 @@ from omlx_cache_storage.format.names import PARENT_HINT_BYTES, StoredPage
 from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
 from omlx_cache_storage.page import PAGED, PageMeta
 
-EventTier = Literal["hot", "cold", ""]
+EventTier = Literal["hot", "cold", "remote", ""]
 """Empty for what concerns no one tier: a request."""
 
 REMEMBERED = 16_384

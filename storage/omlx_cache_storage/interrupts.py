@@ -237,8 +237,8 @@ def wait_in_turns(wait: Callable[[float | None], bool], timeout: float | None) -
             return wait(max(0.0, deadline - time.monotonic()))
 
 
-def result_of(future: "Future[T]") -> T:
-    """Return a future's result, or raise its error; handlers of signals run while it is awaited."""
+def done_within(future: "Future[Any]", timeout: float | None) -> bool:
+    """Wait for a future, `timeout` seconds at most; handlers of signals run meanwhile."""
 
     def came(seconds: float | None) -> bool:
         try:
@@ -247,6 +247,10 @@ def result_of(future: "Future[T]") -> T:
             return False
         return True
 
-    if not future.done():
-        wait_in_turns(came, None)
+    return future.done() or wait_in_turns(came, timeout)
+
+
+def result_of(future: "Future[T]") -> T:
+    """Return a future's result, or raise its error; handlers of signals run while it is awaited."""
+    done_within(future, None)
     return future.result()

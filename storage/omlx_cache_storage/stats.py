@@ -86,6 +86,9 @@ class WriterUsage:
     rationed_pages: int = 0
 
 
+NO_LIMIT = 1 << 62
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteUsage:
     """What a remote tier did, and how its store is. `where` names no password.
@@ -96,8 +99,9 @@ class RemoteUsage:
     `bad_pages` were not what they should be. `errors` counts what the store did not do, by reason.
     Bytes are as on the wire. `pending_pages` wait to be written; `present_pages` were there already
     when they came to be, `dropped_pages` did not fit into the queue or could not be had any more,
-    `failed_pages` the store did not take. Seconds are what the store takes to answer about nothing,
-    bytes a second what it lately gave: both 0 before that is known.
+    `failed_pages` the store did not take. `lookup_phases` followed each other, in all look-ups;
+    `held_bytes` are asked for, or have come, and were not taken yet. Seconds are what the store
+    takes to answer about nothing, bytes a second what it lately gave: both 0 before that is known.
     """
 
     engine: str
@@ -123,6 +127,30 @@ class RemoteUsage:
     latency_seconds: float = 0.0
     bytes_per_second: float = 0.0
     errors: Mapping[str, int] = field(default_factory=dict)
+    lookup_phases: int = 0
+    held_bytes: int = 0
+    peak_held_bytes: int = 0
+
+    @property
+    def pages(self) -> int:
+        return self.known_pages
+
+    @property
+    def nbytes(self) -> int:
+        return self.held_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.peak_held_bytes
+
+    @property
+    def limit_bytes(self) -> int:
+        """More than there is: the store sees to its own size."""
+        return NO_LIMIT
+
+    @property
+    def evicted_pages(self) -> int:
+        return 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,22 @@
 """What `Tier` promises, on every tier: hot with bytes, hot with live arrays, cold on a disk, cold
-on a disk that another process writes to as well."""
+on a disk that another process writes to as well, and on a remote store, which evicts by itself."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 import mlx.core as mx
 import pytest
 
+from kit.remote import MemoryEngine, MemoryStore
 from kit.storage import Story, bytes_of, disk_usage, expected_payload, read_cold
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.page import Page, PageId, Tail
 from omlx_cache_storage.recency import Clock
+from omlx_cache_storage.remote.options import RemoteOptions
+from omlx_cache_storage.remote.tier import RemoteTier
+from omlx_cache_storage.remote.writes import Placed
 from omlx_cache_storage.tier import Tier
 
 KIB = 1024
@@ -96,17 +100,82 @@ class _Shared(_Backing):
         return result in ("written", "present")
 
 
+class _Remote:
+    """A tier on a store that has room for all; with `writer` another machine's puts the pages, and
+    this one is told of them as it would be by a look-up."""
+
+    def __init__(self, part_bytes: int | None, *, shared: bool) -> None:
+        store = MemoryStore()
+        options = RemoteOptions("redis://memory", "cpu", secret=b"a secret of these tests")
+        tiers = [
+            RemoteTier(
+                MemoryEngine(store, part_bytes=part_bytes),
+                options,
+                engine_name="memory",
+                where="memory",
+            )
+            for _ in range(1 + shared)
+        ]
+        self.tier: Tier
+        self.tier = self._remote = tiers[0]
+        self._writer = tiers[-1]
+
+    def put(self, page: Page) -> bool:
+        result = self._writer.write(page)
+        if self._writer is not self._remote:
+            meta = page.meta
+            (info,) = self._remote.present([Placed(meta.namespace, meta.id)])
+            if info is not None and meta.tail:
+                self._remote.write(page)
+        return result in ("written", "present")
+
+    def get(self, page: PageId) -> bytes:
+        with self._remote.reading(page) as reader:
+            payload = bytearray(reader.meta.nbytes)
+            reader.read_into([payload])
+        return bytes(payload)
+
+    def measured(self) -> int:
+        return self._remote.usage().held_bytes
+
+    def close(self) -> None:
+        for tier in {self._remote, self._writer}:
+            assert tier.close(5)
+
+
 Make = Callable[[int], AnyTier]
+_BOUNDED = ["hot with bytes", "hot with arrays", "cold", "cold, shared"]
+_REMOTE = {
+    "remote": lambda: _Remote(8 << 20, shared=False),
+    "remote, in parts": lambda: _Remote(10_000, shared=False),
+    "remote, in stretches": lambda: _Remote(None, shared=False),
+    "remote, shared": lambda: _Remote(8 << 20, shared=True),
+}
 
 
-@pytest.fixture(params=["hot with bytes", "hot with arrays", "cold", "cold, shared"])
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+@pytest.fixture(params=_BOUNDED)
+def bounded(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     """Makes a tier with room for so many pages of this module's size, and no more."""
-    if request.param == "cold":
-        return lambda pages: _Backing(pages, tmp_path / "cold")
-    if request.param == "cold, shared":
-        return lambda pages: _Shared(pages, tmp_path / "cold")
-    return lambda pages: _Hot(pages, request.param == "hot with arrays")
+    return _make(request.param, tmp_path)
+
+
+@pytest.fixture(params=[*_BOUNDED, *_REMOTE])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+    """Makes a tier with room for so many pages of this module's size."""
+    if request.param not in _REMOTE:
+        yield _make(request.param, tmp_path)
+        return
+    made = _REMOTE[request.param]()
+    yield lambda pages: made
+    made.close()
+
+
+def _make(kind: str, directory: Path) -> Make:
+    if kind == "cold":
+        return lambda pages: _Backing(pages, directory / "cold")
+    if kind == "cold, shared":
+        return lambda pages: _Shared(pages, directory / "cold")
+    return lambda pages: _Hot(pages, kind == "hot with arrays")
 
 
 @pytest.fixture
@@ -226,8 +295,8 @@ def test_a_discarded_page_is_gone_and_its_bytes_too(make: Make, story: Story) ->
     tested.tier.check_integrity()
 
 
-def test_a_chain_loses_its_tail_before_its_root(make: Make, story: Story) -> None:
-    tested = make(4)
+def test_a_chain_loses_its_tail_before_its_root(bounded: Make, story: Story) -> None:
+    tested = bounded(4)
     _fill(tested, story, 1, 2, 3, 4)
     assert tested.put(Story("other", nbytes=PAGE).page(1))
     assert tested.put(Story("third", nbytes=PAGE).page(1))
@@ -235,8 +304,8 @@ def test_a_chain_loses_its_tail_before_its_root(make: Make, story: Story) -> Non
     tested.tier.check_integrity()
 
 
-def test_the_chain_that_was_not_used_leaves_first(make: Make, story: Story) -> None:
-    tested = make(4)
+def test_the_chain_that_was_not_used_leaves_first(bounded: Make, story: Story) -> None:
+    tested = bounded(4)
     other = Story("other", nbytes=PAGE)
     _fill(tested, story, 1, 2)
     _fill(tested, other, 1, 2)
@@ -246,15 +315,15 @@ def test_the_chain_that_was_not_used_leaves_first(make: Make, story: Story) -> N
     assert [tested.tier.info(page) is not None for page in other.ids(1, 2)] == [True, False]
 
 
-def test_a_touch_is_by_depth_whatever_order_it_names(make: Make, story: Story) -> None:
-    tested = make(4)
+def test_a_touch_is_by_depth_whatever_order_it_names(bounded: Make, story: Story) -> None:
+    tested = bounded(4)
     _fill(tested, story, 1, 2, 3, 4)
     tested.tier.touch(story.ids(3, 1, 4, 2))
     assert _numbers(tested, story) == [4, 3, 2, 1]
 
 
-def test_superseded_pages_leave_before_all_others(make: Make, story: Story) -> None:
-    tested = make(4)
+def test_superseded_pages_leave_before_all_others(bounded: Make, story: Story) -> None:
+    tested = bounded(4)
     _fill(tested, story, 1, 2, 3, 4)
     tested.tier.demote(story.ids(1, 2))
     assert _numbers(tested, story) == [2, 1, 4, 3]
@@ -274,9 +343,9 @@ def test_touching_and_demoting_absent_pages_does_nothing(make: Make, story: Stor
 
 
 def test_a_page_larger_than_the_tier_is_refused_and_evicts_nothing(
-    make: Make, story: Story
+    bounded: Make, story: Story
 ) -> None:
-    tested = make(2)
+    tested = bounded(2)
     _fill(tested, story, 1, 2)
     assert not tested.put(story.page(3, nbytes=4 * PAGE))
     assert sorted(_numbers(tested, story)) == [1, 2]
@@ -311,8 +380,10 @@ def test_a_page_of_no_bytes_is_a_page(make: Make, story: Story) -> None:
     tested.tier.check_integrity()
 
 
-def test_no_use_makes_a_page_older_than_another_use_has_left_it(make: Make, story: Story) -> None:
-    tested = make(4)
+def test_no_use_makes_a_page_older_than_another_use_has_left_it(
+    bounded: Make, story: Story
+) -> None:
+    tested = bounded(4)
     for page in story.pages(1, 2, 3):
         assert tested.put(page)
     tested.tier.demote(story.ids(1, 2, 3), 100)
@@ -325,8 +396,8 @@ def test_no_use_makes_a_page_older_than_another_use_has_left_it(make: Make, stor
     assert _numbers(tested, story) == [3, 2, 1]
 
 
-def test_branches_are_where_other_chains_leave(make: Make, story: Story) -> None:
-    tested = make(6)
+def test_branches_are_where_other_chains_leave(bounded: Make, story: Story) -> None:
+    tested = bounded(6)
     for page in (*story.pages(1, 2, 3), story.page(2, tail=5), story.page(2, group="state")):
         assert tested.put(page)
     keys = {story.namespace, *(page.key for page in story.ids(1, 2, 3))}
@@ -335,8 +406,10 @@ def test_branches_are_where_other_chains_leave(make: Make, story: Story) -> None
     assert tested.tier.branches({story.id(2).key}) == {story.id(2).key}
 
 
-def test_what_is_held_is_the_last_to_leave_until_it_is_let_loose(make: Make, story: Story) -> None:
-    tested, other = make(6), Story("other", nbytes=PAGE)
+def test_what_is_held_is_the_last_to_leave_until_it_is_let_loose(
+    bounded: Make, story: Story
+) -> None:
+    tested, other = bounded(6), Story("other", nbytes=PAGE)
     _fill(tested, story, 1, 2, 3)
     made = tested.tier.hold(7, story.ids(1, 2, 9), 1 << 61)
     assert (made.found_pages, made.pages) == (2, 2)

@@ -7,8 +7,9 @@ ends, then for what else is near there: a chain is written root first, so what l
 that is there is taken to be there too; if it is not, the read is a miss.
 """
 
+import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.keys import BlockKey
@@ -20,7 +21,7 @@ from omlx_cache_storage.remote.keys import RemoteKeys
 from omlx_cache_storage.remote.knowledge import Knowledge
 from omlx_cache_storage.remote.names import RemoteNames, TailMember, parse_tails
 
-TIER = "remote"
+TIER: Final = "remote"
 NEAR = 2
 """Boundaries up to the deepest block whose tails are asked for where each costs a request."""
 
@@ -41,7 +42,10 @@ class Tally(NamedTuple):
 
 
 class Asking:
-    """One inquiry on its way. Used by one thread; what it finds goes to the knowledge at once."""
+    """One inquiry on its way. Used by one thread; what it finds goes to the knowledge at once.
+
+    `bad` is told of values that are none of ours, `answered` how long each phase took.
+    """
 
     def __init__(
         self,
@@ -51,6 +55,7 @@ class Asking:
         knowledge: Knowledge,
         inquiry: Inquiry,
         bad: Callable[[PageError], None] = lambda error: None,
+        answered: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._engine = engine
         self._names = names
@@ -58,6 +63,7 @@ class Asking:
         self._knowledge = knowledge
         self._inquiry = inquiry
         self._bad = bad
+        self._answered = answered
         size = inquiry.block_size
         self._starts = {key: n * size for n, key in enumerate(inquiry.keys)}
         self._phases = self._asked = self._found = 0
@@ -163,11 +169,18 @@ class Asking:
         self._asked += len(pages) + len(parents)
         names = [self._names.page(namespace, page) for page in pages]
         sets = [self._names.tails(namespace, parent) for parent in parents]
+        began = time.perf_counter()
         heads, members = self._engine.look(names, WIRE_BYTES, sets)
+        self._answered(time.perf_counter() - began)
         found: list[tuple[PageId, PageInfo, int]] = []
         absent: list[PageId] = []
         for page, head in zip(pages, heads, strict=True):
-            seen = None if head is None else self._read(page, head)
+            try:
+                seen = None if head is None else self._read(page, head)
+            except PageError as error:
+                self._bad(error)
+                self._knowledge.note_absent([page], error.reason)
+                continue
             if seen is None:
                 absent.append(page)
             else:
@@ -178,13 +191,9 @@ class Asking:
         for parent, texts in zip(parents, members, strict=True):
             self._note_tails(parent, texts)
 
-    def _read(self, page: PageId, head: bytes) -> tuple[PageId, PageInfo, int] | None:
+    def _read(self, page: PageId, head: bytes) -> tuple[PageId, PageInfo, int]:
         bound = self._names.bound(self._inquiry.namespace, page)
-        try:
-            said = read_descriptor(bound, head, self._keys)
-        except PageError as error:
-            self._bad(error)
-            return None
+        said = read_descriptor(bound, head, self._keys)
         return page, PageInfo(said.position, said.held, said.nbytes, TIER), said.wire_bytes
 
     def _note(self, found: Sequence[tuple[PageId, PageInfo, int]]) -> None:
@@ -221,7 +230,7 @@ class Asking:
             if tail.position > self._inquiry.length:
                 continue
             page = PageId(self._inquiry.key(tail.position), tail.group)
-            if page.key == tail.key and self._knowledge.unknown([page]):
+            if page.key == tail.key and not self._knowledge.is_shunned(page):
                 info = PageInfo(tail.position, tail.held, tail.nbytes, TIER)
                 found.append((page, info, tail.wire_bytes))
         self._note(found)

@@ -3,7 +3,6 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from omlx_cache_storage.keys import BlockKey
@@ -14,6 +13,7 @@ KNOWN_SECONDS = 300.0
 ABSENT_SECONDS = 1.0
 """What was not there is asked for again so soon: others write it at any time."""
 SHUNNED_SECONDS = 300.0
+"""For so long a page is left alone that turned out to be another one, damaged, or gone."""
 MOST_PAGES = 200_000
 """Some 100 MB."""
 
@@ -28,6 +28,15 @@ class Seen(NamedTuple):
     until: float
 
 
+class _Absent(NamedTuple):
+    """A page that is not asked for `until` then, and is not taken to be there on the word of others
+    `shunned` until then."""
+
+    until: float
+    why: str
+    shunned: float
+
+
 class _Tails(NamedTuple):
     """The pages that end inside one block. They are asked for again sooner than they are forgotten:
     others add some at any time."""
@@ -35,16 +44,16 @@ class _Tails(NamedTuple):
     asked_until: float
     until: float
     members: frozenset[TailMember]
-    tails: frozenset[Tail]
 
 
-_NO_TAILS = _Tails(0.0, 0.0, frozenset(), frozenset())
+_PRESENT = _Absent(0.0, "", 0.0)
+_NO_TAILS = _Tails(0.0, 0.0, frozenset())
 
 
 class Knowledge:
     """Remembers `MOST_PAGES` of each kind, the latest ones; any thread may call, nothing waits.
 
-    `_lock` guards `_seen`, `_absent` (until when) and `_tails` (by parent).
+    `_lock` guards `_seen`, `_absent` and `_tails` (by parent).
     """
 
     def __init__(self, clock: Callable[[], float], most: int = MOST_PAGES) -> None:
@@ -52,7 +61,7 @@ class Knowledge:
         self._most = most
         self._lock = threading.Lock()
         self._seen: OrderedDict[PageId, Seen] = OrderedDict()
-        self._absent: OrderedDict[PageId, float] = OrderedDict()
+        self._absent: OrderedDict[PageId, _Absent] = OrderedDict()
         self._tails: OrderedDict[BlockKey, _Tails] = OrderedDict()
 
     def __len__(self) -> int:
@@ -78,16 +87,35 @@ class Knowledge:
                 self._seen.popitem(last=False)
         return news
 
-    def note_absent(self, pages: Iterable[PageId], seconds: float = ABSENT_SECONDS) -> None:
-        """Know for a while that pages are not there."""
-        until = self._clock() + seconds
+    def note_absent(
+        self, pages: Iterable[PageId], why: str = "", seconds: float = ABSENT_SECONDS
+    ) -> int:
+        """Know for a while that pages are not there, or in a word `why` they cannot be had; return
+        how many of them were taken to be there."""
+        now = self._clock()
+        absent = _Absent(now + seconds, why, now + SHUNNED_SECONDS if why else 0.0)
+        known = 0
         with self._lock:
             for page in pages:
-                self._seen.pop(page, None)
+                known += self._seen.pop(page, None) is not None
                 self._absent.pop(page, None)
-                self._absent[page] = until
+                self._absent[page] = absent
             while len(self._absent) > self._most:
                 self._absent.popitem(last=False)
+        return known
+
+    def is_shunned(self, page: PageId) -> bool:
+        """Return whether a page was found to be absent, or bad, lately."""
+        now = self._clock()
+        with self._lock:
+            return self._is_gone(page, now)
+
+    def why_absent(self, pages: Iterable[PageId]) -> dict[PageId, str]:
+        """Return the word for those of the pages that cannot be had."""
+        now = self._clock()
+        with self._lock:
+            found = {page: self._absent.get(page, _PRESENT) for page in pages}
+        return {page: gone.why for page, gone in found.items() if gone.shunned > now}
 
     def note_tails(
         self, parent: BlockKey, members: Iterable[TailMember], *, whole: bool = True
@@ -104,7 +132,6 @@ class Knowledge:
                 now + ABSENT_SECONDS if whole else before.asked_until,
                 now + KNOWN_SECONDS,
                 known,
-                frozenset(Tail(member.position, member.group) for member in known),
             )
             while len(self._tails) > self._most:
                 self._tails.popitem(last=False)
@@ -131,7 +158,9 @@ class Knowledge:
 
     def _is_known(self, page: PageId, now: float) -> bool:
         seen = self._seen.get(page)
-        return (seen is not None and seen.until > now) or self._absent.get(page, 0.0) > now
+        return (seen is not None and seen.until > now) or self._absent.get(
+            page, _PRESENT
+        ).until > now
 
     def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:
         now = self._clock()
@@ -140,8 +169,16 @@ class Knowledge:
             if self._tails:
                 for known in map(self._tails.get, parents):
                     if known is not None and known.until > now:
-                        found |= known.tails
+                        found.update(
+                            Tail(position, group)
+                            for key, position, _, _, _, group in known.members
+                            if not self._is_gone(PageId(key, group), now)
+                        )
         return found
+
+    def _is_gone(self, page: PageId, now: float) -> bool:
+        gone = self._absent.get(page)
+        return gone is not None and max(gone.until, gone.shunned) > now
 
     def members_of(self, parent: BlockKey) -> frozenset[TailMember] | None:
         """Return what was asked lately of the pages that end in the block after a boundary, None
@@ -151,14 +188,14 @@ class Knowledge:
             known = self._tails.get(parent, _NO_TAILS)
         return known.members if known.asked_until > now else None
 
-    def forget(self, pages: Iterable[PageId]) -> list[PageId]:
-        """Know nothing of pages any more; return those that were known to be there."""
+    def forget(self, pages: Iterable[PageId]) -> int:
+        """Know nothing of pages any more; return how many were known."""
         with self._lock:
-            return [page for page in pages if self._seen.pop(page, None) is not None]
+            return sum(self._seen.pop(page, None) is not None for page in pages)
 
     def entries(self) -> Iterator[tuple[PageId, Seen]]:
         """Yield a copy of what is known, the longest known first."""
         now = self._clock()
         with self._lock:
-            found = list(islice(self._seen.items(), None))
+            found = list(self._seen.items())
         return ((page, seen) for page, seen in found if seen.until > now)

@@ -5,85 +5,46 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from omlx_cache_storage.errors import PageError, PageUnreadable
-from omlx_cache_storage.interrupts import wait_in_turns
+from omlx_cache_storage.errors import PageUnreadable
+from omlx_cache_storage.interrupts import done_within, uninterrupted
 from omlx_cache_storage.page import Buffer, PageId
 from omlx_cache_storage.readers import ReaderPool
 from omlx_cache_storage.remote import reasons
+from omlx_cache_storage.remote.coming import (
+    Coming,
+    Expected,
+    Unit,
+    Value,
+    Wanted,
+    length_said_by,
+    parts_of,
+)
 from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError
-from omlx_cache_storage.remote.envelope import WIRE_BYTES
 
 WINDOW_BYTES = 64 << 20
 """Bytes that were asked for and not taken yet; a reader's own page comes whatever they are."""
+WINDOW_PAGES = 2
+"""So many pages come whatever they are, too: one is read while the next one comes."""
 TOGETHER_BYTES = 4 << 20
-TOGETHER = 64
+TOGETHER = 32
 """What one connection asks for in one pipeline."""
 PART_BYTES = 8 << 20
 """Stretches of a large value that several connections bring at once."""
-
-Value = list[Buffer]
-
-
-class Wanted(NamedTuple):
-    """A value to be read: its page, its name, and its length, 0 when that is not known."""
-
-    page: PageId
-    name: str
-    nbytes: int
-
-
-@dataclass(eq=False)
-class _Coming:
-    """A value on its way; `left` counts the parts that have not come."""
-
-    wanted: Wanted
-    batch: "Expected"
-    parts: list[Part]
-    slots: list[Buffer | None]
-    left: int
-    future: "Future[Value]" = field(default_factory=Future)
-    begun: bool = False
-    taken: bool = False
-
-
-class _Unit(NamedTuple):
-    """A part of a value."""
-
-    coming: _Coming
-    at: int
-
-
-class Expected:
-    """Pages that somebody is about to read; `close` ends that, any number of times."""
-
-    def __init__(self, reads: "RemoteReads") -> None:
-        self._reads = reads
-        self.coming: dict[PageId, _Coming] = {}
-        self.units: deque[_Unit] = deque()
-        self.progress = time.monotonic()
-        self.trouble = ""
-        self.closed = False
-
-    def __enter__(self) -> "Expected":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Read no more of what nobody has taken, and give its memory back. Waits for nothing."""
-        self._reads.end(self)
+HANGING = 3
+"""For each connection so many more threads may hang in the store's client."""
 
 
 class RemoteReads:
     """Reads values on `connections` threads. Any thread may call; `take` alone waits.
 
-    Mutable, guarded by `_lock`, which is held over no I/O: `_open` (in order), what they hold,
-    `_held` (bytes asked for and not taken), `_peak` and `_workers`.
+    `failed` is told of what the engine raised, `stalled` when nothing came any more, `came` how
+    many bytes came, and `measured` in how long so many came over all connections together.
+
+    Mutable, guarded by `_lock`, which is held over no I/O: what is `_open` (in order) and what
+    these hold, `_urgent` (values that somebody waits for, with parts to ask for), `_begun` (values
+    asked for and not taken) with `_held` bytes and `_peak`, `_workers` (each with when it asked
+    last), `_last` (when anything came), `_busy_since` and `_busy_bytes` (while there are workers).
     """
 
     def __init__(
@@ -94,7 +55,8 @@ class RemoteReads:
         *,
         failed: Callable[[RemoteError], None],
         stalled: Callable[[], None],
-        came: Callable[[int, float], None],
+        came: Callable[[int], None],
+        measured: Callable[[int, float], None],
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
         self._engine = engine
@@ -103,12 +65,19 @@ class RemoteReads:
         self._failed = failed
         self._stalled = stalled
         self._came = came
+        self._measured = measured
         self._window = window_bytes
         self._part_bytes = engine.part_bytes or PART_BYTES
-        self._pool = ReaderPool(connections, "omlx-cache-remote-read", most=4 * connections)
+        self._most = (1 + HANGING) * connections
+        self._pool = ReaderPool(connections, "omlx-cache-remote-read", most=self._most)
         self._lock = threading.Lock()
         self._open: list[Expected] = []
-        self._held = self._peak = self._workers = 0
+        self._urgent: deque[Coming] = deque()
+        self._begun: set[Coming] = set()
+        self._held = self._peak = 0
+        self._workers: dict[object, float] = {}
+        self._last = 0.0
+        self._busy_since, self._busy_bytes = 0.0, 0
         self._closed = False
 
     @property
@@ -120,275 +89,306 @@ class RemoteReads:
     def peak_bytes(self) -> int:
         return self._peak
 
+    @uninterrupted
     def expect(self, wanted: Sequence[Wanted]) -> Expected:
         """Begin to read values in order; returns at once."""
-        expected = Expected(self)
+        expected = Expected(self.end)
         with self._lock:
-            if self._closed:
+            if self._closed or not wanted:
                 expected.closed = True
                 return expected
             for one in wanted:
                 if one.page not in expected.coming:
-                    self._add(expected, one)
+                    expected.queue.append(self._add(expected, one))
             self._open.append(expected)
         self._wake()
         return expected
 
+    def is_expected(self, page: PageId) -> bool:
+        """Return whether a page is on its way, or has come, and nobody has taken it."""
+        with self._lock:
+            return self._find(page) is not None
+
+    @uninterrupted
     def take(self, wanted: Wanted) -> Value:
         """Return a value's bytes in parts; waits for as long as something comes, but no longer than
-        the time-out without. Raises PageUnreadable."""
+        the time-out without. Raises PageUnreadable, its text begins with a word of `reasons`."""
         with self._lock:
-            coming = next(
-                (
-                    one
-                    for expected in self._open
-                    if (one := expected.coming.get(wanted.page)) is not None and not one.taken
-                ),
-                None,
-            )
-            if coming is not None:
-                coming.taken = True
-                self._hurry(coming)
-        if coming is not None:
-            self._wake()
-            return self._wait(coming)
-        with self.expect([wanted]) as expected:
-            coming = expected.coming.get(wanted.page)
-            if coming is None:
+            if self._closed:
                 raise PageUnreadable(f"{reasons.UNREACHABLE}: the remote tier is closed")
+            coming = self._find(wanted.page)
+            if coming is None:
+                coming = self._add(Expected(self.end), wanted)
             coming.taken = True
-            return self._wait(coming)
+            if coming.todo:
+                self._urgent.append(coming)
+        self._wake()
+        return self._wait(coming)
 
-    def _wait(self, coming: _Coming) -> Value:
-        expected = coming.batch
-        try:
-            while not coming.future.done():
-                left = expected.progress + self._stalled_seconds - time.monotonic()
-                if left <= 0:
-                    self._give_up(expected)
-                    break
-                wait_in_turns(_waiter(coming.future), left)
-            return coming.future.result(0)
-        except TimeoutError:
-            raise PageUnreadable(f"{reasons.TIMEOUT}: nothing came any more") from None
-        finally:
-            self._done_with(coming)
-
-    def _give_up(self, expected: Expected) -> None:
-        """Let a restore whose pages stand still have none of those that are left."""
-        self._fail(expected, reasons.TIMEOUT, "nothing came any more")
-        self._stalled()
-
+    @uninterrupted
     def end(self, expected: Expected) -> None:
+        """Ask for no more of what nobody waits for."""
         with self._lock:
             if expected.closed:
                 return
             expected.closed = True
-            expected.units.clear()
+            expected.queue.clear()
             if expected in self._open:
                 self._open.remove(expected)
-            left = [one for one in expected.coming.values() if not one.taken]
-            for one in left:
-                one.taken = True
-                self._give_back(one)
-            expected.coming.clear()
-        for one in left:
-            one.future.cancel()
+            for coming in list(expected.coming.values()):
+                if not coming.taken:
+                    self._settle(coming, PageUnreadable("nobody wanted it any more"))
+                    self._release(coming)
+        self._wake()
 
+    @uninterrupted
     def close(self, timeout: float) -> bool:
         """Read nothing more; False when a read hangs for longer."""
         with self._lock:
             self._closed = True
-            expected = list(self._open)
+            expected = {*self._open, *(coming.expected for coming in (*self._begun, *self._urgent))}
         for one in expected:
             self._fail(one, reasons.UNREACHABLE, "the remote tier is closed")
             self.end(one)
         return self._pool.stop(timeout)
 
+    def check_integrity(self) -> None:
+        """Assert that the window's books agree with the values in it."""
+        with self._lock:
+            assert self._held == sum(coming.held for coming in self._begun)
+            assert all(coming.held for coming in self._begun)
+            assert len(self._workers) <= self._most
+
+    # For whoever waits.
+
+    def _wait(self, coming: Coming) -> Value:
+        # Before it waited nobody may have asked for the page: the window was full.
+        began = time.monotonic()
+        try:
+            while not coming.future.done():
+                since = max(began, coming.expected.progress)
+                left = since + self._stalled_seconds - time.monotonic()
+                if left <= 0:
+                    self._give_up(coming.expected)
+                    break
+                done_within(coming.future, left)
+            return coming.future.result(0)
+        finally:
+            with self._lock:
+                self._settle(coming, PageUnreadable("nobody wanted it any more"))
+                self._release(coming)
+            self._wake()
+
+    def _give_up(self, expected: Expected) -> None:
+        """Let a restore whose pages stand still have none of those that are left."""
+        self._fail(expected, reasons.TIMEOUT, "nothing came any more")
+        if time.monotonic() - self._last >= self._stalled_seconds:
+            self._stalled()
+        else:
+            # Others get theirs: it was one connection.
+            self._failed(RemoteError("timeout", "a connection brought nothing any more"))
+
+    def _fail(self, expected: Expected, reason: str, text: str) -> None:
+        with self._lock:
+            expected.queue.clear()
+            for coming in expected.coming.values():
+                self._settle(coming, PageUnreadable(f"{reason}: {text}"))
+                self._give_back(coming)
+
     # Under `_lock`.
 
-    def _add(self, expected: Expected, wanted: Wanted) -> None:
-        parts = self._parts(wanted.name, 0, wanted.nbytes or self._part_bytes)
-        coming = _Coming(wanted, expected, parts, [None] * len(parts), len(parts))
-        expected.coming[wanted.page] = coming
-        expected.units.extend(_Unit(coming, at) for at in range(len(parts)))
+    def _add(self, expected: Expected, wanted: Wanted) -> Coming:
+        parts = parts_of(wanted.name, wanted.nbytes, self._part_bytes)
+        coming = expected.coming[wanted.page] = Coming(wanted, expected, parts)
+        return coming
 
-    def _parts(self, name: str, first: int, nbytes: int) -> list[Part]:
-        size = self._part_bytes
-        starts = range(first * size, max(nbytes, first * size + 1), size)
-        return [Part(name, at // size, at, min(size, nbytes - at)) for at in starts]
-
-    def _hurry(self, coming: _Coming) -> None:
-        """Bring what somebody waits for before all else."""
-        expected = coming.batch
-        if not coming.begun and expected.units and expected.units[0].coming is not coming:
-            mine = [unit for unit in expected.units if unit.coming is coming]
-            rest = [unit for unit in expected.units if unit.coming is not coming]
-            expected.units = deque([*mine, *rest])
-
-    def _give_back(self, coming: _Coming) -> None:
-        if coming.begun:
-            self._held -= _length(coming)
-            coming.begun = False
-
-    def _next(self) -> list[_Unit]:
-        """Return what one connection asks for next, [] when there is nothing, or no room."""
+    def _find(self, page: PageId) -> Coming | None:
         for expected in self._open:
-            batch: list[_Unit] = []
-            nbytes = 0
-            while expected.units and len(batch) < TOGETHER:
-                unit = expected.units[0]
-                coming, part = unit.coming, unit.coming.parts[unit.at]
-                if batch and nbytes + part.nbytes > TOGETHER_BYTES:
-                    break
-                if not coming.begun:
-                    full = self._held + _length(coming) > self._window
-                    if full and self._held and not coming.taken:
-                        break
-                    coming.begun = True
-                    self._held += _length(coming)
-                    self._peak = max(self._peak, self._held)
-                expected.units.popleft()
-                batch.append(unit)
-                nbytes += part.nbytes
-            if batch:
+            coming = expected.coming.get(page)
+            if coming is not None and not coming.taken:
+                return coming
+        return None
+
+    def _settle(self, coming: Coming, error: PageUnreadable | None) -> None:
+        if coming.future.done():
+            return
+        coming.todo.clear()
+        if error is not None:
+            coming.future.set_exception(error)
+        else:
+            coming.future.set_result([one for one in coming.slots if one is not None])
+
+    def _release(self, coming: Coming) -> None:
+        self._give_back(coming)
+        coming.slots = []
+        if coming.expected.coming.get(coming.wanted.page) is coming:
+            del coming.expected.coming[coming.wanted.page]
+
+    def _give_back(self, coming: Coming) -> None:
+        if coming.held:
+            self._held -= coming.held
+            self._begun.remove(coming)
+            coming.held = 0
+
+    def _begin(self, coming: Coming) -> bool:
+        """Make room for a value; False when the window is full."""
+        more = coming.nbytes - coming.held
+        if (
+            not coming.held
+            and not coming.taken
+            and len(self._begun) >= WINDOW_PAGES
+            and self._held + more > self._window
+        ):
+            return False
+        self._begun.add(coming)
+        self._held += more
+        coming.held += more
+        self._peak = max(self._peak, self._held)
+        return True
+
+    def _hanging(self, now: float) -> int:
+        return sum(since < now - self._stalled_seconds for since in self._workers.values())
+
+    def _next(self) -> list[Unit]:
+        """Return what one connection asks for next, [] when there is nothing, or no room: what
+        somebody waits for, and what is expected behind it; then what was expected first."""
+        while self._urgent and not self._urgent[0].todo:
+            self._urgent.popleft()
+        if self._urgent:
+            return self._batch(self._urgent[0].expected, self._urgent[0])
+        for expected in self._open:
+            if batch := self._batch(expected, None):
                 return batch
         return []
 
+    def _batch(self, expected: Expected, first: Coming | None) -> list[Unit]:
+        batch: list[Unit] = []
+        nbytes = 0
+        while len(batch) < TOGETHER:
+            while expected.queue and not expected.queue[0].todo:
+                expected.queue.popleft()
+            if first is not None and first.todo:
+                coming = first
+            elif expected.queue:
+                coming = expected.queue[0]
+            else:
+                break
+            unit = Unit(coming, coming.todo[0])
+            if batch and nbytes + unit.cost > TOGETHER_BYTES:
+                break
+            if not self._begin(coming):
+                break
+            coming.todo.popleft()
+            batch.append(unit)
+            nbytes += unit.cost
+        return batch
+
     # On the threads of the pool.
 
+    @uninterrupted
     def _wake(self) -> None:
+        """Have as many workers as there is to do, and connections."""
         with self._lock:
-            waiting = sum(len(expected.units) for expected in self._open)
-            wanted = max(0, min(self._connections - self._workers, waiting))
-            self._workers += wanted
-        for begun in range(wanted):
+            now = time.monotonic()
+            hanging = self._hanging(now)
+            waiting = len(self._urgent) + sum(len(expected.queue) for expected in self._open)
+            wanted = min(
+                self._connections + hanging - len(self._workers),
+                self._most - len(self._workers),
+                waiting,
+            )
+            if self._closed or wanted <= 0:
+                return
+            if not self._workers:
+                self._busy_since, self._busy_bytes = now, 0
+            workers = [object() for _ in range(wanted)]
+            self._workers |= dict.fromkeys(workers, now)
+        self._pool.allow(self._connections + hanging)
+        for worker in workers:
             try:
-                self._pool.submit(self._work)
+                self._pool.submit(self._work, worker)
             except RuntimeError:
                 with self._lock:
-                    self._workers -= wanted - begun
-                return
+                    self._workers.pop(worker, None)
 
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                batch = [] if self._closed else self._next()
-                if not batch:
-                    self._workers -= 1
-                    return
-            try:
-                self._bring(batch)
-            except BaseException:
-                with self._lock:
-                    self._workers -= 1
-                raise
-
-    def _bring(self, batch: Sequence[_Unit]) -> None:
-        expected = batch[0].coming.batch
-        parts = [unit.coming.parts[unit.at] for unit in batch]
-        began = time.perf_counter()
+    def _work(self, worker: object) -> None:
         try:
-            found = self._read(parts)
+            while batch := self._asked_by(worker):
+                self._bring(batch)
+        finally:
+            with self._lock:
+                self._workers.pop(worker, None)
+
+    def _asked_by(self, worker: object) -> list[Unit]:
+        """Return what a worker asks for next; it leaves when that is nothing."""
+        with self._lock:
+            now = time.monotonic()
+            self._workers[worker] = now
+            spare = len(self._workers) > self._connections + self._hanging(now)
+            batch = [] if self._closed or spare else self._next()
+            if batch:
+                return batch
+            self._workers.pop(worker, None)
+            if self._workers or not self._busy_bytes:
+                return []
+            nbytes, seconds = self._busy_bytes, now - self._busy_since
+            self._busy_bytes = 0
+        self._measured(nbytes, seconds)
+        return []
+
+    def _bring(self, batch: Sequence[Unit]) -> None:
+        expected = batch[0].coming.expected
+        try:
+            found = self._read([unit.part for unit in batch])
         except RemoteError as error:
-            self._failed(error)
             self._fail(expected, reasons.reason_of(error.reason), str(error))
+            self._failed(error)
             return
         except Exception as error:
-            self._fail(expected, reasons.FAILED, f"{type(error).__name__}: {error}")
+            self._fail(expected, reasons.FAILED, type(error).__name__)
+            self._failed(RemoteError("error", type(error).__name__))
             return
-        nbytes = sum(memoryview(one).nbytes for one in found if one is not None)
-        self._came(nbytes, time.perf_counter() - began)
-        expected.progress = time.monotonic()
-        for unit, one in zip(batch, found, strict=True):
-            self._put(unit, one)
+        nbytes = sum(memoryview(part).nbytes for part in found if part is not None)
+        self._came(nbytes)
+        with self._lock:
+            self._last = expected.progress = time.monotonic()
+            self._busy_bytes += nbytes
+            for unit, part in zip(batch, found, strict=True):
+                self._put(unit, part)
+        self._wake()
 
     def _read(self, parts: Sequence[Part]) -> list[Buffer | None]:
         try:
             return self._engine.read(parts)
         except RemoteError as error:
-            if error.reason != "lost":
+            if error.reason != "lost" or self._closed:
                 raise
             # A connection that was idle for long may have ended: another one is tried once.
             return self._engine.read(parts)
 
-    def _put(self, unit: _Unit, part: Buffer | None) -> None:
+    def _put(self, unit: Unit, part: Buffer | None) -> None:
+        """Take a part that came, or did not. Under `_lock`."""
         coming = unit.coming
-        if part is None:
-            error = PageUnreadable(f"{reasons.LOST}: it was there when it was asked for")
-            self._settle(coming, error)
+        if coming.future.done():
             return
-        more = 0
-        with self._lock:
-            coming.slots[unit.at] = part
-            coming.left -= 1
-            if not coming.wanted.nbytes and unit.at == 0 and len(coming.parts) == 1:
-                more = self._rest_of(coming, part)
-            done = not coming.left
-        if more:
-            self._wake()
-        elif done:
+        if part is None:
+            reason = f"{reasons.LOST}: it was there when it was asked for"
+            self._settle(coming, PageUnreadable(reason))
+            return
+        coming.slots[unit.at] = part
+        coming.left -= 1
+        if not coming.wanted.nbytes and unit.at == 0:
+            self._ask_for_the_rest(coming, part)
+        if not coming.left:
             self._settle(coming, None)
 
-    def _rest_of(self, coming: _Coming, first: Buffer) -> int:
-        """Ask for the rest of a value whose length was not known; return how many parts it has."""
-        raw = bytes(memoryview(first)[16:24])
-        nbytes = WIRE_BYTES + int.from_bytes(raw, "little")
-        expected = coming.batch
-        if len(memoryview(first)) < self._part_bytes or expected.closed:
-            return 0
-        if nbytes > MOST_BYTES:
-            return 0
-        parts = self._parts(coming.wanted.name, 1, nbytes)
-        at = len(coming.parts)
-        coming.parts += parts
-        coming.slots += [None] * len(parts)
-        coming.left += len(parts)
-        self._held += sum(part.nbytes for part in parts) if coming.begun else 0
-        expected.units.extendleft(_Unit(coming, at + n) for n in reversed(range(len(parts))))
-        return len(parts)
-
-    def _fail(self, expected: Expected, reason: str, text: str) -> None:
-        with self._lock:
-            expected.trouble = reason
-            expected.units.clear()
-            left = [one for one in expected.coming.values() if not one.future.done()]
-        for one in left:
-            self._settle(one, PageUnreadable(f"{reason}: {text}"))
-
-    def _settle(self, coming: _Coming, error: PageError | None) -> None:
-        # Two connections may have news of one value at once.
-        with self._lock:
-            if coming.future.done():
-                return
-            coming.future.set_running_or_notify_cancel()
-            if error is not None:
-                coming.future.set_exception(error)
-            else:
-                coming.future.set_result([one for one in coming.slots if one is not None])
-
-    def _done_with(self, coming: _Coming) -> None:
-        with self._lock:
-            self._give_back(coming)
-            coming.batch.coming.pop(coming.wanted.page, None)
-            coming.slots = []
-        self._wake()
-
-
-MOST_BYTES = 1 << 32
-"""The longest value that is believed on the word of bytes that were not checked yet."""
-
-
-def _length(coming: _Coming) -> int:
-    return sum(part.nbytes for part in coming.parts)
-
-
-def _waiter(future: "Future[Value]") -> Callable[[float | None], bool]:
-    def wait(seconds: float | None) -> bool:
-        try:
-            future.exception(seconds)
-        except TimeoutError:
-            return False
-        return True
-
-    return wait
+    def _ask_for_the_rest(self, coming: Coming, first: Buffer) -> None:
+        """Ask for what follows the first part of a value whose length was not known."""
+        if memoryview(first).nbytes < self._part_bytes:
+            return
+        nbytes = length_said_by(first)
+        coming.add(parts_of(coming.wanted.name, nbytes, self._part_bytes, 1) if nbytes else [])
+        if coming.taken and coming.todo:
+            self._urgent.append(coming)
+        elif coming.todo:
+            coming.expected.queue.appendleft(coming)

@@ -1,0 +1,82 @@
+"""What the client of Valkey and Redis raises, in the words of the remote tier."""
+
+import socket
+import ssl
+
+from redis import exceptions as failures
+
+from omlx_cache_storage.remote.engine import RemoteError, Trouble
+
+_BY_WORD: dict[str, Trouble] = {
+    "NOAUTH": "auth",
+    "WRONGPASS": "auth",
+    "NOPERM": "auth",
+    "DENIED": "auth",
+    "OOM": "full",
+    "MISCONF": "full",
+    "LOADING": "throttled",
+    "BUSY": "throttled",
+    "TRYAGAIN": "throttled",
+    "CLUSTERDOWN": "throttled",
+    "MASTERDOWN": "throttled",
+    "NOREPLICAS": "throttled",
+    "READONLY": "lost",
+    "MOVED": "throttled",
+    "ASK": "throttled",
+}
+_BY_KIND: tuple[tuple[type[Exception], Trouble], ...] = (
+    (failures.AuthenticationError, "auth"),
+    (failures.AuthorizationError, "auth"),
+    (failures.NoPermissionError, "auth"),
+    (failures.OutOfMemoryError, "full"),
+    (failures.BusyLoadingError, "throttled"),
+    (failures.TryAgainError, "throttled"),
+    (failures.ClusterDownError, "throttled"),
+    (failures.ReadOnlyError, "lost"),
+    (failures.MovedError, "throttled"),
+    (failures.AskError, "throttled"),
+    (failures.ResponseError, "error"),
+    (failures.InvalidResponse, "lost"),
+    (failures.TimeoutError, "timeout"),
+)
+_NOBODY = (ConnectionRefusedError, socket.gaierror)
+"""The name of the host is not known, or nobody listens there."""
+_NO_WAY = ("Host is unreachable", "No route to host", "Network is unreachable", "Host is down")
+
+
+def trouble(error: Exception, password: str | None) -> RemoteError:
+    """Return what to raise instead of an error of the client. A server that does not know a command
+    quotes its arguments, which may be the password: it is taken out."""
+    if isinstance(error, RemoteError):
+        return error
+    text = f"{type(error).__name__}: {error}"
+    if password:
+        text = text.replace(password, "***")
+    return RemoteError(_reason(error), text)
+
+
+def _reason(error: Exception) -> Trouble:
+    said = str(error)
+    word = said.partition(" ")[0]
+    if isinstance(error, failures.ResponseError) and word in _BY_WORD:
+        return _BY_WORD[word]
+    if "max number of clients" in said:
+        return "throttled"
+    for kind, reason in _BY_KIND:
+        if isinstance(error, kind):
+            return reason
+    cause = _cause(error)
+    if isinstance(cause, _NOBODY) or any(text in said for text in _NO_WAY):
+        return "refused"
+    if isinstance(cause, TimeoutError) or said == "No connection available.":
+        return "timeout"
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return "error"
+    return "lost" if isinstance(error, failures.ConnectionError | OSError) else "error"
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return what an error was raised because of, in the end."""
+    while (before := error.__cause__ or error.__context__) is not None:
+        error = before
+    return error

@@ -1,0 +1,250 @@
+"""Which server has which key: a single one, the master that Sentinels name, or a cluster's nodes.
+
+The client's own classes for clusters and Sentinels try again for many times a time-out, and after a
+fault one command after the other: here all commands follow a redirection at once, and every call
+ends in time.
+"""
+
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from redis.crc import key_slot
+from redis.exceptions import AskError, MovedError, ReadOnlyError
+
+from omlx_cache_storage.remote.address import Host
+from omlx_cache_storage.remote.engine import RemoteError
+from omlx_cache_storage.remote.redis_wire import Answers, Command, Wire
+
+_REDIRECTIONS = 3
+_SLOTS = 16384
+_ASKING: Command = ("ASKING",)
+
+
+class Places(Protocol):
+    """Sends commands where they belong. Any thread."""
+
+    def answers(self, commands: Sequence[Command]) -> Answers:
+        """Return the answer to each command, of which the second word is the key; errors stand
+        where the answers would. Raises RemoteError when a server cannot be reached."""
+        ...
+
+    def anyone(self) -> Host:
+        """Return a server that has values; may ask for one."""
+        ...
+
+
+class Single:
+    """One server."""
+
+    def __init__(self, wire: Wire, host: Host) -> None:
+        self._wire = wire
+        self._host = host
+
+    def answers(self, commands: Sequence[Command]) -> Answers:
+        return self._wire.send({self._host: commands})[self._host]
+
+    def anyone(self) -> Host:
+        return self._host
+
+
+class Named:
+    """The master of a service, as Sentinels name it. It is asked for again after a fault, and the
+    commands are sent once more if it is another one by then.
+
+    `_master` is replaced whole, by any thread.
+    """
+
+    def __init__(self, wire: Wire, sentinels: Sequence[Host], service: str) -> None:
+        self._wire = wire
+        self._sentinels = list(sentinels)
+        self._service = service
+        self._master: Host | None = None
+
+    def answers(self, commands: Sequence[Command]) -> Answers:
+        asked = self.anyone()
+        try:
+            answers = self._wire.send({asked: commands})[asked]
+        except RemoteError as error:
+            if not self._moved(asked, error.reason):
+                raise
+        else:
+            if not any(isinstance(answer, ReadOnlyError) for answer in answers):
+                return answers
+            if not self._moved(asked, "lost"):
+                return answers
+        master = self.anyone()
+        return self._wire.send({master: commands})[master]
+
+    def anyone(self) -> Host:
+        master = self._master
+        if master is None:
+            master = self._master = self._find()
+            self._wire.only([master])
+        return master
+
+    def _moved(self, asked: Host, reason: str) -> bool:
+        """Ask who the master is; False when it is the same, or a time-out was spent already."""
+        self._master = None
+        return reason in ("refused", "lost") and self.anyone() != asked
+
+    def _find(self) -> Host:
+        worst: RemoteError | None = None
+        for sentinel in list(self._sentinels):
+            try:
+                named = self._ask(sentinel)
+            except RemoteError as error:
+                if worst is None or error.reason == "auth":
+                    worst = error
+                continue
+            if named is not None:
+                # The first to know is asked first the next time.
+                self._sentinels = [sentinel, *(s for s in self._sentinels if s != sentinel)]
+                return Host(named[0].decode(), int(named[1]))
+        raise worst or RemoteError("error", f"no Sentinel knows a master named {self._service!r}")
+
+    def _ask(self, sentinel: Host) -> Any:
+        question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
+        try:
+            return self._wire.ask(sentinel, *question, anonymously=True)
+        except RemoteError as error:
+            # A Sentinel has users of its own; where it wants one, it is the same.
+            if error.reason != "auth":
+                raise
+        return self._wire.ask(sentinel, *question)
+
+
+class _Redirect(NamedTuple):
+    host: Host
+    asking: bool
+
+
+class Sharded:
+    """The nodes of a cluster, by slot of the key.
+
+    `_lock`, which is held over no I/O, guards `_owners` and `_stale`.
+    """
+
+    def __init__(self, wire: Wire, seeds: Sequence[Host], seconds: float) -> None:
+        self._wire = wire
+        self._seeds = list(seeds)
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._owners: list[Host | None] = []
+        self._stale = True
+
+    def answers(self, commands: Sequence[Command]) -> Answers:
+        owners = self._map()
+        slots = [key_slot(str(command[1]).encode()) for command in commands]
+        targets = [_Redirect(_owned(owners, slot), False) for slot in slots]
+        answers: Answers = [None] * len(commands)
+        left = list(range(len(commands)))
+        tried_again = False
+        for _round in range(_REDIRECTIONS):
+            try:
+                self._send(commands, targets, left, answers)
+            except RemoteError as error:
+                self._forget()
+                if tried_again or error.reason not in ("refused", "lost"):
+                    raise
+                # A replica may have taken over what the node had.
+                tried_again = True
+                owners, before = self._map(), targets
+                targets = [_Redirect(_owned(owners, slot), False) for slot in slots]
+                if targets == before:
+                    raise
+                continue
+            left = [at for at in left if isinstance(answers[at], AskError)]
+            if not left:
+                break
+            for at in left:
+                targets[at] = self._redirect(answers[at], targets[at].host, slots[at])
+        return answers
+
+    def anyone(self) -> Host:
+        return random.choice([host for host in set(self._map()) if host is not None])
+
+    def _send(
+        self,
+        commands: Sequence[Command],
+        targets: Sequence[_Redirect],
+        left: Sequence[int],
+        answers: Answers,
+    ) -> None:
+        batches: dict[Host, list[Command]] = defaultdict(list)
+        places: dict[Host, list[int | None]] = defaultdict(list)
+        for at in left:
+            host, asking = targets[at]
+            if asking:
+                batches[host].append(_ASKING)
+                places[host].append(None)
+            batches[host].append(commands[at])
+            places[host].append(at)
+        for host, some in self._wire.send(batches).items():
+            for place, answer in zip(places[host], some, strict=True):
+                if place is not None:
+                    answers[place] = answer
+
+    def _redirect(self, answer: Any, asked: Host, slot: int) -> _Redirect:
+        host = Host(answer.host or asked.name, int(answer.port))
+        # To the client, MOVED is a kind of ASK. The latter is said of a slot on its way, of which
+        # this key is there already: the map stays.
+        if not isinstance(answer, MovedError):
+            return _Redirect(host, True)
+        with self._lock:
+            self._stale = True
+            if self._owners:
+                self._owners = [*self._owners[:slot], host, *self._owners[slot + 1 :]]
+        return _Redirect(host, False)
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._stale = True
+
+    def _map(self) -> Sequence[Host | None]:
+        """Return the owner of each slot; asks for it when it is not known, or known to be wrong."""
+        with self._lock:
+            owners = self._owners
+            if not self._stale and owners:
+                return owners
+        known = list({host for host in owners if host is not None})
+        random.shuffle(known)
+        worst: RemoteError | None = None
+        until = time.monotonic() + self._seconds
+        for host in dict.fromkeys([*known, *self._seeds]):
+            if time.monotonic() > until:
+                break
+            try:
+                owners = _owners(host, self._wire.ask(host, "CLUSTER", "SLOTS"))
+            except RemoteError as error:
+                worst = error if worst is None or error.reason == "auth" else worst
+                continue
+            with self._lock:
+                self._owners, self._stale = owners, False
+            self._wire.only([*self._seeds, *{host for host in owners if host is not None}])
+            return owners
+        raise worst or RemoteError("timeout", "no node of the cluster said who has what")
+
+
+def _owned(owners: Sequence[Host | None], slot: int) -> Host:
+    host = owners[slot]
+    if host is None:
+        raise RemoteError("throttled", f"no node of the cluster serves slot {slot}")
+    return host
+
+
+def _owners(asked: Host, ranges: Any) -> list[Host | None]:
+    owners: list[Host | None] = [None] * _SLOTS
+    try:
+        for first, last, (name, port, *_), *_ in ranges:
+            # A node that does not know its own address leaves it out.
+            said = bytes(name or b"").decode().strip("?")
+            owners[first : last + 1] = [Host(said or asked.name, int(port))] * (last + 1 - first)
+    except (TypeError, ValueError):
+        raise RemoteError("error", "the cluster's map of slots cannot be read") from None
+    if len(owners) != _SLOTS or not any(owners):
+        raise RemoteError("throttled", "no node of the cluster serves any slot")
+    return owners
