@@ -14,8 +14,8 @@ from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.interrupts import deferred
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.live import LiveHold
-from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
-from omlx_cache_storage.tier import REMOTE, TierView
+from omlx_cache_storage.page import REMOTE, Page, PageId, PageInfo, PageMeta, Tail
+from omlx_cache_storage.tier import TierView
 
 STALL_SECONDS = 60.0
 """How long a commit that waits for the disk sees no page written before it gives up."""

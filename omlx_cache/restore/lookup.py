@@ -14,9 +14,8 @@ from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, TokenRange, paged_of
 from omlx_cache.restore.worth import Candidates, Judge, Passed
 from omlx_cache_storage.keys import BlockKey, KeyChain
-from omlx_cache_storage.page import Known, PageId, PageInfo, Tail
+from omlx_cache_storage.page import REMOTE, Known, PageId, PageInfo, Tail
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
-from omlx_cache_storage.tier import REMOTE
 
 STRIDE = 16
 """Blocks that are looked for at a time, at first; then twice as many each time."""

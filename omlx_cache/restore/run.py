@@ -18,8 +18,7 @@ from omlx_cache.restore.walk import DISK_PASSES, Walk, plan_for
 from omlx_cache.restore.worth import Judge
 from omlx_cache_storage.interrupts import result_of
 from omlx_cache_storage.keys import KeyChain
-from omlx_cache_storage.page import Page, PageId
-from omlx_cache_storage.tier import REMOTE
+from omlx_cache_storage.page import REMOTE, Page, PageId
 
 MEMORY_PASSES = 3
 """Walks after that which use what is in memory only."""

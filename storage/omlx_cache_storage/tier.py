@@ -17,9 +17,6 @@ from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageM
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 from omlx_cache_storage.stats import ColdUsage, RemoteUsage
 
-REMOTE = "remote"
-"""The tier of pages that only other machines have."""
-
 WriteResult = Literal["written", "present", "refused", "rationed", "full"]
 """What `BackingTier.write` did. `present`: the tier had the page. `refused`: the budget is taken by
 pages that are worth more. `rationed`: what may be written in a day is spent. `full`: no room can be
@@ -277,6 +274,7 @@ class RemoteBacking(Protocol):
     def info(self, page: PageId) -> PageInfo | None: ...
     def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]: ...
     def tails_of(self, parents: Sequence[BlockKey]) -> Collection[Tail]: ...
+    def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]: ...
     def ask(self, inquiry: Inquiry, timeout: float | None = None) -> Asked:
         """Find out what it has of a chain; waits `timeout` seconds at most, and never longer than
         the tier may; 0 only begins."""

@@ -21,14 +21,13 @@ from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.live import LiveHold, LivePages
-from omlx_cache_storage.page import Known, Page, PageId, PageInfo, PageMeta, Tail
+from omlx_cache_storage.page import REMOTE, Known, Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.policy import WritePolicy
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 from omlx_cache_storage.roots import rooted
 from omlx_cache_storage.stats import Counters, HotUsage
 from omlx_cache_storage.tier import (
-    REMOTE,
     BackingTier,
     Expecting,
     OpenPage,
@@ -210,9 +209,12 @@ class Tiers:
         return writer.settle(BEHIND_SECONDS) and not cold.is_lost
 
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
-        """Return those of the pages that are on the disk and that `find` is silent about, with the
-        word for why; reads nothing."""
-        return {} if self.cold is None else self.cold.hidden(pages)
+        """Return those of the pages that are on the disk, or known of other machines, and that
+        `find` is silent about, with the word for why; reads nothing."""
+        hidden = {} if self.cold is None else dict(self.cold.hidden(pages))
+        if self.remote is not None:
+            hidden = {**self.remote.hidden(pages), **hidden}
+        return hidden
 
     def held(self, page: PageId) -> Page | None:
         """Return a page that memory has; it stays valid for as long as the caller holds it."""

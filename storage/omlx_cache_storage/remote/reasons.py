@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.remote.engine import Trouble
 
 TIMEOUT: Final = "remote_timeout"
@@ -32,3 +33,11 @@ _WORDS: dict[Trouble, str] = {
 def reason_of(trouble: Trouble) -> str:
     """Return the word for what an engine raised."""
     return _WORDS[trouble]
+
+
+class PageNotSent(PageUnreadable):
+    """A page did not come, for one of these reasons."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(f"{reason}: {text}")
+        self.reason = reason
