@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from omlx_cache_storage.errors import PageUnreadable
+from omlx_cache_storage.errors import PageNotSent, PageUnreadable
 from omlx_cache_storage.interrupts import done_within, uninterrupted
 from omlx_cache_storage.page import Buffer, PageId
 from omlx_cache_storage.readers import ReaderPool
@@ -21,7 +21,6 @@ from omlx_cache_storage.remote.coming import (
     parts_of,
 )
 from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError
-from omlx_cache_storage.remote.reasons import PageNotSent
 
 WINDOW_BYTES = 64 << 20
 """Bytes that were asked for and not taken yet; a reader's own page comes whatever they are."""

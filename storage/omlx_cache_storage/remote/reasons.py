@@ -1,9 +1,10 @@
 """Why a remote store gave nothing: the words that requests, counters and people are told."""
 
-from typing import Final
+from typing import Final, Literal
 
-from omlx_cache_storage.errors import PageUnreadable
-from omlx_cache_storage.remote.engine import Trouble
+Trouble = Literal["refused", "timeout", "auth", "throttled", "lost", "full", "error"]
+"""Why an engine did not answer: nobody listens; no answer in time; not let in; told to slow down
+(503); the connection broke, or the answer did; no memory or space left; anything else."""
 
 TIMEOUT: Final = "remote_timeout"
 """It did not answer in the time that a request may wait for it."""
@@ -33,11 +34,3 @@ _WORDS: dict[Trouble, str] = {
 def reason_of(trouble: Trouble) -> str:
     """Return the word for what an engine raised."""
     return _WORDS[trouble]
-
-
-class PageNotSent(PageUnreadable):
-    """A page did not come, for one of these reasons."""
-
-    def __init__(self, reason: str, text: str) -> None:
-        super().__init__(f"{reason}: {text}")
-        self.reason = reason

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.errors import ForeignPage, PageError, PageUnreadable
+from omlx_cache_storage.errors import ForeignPage, PageError, PageNotSent, PageUnreadable
 from omlx_cache_storage.event_kinds import Kind
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.eviction.learned import Learned
@@ -31,7 +31,6 @@ from omlx_cache_storage.remote.link import Link
 from omlx_cache_storage.remote.names import RemoteNames
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.reads import WINDOW_BYTES, RemoteReads
-from omlx_cache_storage.remote.reasons import PageNotSent
 from omlx_cache_storage.remote.received import ReceivedPage
 from omlx_cache_storage.remote.tally import RemoteTally
 from omlx_cache_storage.remote.writes import Placed, RemoteWrites
