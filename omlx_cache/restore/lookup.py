@@ -225,7 +225,7 @@ def find_restore_point(
         walked = _walk(chain, groups, view, limit, bad, known)
     trouble = ""
     if walked.position < limit and view.asks:
-        asked = view.ask(_inquiry(chain, groups, walked, limit), wait)
+        asked = view.ask(_inquiry(chain, groups, walked), wait)
         trouble = asked.trouble
         if asked.news:
             walked = _walk(chain, groups, view, limit, bad, known)
@@ -284,9 +284,10 @@ def _inquiry(chain: KeyChain, groups: Sequence[GroupSpec], walked: _Walked, limi
     """Return what other machines are to be asked for of a chain, beyond what was found of it."""
     size = chain.block_size
     paged = paged_of(groups)
-    blocks = limit // size
+    # What ends behind the limit covers what lies before it.
+    blocks = len(chain) // size
     others = {
-        group.name: 0 if group.kind == "state" else _reach(group, max(limit, 1), size)
+        group.name: 0 if group.kind == "state" else _reach(group, max(len(chain), 1), size)
         for group in groups
         if group is not paged
     }
@@ -297,7 +298,7 @@ def _inquiry(chain: KeyChain, groups: Sequence[GroupSpec], walked: _Walked, limi
         paged=None if paged is None else paged.name,
         known=0 if paged is None else min(walked.matched // size, blocks),
         others=others,
-        length=limit,
+        length=len(chain),
         key=chain.key,
     )
 
