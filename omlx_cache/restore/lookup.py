@@ -280,7 +280,7 @@ def _walk(
     return _Walked(found, hidden, matched, shorter, longest)
 
 
-def _inquiry(chain: KeyChain, groups: Sequence[GroupSpec], walked: _Walked, limit: int) -> Inquiry:
+def _inquiry(chain: KeyChain, groups: Sequence[GroupSpec], walked: _Walked) -> Inquiry:
     """Return what other machines are to be asked for of a chain, beyond what was found of it."""
     size = chain.block_size
     paged = paged_of(groups)
