@@ -85,12 +85,15 @@ class Scopes:
         self.unsupported_reason: str | None = None
         self._make_cache = make_cache
         self._layout_signature = ""
+        self._groups: tuple[str, ...] = ()
         self._boundaries = Boundaries()
         self._budgets = Budgets(
             self.store.settings, self._label, self.store.told, self.store.budget_of_disk
         )
         try:
-            self._layout_signature = layout_of(make_cache()).signature
+            layout = layout_of(make_cache())
+            self._layout_signature = layout.signature
+            self._groups = tuple(group.name for group in layout.groups)
         except UnsupportedCache as error:
             self.unsupported_reason = unsupported(error)
 
@@ -164,6 +167,7 @@ class Scopes:
             salt=options.get("salt"),
             extra=options.get("extra") or {},
             label=self._label,
+            groups=self._groups,
         )
         return self.store.register(namespace)
 

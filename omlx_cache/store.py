@@ -223,6 +223,10 @@ class BlockStore(Tiers):
             )
         return self._namespaces.add(namespace)
 
+    def registered(self) -> list[Namespace]:
+        """Return the namespaces that were used here, the latest last."""
+        return self._namespaces.latest()
+
     @uninterrupted
     def add_label(self, label: str) -> None:
         """Name a model for people: `omlx-cache ps` shows it."""

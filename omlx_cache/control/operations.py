@@ -5,11 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from omlx_cache.control.errors import ControlError
+from omlx_cache.identity.namespace import Namespace
 from omlx_cache.identity.software import installed
 from omlx_cache.requests.decoding import Decoder
 from omlx_cache.requests.log import RequestLog
 from omlx_cache.status.event_pages import events_document, kv_document
 from omlx_cache.status.levels import PrefixLevels
+from omlx_cache.status.prefix_lookup import namespaces_document, prefix_document
+from omlx_cache.status.source import MOST_KEYS
 from omlx_cache.upkeep.allowance import Allowance
 from omlx_cache.version import VERSION
 from omlx_cache_storage.columns import PageColumns
@@ -25,6 +28,7 @@ from omlx_cache_storage.listing import (
     namespace_rows,
     page_rows,
 )
+from omlx_cache_storage.page import Known, PageId
 from omlx_cache_storage.pruning import Chosen, Pruning
 from omlx_cache_storage.stats import Stats
 
@@ -62,6 +66,8 @@ class Answering(Protocol):
     def decoder(self) -> Decoder | None: ...
     def columns(self) -> Mapping[str, PageColumns]: ...
     def recent(self, limit: int) -> Sequence[Mapping[str, object]]: ...
+    def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]: ...
+    def registered(self) -> Sequence[Namespace]: ...
     def remembered(self, namespace: BlockKey) -> Sequence[Tokens]: ...
 
 
@@ -84,6 +90,7 @@ def handlers(store: Answering) -> dict[str, Handler]:
         "prune": lambda args: _prune(store, args),
         "recent": lambda args: _recent(store, args),
         "prefixes": lambda args: _prefixes(levels, args),
+        "lookup": lambda args: _lookup(store, args),
     }
 
 
@@ -187,6 +194,23 @@ def _prefixes(levels: PrefixLevels, args: Mapping[str, object]) -> Mapping[str, 
     if not isinstance(text, bool):
         raise ControlError("bad_request", "text must be true or false")
     return levels.level(namespace, parent, _limit(args), text=text)
+
+
+def _lookup(store: Answering, args: Mapping[str, object]) -> Mapping[str, object]:
+    """How much of a chain of `keys` in a `namespace` can be restored; without keys, the namespaces
+    of this process, of one `model` or all. Marks nothing as used."""
+    namespace, model, digits = _key(args, "namespace"), args.get("model"), args.get("keys")
+    if model is not None and not isinstance(model, str):
+        raise ControlError("bad_request", "model must be a model's name")
+    if digits is None:
+        if namespace is not None:
+            raise ControlError("bad_request", "namespace needs the keys to look for in it")
+        return namespaces_document(store, model)
+    if namespace is None or not isinstance(digits, list) or not 0 < len(digits) <= MOST_KEYS:
+        wanted = f"keys must be a list of 1 to {MOST_KEYS}, with the namespace that they are in"
+        raise ControlError("bad_request", wanted)
+    keys = [_key({"keys": one}, "keys") for one in digits]
+    return prefix_document(store, namespace, [key for key in keys if key is not None])
 
 
 def _inspect(store: Answering, args: Mapping[str, object]) -> list[dict[str, object]]:

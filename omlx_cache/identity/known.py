@@ -53,6 +53,12 @@ class KnownNamespaces:
         return {} if namespace is None else dict(namespace.document)
 
     @uninterrupted
+    def latest(self) -> list[Namespace]:
+        """Return the namespaces that are kept, the latest last."""
+        with self._lock:
+            return list(self._kept.values())
+
+    @uninterrupted
     def documents(self) -> dict[BlockKey, Mapping[str, object]]:
         """Return every known document."""
         with self._lock:
@@ -61,18 +67,20 @@ class KnownNamespaces:
 
     def _forget(self) -> None:
         """Drop what is old, held by nobody, and without a page in memory."""
-        idle: dict[BlockKey, Mapping[str, object]] = {}
+        idle: dict[BlockKey, tuple[Mapping[str, object], tuple[str, ...]]] = {}
         for digest in list(self._kept)[:-RECENT]:
-            document = self._kept.pop(digest).document
+            kept = self._kept.pop(digest)
+            parts = kept.document, kept.groups
+            del kept
             held = self._held.get(digest)
             if held is None:
-                idle[digest] = document
+                idle[digest] = parts
             else:
                 self._keep(held)
         # Asked last: who has let go of a namespace has put his pages into memory before.
         for digest in self._in_memory():
             if digest in idle:
-                self._keep(Namespace(digest, idle[digest]))
+                self._keep(Namespace(digest, *idle[digest]))
         self._limit = len(self._kept) + RECENT
 
     def _keep(self, namespace: Namespace) -> None:

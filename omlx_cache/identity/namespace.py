@@ -13,10 +13,12 @@ from omlx_cache_storage.keys import BlockKey, namespace_digest
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Namespace:
-    """A digest, the first parent of every chain in it, and the document it was made from."""
+    """A digest, the first parent of every chain in it, and the document it was made from; and the
+    names of the layer groups whose pages are in it, () where they are not known."""
 
     digest: BlockKey
     document: Mapping[str, object]
+    groups: tuple[str, ...] = ()
 
 
 def make_namespace(
@@ -31,8 +33,10 @@ def make_namespace(
     salt: str | bytes | None,
     extra: Mapping[str, str],
     label: str = "",
+    groups: tuple[str, ...] = (),
 ) -> Namespace:
-    """Return the namespace of these parts; `label` names the model for people, and no more.
+    """Return the namespace of these parts; `label` names the model for people, and no more, and
+    `groups` follow from the layout.
 
     The salt is hashed, so that the readable document does not give it away. Versions of MLX and
     mlx-lm and the device's architecture are part of it: others may compute other bits. Raises
@@ -52,7 +56,7 @@ def make_namespace(
         "software": software(),
     }
     digest = namespace_digest(document)
-    return Namespace(digest, {**document, "label": label} if label else document)
+    return Namespace(digest, {**document, "label": label} if label else document, groups)
 
 
 def computed_by(document: Mapping[str, object]) -> str:

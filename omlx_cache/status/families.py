@@ -27,17 +27,13 @@ from omlx_cache.status.metrics import (
     INFO,
     INFO_HELP,
     METRICS,
-    PREFIX,
     RATE,
     RATE_HELP,
     SPLITS,
     UP,
     UP_HELP,
-    Choice,
-    Kind,
-    Metric,
-    Split,
 )
+from omlx_cache.status.shapes import PREFIX, Choice, Kind, Metric, Split
 from omlx_cache.status.source import Document
 
 LABELS = ("pid", "store")
@@ -46,7 +42,7 @@ MOST_MODELS = 32
 MOST_HISTOGRAMS = 16
 NAME_CHARACTERS = 64
 TEXT_CHARACTERS = 256
-SERVICE_PARTS = ("uptime_seconds", "cold", "events", "service")
+SERVICE_PARTS = ("uptime_seconds", "cold", "remote", "events", "service")
 """What there is of a service: no memory tier, no writer and no requests."""
 OTHER = "other"
 _HISTOGRAM = re.compile(r"[a-z][a-z_]{0,39}_(seconds|tokens|bytes)")

@@ -16,7 +16,10 @@ from omlx_cache_storage.events import Event
 from omlx_cache_storage.page import PAGED
 
 MEDIA = {"hot": "CPU", "cold": "STORAGE"}
-"""The field's words for where a block is: memory that restores at once, and the disk."""
+"""The field's words for where a block is: memory that restores at once, and the disk.
+
+What a remote store has is no event of one machine: all that share it have it alike, so that it
+helps to choose none of them, and nobody tells when it leaves there."""
 
 KvEvent = dict[str, object]
 

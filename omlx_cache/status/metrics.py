@@ -4,58 +4,17 @@ Names and units are Prometheus' conventions: base units, `_total` for what only 
 else in this folder, the documents and the dashboard go by these rows.
 """
 
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 from omlx_cache import reasons
+from omlx_cache.status import remote_metrics
+from omlx_cache.status.shapes import PREFIX, Choice, Kind, Metric, Place, Split
+from omlx_cache.status.shapes import one as _one
 from omlx_cache_storage.event_kinds import KINDS
 
-PREFIX: Final = "omlx_cache_"
-Kind = Literal["counter", "gauge"]
-
-
-class Place(NamedTuple):
-    """Where a number lies: the path of keys to it, and the label that sets it apart, if any."""
-
-    path: tuple[str, ...]
-    label: tuple[str, str] | None = None
-
-
-class Metric(NamedTuple):
-    """A number of each process, or one for each value of a label that has few of them."""
-
-    name: str
-    kind: Kind
-    help: str
-    places: tuple[Place, ...]
-
-
-class Choice(NamedTuple):
-    """A text out of a few: 1 for what it is now, 0 for the others. Unknown texts are `other`."""
-
-    name: str
-    help: str
-    path: tuple[str, ...]
-    label: str
-    words: tuple[str, ...]
-
-
-class Split(NamedTuple):
-    """A map from words to numbers: a number for each of the words. Unknown words are `other`."""
-
-    name: str
-    help: str
-    path: tuple[str, ...]
-    label: str
-    words: frozenset[str]
-
-
-REASONS: Final = frozenset(
+REASONS: Final = remote_metrics.REASONS | {
     word for name, word in vars(reasons).items() if name.isupper() and isinstance(word, str)
-)
-
-
-def _one(name: str, kind: Kind, path: str, text: str) -> Metric:
-    return Metric(f"{PREFIX}{name}", kind, text, (Place(tuple(path.split("."))),))
+}
 
 
 def _tiers(name: str, kind: Kind, key: str, text: str) -> Metric:
@@ -82,6 +41,7 @@ METRICS: Final = (
         (
             Place(("requests", "restored_hot_tokens"), ("tier", "hot")),
             Place(("requests", "restored_cold_tokens"), ("tier", "cold")),
+            Place(("requests", "restored_remote_tokens"), ("tier", "remote")),
         ),
     ),
     _one(
@@ -262,6 +222,8 @@ METRICS: Final = (
         "writer.rationed_pages",
         "Pages beyond daily_write_bytes.",
     ),
+    # The store that machines share.
+    *remote_metrics.METRICS,
     # Snapshots and memory.
     _one("snapshots", "gauge", "snapshots.live", "Snapshots that open sessions hold."),
     _one("snapshot_bytes", "gauge", "snapshots.live_bytes", "Bytes of those snapshots."),
@@ -356,6 +318,7 @@ METRICS: Final = (
 )
 
 CHOICES: Final = (
+    remote_metrics.STATE,
     Choice(
         f"{PREFIX}cold_state",
         "Whether the disk takes and gives pages: 1 for the state that it is in.",
@@ -373,6 +336,7 @@ CHOICES: Final = (
 )
 
 SPLITS: Final = (
+    remote_metrics.ERRORS,
     Split(
         f"{PREFIX}misses_total",
         "Requests of which not everything was restored, by why it was not more.",

@@ -7,6 +7,7 @@
 /status/requests.json   ?limit=
 /status/prefixes.json   ?namespace= &parent= &limit= &text=1
 /status/events.json     ?after= &limit= &kv=1 (as a prefix-aware router has them)
+/lookup                 ?namespace= &keys= (with commas between) or ?model=: what could be restored
 /status/events          ?after= &kv=1, as Server-Sent Events
 """
 
@@ -23,13 +24,14 @@ from omlx_cache.status.documents import encoded
 from omlx_cache.status.exposition import exposition
 from omlx_cache.status.history import SAMPLE_SECONDS, StatusHistory
 from omlx_cache.status.page import status_page
-from omlx_cache.status.source import KvSource, Source
+from omlx_cache.status.source import MOST_KEYS, KvSource, LookupSource, Source
 from omlx_cache.status.streams import Ask, Streams
 from omlx_cache.version import VERSION
 
 _log = logging.getLogger(__name__)
 
 PAGE = "/status"
+LOOKUP = "/lookup"
 MOST = 1000
 USUAL = 100
 _SHOWN = 100
@@ -110,6 +112,10 @@ class StatusRoutes:
             history=self.history,
         )
 
+    def refused(self, method: str, headers: Mapping[str, str], peer: str) -> Answer | None:
+        """Return why a request for a path of the server's own is refused, None where it is not."""
+        return refused(Visit(method, headers, peer, is_page=False), self._token)
+
     def close(self, timeout: float = 0.0) -> None:
         """End the streams and the sampling; waits at most `timeout` seconds for the latter."""
         self.streams.close()
@@ -127,7 +133,7 @@ class StatusRoutes:
 def is_status_path(target: str) -> bool:
     """Tell whether a request's target belongs to the status paths, whether there is one or not."""
     path = target.partition("?")[0]
-    return path in ("/metrics", PAGE) or path.startswith(f"{PAGE}/")
+    return path in ("/metrics", PAGE, LOOKUP) or path.startswith(f"{PAGE}/")
 
 
 def answer(
@@ -247,6 +253,20 @@ def _shape(asked: Asked) -> Ask:
     return asked.source.kv_events
 
 
+def _lookup(asked: Asked) -> Answer:
+    if not isinstance(asked.source, LookupSource):
+        raise BadQuery("it is answered by each store's own port: a router asks one store")
+    namespace, text = asked.hexadecimal("namespace"), asked.query.get("keys")
+    keys = None if text is None else text.split(",")
+    if keys is not None and (namespace is None or len(keys) > MOST_KEYS):
+        raise BadQuery(f"keys come with a namespace, {MOST_KEYS} of them at most")
+    found = asked.source.lookup(namespace, keys, asked.query.get("model"))
+    error = found.get("error")
+    if isinstance(error, str):
+        raise BadQuery(error)
+    return _json(found)
+
+
 def _stream(asked: Asked) -> Answer:
     ask, after = _shape(asked), asked.number("after", None)
     # A browser that was cut off sends it, and asks for the same address as before.
@@ -271,5 +291,6 @@ _ROUTES = {
     "/status/requests.json": Route(_requests, ("limit",)),
     "/status/prefixes.json": Route(_prefixes, ("namespace", "parent", "limit", "text")),
     "/status/events.json": Route(_events, ("after", "limit", "kv")),
+    LOOKUP: Route(_lookup, ("namespace", "keys", "model")),
     "/status/events": Route(_stream, ("after", "kv")),
 }

@@ -4,6 +4,10 @@ a process can answer for itself and a service for all."""
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+MOST_KEYS = 100
+"""How many block keys a look-up takes: what a request's line has room for. A longer prompt is asked
+about by every n-th key."""
+
 Document = Mapping[str, object]
 """What JSON has: texts, numbers, lists and maps."""
 
@@ -14,6 +18,17 @@ class KvSource(Protocol):
 
     def kv_events(self, after: int | None, limit: int) -> Document:
         """Return events as `Source.events` does, as `batches` for a prefix-aware router."""
+
+
+@runtime_checkable
+class LookupSource(Protocol):
+    """A source of one store, which a router can ask what it has of a prompt."""
+
+    def lookup(
+        self, namespace: str | None, keys: Sequence[str] | None, model: str | None
+    ) -> Document:
+        """Return how much of a chain can be restored, or without keys the namespaces; with an
+        `error` where that cannot be told."""
 
 
 class Source(Protocol):

@@ -75,6 +75,13 @@ class StoreSource:
         found = self._ask("events", after=after, limit=limit, kv=True)
         return found if isinstance(found, dict) else {"batches": [], "upto": 0, "dropped": 0}
 
+    def lookup(
+        self, namespace: str | None, keys: Sequence[str] | None, model: str | None
+    ) -> Document:
+        asked = {"namespace": namespace, "model": model}
+        found = self._ask("lookup", **asked, keys=None if keys is None else list(keys))
+        return found if isinstance(found, dict) else {"error": str(found)}
+
     def _ask(self, name: str, **arguments: object) -> object:
         """Return an operation's answer, in words why there is none."""
         operation = self._operations.get(name)

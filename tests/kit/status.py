@@ -4,6 +4,8 @@ import http.client
 import socket
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
 
 from omlx_cache.status.server import StatusServer
 from omlx_cache.status.source import Document
@@ -12,6 +14,7 @@ from omlx_cache_storage.stats import (
     Counters,
     HotUsage,
     MemoryUsage,
+    RemoteUsage,
     Stats,
     WriterUsage,
 )
@@ -33,6 +36,30 @@ def figures(**requests: object) -> dict[str, object]:
     assert isinstance(known, dict)
     known.update(requests)
     return stats
+
+
+def remote_usage(**other: Any) -> dict[str, object]:
+    """Return the stats of a remote tier that is used, with other figures."""
+    usage = RemoteUsage(
+        engine="redis",
+        where="redis://10.0.0.7:6379/0",
+        state="ok",
+        known_pages=500,
+        lookups=40,
+        asked_pages=900,
+        found_pages=600,
+        late_lookups=1,
+        read_pages=300,
+        read_bytes=3 << 30,
+        written_pages=77,
+        written_bytes=1 << 30,
+        pending_pages=3,
+        latency_seconds=0.0004,
+        bytes_per_second=1.1e9,
+        errors={"remote_timeout": 3},
+        lookup_phases=70,
+    )
+    return asdict(replace(usage, **other))
 
 
 def process(pid: int = 1, name: str = "serve", **fields: object) -> dict[str, object]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from kit.status import figures, process
+from kit.status import figures, process, remote_usage
 from kit.storage import open_store
 from omlx_cache import reasons
 from omlx_cache.status import metrics
@@ -37,6 +37,7 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     every["service"] = {**dict.fromkeys(FIGURES, 0), "last_pass_finished": 0}
     every["cold"] = {**every["cold"], **OWN_LIMIT}  # type: ignore[dict-item]
     every["requests"] |= {"prefill_tokens_per_second": {"llama": 9.0}}  # type: ignore[operator]
+    every["remote"] = remote_usage()
     text = real + exposition([process(stats=every)]).body.decode()
     return {name for line in text.splitlines() for name in NAME.findall(line.partition("{")[0])}
 
@@ -90,6 +91,9 @@ def test_every_number_of_the_stats_is_exposed() -> None:
         ("requests", "rejected_pages"),
         # Shown by model.
         ("requests", "prefill_tokens_per_second"),
+        # Texts that no process shares with another: labels are few.
+        ("remote", "engine"),
+        ("remote", "where"),
     }
     sections = {
         "hot": stats.HotUsage,
@@ -98,6 +102,7 @@ def test_every_number_of_the_stats_is_exposed() -> None:
         "requests": stats.RequestStats,
         "snapshots": stats.SnapshotStats,
         "memory": stats.MemoryUsage,
+        "remote": stats.RemoteUsage,
     }
     there = {(name, field.name) for name, kind in sections.items() for field in fields(kind)}
     assert there - shown == kept_back
@@ -154,6 +159,23 @@ def test_no_metric_is_there_twice() -> None:
 def test_reasons_are_the_vocabulary_of_the_label() -> None:
     assert {reasons.ABSENT, reasons.CORRUPT, reasons.NO_ROOM} <= metrics.REASONS
     assert all(re.fullmatch(r"[a-z_]+", word) for word in metrics.REASONS)
+
+
+def test_a_resting_store_is_one_state_and_its_text_is_no_label() -> None:
+    shown = figures()
+    shown["remote"] = remote_usage(state="resting: remote_timeout: 10.0.0.7 said nothing")
+    text = exposition([process(stats=shown)]).body.decode()
+    assert 'omlx_cache_remote_state{pid="1",state="resting",store="serve"} 1.0' in text
+    assert 'omlx_cache_remote_state{pid="1",state="ok",store="serve"} 0.0' in text
+    assert "10.0.0.7" not in text
+    assert 'omlx_cache_remote_errors_total{pid="1",reason="remote_timeout",store="serve"} 3' in text
+
+
+def test_a_service_that_writes_to_a_store_shows_it() -> None:
+    shown = {**figures(), "remote": remote_usage()}
+    text = exposition([process(role="service", stats=shown)]).body.decode()
+    assert 'omlx_cache_remote_written_pages_total{pid="1",store="serve"} 77.0' in text
+    assert "omlx_cache_hit_tokens" not in text
 
 
 @needs_promtool

@@ -56,6 +56,12 @@ class Served(TypedDict):
     make_cache: Callable[[], list[Any]]
 
 
+def served_as(key: Any, name: object) -> bool:
+    """True when a request that names this model, or none, means the one of a provider's key."""
+    path = str(key[0] if isinstance(key, tuple) else key)
+    return name in (None, "default_model", path, model_name(path))
+
+
 def served(
     model: Any,
     model_path: str | None,

@@ -301,6 +301,11 @@ class TieredPromptCache:
         known = self._known.get(model)
         return None if known is None else known.lanes[None].fit()
 
+    def lanes_of(self, model: Any) -> list[Lane]:
+        """Return the lanes of a known model; none before it was served. Any thread may ask."""
+        known = self._known.get(model)
+        return [] if known is None else list(known.lanes.values())
+
     def fresh(self, model: Any) -> list[Any]:
         """Return new, empty caches for a known model, its draft model's behind them."""
         known = self._lanes(model)

@@ -4,14 +4,11 @@ An engine knows no pages. Its client is a well-kept library; what it raises beco
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from omlx_cache_storage.errors import CacheError
 from omlx_cache_storage.page import Buffer
-
-Trouble = Literal["refused", "timeout", "auth", "throttled", "lost", "full", "error"]
-"""Why an engine did not answer: nobody listens; no answer in time; not let in; told to slow down
-(503); the connection broke, or the answer did; no memory or space left; anything else."""
+from omlx_cache_storage.remote.reasons import Trouble
 
 
 class RemoteError(CacheError):

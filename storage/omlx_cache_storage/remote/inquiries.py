@@ -105,12 +105,11 @@ class Inquiries:
         return Asked(False, reasons.TIMEOUT)
 
     def _run(self, same: _Same, inquiry: Inquiry, under_way: _UnderWay) -> None:
+        asked = Asked(False, reasons.FAILED)
         try:
             asked = self._answer(inquiry)
-        except Exception as error:
-            self._done(same, under_way, Asked(False, reasons.FAILED))
-            raise error
-        self._done(same, under_way, asked)
+        finally:
+            self._done(same, under_way, asked)
 
     def _done(self, same: _Same, under_way: _UnderWay, asked: Asked) -> None:
         with self._lock:

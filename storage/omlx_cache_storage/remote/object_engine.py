@@ -16,8 +16,9 @@ from obstore.store import LocalStore, S3Store
 from omlx_cache_storage.page import Buffer
 from omlx_cache_storage.readers import ReaderPool
 from omlx_cache_storage.remote.address import RemoteAddress
-from omlx_cache_storage.remote.engine import Part, RemoteError, Trouble
+from omlx_cache_storage.remote.engine import Part, RemoteError
 from omlx_cache_storage.remote.options import RemoteOptions
+from omlx_cache_storage.remote.reasons import Trouble
 
 T = TypeVar("T")
 ASKS_TOGETHER = 32

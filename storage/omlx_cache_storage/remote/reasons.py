@@ -1,8 +1,10 @@
 """Why a remote store gave nothing: the words that requests, counters and people are told."""
 
-from typing import Final
+from typing import Final, Literal
 
-from omlx_cache_storage.remote.engine import Trouble
+Trouble = Literal["refused", "timeout", "auth", "throttled", "lost", "full", "error"]
+"""Why an engine did not answer: nobody listens; no answer in time; not let in; told to slow down
+(503); the connection broke, or the answer did; no memory or space left; anything else."""
 
 TIMEOUT: Final = "remote_timeout"
 """It did not answer in the time that a request may wait for it."""

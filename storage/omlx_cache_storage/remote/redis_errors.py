@@ -5,7 +5,8 @@ import ssl
 
 from redis import exceptions as failures
 
-from omlx_cache_storage.remote.engine import RemoteError, Trouble
+from omlx_cache_storage.remote.engine import RemoteError
+from omlx_cache_storage.remote.reasons import Trouble
 
 _BY_WORD: dict[str, Trouble] = {
     "NOAUTH": "auth",

@@ -341,9 +341,11 @@ class RemoteTier:
         trouble = ""
         try:
             asking.run()
-        except RemoteError as error:
-            trouble = reasons.reason_of(error.reason)
-            self._failed(error)
+        except Exception as error:
+            # A client with a bug is a store that fails.
+            known = error if isinstance(error, RemoteError) else RemoteError("error", _kind(error))
+            trouble = reasons.reason_of(known.reason)
+            self._failed(known)
         phases, asked, found = asking.tally
         self._tally.add(lookups=1, lookup_phases=phases, asked_pages=asked, found_pages=found)
         return Asked(asking.news, trouble)
@@ -391,3 +393,8 @@ class RemoteTier:
 
     def _note(self, kind: Kind, page: PageId, seen: Seen, why: str) -> None:
         self._events.note_tier(kind, TIER, seen.namespace, f"{page.key.hex()}-{page.group} {why}")
+
+
+def _kind(error: Exception) -> str:
+    """Return what an error is, without its text: that may quote anything."""
+    return type(error).__name__

@@ -79,13 +79,13 @@ class RemoteWrites:
         damaged = self._knowledge.why_absent([meta.id]).get(meta.id) == CorruptPage.reason
         if not self._engine.write(name, parts, replace=damaged):
             instead = self._instead(placed, meta.held)
-            if instead is None:
-                self._engine.write(name, parts, replace=True)
-            elif instead.result == "present":
-                self._add_tail(page, 0)
+            if instead is not None:
+                if instead.result == "present":
+                    self._add_tail(page, 0)
                 return instead
-            else:
-                return instead
+            if not self._engine.write(name, parts, replace=True):
+                # Another machine is writing it at this moment.
+                return Written("present")
         info = PageInfo(meta.position, meta.held, meta.nbytes, TIER)
         self._knowledge.note(meta.namespace, [(meta.id, info, nbytes)])
         self._add_tail(page, nbytes)

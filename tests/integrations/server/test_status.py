@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -134,3 +135,49 @@ def _own_address() -> str:
         except OSError:
             pytest.skip("this machine has no address but loopback")
         return str(probe.getsockname()[0])
+
+
+def test_a_router_without_a_tokeniser_asks_with_the_request_itself(
+    start: Start, models: dict[str, Path]
+) -> None:
+    server = start("--status")
+    said = [{"role": "user", "content": "Tell me a long story about a dragon. " * 40}]
+    none = _look_up(server, {"messages": said})
+    assert (none[0], none[1]["cached_tokens"]) == (200, 0)
+    turn = ask(server, models["dense"], said)
+    more = [*said, {"role": "assistant", "content": turn.text}, {"role": "user", "content": "On!"}]
+    status, told = _look_up(server, {"messages": more, "stream": True})
+    assert status == 200
+    assert told["cached_tokens"] >= turn.prompt_tokens // 64 * 64
+    assert told["hot_tokens"] + told["cold_tokens"] == told["cached_tokens"]
+    # Its keys are good for a look-up without the text.
+    query = f"namespace={told['namespace']}&keys={','.join(told['keys'])}"
+    by_keys = json.loads(_get(server, f"/lookup?{query}")[2])
+    assert 0 <= told["cached_tokens"] - by_keys["cached_tokens"] < 64 + 64
+    # What it said is what the next request then gets.
+    assert ask(server, models["dense"], more).cached_tokens == told["cached_tokens"]
+    assert _look_up(server, {"messages": []})[0] == 400
+    assert _look_up(server, {"messages": said, "model": "another"})[1]["cached_tokens"] == 0
+    assert _look_up(server, {"messages": said}, Origin="http://evil.example")[0] == 403
+
+
+def test_look_ups_need_the_token_and_the_status_to_be_asked_for(
+    start: Start, models: dict[str, Path]
+) -> None:
+    said = {"messages": [{"role": "user", "content": "Hello"}]}
+    assert _look_up(start(), said)[0] == 404
+    server = start("--status", OMLX_CACHE_STATUS_TOKEN=TOKEN)
+    assert _look_up(server, said)[0] == 401
+    assert _look_up(server, said, Authorization=f"Bearer {TOKEN}")[0] == 200
+
+
+def _look_up(server: Server, body: object, **headers: str) -> tuple[int, dict[str, Any]]:
+    where = urlsplit(server.url)
+    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=30)
+    try:
+        connection.request("POST", "/lookup", json.dumps(body), headers)
+        response = connection.getresponse()
+        text = response.read()
+        return response.status, json.loads(text) if response.status == 200 else {}
+    finally:
+        connection.close()

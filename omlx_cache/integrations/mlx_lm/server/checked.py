@@ -174,6 +174,21 @@ class CheckedResponseGenerator(ResponseGenerator):  # type: ignore[misc]
             return tokens, [tokens], ["assistant"], "normal", None
         return prompt_parts(super()._tokenize(tokenizer, request, args))
 
+    def tokens_of(self, request: Any, args: Any) -> list[int]:
+        """Return a prompt's tokens, outside the queue; raises BadRequest for too many. Any thread
+        may ask: it changes nothing here."""
+        provider = self.model_provider
+        most = self._limits.tokens_of(provider.model_key[0])
+        if not isinstance(request.prompt, list) and looks_long(request, most):
+            check_characters(text_of(request, args, provider), most, provider.tokenizer)
+        if isinstance(request.prompt, list):
+            tokens = list(request.prompt)
+        else:
+            parts = super()._tokenize(provider.tokenizer, request, args)
+            tokens = list(prompt_parts(parts)[0])
+        check_length(len(tokens), most)
+        return tokens
+
     def _vocabulary_size(self) -> int:
         """Return how many tokens the models that are loaded have in common; evaluates nothing."""
         provider = self.model_provider

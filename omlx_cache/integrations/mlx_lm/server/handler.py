@@ -22,7 +22,9 @@ from omlx_cache.integrations.mlx_lm.server.receiving import (
 )
 from omlx_cache.integrations.mlx_lm.server.refusals import BadRequest, Refused, TooSlow, Unavailable
 from omlx_cache.integrations.mlx_lm.server.requests import check_body
-from omlx_cache.status.routes import StatusRoutes, is_status_path
+from omlx_cache.status.answer import JSON, Answer
+from omlx_cache.status.documents import encoded
+from omlx_cache.status.routes import LOOKUP, StatusRoutes, is_status_path
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +88,28 @@ class Handler(APIHandler):  # type: ignore[misc]
         """Answer a status path, on this connection's own thread; generation is not asked."""
         assert self.status is not None
         peer = str(self.client_address[0])
-        answer = self.status.answer(self.command, self.path, self.headers, peer)
+        self._show(self.status.answer(self.command, self.path, self.headers, peer))
+
+    def _look_up(self) -> None:
+        """Say how much of a prompt could be restored, to whom a status path is answered; on this
+        connection's own thread."""
+        assert self.status is not None
+        peer = str(self.client_address[0])
+        no = self.status.refused(self.command, self.headers, peer)
+        if no is not None:
+            self._unread = True
+            return self._show(no)
+        length = body_length(self.headers, self.limits.body_bytes)
+        with self.gate.hold(length):
+            body = parse_body(self._read(length), self.limits.json_values)
+            lookup = getattr(self.response_generator, "lookup", None)
+            if lookup is None:
+                raise Unavailable("several ranks keep no prompts that could be looked up")
+            self._show(Answer(200, JSON, encoded(lookup(body))))
+        return None
+
+    def _show(self, answer: Answer) -> None:
+        """Send an answer of the status paths."""
         self.connection.settimeout(STATUS_SECONDS)
         try:
             self.send_response(answer.status)
@@ -113,6 +136,9 @@ class Handler(APIHandler):  # type: ignore[misc]
 
     def do_POST(self) -> None:
         try:
+            if self.path == LOOKUP and self.status is not None:
+                self._look_up()
+                return
             if self.path not in _PATHS:
                 self._unread = True
                 super().do_POST()

@@ -15,6 +15,7 @@ from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
 from omlx_cache.integrations.mlx_lm.server.batches import storing_batches
 from omlx_cache.integrations.mlx_lm.server.decoding import TokenDecoder
 from omlx_cache.integrations.mlx_lm.server.limits import Limits
+from omlx_cache.integrations.mlx_lm.server.looking import PromptLookup
 from omlx_cache.integrations.mlx_lm.server.refusals import Unavailable
 from omlx_cache.integrations.mlx_lm.server.replies import Reply
 from omlx_cache.integrations.mlx_lm.server.request_line import (
@@ -186,6 +187,7 @@ class MeasuredResponseGenerator(SharingResponseGenerator):
         # So that the first request does not wait for what is done once for each model.
         provider.prepare = lambda: cache.fresh(provider.model_key)
         self._timer: PromptTimer | None = None
+        self.lookup = PromptLookup(store, self, cache)
         super().__init__(provider, cache, store, limits)
 
     def _note_fetched(self, found: Fetched) -> None:

@@ -1,0 +1,666 @@
+"""What one machine writes another one finds and reads, and every fault of the store is a miss."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from kit.remote import MemoryEngine, MemoryStore
+from kit.storage import Story
+from omlx_cache_storage.breaker import FAILURES
+from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageError, PageUnreadable
+from omlx_cache_storage.events import EventLog
+from omlx_cache_storage.format.wrapping import wrap
+from omlx_cache_storage.page import Page, PageId, PageMeta, TensorSpec
+from omlx_cache_storage.remote import inquiries, reasons
+from omlx_cache_storage.remote.circuit import Circuit
+from omlx_cache_storage.remote.engine import RemoteError, Trouble
+from omlx_cache_storage.remote.envelope import WIRE_BYTES
+from omlx_cache_storage.remote.inquiries import THREADS
+from omlx_cache_storage.remote.inquiry import Asked, Inquiry
+from omlx_cache_storage.remote.options import RemoteOptions
+from omlx_cache_storage.remote.tier import RemoteTier
+from omlx_cache_storage.remote.writes import Placed
+
+BLOCK = 16
+DEADLINE = 60.0
+SECRET = b"a secret of these tests"
+OPTIONS = RemoteOptions(
+    "redis://somewhere", "cpu", secret=SECRET, lookup_seconds=DEADLINE, read_seconds=DEADLINE
+)
+STORY = Story()
+
+
+class _Machine(RemoteTier):
+    """A tier on an engine in memory, and a few ways to use it."""
+
+    def __init__(self, engine: MemoryEngine, options: RemoteOptions = OPTIONS) -> None:
+        self.engine = engine
+        self.now = 1000.0
+        self.log = EventLog()
+        super().__init__(
+            engine,
+            options,
+            engine_name="memory",
+            where="memory",
+            events=self.log,
+            clock=lambda: self.now,
+        )
+
+    def about(
+        self, blocks: int, story: Story = STORY, timeout: float | None = None, length: int = 0
+    ) -> Asked:
+        """Ask what there is of a story."""
+        return self.ask(_inquiry(blocks, story, length), timeout)
+
+    def get(self, page: PageId) -> bytes:
+        with self.reading(page) as opened:
+            payload = bytearray(opened.meta.nbytes)
+            opened.read_into([payload])
+        return bytes(payload)
+
+    def has(self, *numbers: int, story: Story = STORY) -> list[bool]:
+        return [info is not None for info in self.find_all(story.ids(*numbers))]
+
+
+def _inquiry(
+    blocks: int, story: Story = STORY, length: int = 0, others: Mapping[str, int] | None = None
+) -> Inquiry:
+    chain = story.chain
+    keys = [story.namespace, *(chain.key(n * BLOCK) for n in range(1, blocks + 1))]
+    length = length or blocks * BLOCK
+    return Inquiry(story.namespace, BLOCK, keys, "paged", 0, others or {}, length, chain.key)
+
+
+Machines = Callable[..., _Machine]
+
+
+@pytest.fixture
+def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
+    """Makes machines with one store; probes follow each other quickly."""
+    monkeypatch.setattr(Circuit, "_next_pause", lambda self: 0.005)
+    store = MemoryStore()
+    made: list[_Machine] = []
+
+    def make(
+        options: RemoteOptions = OPTIONS, *, part_bytes: int | None = 8 << 20, **changes: object
+    ) -> _Machine:
+        engine = MemoryEngine(store, part_bytes=part_bytes)
+        made.append(_Machine(engine, replace(options, **changes)))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for machine in made:
+        assert machine.close(DEADLINE)
+        machine.check_integrity()
+        assert machine.usage().held_bytes == 0
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.002)
+
+
+def _floats(story: Story = STORY, number: int = 2) -> Page:
+    """A page of 2-byte floats that packs well."""
+    nbytes = 64 * 1024
+    meta = replace(story.meta(number), tensors=(TensorSpec("0.keys", "BF16", (64, 1024)),))
+    payload = bytearray(2 * nbytes)
+    payload[0::2], payload[1::2] = story.page(1, nbytes=nbytes).payload, b"\x3f" * nbytes
+    return Page(meta, bytes(payload))
+
+
+def _write(machine: _Machine, *numbers: int) -> None:
+    for page in STORY.pages(*numbers):
+        assert machine.write(page) == "written"
+
+
+# What one writes, the other finds.
+
+
+@pytest.mark.parametrize("part_bytes", [8 << 20, 1000, None])
+@pytest.mark.parametrize("encrypts", [False, True])
+def test_another_machine_finds_and_reads_what_one_wrote(
+    machines: Machines, part_bytes: int | None, encrypts: bool
+) -> None:
+    one, two = (machines(part_bytes=part_bytes, encrypts=encrypts) for _ in range(2))
+    _write(one, 1, 2, 3)
+    assert two.has(1, 2, 3) == [False] * 3
+    assert two.about(5) == Asked(news=True)
+    assert two.has(1, 2, 3, 4) == [True, True, True, False]
+    with two.expect(STORY.ids(1, 2, 3)):
+        for page in STORY.pages(1, 2, 3):
+            assert two.get(page.meta.id) == page.payload
+    usage = two.usage()
+    assert (usage.read_pages, usage.found_pages, usage.bad_pages) == (3, 3, 0)
+    assert usage.read_bytes == one.usage().written_bytes > 3 * 4096
+    assert usage.lookup_phases <= 3
+
+
+def test_a_tail_is_found_by_whoever_has_the_same_prompt(machines: Machines) -> None:
+    one, two = machines(), machines()
+    _write(one, 1)
+    tail = STORY.page(2, tail=5)
+    assert one.write(tail) == "written"
+    assert two.about(1, length=2 * BLOCK - 5).news
+    assert two.info(tail.meta.id) is not None
+    assert two.get(tail.meta.id) == tail.payload
+
+
+def test_what_a_machine_wrote_itself_it_knows_without_asking(machines: Machines) -> None:
+    one = machines()
+    _write(one, 1, 2)
+    assert one.has(1, 2) == [True, True]
+    assert one.engine.calls["look"] == 0
+    assert [event.kind for event in one.log.page(0, 9).events] == ["stored", "stored"]
+    assert {event.tier for event in one.log.page(0, 9).events} == {"remote"}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"prefix": "elsewhere"}, {"architecture": "gpu"}, {"prefix": ""}]
+)
+def test_machines_that_do_not_share_see_nothing_of_each_other(
+    machines: Machines, changes: Mapping[str, str]
+) -> None:
+    one, other = machines(), machines(**changes)
+    _write(one, 1)
+    assert not other.about(1).news
+    assert other.write(STORY.page(1)) == "written"
+    assert len(one.engine.store.values) == 2
+
+
+def test_another_salt_is_another_story(machines: Machines) -> None:
+    one, two = machines(), machines()
+    _write(one, 1, 2)
+    assert not two.about(2, Story("another salt")).news
+
+
+# Asking, and its deadline.
+
+
+def test_a_look_up_that_is_late_costs_its_deadline_and_becomes_known_all_the_same(
+    machines: Machines,
+) -> None:
+    one, two = machines(), machines(lookup_seconds=0.05)
+    _write(one, 1, 2)
+    with two.engine.hanging("look"):
+        began = time.monotonic()
+        assert two.about(2) == Asked(False, reasons.TIMEOUT)
+        assert time.monotonic() - began < DEADLINE / 2
+        # Who asks the same again is not held up once more.
+        assert two.about(2) == Asked(False, reasons.TIMEOUT)
+        assert two.usage().late_lookups == 1
+    _until(lambda: two.has(1, 2) == [True, True])
+    assert two.usage().state == "ok"
+
+
+def test_a_caller_with_less_time_waits_less_and_blames_nobody(machines: Machines) -> None:
+    one = machines()
+    with one.engine.hanging("look"):
+        for n in range(2 * FAILURES):
+            assert one.about(2 + n, timeout=0.01) == Asked(False, reasons.TIMEOUT)
+        assert one.resting == ""
+        assert one.usage().late_lookups == 0
+
+
+def test_an_inquiry_that_was_begun_is_joined(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = machines(), machines()
+    _write(one, 1, 2)
+    waiting: list[object] = []
+    wait = inquiries.done_within
+
+    def noted(future: "Future[object]", seconds: float) -> bool:
+        waiting.append(future)
+        return wait(future, seconds)
+
+    with ThreadPoolExecutor(4) as pool:
+        with two.engine.hanging("look"):
+            assert two.about(2, timeout=0) == Asked(False)
+            monkeypatch.setattr(inquiries, "done_within", noted)
+            asking = [pool.submit(two.about, 2) for _ in range(4)]
+            _until(lambda: len(waiting) == 4)
+            assert two.engine.calls["look"] <= 1
+        assert [asked.result(DEADLINE) for asked in asking] == [Asked(True)] * 4
+    assert len(set(waiting)) == 1
+    assert two.usage().lookups == 1
+
+
+def test_what_was_asked_a_moment_ago_is_not_asked_again_and_a_second_later_is(
+    machines: Machines,
+) -> None:
+    one, two = machines(), machines()
+    assert not two.about(2).news
+    asked = two.engine.calls["look"]
+    _write(one, 1, 2)
+    assert not two.about(2).news
+    assert two.engine.calls["look"] == asked
+    two.now += 1.1
+    assert two.about(2).news
+
+
+def test_look_ups_that_hang_open_the_breaker_and_hold_few_threads(machines: Machines) -> None:
+    one = machines(lookup_seconds=0.05)
+    with one.engine.hanging("look", "ping"):
+        asked = [one.about(2, Story(f"prompt {n}")) for n in range(3 * THREADS)]
+        assert {answer.trouble for answer in asked[:FAILURES]} == {reasons.TIMEOUT}
+        assert asked[-1] == Asked(False, reasons.RESTING)
+        assert one.engine.calls["look"] <= THREADS
+        assert one.usage().state.startswith("resting: remote_timeout")
+        assert one.usage().rests == 1
+    _until(lambda: one.resting == "")
+    assert one.about(2).trouble == ""
+
+
+@pytest.mark.parametrize(
+    ("trouble", "word"),
+    [
+        ("refused", reasons.UNREACHABLE),
+        ("lost", reasons.UNREACHABLE),
+        ("timeout", reasons.TIMEOUT),
+        ("auth", reasons.DENIED),
+        ("throttled", reasons.THROTTLED),
+        ("full", reasons.FAILED),
+        ("error", reasons.FAILED),
+    ],
+)
+def test_a_store_that_refuses_is_a_miss_with_a_reason_then_left_alone_then_used_again(
+    machines: Machines, trouble: Trouble, word: str
+) -> None:
+    one, two = machines(), machines()
+    _write(one, 1, 2)
+    two.engine.fail["*"] = trouble
+    assert [two.about(2).trouble for _ in range(FAILURES + 1)] == [word] * FAILURES + [
+        reasons.RESTING
+    ]
+    assert two.usage().errors == {word: FAILURES}
+    looks = two.engine.calls["look"]
+    for _ in range(5):
+        assert two.about(2) == Asked(False, reasons.RESTING)
+    assert two.engine.calls["look"] == looks
+    two.engine.fail.clear()
+    _until(lambda: two.resting == "")
+    assert two.about(2) == Asked(news=True)
+    assert two.get(STORY.id(1)) == STORY.page(1).payload
+    kinds = [(event.kind, event.tier) for event in two.log.page(0, 9).events]
+    assert kinds[:2] == [("failed", "remote"), ("resynced", "remote")]
+
+
+def test_a_client_with_a_bug_raises_nothing_in_a_request(machines: Machines) -> None:
+    one = machines()
+
+    def fail(names: Sequence[str], sets: Sequence[str]) -> None:
+        raise AttributeError("password=hunter2")
+
+    one.engine.each["look"] = fail
+    for n in range(FAILURES):
+        assert one.about(2 + n) == Asked(False, reasons.FAILED)
+    assert one.resting
+    assert "hunter2" not in f"{one.resting} {one.usage()} {one.log.page(0, 99)}"
+
+
+def test_pages_of_a_store_that_is_left_alone_are_not_found_and_it_is_said_why(
+    machines: Machines,
+) -> None:
+    one = machines(read_seconds=0.05)
+    _write(one, 1, 2)
+    tail = STORY.page(3, tail=5)
+    assert one.write(tail) == "written"
+    with one.engine.hanging("read", "ping"):
+        with one.expect(STORY.ids(1, 2)):
+            for number in (1, 2):
+                with pytest.raises(PageUnreadable, match=reasons.TIMEOUT):
+                    one.get(STORY.id(number))
+        # A read that stalled is enough.
+        assert one.has(1, 2) == [False, False]
+        assert one.tails(tail.meta.parent) == set()
+        assert one.hidden(STORY.ids(1, 2, 5)) == dict.fromkeys(STORY.ids(1, 2), reasons.RESTING)
+        reads = one.engine.calls["read"]
+        with pytest.raises(PageUnreadable, match=reasons.RESTING):
+            one.get(STORY.id(1))
+        with one.expect(STORY.ids(1, 2)) as expected:
+            assert expected.closed
+        with pytest.raises(RemoteError, match="left alone"):
+            one.write(STORY.page(4))
+        with pytest.raises(RemoteError, match="left alone"):
+            one.present([Placed(STORY.namespace, STORY.id(4))])
+        assert one.engine.calls["read"] == reads
+        assert one.engine.calls["write"] == 3
+    _until(lambda: one.resting == "")
+    assert one.has(1, 2) == [True, True]
+    assert one.get(STORY.id(1)) == STORY.page(1).payload
+    assert one.usage().late_reads == 2
+    assert one.hidden(STORY.ids(1, 2)) == {}
+
+
+# Reading, and what may be there instead.
+
+
+def test_a_page_evicted_between_look_up_and_read_is_a_miss_and_asked_for_again(
+    machines: Machines,
+) -> None:
+    one, two = machines(), machines()
+    _write(one, 1, 2, 3)
+    two.about(3)
+    one.engine.store.evict(STORY.id(2).key.hex())
+    with two.expect(STORY.ids(1, 2, 3)):
+        assert two.get(STORY.id(1)) == STORY.page(1).payload
+        with pytest.raises(PageUnreadable, match=reasons.LOST):
+            two.get(STORY.id(2))
+    assert two.has(1, 2, 3) == [True, False, True]
+    assert two.hidden(STORY.ids(2)) == {STORY.id(2): reasons.LOST}
+    assert (two.usage().lost_pages, two.usage().bad_pages, two.resting) == (1, 0, "")
+    _write(one, 2)
+    two.now += 1.1
+    assert two.about(3).news
+    assert two.get(STORY.id(2)) == STORY.page(2).payload
+
+
+def test_a_tail_that_was_evicted_is_not_found_again_on_the_word_of_its_set(
+    machines: Machines,
+) -> None:
+    one, two = machines(), machines()
+    _write(one, 1)
+    tail = STORY.page(2, tail=5)
+    assert one.write(tail) == "written"
+    one.engine.store.evict(tail.meta.key.hex())
+    for _ in range(3):
+        two.about(1, length=2 * BLOCK - 5)
+        if two.info(tail.meta.id) is not None:
+            with pytest.raises(PageUnreadable, match=reasons.LOST):
+                two.get(tail.meta.id)
+        two.now += 1.1
+    assert two.usage().lost_pages == 1
+    # Who computes it again writes it again.
+    assert two.write(tail) == "written"
+    assert two.get(tail.meta.id) == tail.payload
+
+
+def test_a_page_that_one_holding_more_replaced_is_asked_for_again(machines: Machines) -> None:
+    one, two = machines(), machines()
+    assert one.write(STORY.page(1, held=8)) == "written"
+    two.about(1)
+    longer = STORY.page(1, nbytes=9000)
+    assert one.write(longer) == "written"
+    with pytest.raises(PageUnreadable, match=reasons.LOST):
+        two.get(STORY.id(1))
+    assert two.usage().bad_pages == 0
+    two.now += 1.1
+    assert two.about(1).news
+    assert two.get(STORY.id(1)) == longer.payload
+
+
+def _flip(at: int) -> Callable[[bytes], bytes]:
+    return lambda raw: raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :]
+
+
+@pytest.mark.parametrize("secret", [None, SECRET])
+def test_a_damaged_page_is_a_miss_is_counted_and_is_mended_by_who_computes_it(
+    machines: Machines, secret: bytes | None
+) -> None:
+    one, two = machines(secret=secret), machines(secret=secret)
+    _write(one, 1, 2)
+    two.about(2)
+    name = two._names.page(STORY.namespace, STORY.id(2))
+    one.engine.store.change(name, _flip(-9 + len(one.engine.store.values[name][0])))
+    with pytest.raises(CorruptPage):
+        two.get(STORY.id(2))
+    two.now += 30
+    assert not two.about(2).news
+    assert two.has(1, 2) == [True, False]
+    assert two.hidden(STORY.ids(1, 2)) == {STORY.id(2): "corrupt"}
+    usage = two.usage()
+    assert (usage.bad_pages, usage.lost_pages, two.resting) == (1, 0, "")
+    # It stays where it is until somebody has a better one.
+    assert name in one.engine.store.values
+    assert two.write(STORY.page(2)) == "written"
+    assert two.get(STORY.id(2)) == STORY.page(2).payload
+    assert two.hidden(STORY.ids(2)) == {}
+
+
+@pytest.mark.parametrize("nbytes", [0, 50, WIRE_BYTES, 3000])
+def test_a_value_that_was_cut_is_a_miss(machines: Machines, nbytes: int) -> None:
+    one, two = machines(), machines()
+    _write(one, 1)
+    two.about(1)
+    name = two._names.page(STORY.namespace, STORY.id(1))
+    one.engine.store.change(name, lambda raw: raw[:nbytes])
+    with pytest.raises(PageError):
+        two.get(STORY.id(1))
+    assert two.info(STORY.id(1)) is None
+    assert two.resting == ""
+
+
+def test_a_stranger_without_the_secret_plants_nothing_and_destroys_nothing(
+    machines: Machines,
+) -> None:
+    ours, stranger = machines(), machines(secret=b"what a stranger made up")
+    _write(ours, 1)
+    assert not stranger.about(1).news
+    assert stranger.usage().bad_pages == 1
+    assert stranger.write(STORY.page(1)) == "refused"
+    assert stranger.present([Placed(STORY.namespace, STORY.id(1))]) == [None]
+    assert stranger.write(STORY.page(2)) == "written"
+    ours.now += 2
+    ours.about(2)
+    assert ours.has(1, 2) == [True, False]
+    assert ours.get(STORY.id(1)) == STORY.page(1).payload
+
+
+def test_a_page_is_not_read_into_memory_of_another_size(machines: Machines) -> None:
+    one = machines()
+    _write(one, 1)
+    with pytest.raises(ForeignPage), one.reading(STORY.id(1)) as opened:
+        opened.read_into([bytearray(opened.meta.nbytes + 1)])
+    assert one.info(STORY.id(1)) is None
+
+
+def test_an_error_of_who_reads_is_not_the_pages(machines: Machines) -> None:
+    one = machines()
+    _write(one, 1)
+    with pytest.raises(ZeroDivisionError), one.reading(STORY.id(1)):
+        raise ZeroDivisionError
+    assert one.info(STORY.id(1)) is not None
+
+
+def test_a_page_that_nobody_asked_for_is_a_miss(machines: Machines) -> None:
+    one, two = machines(), machines()
+    _write(one, 1)
+    with pytest.raises(PageUnreadable, match=reasons.LOST):
+        two.get(STORY.id(1))
+    with two.expect(STORY.ids(1, 2)) as expected:
+        assert expected.closed
+    assert two.engine.calls["read"] == 0
+
+
+# Writing.
+
+
+def test_a_page_is_written_once_and_one_that_holds_more_replaces_one_that_holds_less(
+    machines: Machines,
+) -> None:
+    one, two = machines(), machines()
+    assert one.write(STORY.page(1, held=8)) == "written"
+    assert two.write(STORY.page(1, held=8)) == "present"
+    assert two.write(STORY.page(1, held=16)) == "written"
+    assert one.write(STORY.page(1, held=8)) == "present"
+    (info,) = one.present([Placed(STORY.namespace, STORY.id(1))])
+    assert info is not None
+    assert (info.held, info.tier) == (16, "remote")
+    usage = one.usage()
+    assert (usage.written_pages, usage.present_pages) == (1, 1)
+
+
+def test_a_page_is_packed_once_whoever_packed_it(machines: Machines) -> None:
+    one, two, plain = machines(), machines(prefix="other"), machines(prefix="plain", packs=False)
+    page = _floats()
+    assert one.write(page) == "written"
+    assert two.write(wrap(page)) == "written"
+    assert plain.write(page) == "written"
+    assert one.usage().written_bytes == two.usage().written_bytes
+    assert one.usage().written_bytes < 0.7 * plain.usage().written_bytes
+    for machine in (one, two, plain):
+        assert machine.get(page.meta.id) == page.payload
+        info = machine.info(page.meta.id)
+        assert info is not None
+        assert info.nbytes == page.meta.nbytes
+
+
+def test_a_tail_whose_writer_died_before_it_was_told_of_is_told_of_by_the_next(
+    machines: Machines,
+) -> None:
+    one, two, three = machines(), machines(), machines()
+    _write(one, 1)
+    tail = STORY.page(2, tail=5)
+    one.engine.fail["add"] = "lost"
+    with pytest.raises(RemoteError):
+        one.write(tail)
+    assert two.write(tail) == "present"
+    assert three.about(1, length=2 * BLOCK - 5).news
+    assert three.get(tail.meta.id) == tail.payload
+
+
+def test_a_page_that_another_machine_is_writing_is_left_to_it(machines: Machines) -> None:
+    one = machines()
+    write = one.engine.write
+    one.engine.write = lambda name, parts, *, replace: False  # type: ignore[method-assign]
+    assert one.write(STORY.page(1)) == "present"
+    assert one.info(STORY.id(1)) is None
+    one.engine.write = write  # type: ignore[method-assign]
+    assert one.write(STORY.page(1)) == "written"
+
+
+@pytest.mark.parametrize("trouble", ["full", "refused", "auth", "throttled", "lost", "timeout"])
+def test_a_write_that_fails_raises_and_nothing_is_known_of_it(
+    machines: Machines, trouble: Trouble
+) -> None:
+    one = machines()
+    one.engine.fail["write"] = trouble
+    for _ in range(FAILURES):
+        with pytest.raises(RemoteError) as raised:
+            one.write(STORY.page(1))
+        assert raised.value.reason == trouble
+    assert one.info(STORY.id(1)) is None
+    assert one.usage().written_pages == 0
+    assert one.resting
+
+
+def test_a_discarded_page_is_gone_for_all_and_a_forgotten_one_only_here(machines: Machines) -> None:
+    one, two = machines(), machines()
+    _write(one, 1, 2)
+    assert one.forget(STORY.ids(1, 2)) == 2
+    one.about(2)
+    assert one.has(1, 2) == [True, True]
+    assert one.discard(STORY.ids(1, 7)) == 1
+    assert not one.has(1)[0]
+    two.about(2)
+    assert two.has(1, 2) == [False, True]
+    one.engine.fail["delete"] = "refused"
+    assert one.discard(STORY.ids(2)) == 1
+    assert one.has(2) == [False]
+
+
+# Its own books.
+
+
+def test_a_closed_tier_is_quiet(machines: Machines, caplog: pytest.LogCaptureFixture) -> None:
+    one = machines()
+    _write(one, 1, 2)
+    assert one.close(DEADLINE)
+    assert one.close(DEADLINE)
+    calls = dict(one.engine.calls)
+    assert one.about(2) == Asked(False, reasons.UNREACHABLE)
+    assert one.has(1, 2) == [False, False]
+    with pytest.raises(PageUnreadable):
+        one.get(STORY.id(1))
+    with one.expect(STORY.ids(1, 2)) as expected:
+        assert expected.closed
+    with pytest.raises(RemoteError, match="closed"):
+        one.write(STORY.page(3))
+    assert one.discard(STORY.ids(1)) == 1
+    assert one.resting == ""
+    assert dict(one.engine.calls) == calls
+    assert caplog.records == []
+
+
+def test_closing_ends_what_hangs_with_its_connections(machines: Machines) -> None:
+    one = machines()
+    _write(one, 1)
+    with (
+        one.engine.hanging("look", "read"),
+        ThreadPoolExecutor(2) as pool,
+    ):
+        reading = pool.submit(one.get, STORY.id(1))
+        asking = pool.submit(one.about, 3)
+        _until(lambda: one.engine.calls["look"] == 1 and one.engine.calls["read"] == 1)
+        assert one.close(DEADLINE)
+        with pytest.raises(PageUnreadable):
+            reading.result(DEADLINE)
+        assert asking.result(DEADLINE).trouble == reasons.UNREACHABLE
+    assert one.resting == ""
+    assert one.usage().errors == {}
+
+
+def test_nothing_says_the_secret_or_the_password(machines: Machines) -> None:
+    one = machines(password="hunter2", url="redis://user:hunter2@somewhere")
+    _write(one, 1)
+    shown = f"{one!r} {one.usage()} {one._reads!r} {one._keys!r} {vars(one)}"
+    assert "hunter2" not in shown
+    assert SECRET.decode() not in shown
+
+
+def test_what_the_link_is_like_is_learned(machines: Machines) -> None:
+    one, two = machines(), machines()
+    assert one.seconds_per_byte() is None
+    page = STORY.page(1, nbytes=400_000)
+    one.write(page)
+    two.about(1)
+    assert two.get(page.meta.id) == page.payload
+    _until(lambda: two.usage().bytes_per_second > 0)
+    usage = two.usage()
+    assert usage.latency_seconds > 0
+    assert two.seconds_per_byte() == 1 / usage.bytes_per_second
+
+
+def test_it_checks_that_the_store_answers(machines: Machines) -> None:
+    one = machines()
+    one.check()
+    one.engine.fail["ping"] = "auth"
+    with pytest.raises(RemoteError):
+        one.check()
+
+
+def test_a_listing_has_what_is_known(machines: Machines) -> None:
+    one = machines()
+    _write(one, 1, 2)
+    entries = {entry.page: entry for entry in one.entries()}
+    assert set(entries) == set(STORY.ids(1, 2))
+    assert {entry.namespace for entry in entries.values()} == {STORY.namespace}
+    assert one.usage().known_pages == 2
+
+
+def test_a_page_that_says_it_is_another_is_refused(machines: Machines) -> None:
+    one = machines()
+    _write(one, 1, 2)
+    store = one.engine.store
+    names = [one._names.page(STORY.namespace, page) for page in STORY.ids(1, 2)]
+    with store.lock:
+        store.values[names[0]] = store.values[names[1]]
+    with pytest.raises(PageError):
+        one.get(STORY.id(1))
+    assert one.usage().bad_pages == 1
+
+
+def test_the_description_is_the_pages_own(machines: Machines) -> None:
+    one = machines()
+    page = _floats()
+    one.write(page)
+    with one.reading(page.meta.id) as opened:
+        meta: PageMeta = opened.meta
+    assert meta == page.meta
