@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from omlx_cache_storage.errors import PageUnreadable
+from omlx_cache_storage.errors import PageNotSent, PageUnreadable
 from omlx_cache_storage.interrupts import done_within, uninterrupted
 from omlx_cache_storage.page import Buffer, PageId
 from omlx_cache_storage.readers import ReaderPool
@@ -115,7 +115,7 @@ class RemoteReads:
         the time-out without. Raises PageUnreadable, its text begins with a word of `reasons`."""
         with self._lock:
             if self._closed:
-                raise PageUnreadable(f"{reasons.UNREACHABLE}: the remote tier is closed")
+                raise PageNotSent(reasons.UNREACHABLE, "the remote tier is closed")
             coming = self._find(wanted.page)
             if coming is None:
                 coming = self._add(Expected(self.end), wanted)
@@ -137,7 +137,7 @@ class RemoteReads:
                 self._open.remove(expected)
             for coming in list(expected.coming.values()):
                 if not coming.taken:
-                    self._settle(coming, PageUnreadable("nobody wanted it any more"))
+                    self._settle(coming, PageNotSent(reasons.LOST, "nobody wanted it any more"))
                     self._release(coming)
         self._wake()
 
@@ -175,7 +175,7 @@ class RemoteReads:
             return coming.future.result(0)
         finally:
             with self._lock:
-                self._settle(coming, PageUnreadable("nobody wanted it any more"))
+                self._settle(coming, PageNotSent(reasons.LOST, "nobody wanted it any more"))
                 self._release(coming)
             self._wake()
 
@@ -192,7 +192,7 @@ class RemoteReads:
         with self._lock:
             expected.queue.clear()
             for coming in expected.coming.values():
-                self._settle(coming, PageUnreadable(f"{reason}: {text}"))
+                self._settle(coming, PageNotSent(reason, text))
                 self._give_back(coming)
 
     # Under `_lock`.
@@ -372,8 +372,8 @@ class RemoteReads:
         if coming.future.done():
             return
         if part is None:
-            reason = f"{reasons.LOST}: it was there when it was asked for"
-            self._settle(coming, PageUnreadable(reason))
+            gone = PageNotSent(reasons.LOST, "it was there when it was asked for")
+            self._settle(coming, gone)
             return
         coming.slots[unit.at] = part
         coming.left -= 1
