@@ -470,9 +470,7 @@ class BlockStore(Tiers):
         if uploads is None:
             return usage
         pending, dropped, failed = uploads.counts()
-        return replace(
-            usage, pending_pages=pending, dropped_pages=dropped, failed_pages=failed
-        )
+        return replace(usage, pending_pages=pending, dropped_pages=dropped, failed_pages=failed)
 
     def flush_remote(self, timeout: float = FLUSH_SECONDS) -> bool:
         """Wait until other machines can have what was stored here before the call, as far as

@@ -12,11 +12,10 @@ from kit.remote import MemoryEngine, MemoryStore
 from kit.storage import Story, bytes_of, disk_usage, expected_payload, read_cold
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.page import Page, PageId, Tail
+from omlx_cache_storage.page import Page, PageId, Placed, Tail
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.tier import RemoteTier
-from omlx_cache_storage.remote.writes import Placed
 from omlx_cache_storage.tier import Tier
 
 KIB = 1024

@@ -271,4 +271,3 @@ class Uploads:
     def _forget(self, page: PageId) -> None:
         self._queued.discard(page)
         self._tries.pop(page, None)
-
