@@ -17,7 +17,7 @@ from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
+from omlx_cache_storage.page import Page, PageId, PageInfo, Placed, Tail
 from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.asking import TIER, Asking
 from omlx_cache_storage.remote.circuit import Circuit
@@ -33,7 +33,7 @@ from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.reads import WINDOW_BYTES, RemoteReads
 from omlx_cache_storage.remote.received import ReceivedPage
 from omlx_cache_storage.remote.tally import RemoteTally
-from omlx_cache_storage.remote.writes import Placed, RemoteWrites
+from omlx_cache_storage.remote.writes import RemoteWrites
 from omlx_cache_storage.stats import RemoteUsage
 from omlx_cache_storage.tier import OpenPage, WriteResult
 
