@@ -67,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
         return run_remote(args.remote, args.seconds, as_json=args.format == "json")
     # Not before the command line is known to be right: these take their time to import.
     from omlx_cache_daemon.doctor.context import Context, asked
-    from omlx_cache_daemon.doctor.examination import DIRECTORY, MACHINE, examine, fix, in_order
+    from omlx_cache_daemon.doctor.examination import DIRECTORY, MACHINE, examine, fix
+    from omlx_cache_daemon.doctor.finding import in_order
 
     processes = asked()
     contexts = [

@@ -45,8 +45,6 @@ DIRECTORY: dict[str, Check] = {
 }
 """What is about one cold directory."""
 
-_ORDER = ("error", "warning", "note")
-
 
 def examine(context: Context, checks: dict[str, Check]) -> list[Finding]:
     """Run checks, and return what they found; raises nothing that a check does."""
@@ -81,8 +79,3 @@ def fix(findings: Sequence[Finding]) -> None:
                 finding.fixed = finding.fix()
             except Exception as error:
                 finding.failed = f"{type(error).__name__}: {error}"
-
-
-def in_order(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the worst first."""
-    return sorted(findings, key=lambda finding: _ORDER.index(finding.severity))
