@@ -96,7 +96,9 @@ def _examine(
     done.findings += _judged(measured, options)
     if address.kind == "s3" and measured.phase_seconds is not None:
         done.findings += _requests(measured)
-    if not _is_here(address):
+    if address.kind == "file":
+        done.findings += _from_memory(measured)
+    elif not _is_here(address):
         done.findings += _held_up(measured)
 
 
@@ -202,6 +204,20 @@ def _requests(measured: Measured) -> list[Finding]:
             f"a look-up asks for {measured.phase_pages} pages at once: each is a request",
             "buckets bill requests, and answer slowly",
             "Valkey or Redis where that matters: docs/remote.md",
+        )
+    ]
+
+
+def _from_memory(measured: Measured) -> list[Finding]:
+    """Return what to know of the rate of a directory."""
+    if measured.read_rate is None:
+        return []
+    return [
+        Finding(
+            "note",
+            "what was just written to the directory was read from this machine's memory",
+            "what another machine wrote comes at the rate of the network or the disk",
+            "measure the network by itself: iperf3, or a large file that another machine wrote",
         )
     ]
 
