@@ -115,7 +115,6 @@ class Proxy:
         self._links: dict[_Link, asyncio.Task[None]] = {}
         self._news = asyncio.Event()
         self._listening: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
         self._on_loop(self._listen())
@@ -176,14 +175,14 @@ class Proxy:
         listening.setblocking(False)
         self.port = listening.getsockname()[1]
         self._listening = listening
-        self._accepting = self._loop.create_task(self._accept(listening))
+        # Not a task: one that is cancelled loses the connection that it has just been given.
+        self._loop.add_reader(listening, self._take_one, listening)
 
     async def _deafen(self) -> None:
-        if self._listening is None or self._accepting is None:
-            return
-        await _ended(self._accepting)
-        self._listening.close()
-        self._listening = self._accepting = None
+        if self._listening is not None:
+            self._loop.remove_reader(self._listening)
+            self._listening.close()
+            self._listening = None
 
     async def _change(self, up: Way | None, down: Way | None) -> None:
         for way, rule in ((True, up), (False, down)):
@@ -201,17 +200,19 @@ class Proxy:
         while self._links:
             await asyncio.sleep(0)
 
-    async def _accept(self, listening: socket.socket) -> None:
-        while True:
-            client, _ = await self._loop.sock_accept(listening)
-            client.setblocking(False)
-            server = socket.socket()
-            server.setblocking(False)
-            link = _Link(client, server)
-            self.seen.connections += 1
-            task = self._links[link] = self._loop.create_task(self._serve(link))
-            # A task that is cancelled before its first step never comes to a `finally`.
-            task.add_done_callback(partial(self._ended, link))
+    def _take_one(self, listening: socket.socket) -> None:
+        try:
+            client, _ = listening.accept()
+        except OSError:
+            return
+        client.setblocking(False)
+        server = socket.socket()
+        server.setblocking(False)
+        link = _Link(client, server)
+        self.seen.connections += 1
+        task = self._links[link] = self._loop.create_task(self._serve(link))
+        # A task that is cancelled before its first step never comes to a `finally`.
+        task.add_done_callback(partial(self._forget, link))
 
     async def _serve(self, link: _Link) -> None:
         try:
@@ -226,7 +227,7 @@ class Proxy:
         except* (OSError, _Cut):
             pass
 
-    def _ended(self, link: _Link, task: "asyncio.Task[None]") -> None:
+    def _forget(self, link: _Link, task: "asyncio.Task[None]") -> None:
         link.client.close()
         link.server.close()
         del self._links[link]
