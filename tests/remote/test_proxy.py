@@ -200,8 +200,8 @@ def test_all_connections_are_reset(proxy: Proxy) -> None:
 def test_a_server_that_is_not_there_resets(proxy: Proxy) -> None:
     with (
         proxy_to(free_port()) as nowhere,
-        connected(nowhere) as client,
         pytest.raises(ConnectionResetError),
+        connected(nowhere) as client,
     ):
         client.recv(1)
 
