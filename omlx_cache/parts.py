@@ -33,6 +33,12 @@ class Closing(Protocol):
     def close(self, timeout: float) -> None: ...
 
 
+class Remote(Protocol):
+    """What reads from other machines; False when a connection hangs for longer."""
+
+    def close(self, timeout: float) -> bool: ...
+
+
 class Kept(Protocol):
     """What keeps something that was learned for the processes to come; raises nothing."""
 
@@ -56,6 +62,7 @@ class StoreParts:
     restores: RestoreQueue
     control: ControlServer | None
     kept: Sequence[Kept]
+    remote: Remote | None = None
     status: list[Closing] = field(default_factory=list)
     pid: int = field(default_factory=os.getpid)
     ended: bool = False
@@ -95,6 +102,8 @@ class StoreParts:
         self.prefetcher.shutdown(left())
         for pool in self.pools:
             pool.stop(left())
+        if self.remote is not None:
+            self.remote.close(left())
         self.tiers.empty_hot()
         self.ended = True
         return clean

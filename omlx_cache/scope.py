@@ -74,7 +74,8 @@ class RestoredSequence:
     """What a restore gave: a private list of caches at position `tokens`, fresh when that is 0.
 
     `pages` are those that it was made of; `wanted` is where a restore point was missed, for want of
-    what is `lacking`; the first `matched` tokens are known.
+    what is `lacking`; the first `matched` tokens are known. `cold_tokens` the disk gave,
+    `remote_tokens` other machines; the first `local_tokens` were on this one.
     """
 
     prompt_cache: list[Any]
@@ -85,6 +86,8 @@ class RestoredSequence:
     wanted: int | None = None
     matched: int = 0
     lacking: str = ""
+    remote_tokens: int = 0
+    local_tokens: int = 0
 
 
 class Scope:
@@ -261,6 +264,7 @@ class Scope:
         staging: Staging,
         *,
         start: int = 0,
+        kept: int | None = None,
         prompt_length: int = 0,
         own: Iterable[PageId] = (),
         stops: Iterable[int] = (),
@@ -282,6 +286,7 @@ class Scope:
             self._codec_policy,
             groups=self.groups,
             start=start,
+            kept=kept,
             prompt_length=prompt_length,
             own=own,
             stops=stops,
@@ -390,6 +395,8 @@ def take(pending: PendingRestore, deadline: float | None) -> RestoredSequence:
         point.wanted_state,
         point.matched,
         point.lacking,
+        taken.remote_tokens,
+        taken.local_tokens,
     )
 
 

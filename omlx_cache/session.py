@@ -102,11 +102,13 @@ class Session:
         self._chain = chain
         self.cached_tokens = self._fed = self._planned = start
         self.cached_cold_tokens = restored.cold_tokens
+        self._asked.came_from_afar(restored.remote_tokens)
         stops = scope.stops(start, self._prompt_length, restored.wanted)
         self._committer = scope.committer(
             chain,
             self._staging,
             start=start,
+            kept=restored.local_tokens if restored.remote_tokens else None,
             prompt_length=self._prompt_length,
             own=restored.pages,
             stops=stops,

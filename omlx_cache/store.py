@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from omlx_cache.arrays.mlxio import architecture
 from omlx_cache.control import ControlError, ControlServer, check_socket, start_control
 from omlx_cache.control.operations import handlers
 from omlx_cache.flights import Flights
@@ -30,7 +31,7 @@ from omlx_cache.requests.log import RequestLog
 from omlx_cache.requests.trace import RequestTrace
 from omlx_cache.restore.gate import ReadingGate
 from omlx_cache.restore.queue import RestoreQueue
-from omlx_cache.settings import CacheSettings
+from omlx_cache.settings import CacheSettings, ConfigError
 from omlx_cache.settings.origin import render
 from omlx_cache.status.store_source import StoreSource
 from omlx_cache.upkeep.allowance import Allowance, allowance
@@ -50,6 +51,7 @@ from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.errors import CacheError
 from omlx_cache_storage.events import EventLog
 from omlx_cache_storage.eviction.policies import EVICTION_POLICIES
+from omlx_cache_storage.format import planes
 from omlx_cache_storage.hints import Priority
 from omlx_cache_storage.histograms import together
 from omlx_cache_storage.hot import HotTier
@@ -63,7 +65,9 @@ from omlx_cache_storage.prefetch import Prefetch, Prefetcher
 from omlx_cache_storage.pruning import Chosen, Pruning, choose
 from omlx_cache_storage.readers import ReaderPool, on_another_thread
 from omlx_cache_storage.recency import Clock
+from omlx_cache_storage.remote.opening import open_tier
 from omlx_cache_storage.stats import Stats
+from omlx_cache_storage.tier import RemoteBacking
 from omlx_cache_storage.tiers import FLUSH_SECONDS, Tiers
 
 if TYPE_CHECKING:
@@ -138,6 +142,7 @@ class BlockStore(Tiers):
             cold=None if s.hot_cache_only else _open_cold(s, fs, clock, departures, reuse, events),
             departures=departures,
             events=events,
+            remote=_open_remote(s, events),
             memory_once=s.memory_once,
             eviction=EVICTION_POLICIES[s.eviction_policy](reuse.memory),
             documents=lambda digest: namespaces.document(digest),
@@ -149,12 +154,17 @@ class BlockStore(Tiers):
         )
         self.decoder: Decoder | None = None
         self.flights = Flights()
+        remote = self.remote
         self.read_pool = ReaderPool(READ_THREADS, "omlx-cache-read")
         self.copy_pool = ReaderPool(READ_THREADS, "omlx-cache-copy")
-        self.reading_gate = ReadingGate(self.counters.work, enabled=s.worth_reading == "auto")
-        self._prefetcher = Prefetcher(self.hot, self.cold)
-        self.restores = RestoreQueue(s.restore_bytes)
+        self.reading_gate = ReadingGate(
+            self.counters.work,
+            enabled=s.worth_reading == "auto",
+            link=lambda: None if remote is None else remote.seconds_per_byte(),
+        )
         tiers = self.without_owner()
+        self._prefetcher = Prefetcher(self.hot, tiers if self.cold or self.remote else None)
+        self.restores = RestoreQueue(s.restore_bytes)
         self._relief = Relief(tiers, s.min_free_memory_bytes)
         self._parts = StoreParts(
             tiers,
@@ -164,6 +174,7 @@ class BlockStore(Tiers):
             self.restores,
             self._start_control(),
             self._keepers(None if s.hot_cache_only else s.cold_dir, reuse),
+            self.remote,
         )
         keeper.keep(self._parts)
         self._finalizer = weakref.finalize(self, _lose, self._parts)
@@ -251,6 +262,11 @@ class BlockStore(Tiers):
     def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]:
         """`Tiers.find_all`; a closed store knows of no page."""
         return [None] * len(pages) if self._closed else super().find_all(pages)
+
+    @property
+    def asks(self) -> bool:
+        """`Tiers.asks`; a closed store asks nobody."""
+        return self.remote is not None and not self._closed
 
     def refresh(self) -> bool:
         """`Tiers.refresh`; a closed store knows of nobody's changes."""
@@ -438,6 +454,7 @@ class BlockStore(Tiers):
                 {} if self.cold is None else self.cold.timings(),
             ),
             events=self.events.counts(),
+            remote=None if self.remote is None else self.remote.usage(),
         )
 
     def metrics(self) -> str:
@@ -554,6 +571,18 @@ def _open_cold(
     )
     cold.open(s.cold_budget)
     return cold
+
+
+def _open_remote(s: CacheSettings, events: EventLog) -> RemoteBacking | None:
+    """Return the tier on other machines, None without one; raises ConfigError for settings that
+    cannot work, and nothing for a store that does not answer."""
+    options = s.remote_options(architecture(), has_zstd=planes.available())
+    if options is None or s.remote == "off":
+        return None
+    try:
+        return open_tier(s.remote, options, events)
+    except (ValueError, ImportError, OSError) as error:
+        raise ConfigError(f"remote: {error}") from None
 
 
 _open_stores: "weakref.WeakSet[BlockStore]" = weakref.WeakSet()

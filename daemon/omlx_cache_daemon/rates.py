@@ -14,6 +14,7 @@ COLUMNS = (
     ("COMPUTED/S", 10),
     ("HOT", 10),
     ("COLD", 10),
+    ("REMOTE/S", 10),
     ("PENDING", 10),
     ("WRITTEN/S", 10),
     ("B/TOKEN", 10),
@@ -52,6 +53,9 @@ def rates(before: Map | None, now: Map) -> Map:
         "hot_bytes": _number(now, "hot", "nbytes"),
         "cold_bytes": _number(now, "cold", "nbytes"),
         "pending_bytes": _number(now, "writer", "pending_bytes"),
+        "remote_read_bytes_per_second": per_second(grown("remote", "read_bytes")),
+        "remote_written_bytes_per_second": per_second(grown("remote", "written_bytes")),
+        "remote_state": _state(now),
         "written_bytes_per_second": per_second(written),
         "written_bytes_per_restored_token": written / restored
         if restored and written is not None
@@ -74,6 +78,7 @@ def cells(row: Map) -> list[object]:
         _rate(row["computed_tokens_per_second"]),
         _size(row["hot_bytes"]),
         _size(row["cold_bytes"]),
+        _from_afar(row),
         _size(row["pending_bytes"]),
         _size(row["written_bytes_per_second"]),
         _size(row["written_bytes_per_restored_token"]),
@@ -82,6 +87,19 @@ def cells(row: Map) -> list[object]:
         f"{round(saved, 1) + 0.0:.1f} s" if isinstance(saved, int | float) else None,
         ", ".join(f"{count} {reason}" for reason, count in misses.items()) or None,
     ]
+
+
+def _state(now: Map) -> str | None:
+    state = _map(now, "remote").get("state")
+    return state if isinstance(state, str) else None
+
+
+def _from_afar(row: Map) -> str | None:
+    """Return what other machines gave, or that their store is left alone."""
+    state = row["remote_state"]
+    if isinstance(state, str) and state != "ok":
+        return state.partition(":")[0]
+    return _size(row["remote_read_bytes_per_second"])
 
 
 def _new_misses(before: Map, now: Map) -> dict[str, int]:

@@ -70,6 +70,7 @@ class Committer:
         *,
         groups: Sequence[GroupSpec],
         start: int = 0,
+        kept: int | None = None,
         prompt_length: int = 0,
         own: Iterable[PageId] = (),
         stops: Iterable[int] = (),
@@ -103,7 +104,9 @@ class Committer:
         self._stops: list[int] = []
         self.want(stops)
         self._trail = WindowTrail([g for g in groups if g.kind == "window"], staging, start)
-        self._done = start // chain.block_size * chain.block_size
+        # What came from another machine is to be had here as if it had been computed here.
+        done = start if kept is None else min(start, kept)
+        self._done = done // chain.block_size * chain.block_size
         self._row: Source | None = None
 
     @property

@@ -132,6 +132,9 @@ def _ps(store: Answering) -> dict[str, object]:
             "dir": store.cold_dir,
             **({} if allowed is None else allowed.to_dict()),
         },
+        "remote": None
+        if stats.remote is None
+        else {"where": stats.remote.where, "state": stats.remote.state},
         "pending": {
             "bytes": 0 if writer is None else writer.pending_bytes,
             "pages": 0 if writer is None else writer.pending_pages,

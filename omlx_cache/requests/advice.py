@@ -15,6 +15,17 @@ _ADVICE = {
     "deadline": "allow more: restore_wait_seconds, or deadline= of the session",
     "slower_than_computing": "nothing to do: it is read again when that is quicker, and "
     "always with worth_reading=off",
+    "remote_timeout": "`omlx-cache doctor --remote` measures the way there; more "
+    "remote_lookup_seconds lets requests wait longer",
+    "remote_unreachable": "see that the store runs and is reached: `omlx-cache doctor --remote`",
+    "remote_denied": "check remote_password, the user in the address, and its rights: "
+    "`omlx-cache doctor --remote`",
+    "remote_throttled": "ask it less: remote_writes=reused or shared; or give it more to work with",
+    "remote_failed": "`omlx-cache doctor --remote` says what it answers",
+    "remote_resting": "nothing: it is tried again by itself; `omlx-cache stats` shows why, and "
+    "`omlx-cache doctor --remote` what helps",
+    "remote_lost": "more memory for the store (maxmemory), or fewer pages: remote_writes=reused or "
+    "shared",
     "absent": "set prompt_history_bytes to have prompts compared",
 }
 

@@ -29,7 +29,7 @@ class AskedRequest:
     """One request, noted while it goes on; any thread may call, and no method raises.
 
     Mutable: `_record` and `_explanation` are replaced, guarded by the log's lock; `_walked`,
-    `_chain` (for the trace) and `_began` belong to the thread that looks up.
+    `_remote`, `_chain` (for the trace) and `_began` belong to the thread that looks up.
     """
 
     def __init__(self, log: "RequestLog", record: RequestRecord, work: RequestWork) -> None:
@@ -38,6 +38,7 @@ class AskedRequest:
         self._began = time.perf_counter()
         self._record = record
         self._walked: Walked | None = None
+        self._remote = 0
         self._chain: KeyChain | None = None
         self._ended = ""
         self._explanation: Explanation | None = None
@@ -71,6 +72,10 @@ class AskedRequest:
         if self._log.trace is not None:
             self._chain = walked.chain
 
+    def came_from_afar(self, tokens: int) -> None:
+        """Say how many tokens other machines gave, before `restored`, which has them too."""
+        self._remote = tokens
+
     @uninterrupted
     def restored(self, tokens: int, cold: int, seconds: float, reason: str | None) -> None:
         """Note what was restored, explain why it was not more, and count it in the store's sums."""
@@ -85,10 +90,14 @@ class AskedRequest:
         with self._log.lock:
             self._explanation = told
         self._note(
-            restored_tokens=tokens, cold_tokens=cold, restore_seconds=seconds, reason=told.reason
+            restored_tokens=tokens,
+            cold_tokens=cold,
+            remote_tokens=self._remote,
+            restore_seconds=seconds,
+            reason=told.reason,
         )
         word = told.reason if told.is_miss else None
-        self._log.counters.request(record.prompt_tokens, tokens, cold, word)
+        self._log.counters.request(record.prompt_tokens, tokens, cold, word, self._remote)
         self._log.counters.histograms.observe("restore_seconds", seconds)
         self._log.events.note_request(record.namespace, record.prompt_tokens, tokens, cold)
         self._work.restored(tokens, seconds)

@@ -9,7 +9,8 @@ class RequestRecord:
     to its end, is None while it is under way. In a server both count from the request's arrival,
     and so do the `held_seconds` of one that is held.
 
-    `restored_tokens` include the `cold_tokens` that the disk gave; `reason` says why no more was
+    `restored_tokens` include the `cold_tokens` that the disk gave and the `remote_tokens` that came
+    from other machines; `reason` says why no more was
     restored, None when nothing was left. `held_seconds` it waited for another request that
     computed its blocks. `computed_tokens` of the prompt were fed in `compute_seconds`.
     """
@@ -29,6 +30,7 @@ class RequestRecord:
     compute_seconds: float = 0.0
     generated_tokens: int = 0
     total_seconds: float | None = None
+    remote_tokens: int = 0
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values, for JSON and the control socket."""

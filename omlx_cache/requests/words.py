@@ -17,6 +17,17 @@ _PLAIN_REASONS = {
     "undecodable": "a page is there that this version cannot decode",
     "deadline": "the disk had not delivered more by the time that the request could wait",
     "slower_than_computing": "the disk has more, and to read that takes longer than to compute it",
+    "remote_timeout": "the store that machines share did not answer in the time that a request may "
+    "wait for it",
+    "remote_unreachable": "nobody answered at the store that machines share, or the connection "
+    "broke",
+    "remote_denied": "the store that machines share did not let this machine in",
+    "remote_throttled": "the store that machines share is asked too much, or is not ready",
+    "remote_failed": "the store that machines share could not do what it was asked; the log has it",
+    "remote_resting": "the store that machines share failed a moment ago, and is left alone for a "
+    "while",
+    "remote_lost": "the store that machines share had the page when it was asked, and not any more "
+    "when the page was read",
     "unsupported": "no adapter reads a cache class of this model",
     "bad_tokens": "the prompt is no flat list of integers",
     "store_closed": "the store was closed",
@@ -116,12 +127,26 @@ def _restored(explanation: Plain, request: Plain | None) -> str:
     text = f"{number(tokens)} tokens: {number(restored)} restored"
     cold = None if request is None else request.get("cold_tokens")
     if request is not None and restored and isinstance(restored, int) and isinstance(cold, int):
-        hot = restored - cold
-        where = "SSD" if not hot else "memory" if not cold else f"{number(cold)} of them from SSD"
+        where = _whence(restored, cold, request.get("remote_tokens"))
         text += f" ({where}{_took(request.get('restore_seconds'))})"
     if explanation.get("restore_points") and restored:
         text += f", to the restore point at token {number(restored)}"
     return text
+
+
+def _whence(restored: int, cold: int, remote: object) -> str:
+    """Return in words which tiers gave the tokens."""
+    afar = remote if isinstance(remote, int) else 0
+    for tokens, name in (
+        (cold, "SSD"),
+        (afar, "other machines"),
+        (restored - cold - afar, "memory"),
+    ):
+        if tokens == restored:
+            return name
+    parts = [f"{number(cold)} of them from SSD"] if cold else []
+    parts += [f"{number(afar)} {'' if cold else 'of them '}from other machines"] if afar else []
+    return ", ".join(parts)
 
 
 def _computed(explanation: Plain, request: Plain) -> str:

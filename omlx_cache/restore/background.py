@@ -24,6 +24,7 @@ from omlx_cache.restore.plan import PageFailed, PageRead, Plan, batches, is_dire
 from omlx_cache.restore.walk import DISK_PASSES, Walk, plan_for
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.page import Page, PageId
+from omlx_cache_storage.tier import Expecting
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +61,8 @@ class Reading:
         self._lock = threading.Lock()
         self._fill = on_host()
         self.walk = walk
-        self.point = walk.find()
+        # What other machines have is found out meanwhile, and waited for by the thread that plans.
+        self.point = walk.find(wait=0.0)
         self.plan: Plan | None = None
         self.targets: HostTargets | None = None
         self.arrived: dict[PageId, Page] = {}
@@ -74,7 +76,9 @@ class Reading:
         self._failed_at = 0
         self._began_at: float | None = None
         self._ended_at: float | None = None
-        self._all_hot = all(use.info.tier != "cold" for use in self._uses())
+        self._asks = walk.source.asks and self.point.position < walk.limit
+        self._all_hot = self._is_hot()
+        self._expected: Expecting | None = None
 
     @property
     def seconds(self) -> float:
@@ -135,7 +139,9 @@ class Reading:
         with self._lock:
             self._closed = True
             self._left.clear()
-            targets = self.targets
+            targets, expected = self.targets, self._expected
+        if expected is not None:
+            expected.close()
         if targets is not None:
             targets.close()
 
@@ -163,7 +169,8 @@ class Reading:
 
     def _make_plan(self) -> None:
         """Plan, below a page that fails if one does; reads headers."""
-        walk, point = self.walk, self.point
+        walk = self.walk
+        point = walk.find() if self._asks else self.point
         while point.position:
             held = self._held(point)
             try:
@@ -204,7 +211,9 @@ class Reading:
                 for read in plan.reads
                 if read.use.page not in self.arrived and read.use.page not in filled
             ]
-        self.walk.source.withdraw([read.use.page for read in missing])
+        wanted = [read.use.page for read in missing]
+        self.walk.source.withdraw(wanted)
+        self._expect(wanted)
         with self._lock:
             self._left.extend(() if self._closed else batches(missing, TOGETHER, READ_BYTES))
             pages = dict(self.arrived)
@@ -284,6 +293,21 @@ class Reading:
         else:
             self._make_plan()
 
+    def _expect(self, pages: Sequence[PageId]) -> None:
+        """Have pages of other machines sent, until the reads have ended."""
+        expected = self.walk.source.expect(pages)
+        with self._lock:
+            before, self._expected = self._expected, expected
+            closed = self._closed
+        if before is not None:
+            before.close()
+        if closed:
+            expected.close()
+
+    def _is_hot(self) -> bool:
+        """True when nothing must be read, nor asked for."""
+        return not self._asks and all(use.info.tier == "hot" for use in self._uses())
+
     def _hold(self, point: RestorePoint) -> None:
         """Take hold of the pages that are in memory, so that eviction cannot take them away."""
         filled = {} if self.targets is None else self.targets.filled
@@ -309,6 +333,9 @@ class Reading:
         with self._lock:
             self._state = _State.ENDED
             self._ended_at = self._ended_at or time.perf_counter()
+            expected = self._expected
+        if expected is not None:
+            expected.close()
         self.ended.set()
         self.settled.set()
 

@@ -19,6 +19,7 @@ from omlx_cache.arrays.mlxio import (
 from omlx_cache.restore.plan import PageFailed, PageRead, batches, is_direct
 from omlx_cache.restore.source import PageSource
 from omlx_cache_storage.errors import PageError, PageUnreadable
+from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.interrupts import result_of
 from omlx_cache_storage.page import Buffer, Page, PageId
 
@@ -63,7 +64,7 @@ def _joined(source: PageSource, page: PageId) -> Page | None:
 
 
 def _read(source: PageSource, read: PageRead, targets: Targets | None) -> Page | None:
-    reserved = 0
+    reserved, granted = 0, Granted.NO
     try:
         with source.reading(read.use.page) as reader:
             meta = reader.meta
@@ -71,7 +72,7 @@ def _read(source: PageSource, read: PageRead, targets: Targets | None) -> Page |
                 # Sound, and no misfit: a fuller one, which covers other tokens, took its place.
                 raise PageUnreadable("the page was replaced since it was looked up")
             direct = is_direct(read, meta)
-            if source.reserve(meta.nbytes, read.use.page):
+            if granted := source.reserve(meta.nbytes, read.use.page):
                 reserved = meta.nbytes
             elif targets is not None and direct:
                 segments = targets.segments(read)
@@ -86,11 +87,11 @@ def _read(source: PageSource, read: PageRead, targets: Targets | None) -> Page |
         page = Page(meta, on_device(payload) if lasting else payload)
         if reserved:
             reserved = 0
-            source.keep(page)
+            source.keep(page, granted)
         return page
     finally:
         if reserved:
-            source.release(reserved)
+            source.release(reserved, granted)
 
 
 def _memory(nbytes: int, *, lasting: bool) -> tuple[Buffer, HostView]:
@@ -125,7 +126,22 @@ def fetch_all(
     deeper one is begun. Returns or raises (PageFailed, for the first page that failed) after every
     read has ended: nothing writes into `targets` later.
     """
-    source.withdraw([read.use.page for read in reads])
+    pages = [read.use.page for read in reads]
+    source.withdraw(pages)
+    expected = source.expect(pages)
+    try:
+        _fetch_all(source, reads, take_all, targets, step_bytes)
+    finally:
+        expected.close()
+
+
+def _fetch_all(
+    source: PageSource,
+    reads: Sequence[PageRead],
+    take_all: Callable[[Sequence[PageRead], Mapping[PageId, Page]], object],
+    targets: Targets | None,
+    step_bytes: int,
+) -> None:
     failing = _FirstFailure(len(reads))
 
     def bring(first: int, batch: Sequence[PageRead]) -> _Came:

@@ -22,6 +22,7 @@ class _Kind:
     """What is known of pages of one model and form: `passed` since one was read to try."""
 
     cost: ReadCost = field(default_factory=ReadCost)
+    remote: ReadCost = field(default_factory=ReadCost)
     passed: int = 0
 
 
@@ -35,8 +36,14 @@ class ReadingGate:
     """
 
     def __init__(
-        self, work: WorkMeter, *, enabled: bool, clock: Callable[[], float] = time.monotonic
+        self,
+        work: WorkMeter,
+        *,
+        enabled: bool,
+        clock: Callable[[], float] = time.monotonic,
+        link: Callable[[], float | None] = lambda: None,
     ) -> None:
+        self._link = link
         self._work = work
         self._enabled = enabled
         self._clock = clock
@@ -54,14 +61,26 @@ class ReadingGate:
                 self._kinds.popitem(last=False)
         return GatedRestore(self, model, known, tries=tries)
 
-    def _costs(self, model: str, known: _Kind, nbytes: int, position: int) -> Costs | None:
-        """Return what is known of a restore of so many cold bytes; None when too little is."""
+    def _costs(
+        self, model: str, known: _Kind, nbytes: int, remote_bytes: int, position: int
+    ) -> Costs | None:
+        """Return what is known of a restore of so many cold bytes, and so many of other machines;
+        None when too little is."""
+        if not self._enabled:
+            return None
         with self._lock:
-            per_byte = known.cost.per_byte(nbytes, self._clock())
-        if per_byte is None or not self._enabled:
+            now = self._clock()
+            per_byte = known.cost.per_byte(nbytes, now)
+            far = known.remote.per_byte(remote_bytes, now) if remote_bytes else 0.0
+        if far is None:
+            # Before three restores were measured the link's own rate is the least that one takes.
+            far = self._link()
+        if (per_byte is None and nbytes) or far is None:
             return None
         token = self._work.token_cost(model)
-        return Costs(per_byte, token) if token is not None and token.knows(position) else None
+        if token is None or not token.knows(position):
+            return None
+        return Costs(per_byte or 0.0, token, far)
 
     def _may_try(self, known: _Kind) -> bool:
         """True when it is time to read in spite of all; then not again for a while."""
@@ -71,9 +90,9 @@ class ReadingGate:
             known.passed = 0
             return True
 
-    def _note(self, known: _Kind, nbytes: int, seconds: float) -> None:
+    def _note(self, cost: ReadCost, nbytes: int, seconds: float) -> None:
         with self._lock:
-            known.cost.add(nbytes, seconds, self._clock())
+            cost.add(nbytes, seconds, self._clock())
 
     def _note_passed(self, known: _Kind) -> None:
         with self._lock:
@@ -97,10 +116,12 @@ class GatedRestore:
     def choose(self, candidates: Candidates) -> Choice:
         """Return how much to restore; the longest unless it is known that computing is quicker."""
         longest = candidates.longest
-        if self._reads or self._gate._costs(self._model, self._known, 0, longest) is None:
+        if self._reads or self._gate._costs(self._model, self._known, 0, 0, longest) is None:
             return Choice(longest)
-        nbytes = candidates.cold_bytes(longest)
-        costs = self._gate._costs(self._model, self._known, nbytes, longest) if nbytes else None
+        nbytes, far = candidates.cold_bytes(longest), candidates.remote_bytes(longest)
+        costs = None
+        if nbytes or far:
+            costs = self._gate._costs(self._model, self._known, nbytes, far, longest)
         if costs is None:
             return Choice(longest)
         choice = choose(costs, candidates)
@@ -110,11 +131,13 @@ class GatedRestore:
         return Choice(longest) if self._reads else choice
 
     @uninterrupted
-    def took(self, nbytes: int, cold_bytes: int, seconds: float) -> None:
-        """Note a restore of `nbytes`, of which the disk gave `cold_bytes`. One that was mostly in
-        memory says nothing of the disk."""
-        if 2 * cold_bytes >= nbytes:
-            self._gate._note(self._known, cold_bytes, seconds)
+    def took(self, nbytes: int, cold_bytes: int, seconds: float, remote_bytes: int = 0) -> None:
+        """Note a restore of `nbytes`, of which the disk gave `cold_bytes` and other machines
+        `remote_bytes`. One that was mostly in memory says nothing of either."""
+        if 2 * remote_bytes >= nbytes:
+            self._gate._note(self._known.remote, remote_bytes, seconds)
+        elif 2 * cold_bytes >= nbytes:
+            self._gate._note(self._known.cost, cold_bytes, seconds)
 
     @uninterrupted
     def passed_by(self) -> None:

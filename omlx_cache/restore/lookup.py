@@ -14,7 +14,8 @@ from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, TokenRange, paged_of
 from omlx_cache.restore.worth import Candidates, Judge, Passed
 from omlx_cache_storage.keys import BlockKey, KeyChain
-from omlx_cache_storage.page import Known, PageId, PageInfo, Tail
+from omlx_cache_storage.page import REMOTE, Known, PageId, PageInfo, Tail
+from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 
 STRIDE = 16
 """Blocks that are looked for at a time, at first; then twice as many each time."""
@@ -27,7 +28,8 @@ class PageView(Protocol):
     `tails_of` names the pages that may end inside the blocks after boundaries, `hidden` those of
     the pages that are stored and not found, with the reason. `refresh` takes over what other
     processes changed, as `BackingTier.refresh` does, and `generation` counts how often that was
-    something.
+    something. `asks` is True where other machines can be asked, and `ask` does so: it waits for
+    them as long as their tier may, `timeout` seconds at most.
     """
 
     @property
@@ -36,6 +38,9 @@ class PageView(Protocol):
     def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]: ...
     def tails_of(self, parents: Sequence[BlockKey]) -> Collection[Tail]: ...
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]: ...
+    @property
+    def asks(self) -> bool: ...
+    def ask(self, inquiry: Inquiry, timeout: float | None = None) -> Asked: ...
 
 
 class PageUse(NamedTuple):
@@ -84,7 +89,7 @@ class GroupPages:
         self._size = block_size
         self._inside: dict[int, list[int]] = {}
         self._gap: list[int] = []
-        self._cold: list[int] = []
+        self._before: dict[bool, list[int]] = {}
 
     def index(self, length: int) -> None:
         """Prepare the answers for positions up to `length`; linear in it. No page comes after."""
@@ -112,32 +117,34 @@ class GroupPages:
         ends = (end for span in self.group.needs(position) for end in self._cover(span))
         return tuple(self._use(end) for end in dict.fromkeys(ends))
 
-    def cold_bytes(self, position: int) -> int:
-        """Return how much of what rebuilds the group at a position is not in memory, about: O(1),
-        but for the first time."""
+    def read_bytes(self, position: int, *, far: bool = False) -> int:
+        """Return how much of what rebuilds the group at a position only the disk has, or with `far`
+        only other machines, about: O(1), but for the first time."""
         if self.group.kind == "state":
-            return self._cold_page(position)
-        cold, nbytes = self.cold_before(), 0
+            return self._read_page(position, far)
+        cold, nbytes = self.read_before(far=far), 0
         for start, stop in self.group.needs(position):
             last = stop // self._size
             nbytes += cold[last] - cold[min(start // self._size, last)]
             if stop % self._size:
                 end = self._covering(max(start, last * self._size), stop)
-                nbytes += 0 if end is None else self._cold_page(end)
+                nbytes += 0 if end is None else self._read_page(end, far)
         return nbytes
 
-    def cold_before(self) -> Sequence[int]:
-        """Return the bytes of whole blocks that are not in memory, before each boundary."""
-        if not self._cold:
+    def read_before(self, *, far: bool = False) -> Sequence[int]:
+        """Return the bytes of whole blocks that only the disk has, or with `far` only other
+        machines, before each boundary."""
+        if far not in self._before:
             ends = range(self._size, len(self._gap) * self._size, self._size)
-            self._cold = list(accumulate(map(self._cold_page, ends), initial=0))
-        return self._cold
+            pages = map(self._read_page, ends, repeat(far))
+            self._before[far] = list(accumulate(pages, initial=0))
+        return self._before[far]
 
-    def _cold_page(self, end: int) -> int:
-        """Return the bytes of the page that ends at `end`, 0 for one in memory and for none."""
+    def _read_page(self, end: int, far: bool) -> int:
+        """Return the bytes of the page that ends at `end`, 0 for one that is elsewhere."""
         found = self.pages.get(end)
         info = None if found is None else found[1].info
-        return 0 if info is None or info.tier == "hot" else info.nbytes
+        return info.nbytes if info is not None and info.tier == (REMOTE if far else "cold") else 0
 
     def _use(self, end: int) -> PageUse:
         page, known = self.pages[end]
@@ -200,6 +207,7 @@ def find_restore_point(
     bad: frozenset[PageId] = frozenset(),
     known: frozenset[int] = frozenset(),
     judge: Judge | None = None,
+    wait: float | None = None,
 ) -> RestorePoint:
     """Return the longest prefix of at most `limit` tokens that can be restored, or the one that a
     judge prefers.
@@ -207,23 +215,38 @@ def find_restore_point(
     Pure but for `view`; reads no payload, raises nothing. Pages in `bad` count as absent.
     `known` are boundaries that earlier requests reached: the matched length of layouts without
     a paged group. What ends before `limit` is looked for once more, if another process has changed
-    something since; what does not asks for no such thing.
+    something since; what does not asks for no such thing. Other machines are asked for what is
+    still missing then, and waited for `wait` seconds at most, as long as they may take by default.
     """
     since = view.generation
     walked = _walk(chain, groups, view, limit, bad, known)
     # Another thread may have taken over, after the walk, what this one is not told any more.
     if walked.position < limit and (view.refresh() or view.generation != since):
         walked = _walk(chain, groups, view, limit, bad, known)
+    trouble = ""
+    if walked.position < limit and view.asks:
+        asked = view.ask(_inquiry(chain, groups, walked), wait)
+        trouble = asked.trouble
+        if asked.news:
+            walked = _walk(chain, groups, view, limit, bad, known)
     found, hidden, matched, candidates, position = walked
     passed = None
     if judge is not None and position:
-        cold_bytes = partial(_cold_bytes, found)
-        least = partial(_least_bytes, found)
         position, passed = judge.choose(
-            Candidates(position, candidates, cold_bytes, chain.block_size, least)
+            Candidates(
+                position,
+                candidates,
+                partial(_read_bytes, found, False),
+                chain.block_size,
+                partial(_least_bytes, found, False),
+                partial(_read_bytes, found, True),
+                partial(_least_bytes, found, True),
+            )
         )
     uses = {group: found[group].needed(position) for group in groups} if position else {}
     reason = None if position and position == limit else _reason(matched, position, hidden)
+    if reason is not None and trouble and not hidden.position > position:
+        reason = trouble
     if passed is not None:
         return RestorePoint(position, uses, passed.reason, matched, passed=passed)
     wanted = _missed(groups, position, matched, chain)
@@ -257,6 +280,35 @@ def _walk(
     return _Walked(found, hidden, matched, shorter, longest)
 
 
+def _inquiry(chain: KeyChain, groups: Sequence[GroupSpec], walked: _Walked) -> Inquiry:
+    """Return what other machines are to be asked for of a chain, beyond what was found of it."""
+    size = chain.block_size
+    paged = paged_of(groups)
+    # What ends behind the limit covers what lies before it.
+    blocks = len(chain) // size
+    others = {
+        group.name: 0 if group.kind == "state" else _reach(group, max(len(chain), 1), size)
+        for group in groups
+        if group is not paged
+    }
+    return Inquiry(
+        namespace=chain.namespace,
+        block_size=size,
+        keys=chain.boundaries(0, blocks),
+        paged=None if paged is None else paged.name,
+        known=0 if paged is None else min(walked.matched // size, blocks),
+        others=others,
+        length=len(chain),
+        key=chain.key,
+    )
+
+
+def _reach(group: GroupSpec, position: int, size: int) -> int:
+    """Return over how many blocks the pages lie that rebuild a window at a position."""
+    spans = [span for span in group.needs(position) if span.stop > group.keep]
+    return max((-(-len(span) // size) + 1 for span in spans), default=1)
+
+
 def positions(found: Mapping[GroupSpec, GroupPages], top: int) -> Iterator[int]:
     """Yield the positions up to `top` at which every group can be rebuilt, the longest first."""
     # Windows and states first: where they were evicted they say so at once.
@@ -266,14 +318,14 @@ def positions(found: Mapping[GroupSpec, GroupPages], top: int) -> Iterator[int]:
             yield position
 
 
-def _cold_bytes(found: Mapping[GroupSpec, GroupPages], position: int) -> int:
-    return sum(pages.cold_bytes(position) for pages in found.values())
+def _read_bytes(found: Mapping[GroupSpec, GroupPages], far: bool, position: int) -> int:
+    return sum(pages.read_bytes(position, far=far) for pages in found.values())
 
 
-def _least_bytes(found: Mapping[GroupSpec, GroupPages]) -> Sequence[int]:
+def _least_bytes(found: Mapping[GroupSpec, GroupPages], far: bool) -> Sequence[int]:
     """Return what positions read at least, by the block that they lie in."""
     paged = paged_of(found)
-    return () if paged is None else found[paged].cold_before()
+    return () if paged is None else found[paged].read_before(far=far)
 
 
 def _reason(matched: int, position: int, hidden: Hidden) -> str:

@@ -34,12 +34,15 @@ _log = logging.getLogger(__name__)
 
 
 class Taken(NamedTuple):
-    """Live caches at `point.position` (fresh ones at 0), and how many tokens the disk gave."""
+    """Live caches at `point.position` (fresh ones at 0), and how many tokens the disk gave, and
+    other machines; the first `local_tokens` were on this one."""
 
     prompt_cache: list[Any]
     layout: Layout
     point: RestorePoint
     cold_tokens: int
+    remote_tokens: int = 0
+    local_tokens: int = 0
 
 
 class PendingRestore:
@@ -210,8 +213,15 @@ class PendingRestore:
         """Return what was restored, and tell the gate what it took from `began` to now."""
         if self._gate is not None:
             seconds = time.perf_counter() - began
-            self._gate.took(restored.nbytes, restored.cold_bytes, seconds)
-        return Taken(caches, layout, restored.point, restored.cold_tokens)
+            self._gate.took(restored.nbytes, restored.cold_bytes, seconds, restored.remote_bytes)
+        return Taken(
+            caches,
+            layout,
+            restored.point,
+            restored.cold_tokens,
+            restored.remote_tokens,
+            restored.local_tokens,
+        )
 
     def _new_reading(self) -> tuple[list[Any], Reading]:
         caches = self._fresh()

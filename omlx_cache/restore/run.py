@@ -18,7 +18,7 @@ from omlx_cache.restore.walk import DISK_PASSES, Walk, plan_for
 from omlx_cache.restore.worth import Judge
 from omlx_cache_storage.interrupts import result_of
 from omlx_cache_storage.keys import KeyChain
-from omlx_cache_storage.page import Page, PageId
+from omlx_cache_storage.page import REMOTE, Page, PageId
 
 MEMORY_PASSES = 3
 """Walks after that which use what is in memory only."""
@@ -26,12 +26,15 @@ MEMORY_PASSES = 3
 
 class Restored(NamedTuple):
     """What a restore did: the point, and how many of its tokens came from the cold tier; its bytes,
-    and how many of those did."""
+    and how many of those did. The same of other machines; the first `local_tokens` were here."""
 
     point: RestorePoint
     cold_tokens: int
     nbytes: int = 0
     cold_bytes: int = 0
+    remote_tokens: int = 0
+    remote_bytes: int = 0
+    local_tokens: int = 0
 
 
 def restore(
@@ -88,7 +91,7 @@ class Work:
         for uses in point.uses.values():
             for use in uses:
                 page = self.arrived.get(use.page)
-                if page is None and use.info.tier != "cold":
+                if page is None and use.info.tier == "hot":
                     page = source.held(use.page)
                 if page is not None and page.meta.held == use.info.held:
                     pages[use.page] = page
@@ -183,9 +186,20 @@ def rebuild(
         lambda tier: fallbacks(walk.chain, groups, tier, walk.limit),
     )
     uses = [use for uses in point.uses.values() for use in uses]
-    cold = sum(use.info.nbytes for use in uses if use.page in from_disk)
-    nbytes = sum(use.info.nbytes for use in uses)
-    return Restored(point, _cold_tokens(point, from_disk), nbytes, cold)
+    far = {use.page for use in uses if use.info.tier == REMOTE}
+    from_afar, from_disk = from_disk & far, from_disk - far
+    return Restored(
+        point,
+        _tokens(point, from_disk),
+        sum(use.info.nbytes for use in uses),
+        sum(use.info.nbytes for use in uses if use.page in from_disk),
+        _tokens(point, from_afar),
+        sum(use.info.nbytes for use in uses if use.page in from_afar),
+        min(
+            (use.info.position - use.info.held for use in uses if use.page in far),
+            default=point.position,
+        ),
+    )
 
 
 def mark_known(
@@ -206,10 +220,9 @@ def root_first(point: RestorePoint) -> list[PageId]:
     return [use.page for use in sorted(uses, key=lambda use: use.info.position)]
 
 
-def _cold_tokens(point: RestorePoint, from_disk: set[PageId]) -> int:
-    """Count the tokens of the first group that were read from the disk."""
+def _tokens(point: RestorePoint, pages: set[PageId]) -> int:
+    """Count the tokens of the first group that are in some pages."""
     uses: Sequence[PageUse] = next(iter(point.uses.values()))
     if not any(use.info.held for use in uses):
-        return point.position if uses[0].page in from_disk else 0
-    cold = sum(use.info.held for use in uses if use.page in from_disk)
-    return min(point.position, cold)
+        return point.position if uses[0].page in pages else 0
+    return min(point.position, sum(use.info.held for use in uses if use.page in pages))

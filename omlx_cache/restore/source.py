@@ -9,7 +9,8 @@ from omlx_cache.restore.lookup import PageView
 from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
-from omlx_cache_storage.tier import OpenPage, TierView
+from omlx_cache_storage.remote.inquiry import Asked, Inquiry
+from omlx_cache_storage.tier import Expecting, OpenPage, TierView
 
 
 class PageSource(PageView, Protocol):
@@ -17,7 +18,8 @@ class PageSource(PageView, Protocol):
 
     `reserve` grants memory that nobody uses, and evicts nothing for it; `keep` takes a page into
     what was granted, `release` gives it back. `being_read` is the read of a page that a prefetch
-    has begun; after `withdraw` no prefetch begins to read these pages. Those of `read_pool` wait
+    has begun; after `withdraw` no prefetch begins to read these pages. `expect` begins to read
+    those that other machines have, for whoever opens them next. Those of `read_pool` wait
     for the disk, those of `copy_pool` for memory only.
     """
 
@@ -28,9 +30,10 @@ class PageSource(PageView, Protocol):
     def held(self, page: PageId) -> Page | None: ...
     def meta(self, page: PageId) -> PageMeta: ...
     def reading(self, page: PageId) -> AbstractContextManager[OpenPage]: ...
-    def reserve(self, nbytes: int, page: PageId | None = None) -> bool: ...
+    def reserve(self, nbytes: int, page: PageId | None = None) -> Granted: ...
     def release(self, nbytes: int, granted: Granted = ...) -> None: ...
-    def keep(self, page: Page) -> bool: ...
+    def keep(self, page: Page, granted: Granted = ...) -> bool: ...
+    def expect(self, pages: Sequence[PageId]) -> Expecting: ...
     def withdraw(self, pages: Collection[PageId]) -> None: ...
     def being_read(self, page: PageId) -> "Future[Page | None] | None": ...
     def touch(
@@ -70,6 +73,14 @@ class InMemory:
     def refresh(self) -> bool:
         """False: what others wrote is on the disk."""
         return False
+
+    @property
+    def asks(self) -> bool:
+        """False: what others have is not in memory."""
+        return False
+
+    def ask(self, inquiry: Inquiry, timeout: float | None = None) -> Asked:
+        return Asked(news=False)
 
     def find_all(self, pages: Sequence[PageId]) -> Sequence[PageInfo | None]:
         return [self._find(page) for page in pages]

@@ -43,9 +43,9 @@ class Walk:
         """Return a walk that may learn without this one's knowing."""
         return replace(self, bad=set(self.bad), models=dict(self.models))
 
-    def find(self, view: PageView | None = None) -> RestorePoint:
+    def find(self, view: PageView | None = None, *, wait: float | None = None) -> RestorePoint:
         """Return the longest prefix that a view of the pages can restore, or that is worth it;
-        reads nothing."""
+        reads nothing. Waits for other machines to say what they have, at most `wait` seconds."""
         point = find_restore_point(
             self.chain,
             self.layout.groups,
@@ -54,6 +54,7 @@ class Walk:
             bad=frozenset(self.bad),
             known=self.known,
             judge=self.judge,
+            wait=wait,
         )
         if self.failure is None:
             return point

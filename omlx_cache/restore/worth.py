@@ -46,11 +46,12 @@ class Choice(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """Seconds for a byte that is not in memory, and for a token that is computed. What is in memory
-    costs nothing."""
+    """Seconds for a byte that the disk has, for a token that is computed, and for a byte that other
+    machines have. What is in memory costs nothing."""
 
     per_byte: float
     token: TokenCost
+    per_remote_byte: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,9 @@ class Candidates:
     """The positions that can be restored: the longest, and lazily the shorter ones, of which the
     deepest comes first.
 
-    `cold_bytes` are what a restore to a position reads. A position in a block reads what
-    `least_bytes` has for the block at least; it has nothing where that is not known.
+    `cold_bytes` are what a restore to a position reads from the disk, `remote_bytes` from other
+    machines. A position in a block reads what `least_bytes` and `least_remote` have for the block
+    at least; they have nothing where that is not known.
     """
 
     longest: int
@@ -67,6 +69,8 @@ class Candidates:
     cold_bytes: Callable[[int], int]
     block_size: int
     least_bytes: Callable[[], Sequence[int]] = tuple
+    remote_bytes: Callable[[int], int] = lambda position: 0
+    least_remote: Callable[[], Sequence[int]] = tuple
 
 
 class Judge(Protocol):
@@ -83,11 +87,14 @@ def choose(costs: Costs, candidates: Candidates) -> Choice:
     `LEAST_SECONDS` more. Positions are weighed from the longest down to where their blocks alone
     rule the rest out.
     """
-    longest, cold_bytes = candidates.longest, candidates.cold_bytes
+    longest = candidates.longest
+
+    def reading(position: int) -> float:
+        far = costs.per_remote_byte * candidates.remote_bytes(position)
+        return costs.per_byte * candidates.cold_bytes(position) + far
 
     def seconds(position: int) -> float:
-        computing = costs.token.seconds(position, longest)
-        return costs.per_byte * cold_bytes(position) + CLEARLY * computing
+        return reading(position) + CLEARLY * costs.token.seconds(position, longest)
 
     best, least = longest, seconds(longest)
     whole = least
@@ -101,20 +108,22 @@ def choose(costs: Costs, candidates: Candidates) -> Choice:
             best, least = position, found
     if whole - least < LEAST_SECONDS:
         return Choice(longest)
-    reading = costs.per_byte * (cold_bytes(longest) - (cold_bytes(best) if best else 0))
+    spared = reading(longest) - (reading(best) if best else 0.0)
     computing = costs.token.seconds(best, longest)
-    return Choice(best, Passed(longest, longest - best, reading, computing))
+    return Choice(best, Passed(longest, longest - best, spared, computing))
 
 
 def _bounds(costs: Costs, candidates: Candidates) -> Sequence[float]:
     """Return by blocks what all positions in a block and before it take at least, whether they can
     be restored or not; nothing where that is not known."""
-    read = np.asarray(candidates.least_bytes(), dtype=np.float64)
+    read = costs.per_byte * np.asarray(candidates.least_bytes(), dtype=np.float64)
+    if costs.per_remote_byte and len(read):
+        read += costs.per_remote_byte * np.asarray(candidates.least_remote(), dtype=np.float64)
     size, longest = candidates.block_size, candidates.longest
     # Of a block's positions the last one leaves least to compute.
     last = np.minimum(np.arange(1, len(read) + 1) * float(size), longest)
     computing = costs.token.first * (longest - last)
     computing += costs.token.growth * (float(longest) ** 2 - last**2) / 2
-    least = costs.per_byte * read + CLEARLY * computing
+    least = read + CLEARLY * computing
     bounds: list[float] = np.minimum.accumulate(least).tolist()
     return bounds

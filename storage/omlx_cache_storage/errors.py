@@ -37,6 +37,14 @@ class PageUnreadable(PageError):
     reason = "unreadable"
 
 
+class PageNotSent(PageUnreadable):
+    """Other machines did not send the page; `reason` is the word for why."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(f"{reason}: {text}")
+        self.reason = reason
+
+
 class UndecodablePage(PageError):
     """A page that may well be sound, but that this process cannot decode: zstd is not installed, or
     a later version of the format or of a packing wrote it. It stays where it is."""

@@ -27,6 +27,10 @@ PAGED = "paged"
 """The name of the layer group of which a page needs all pages before it."""
 
 
+REMOTE = "remote"
+"""The tier of a page that only other machines have."""
+
+
 class PageId(NamedTuple):
     """Which page: the chain key of the tokens before its end, and its layer group."""
 

@@ -7,15 +7,25 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.interrupts import deferred, uninterrupted, wait_in_turns
 from omlx_cache_storage.page import Buffer, Page, PageId
 from omlx_cache_storage.readers import ReaderPool
-from omlx_cache_storage.tier import BackingTier
+from omlx_cache_storage.tier import Expecting, OpenPage
 
 _log = logging.getLogger(__name__)
+
+
+class PageSource(Protocol):
+    """Where pages are read from, and what takes them into the memory that was reserved."""
+
+    def reading(self, page: PageId) -> AbstractContextManager[OpenPage]: ...
+    def expect(self, pages: Sequence[PageId]) -> Expecting: ...
+    def keep(self, page: Page) -> bool: ...
 
 
 class Prefetch:
@@ -51,9 +61,9 @@ class Prefetcher:
     itself, by prefetch) and `_reading`, guarded by `_lock`; no I/O under it. Any thread may call.
     """
 
-    def __init__(self, hot: HotTier, cold: BackingTier | None) -> None:
+    def __init__(self, hot: HotTier, source: PageSource | None) -> None:
         self._hot = hot
-        self._cold = cold
+        self._source = source
         self._pool = ReaderPool(1, "omlx-cache-prefetch")
         self._lock = threading.Lock()
         self._open: list[Prefetch] = []
@@ -66,13 +76,13 @@ class Prefetcher:
         It ends early when there is no free room for a page, or when one cannot be read.
         """
         prefetch = Prefetch(pages)
-        if self._cold is None or not self._hot.retain or not pages:
+        if self._source is None or not self._hot.retain or not pages:
             prefetch._ended.set()
             return prefetch
         with self._lock:
             self._open.append(prefetch)
         try:
-            self._pool.submit(self._run, self._cold, prefetch, allocate)
+            self._pool.submit(self._run, self._source, prefetch, allocate)
         except RuntimeError:
             self._end(prefetch)
         return prefetch
@@ -110,23 +120,25 @@ class Prefetcher:
         return ended
 
     def _run(
-        self, cold: BackingTier, prefetch: Prefetch, allocate: Callable[[int], Buffer]
+        self, source: PageSource, prefetch: Prefetch, allocate: Callable[[int], Buffer]
     ) -> None:
+        expected = source.expect(prefetch._wanted)
         try:
             for page in prefetch._wanted:
                 if prefetch._cancelled.is_set():
                     break
-                if not self._read(cold, prefetch, page, allocate):
+                if not self._read(source, prefetch, page, allocate):
                     break
             self._hot.touch(prefetch._wanted, used=False)
         except Exception:
             _log.exception("prefetch stopped")
         finally:
+            expected.close()
             self._end(prefetch)
 
     def _read(
         self,
-        cold: BackingTier,
+        source: PageSource,
         prefetch: Prefetch,
         page: PageId,
         allocate: Callable[[int], Buffer],
@@ -141,26 +153,26 @@ class Prefetcher:
             self._reading[page] = coming
         came: Page | None = None
         try:
-            came = self._fetch(cold, page, allocate)
+            came = self._fetch(source, page, allocate)
         except PageError:
             pass
         except Exception:
             _log.exception("prefetch stopped")
         finally:
             # The page is in the hot tier before its read is no longer to be seen.
-            prefetch._count += came is not None and self._hot.put(came, dirty=False)
+            prefetch._count += came is not None and source.keep(came)
             with self._lock:
                 del self._reading[page]
             coming.set_result(came)
         return came is not None
 
     def _fetch(
-        self, cold: BackingTier, page: PageId, allocate: Callable[[int], Buffer]
+        self, source: PageSource, page: PageId, allocate: Callable[[int], Buffer]
     ) -> Page | None:
         """Return the page, its memory reserved; None, and nothing reserved, without free room."""
         reserved = 0
         try:
-            with cold.reading(page) as reader:
+            with source.reading(page) as reader:
                 nbytes = reader.meta.nbytes
                 if not self._hot.reserve(nbytes, evict=False).granted:
                     return None

@@ -14,7 +14,8 @@ from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.histograms import Histogram
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageMeta, Tail
-from omlx_cache_storage.stats import ColdUsage
+from omlx_cache_storage.remote.inquiry import Asked, Inquiry
+from omlx_cache_storage.stats import ColdUsage, RemoteUsage
 
 WriteResult = Literal["written", "present", "refused", "rationed", "full"]
 """What `BackingTier.write` did. `present`: the tier had the page. `refused`: the budget is taken by
@@ -153,6 +154,14 @@ class TierView:
         """Nothing: what cannot be had now is not there."""
         return {}
 
+    @property
+    def asks(self) -> bool:
+        """False: other machines have no place in what is looked through here."""
+        return False
+
+    def ask(self, inquiry: Inquiry, timeout: float | None = None) -> Asked:
+        return Asked(news=False)
+
 
 class OpenPage(Protocol):
     """A stored page whose header was checked."""
@@ -245,3 +254,50 @@ class BackingTier(Tier, Protocol):
     def refuses_writes(self) -> bool:
         """True from a failed write until the next one that succeeds."""
         ...
+
+
+class Expecting(Protocol):
+    """Reads that were begun for somebody; `close` ends those that nobody has taken, any number of
+    times. Waits for nothing."""
+
+    def close(self) -> None: ...
+
+
+class RemoteBacking(Protocol):
+    """A tier on other machines, as the tiers of this one see it. Any thread may call; nothing waits
+    longer than the tier's own deadlines, and nothing but what `reading` opens raises.
+
+    It evicts by itself and knows no recency of this machine's, so it stands behind the other tiers
+    and not among them. What is known of it is what it was asked.
+    """
+
+    def info(self, page: PageId) -> PageInfo | None: ...
+    def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]: ...
+    def tails_of(self, parents: Sequence[BlockKey]) -> Collection[Tail]: ...
+    def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]: ...
+    def ask(self, inquiry: Inquiry, timeout: float | None = None) -> Asked:
+        """Find out what it has of a chain; waits `timeout` seconds at most, and never longer than
+        the tier may; 0 only begins."""
+        ...
+
+    def expect(self, pages: Sequence[PageId]) -> Expecting:
+        """Begin to read pages in this order, pipelined; returns at once."""
+        ...
+
+    def reading(self, page: PageId) -> AbstractContextManager[OpenPage]:
+        """Open a page; raises PageError inside the `with` statement. Waits for the network."""
+        ...
+
+    def shun(self, page: PageId) -> None:
+        """Take a page that proved useless for absent, for a while; deletes nothing."""
+
+    def seconds_per_byte(self) -> float | None: ...
+    def usage(self) -> RemoteUsage: ...
+    def close(self, timeout: float) -> bool: ...
+
+
+class PageUploads(Protocol):
+    """What is told of pages that another tier may want; each returns at once."""
+
+    def stored(self, page: PageId) -> None: ...
+    def used(self, chain: Sequence[PageId]) -> None: ...

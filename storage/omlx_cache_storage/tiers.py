@@ -21,12 +21,21 @@ from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.live import LiveHold, LivePages
-from omlx_cache_storage.page import Known, Page, PageId, PageInfo, PageMeta, Tail
+from omlx_cache_storage.page import REMOTE, Known, Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.policy import WritePolicy
 from omlx_cache_storage.recency import Clock
+from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 from omlx_cache_storage.roots import rooted
 from omlx_cache_storage.stats import Counters, HotUsage
-from omlx_cache_storage.tier import BackingTier, OpenPage, Tier, TierView
+from omlx_cache_storage.tier import (
+    BackingTier,
+    Expecting,
+    OpenPage,
+    PageUploads,
+    RemoteBacking,
+    Tier,
+    TierView,
+)
 from omlx_cache_storage.writer import IDLE_SECONDS, Documents, Writer
 
 FLUSH_SECONDS = 30.0
@@ -44,11 +53,23 @@ _PARTS = (
     "_levels",
     "writer",
     "_backlog",
+    "remote",
+    "uploads",
 )
 RUN_BYTES = 8 << 20
 _pins = count(1)
 RUN_SHARE = 32
 """Pages are admitted together up to so many bytes, and up to this share of the hot tier."""
+
+
+class _Nothing:
+    """Reads of which there are none."""
+
+    def close(self) -> None:
+        return
+
+
+_NOTHING = _Nothing()
 
 
 def _nothing(_view: TierView) -> Iterable[PageId]:
@@ -77,7 +98,10 @@ class Tiers:
         eviction: EvictionPolicy | None = None,
         writer: type[Writer] = Writer,
         events: EventLog = SILENT,
+        remote: RemoteBacking | None = None,
     ) -> None:
+        self.remote = remote
+        self.uploads: PageUploads | None = None
         self.counters = Counters()
         self.events = events
         self.live = LivePages() if memory_once and hot_bytes and cold else None
@@ -121,6 +145,8 @@ class Tiers:
             info = tier.info(page)
             if info is not None and (found is None or info.held > found.held):
                 found = info
+        if found is None and self.remote is not None:
+            return self.remote.info(page)
         return found
 
     def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]:
@@ -129,6 +155,9 @@ class Tiers:
         for tier in self._levels[1:]:
             more = zip(found, tier.find_all(pages), strict=True)
             found = [b if a is None or (b and b.held > a.held) else a for a, b in more]
+        if self.remote is not None and None in found:
+            elsewhere = zip(found, self.remote.find_all(pages), strict=True)
+            found = [b if a is None else a for a, b in elsewhere]
         return found
 
     def tails(self, parent: BlockKey) -> set[Tail]:
@@ -137,7 +166,28 @@ class Tiers:
 
     def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:
         """`tails` for many boundaries."""
-        return set().union(*(tier.tails_of(parents) for tier in self._levels))
+        found: set[Tail] = set().union(*(tier.tails_of(parents) for tier in self._levels))
+        return found if self.remote is None else found.union(self.remote.tails_of(parents))
+
+    @property
+    def asks(self) -> bool:
+        """True when there are other machines to ask."""
+        return self.remote is not None
+
+    def ask(self, inquiry: Inquiry, timeout: float | None = None) -> Asked:
+        """Ask other machines what they have of a chain; waits as long as their tier may, `timeout`
+        seconds at most."""
+        return Asked(news=False) if self.remote is None else self.remote.ask(inquiry, timeout)
+
+    def expect(self, pages: Sequence[PageId]) -> Expecting:
+        """Begin to read those of the pages that only other machines have, in this order, until what
+        is returned is closed."""
+        remote = self.remote
+        if remote is None:
+            return _NOTHING
+        found = zip(pages, self.find_all(pages), strict=True)
+        far = [page for page, one in found if one is not None and one.info.tier == REMOTE]
+        return remote.expect(far) if far else _NOTHING
 
     @property
     def generation(self) -> int:
@@ -159,19 +209,28 @@ class Tiers:
         return writer.settle(BEHIND_SECONDS) and not cold.is_lost
 
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
-        """Return those of the pages that are on the disk and that `find` is silent about, with the
-        word for why; reads nothing."""
-        return {} if self.cold is None else self.cold.hidden(pages)
+        """Return those of the pages that are on the disk, or known of other machines, and that
+        `find` is silent about, with the word for why; reads nothing."""
+        hidden = {} if self.cold is None else dict(self.cold.hidden(pages))
+        if self.remote is not None:
+            hidden = {**self.remote.hidden(pages), **hidden}
+        return hidden
 
     def held(self, page: PageId) -> Page | None:
         """Return a page that memory has; it stays valid for as long as the caller holds it."""
         return self.hot.get(page)
 
     def reading(self, page: PageId) -> AbstractContextManager[OpenPage]:
-        """Open a cold page; raises PageError inside the `with` statement."""
+        """Open a page that is not in memory; raises PageError inside the `with` statement."""
+        if self.remote is not None and self._is_far(page):
+            return self.remote.reading(page)
         if self.cold is None:
             raise PageUnreadable("there is no cold tier")
         return self.cold.reading(page)
+
+    def _is_far(self, page: PageId) -> bool:
+        """True for a page that this machine's disk does not have."""
+        return self.remote is not None and (self.cold is None or self.cold.info(page) is None)
 
     def meta(self, page: PageId) -> PageMeta:
         """Return a page's description, from memory or from its file's header; raises PageError."""
@@ -306,6 +365,8 @@ class Tiers:
         if on_disk or not taken:
             return False
         self.counters.add(stored_pages=1, stored_bytes=page.meta.nbytes)
+        if self.uploads is not None:
+            self.uploads.stored(page.meta.id)
         if self.cold is None:
             return True
         self.cold.wanted_again([page.meta.id])
@@ -319,21 +380,29 @@ class Tiers:
             self._offer_rooted(self.hot.dirty(beyond_bytes=share, superseded=False))
         return True
 
-    def reserve(self, nbytes: int, page: PageId | None = None) -> bool:
-        """Set aside free memory for a page about to be read; `keep` or `release` must follow.
+    def reserve(self, nbytes: int, page: PageId | None = None) -> Granted:
+        """Set aside memory for a page about to be read; `keep` or `release` must follow.
 
         Evicts nothing, and grants nothing where no page stays once the disk has it, nor, with
-        `memory_once`, for one that a single live sequence is about to hold.
+        `memory_once`, for one that a single live sequence is about to hold. One that comes from
+        another machine is admitted as if it had been computed here.
         """
+        if page is not None and self._is_far(page):
+            return self.admit(nbytes)
         if self.live is not None and page is not None and not self.live.is_wanted(page):
-            return False
-        return self.hot.retain and self.hot.reserve(nbytes, evict=False).granted
+            return Granted.NO
+        if not self.hot.retain:
+            return Granted.NO
+        return self.hot.reserve(nbytes, evict=False).outcome
 
-    def keep(self, page: Page) -> bool:
-        """Take a page that was read from the disk into the memory that `reserve` granted for it.
+    def keep(self, page: Page, granted: Granted = Granted.STAYS) -> bool:
+        """Take a page that was read into the memory that `reserve` granted for it; one that came
+        from another machine as a new one, which the disk gets too.
 
         False, and the memory given back, when it is there already.
         """
+        if self._is_far(page.meta.id):
+            return self.put(page, granted=granted)
         taken = self.hot.put(page, dirty=False)
         if taken:
             self._look_again(page.meta.id)
@@ -398,6 +467,8 @@ class Tiers:
             self._backlog.used()
         if self.cold is not None:
             self.cold.wanted_again(chain)
+        if used and self.uploads is not None:
+            self.uploads.used(chain)
         if self._policy.on_touch:
             self._offer_each(chain)
 
@@ -508,6 +579,8 @@ class Tiers:
             self.events.note_page("failed", "hot", held.meta, "it could not be restored")
         for tier in self._levels:
             tier.discard([page])
+        if self.remote is not None:
+            self.remote.shun(page)
 
     @uninterrupted
     def clear(self, namespace: BlockKey, timeout: float = FLUSH_SECONDS) -> int:

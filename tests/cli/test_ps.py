@@ -29,3 +29,16 @@ def test_those_that_hang_are_waited_for_together(
     assert [row.split()[:4] for row in rows] == [
         [str(pid), "does", "not", "answer:"] for pid in (1, 2, 3)
     ]
+
+
+def test_the_store_that_machines_share_is_a_word_and_how_it_is() -> None:
+    at = ps._HEADERS.index("REMOTE")
+
+    def cell(remote: object) -> object:
+        return ps._row({"pid": 1, "name": "serve", "remote": remote})[at]
+
+    where = "redis://10.0.0.7:6379"
+    assert cell({"where": where, "state": "ok"}) == "redis ok"
+    why = "resting: remote_unreachable: nobody listens at 10.0.0.7"
+    assert cell({"where": where, "state": why}) == "redis resting (unreachable)"
+    assert cell(None) == cell("\x1b") == "-"

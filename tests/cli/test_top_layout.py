@@ -114,3 +114,33 @@ def test_bars_and_columns_are_of_the_size_that_was_asked_for() -> None:
     assert columns([0, 1, 50, 100], 2, BLOCKS) == ["   █", " ▁██"]
     assert fitted("模型", 3) == "模 "
     assert fitted("ab\x1bc", 6, right=True) == "  ab\N{REPLACEMENT CHARACTER}c"
+
+
+def _afar(state: str = "ok", where: str = "redis://10.0.0.7:6379", **more: object) -> Map:
+    counts = dict.fromkeys(("read_bytes", "written_bytes", "pending_pages", "dropped_pages"), 3)
+    usual: Map = {"where": where, "bad_pages": 0, "latency_seconds": 0.0004, **counts}
+    return {"remote": {**usual, "state": state, **more}}
+
+
+def _shown(view: View) -> list[str]:
+    return ["".join(span.text for span in line) for line in laid_out(view, 120, 40, BLOCKS)]
+
+
+def test_a_store_that_machines_share_has_a_line_and_none_has_not() -> None:
+    (line,) = [one for one in _shown(_view(_process(1, **_afar()))) if one.startswith(" remote")]
+    assert " ok, - read, - written, 3 dropped, 0.4 ms away, redis://10.0.0.7:6379" in line
+    assert not [one for one in _shown(_view(_process(1))) if one.startswith(" remote")]
+    assert _view(_process(1)).afar is None
+
+
+def test_a_store_that_rests_is_said_and_stores_of_several_processes_are_one_line() -> None:
+    why = "resting: remote_timeout: nothing came"
+    view = _view(_process(1, **_afar()), _process(2, **_afar(why, "s3://kv", bad_pages=2)))
+    assert view.afar is not None
+    assert (view.afar.state, view.afar.read_bytes) == (why, 6)
+    lines = _shown(view)
+    (line,) = [one for one in lines if one.startswith(" remote")]
+    assert "resting" in line
+    assert "2 bad" in line
+    assert "redis://10.0.0.7:6379, s3://kv" in line
+    assert f" process 2: the remote store is {why}" in lines

@@ -14,6 +14,7 @@ from omlx_cache.restore.lookup import RestorePoint, find_restore_point
 from omlx_cache.restore.worth import Candidates, Choice
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.page import Known, PageId, PageInfo, Tail
+from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 
 SIZE, BLOCKS = 16, 8
 END = SIZE * BLOCKS
@@ -50,6 +51,11 @@ class Changing:
         if self._behind:
             self._take_over()
         return found
+
+    asks = False
+
+    def ask(self, inquiry: Inquiry, timeout: float | None = None) -> Asked:
+        raise AssertionError("there is nobody to ask")
 
     def hidden(self, pages: Sequence[PageId]) -> dict[PageId, str]:
         return {}

@@ -14,6 +14,7 @@ from omlx_cache.restore.worth import Candidates, Choice, Costs, Judge, choose
 from omlx_cache_storage.costs import TokenCost
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.page import PageId, PageInfo, Tail
+from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 
 SIZE = 16
 WINDOW = GroupSpec("window", 8 * SIZE)
@@ -57,6 +58,11 @@ class CountingView:
     def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
         self.asked += len(pages)
         return [self._pages.get(page) for page in pages]
+
+    asks = False
+
+    def ask(self, inquiry: Inquiry, timeout: float | None = None) -> Asked:
+        raise AssertionError("there is nobody to ask")
 
     def hidden(self, pages: Sequence[PageId]) -> dict[PageId, str]:
         """Answer what is asked at most once for each page that `find_all` does not know."""

@@ -281,4 +281,4 @@ def test_what_a_position_reads_is_what_its_pages_have(layout: str, data: st.Data
         pages.index(length)
         for position in (end for end in ends if pages.rebuilds(end)):
             reads = [use.info for use in pages.needed(position) if use.info.tier == "cold"]
-            assert pages.cold_bytes(position) == sum(info.nbytes for info in reads)
+            assert pages.read_bytes(position) == sum(info.nbytes for info in reads)

@@ -9,12 +9,12 @@ from omlx_cache.control.errors import ControlError
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.errors import OK, NobodyThere
 from omlx_cache_daemon.options import add_format_option
-from omlx_cache_daemon.render import print_json, quantity, table, uses_styles
+from omlx_cache_daemon.render import print_json, quantity, table, text, uses_styles
 from omlx_cache_daemon.replies import Map, as_map
 from omlx_cache_daemon.stores import RunningStore, add_store_options, chosen, running, services
 from omlx_cache_daemon.titles import models, place
 
-_HEADERS = ("PID", "STORE", "UP", "MODELS", "HOT", "COLD", "PENDING", "SESSIONS")
+_HEADERS = ("PID", "STORE", "UP", "MODELS", "HOT", "COLD", "REMOTE", "PENDING", "SESSIONS")
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -23,7 +23,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="list the running stores",
         description="Lists this user's running stores with their models and what memory and disk "
         "hold, each of its budget. The disk's is for all that use the directory; own is where this "
-        "store stops writing before. off is a disk that cannot be used.",
+        "store stops writing before. off is a disk that cannot be used. REMOTE is the "
+        "store that machines share, and how it is.",
     )
     add_store_options(parser)
     add_format_option(parser)
@@ -83,9 +84,21 @@ def _row(info: Map) -> tuple[object, ...]:
         models(info) or "-",
         _tier(of_a_store.get("hot")),
         _tier(info.get("cold")),
+        _remote(info.get("remote")),
         _tier(of_a_store.get("pending")),
         of_a_store.get("sessions"),
     )
+
+
+def _remote(value: object) -> str:
+    """Return the kind of store that machines share, and how it is: the first word of why it rests
+    is enough for a table."""
+    if not isinstance(value, dict):
+        return "-"
+    scheme = text(str(value.get("where"))).partition(":")[0]
+    state, _, why = text(str(value.get("state"))).partition(": ")
+    word = why.partition(":")[0].removeprefix("remote_")
+    return f"{scheme} {state}" + (f" ({word})" if word else "")
 
 
 def _tier(value: object) -> str:

@@ -24,6 +24,7 @@ def sums_of(view: View) -> Map:
         "processes": [_process(process) for process in view.processes],
         "hot": _tier(view.hot),
         "cold": None if view.cold is None else _tier(view.cold),
+        "remote": None if view.afar is None else view.afar.to_dict(),
         "pending": _tier(view.queue),
         "total": dict(view.sums),
     }

@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeVar
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.render import duration, text
 from omlx_cache_daemon.replies import Map, count_of
+from omlx_cache_daemon.screen.afar import Afar
 from omlx_cache_daemon.screen.cells import Ink, bar, cell_width, columns, fitted
 from omlx_cache_daemon.screen.lately import LATELY_SECONDS, STEP_SECONDS, Busy, moment
 from omlx_cache_daemon.screen.view import Tier, View
@@ -87,14 +88,41 @@ def _tiers(view: View, width: int, ink: Ink) -> list[Line]:
         in_memory.append(Span(f"{_rate(evicted)} evicted/s"))
     lines = [_tier("memory", view.hot, in_memory, width, ink)]
     if view.cold is None:
-        return [*lines, [Span(f" {'disk':<{_NAME_CELLS}} "), Span("none", "dim")]]
+        no_disk: Line = [Span(f" {'disk':<{_NAME_CELLS}} "), Span("none", "dim")]
+        return [*lines, no_disk, *_afar(view.afar, width)]
     state = Span(text(view.cold.state).partition(":")[0], "bad") if view.cold.state else Span("ok")
     on_disk = [Span(f"{view.cold.pages:,} pages"), state]
     lines += [
         _tier("disk", view.cold, on_disk, width, ink),
         _tier("writer", view.queue, _writer(view), width, ink),
+        *_afar(view.afar, width),
     ]
     return lines
+
+
+def _afar(afar: Afar | None, width: int) -> list[Line]:
+    """Return the line of the store that machines share; none without one."""
+    if afar is None:
+        return []
+    state = Span("ok") if afar.state == "ok" else Span(text(afar.state).partition(":")[0], "bad")
+    trip = afar.latency_seconds
+    losses = (("dropped", afar.dropped_pages), ("bad", afar.bad_pages))
+    return [
+        _said(
+            "remote",
+            width,
+            state,
+            Span(f"{_bytes_rate(afar.read_bytes_per_second)} read"),
+            Span(f"{_bytes_rate(afar.written_bytes_per_second)} written"),
+            *(Span(f"{count:,} {name}", "bad") for name, count in losses if count),
+            *([] if trip is None else [Span(f"{1000 * trip:.1f} ms away")]),
+            Span(text(afar.where)),
+        )
+    ]
+
+
+def _bytes_rate(rate: float | None) -> str:
+    return "-" if rate is None else f"{format_size(round(rate))}/s"
 
 
 def _writer(view: View) -> list[Span]:

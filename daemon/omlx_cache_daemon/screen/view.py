@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from omlx_cache_daemon.replies import Map
+from omlx_cache_daemon.screen.afar import Afar, afar_of
 from omlx_cache_daemon.screen.lately import Busy, busiest, moment, series
 from omlx_cache_daemon.screen.watched import Process
 
@@ -49,6 +50,7 @@ class View:
     restored: Sequence[int]
     sort: str = "restored"
     notes: Sequence[str] = field(default_factory=tuple)
+    afar: Afar | None = None
 
 
 _SUMS = {
@@ -107,17 +109,21 @@ def view_of(
         series(plain, at, SERIES_STEPS),
         sort,
         [*_troubles(shown), *(f"process {p.pid}, {p.title}, has gone" for p in gone)],
+        afar_of(shown),
     )
 
 
 def _troubles(shown: Sequence[Process]) -> Iterator[str]:
-    """Yield what is wrong with each process: no answer, or a disk that is not used."""
+    """Yield what is wrong with each process: no answer, or a disk or store that is not used."""
     for process in shown:
         state = str(_inner(process.stats, "cold").get("state", "ok"))
+        remote = str(_inner(process.stats, "remote").get("state", "ok"))
         if process.error is not None:
             yield f"process {process.pid}: {process.error}"
         elif state != "ok":
             yield f"process {process.pid}: disk {state}"
+        if process.error is None and remote != "ok":
+            yield f"process {process.pid}: the remote store is {remote}"
 
 
 def _disks(shown: Sequence[Process]) -> Tier | None:

@@ -162,6 +162,7 @@ def _with_lanes(
         restored = found[0].restore(array, found[1])
     live, cached = restored.prompt_cache, restored.tokens
     seconds = time.perf_counter() - began
+    asked.came_from_afar(restored.remote_tokens)
     asked.restored(cached, restored.cold_tokens, seconds, restored.miss_reason)
     # Speculative decoding shows its processors the last token of the prompt and what follows.
     unseen = tokens[:-1] if "draft_model" in options else tokens[:cached]

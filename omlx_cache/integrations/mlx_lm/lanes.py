@@ -123,6 +123,8 @@ class Lane:
             restored.tokens,
             restored.cold_tokens,
             restored.miss_reason,
+            remote_tokens=restored.remote_tokens,
+            local_tokens=restored.local_tokens,
         )
 
     def store(

@@ -160,6 +160,7 @@ class TieredPromptCache:
         if not where.position:
             return None, 0, 0, where.reason
         restored = lane.restore(array, where)
+        asked.came_from_afar(restored.remote_tokens)
         reason = where.reason if restored.tokens == where.position else restored.miss_reason
         return restored.prompt_cache, restored.tokens, restored.cold_tokens, reason
 

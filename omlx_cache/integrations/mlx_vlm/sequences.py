@@ -140,6 +140,7 @@ class Sequences:
         if not restored.tokens or not useful(restored.tokens):
             return None, restored.wanted, 0, reason or reasons.NO_RESTORE_POINT
         warm = Warm(restored.prompt_cache, restored.tokens)
+        asked.came_from_afar(restored.remote_tokens)
         return warm, self._missed(lane, found), restored.cold_tokens, reason
 
     @staticmethod

@@ -69,6 +69,12 @@ def parse_address(url: str) -> RemoteAddress:
         raise ValueError(f"the URL cannot be read; expected {FORMS}") from None
     if parts.fragment or any(ord(c) <= 32 for c in text):
         raise ValueError("the URL has a blank or a '#': write them as %20 and %23")
+    if scheme != "file" and "@" in f"{parts.path}{parts.query}":
+        # A password that was not quoted ends before its '/' or '?'; what follows is part of it.
+        raise ValueError(
+            "the URL has an '@' behind the host: in a password, / is %2F, ? is %3F, # is %23 and "
+            "@ is %40"
+        )
     match = _SCHEME.fullmatch(scheme)
     if match is not None and not (match[2] and match[4]):
         return _redis(parts, match, options)
@@ -141,7 +147,8 @@ def _known(options: dict[str, str], kind: str) -> None:
     for name, value in options.items():
         if name not in _OPTIONS[kind]:
             known = ", ".join(f"{one}=" for one in _OPTIONS[kind]) or "nothing"
-            raise ValueError(f"unknown option {name[:40]!r} behind the '?'; there is {known}")
+            said = f" {name}=" if re.fullmatch(r"[a-z_]{1,20}", name) else ""
+            raise ValueError(f"unknown option{said} behind the '?'; there is {known}")
         if not value:
             raise ValueError(f"{name}= is empty")
 

@@ -1,9 +1,15 @@
 """Opening the engine that an address names. Client libraries are imported here and not before."""
 
+from importlib import import_module
+
 from omlx_cache_storage.remote.address import RemoteAddress
 from omlx_cache_storage.remote.engine import RemoteEngine
 from omlx_cache_storage.remote.extras import check_extra
 from omlx_cache_storage.remote.options import RemoteOptions
+
+_REDIS = ("redis_engine", "RedisEngine")
+_OBJECTS = ("object_engine", "ObjectEngine")
+_ENGINES = {"s3": _OBJECTS, "file": _OBJECTS}
 
 
 def open_engine(address: RemoteAddress, options: RemoteOptions) -> RemoteEngine:
@@ -13,10 +19,6 @@ def open_engine(address: RemoteAddress, options: RemoteOptions) -> RemoteEngine:
     that cannot be used.
     """
     check_extra(address, encrypts=options.encrypts)
-    if address.kind in ("s3", "file"):
-        from omlx_cache_storage.remote.object_engine import ObjectEngine
-
-        return ObjectEngine(address, options)
-    from omlx_cache_storage.remote.redis_engine import RedisEngine
-
-    return RedisEngine(address, options)
+    module, name = _ENGINES.get(address.kind, _REDIS)
+    made: RemoteEngine = getattr(import_module(f"{__package__}.{module}"), name)(address, options)
+    return made

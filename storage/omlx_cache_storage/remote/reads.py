@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from omlx_cache_storage.errors import PageUnreadable
+from omlx_cache_storage.errors import PageNotSent, PageUnreadable
 from omlx_cache_storage.interrupts import done_within, uninterrupted
 from omlx_cache_storage.page import Buffer, PageId
 from omlx_cache_storage.readers import ReaderPool
@@ -21,6 +21,7 @@ from omlx_cache_storage.remote.coming import (
     parts_of,
 )
 from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError
+from omlx_cache_storage.remote.lanes import SLICE_BYTES, Lanes
 
 WINDOW_BYTES = 64 << 20
 """Bytes that were asked for and not taken yet; a reader's own page comes whatever they are."""
@@ -33,10 +34,12 @@ PART_BYTES = 8 << 20
 """Stretches of a large value that several connections bring at once."""
 HANGING = 3
 """For each connection so many more threads may hang in the store's client."""
+FIRST_LANES = 2
+"""Connections in use before it is known what more of them bring, where a server is one thread."""
 
 
 class RemoteReads:
-    """Reads values on `connections` threads. Any thread may call; `take` alone waits.
+    """Reads values on at most `connections` threads. Any thread may call; `take` alone waits.
 
     `failed` is told of what the engine raised, `stalled` when nothing came any more, `came` how
     many bytes came, and `measured` in how long so many came over all connections together.
@@ -44,7 +47,8 @@ class RemoteReads:
     Mutable, guarded by `_lock`, which is held over no I/O: what is `_open` (in order) and what
     these hold, `_urgent` (values that somebody waits for, with parts to ask for), `_begun` (values
     asked for and not taken) with `_held` bytes and `_peak`, `_workers` (each with when it asked
-    last), `_last` (when anything came), `_busy_since` and `_busy_bytes` (while there are workers).
+    last), `_last` (when anything came), `_busy_since` and `_busy_bytes` (while there are workers),
+    `_lanes`, and `_slice_since` and `_slice_bytes` (taken since it was judged last).
     """
 
     def __init__(
@@ -78,6 +82,9 @@ class RemoteReads:
         self._workers: dict[object, float] = {}
         self._last = 0.0
         self._busy_since, self._busy_bytes = 0.0, 0
+        first = connections if engine.part_bytes is None else FIRST_LANES
+        self._lanes = Lanes(connections, first)
+        self._slice_since, self._slice_bytes = 0.0, 0
         self._closed = False
 
     @property
@@ -115,7 +122,7 @@ class RemoteReads:
         the time-out without. Raises PageUnreadable, its text begins with a word of `reasons`."""
         with self._lock:
             if self._closed:
-                raise PageUnreadable(f"{reasons.UNREACHABLE}: the remote tier is closed")
+                raise PageNotSent(reasons.UNREACHABLE, "the remote tier is closed")
             coming = self._find(wanted.page)
             if coming is None:
                 coming = self._add(Expected(self.end), wanted)
@@ -137,7 +144,7 @@ class RemoteReads:
                 self._open.remove(expected)
             for coming in list(expected.coming.values()):
                 if not coming.taken:
-                    self._settle(coming, PageUnreadable("nobody wanted it any more"))
+                    self._settle(coming, PageNotSent(reasons.LOST, "nobody wanted it any more"))
                     self._release(coming)
         self._wake()
 
@@ -175,7 +182,8 @@ class RemoteReads:
             return coming.future.result(0)
         finally:
             with self._lock:
-                self._settle(coming, PageUnreadable("nobody wanted it any more"))
+                self._settle(coming, PageNotSent(reasons.LOST, "nobody wanted it any more"))
+                self._judge(coming)
                 self._release(coming)
             self._wake()
 
@@ -192,7 +200,7 @@ class RemoteReads:
         with self._lock:
             expected.queue.clear()
             for coming in expected.coming.values():
-                self._settle(coming, PageUnreadable(f"{reason}: {text}"))
+                self._settle(coming, PageNotSent(reason, text))
                 self._give_back(coming)
 
     # Under `_lock`.
@@ -249,6 +257,17 @@ class RemoteReads:
     def _hanging(self, now: float) -> int:
         return sum(since < now - self._stalled_seconds for since in self._workers.values())
 
+    def _judge(self, coming: Coming) -> None:
+        """Find out how fast pages are taken, as long as more of them are on their way."""
+        now = time.monotonic()
+        if not self._workers or not self._slice_since:
+            self._slice_since, self._slice_bytes = now if self._workers else 0.0, 0
+            return
+        self._slice_bytes += coming.held
+        if self._slice_bytes >= SLICE_BYTES:
+            self._lanes.note(self._slice_bytes, now - self._slice_since)
+            self._slice_since, self._slice_bytes = now, 0
+
     def _next(self) -> list[Unit]:
         """Return what one connection asks for next, [] when there is nothing, or no room: what
         somebody waits for, and what is expected behind it; then what was expected first."""
@@ -293,7 +312,7 @@ class RemoteReads:
             hanging = self._hanging(now)
             waiting = len(self._urgent) + sum(len(expected.queue) for expected in self._open)
             wanted = min(
-                self._connections + hanging - len(self._workers),
+                self._lanes.width + hanging - len(self._workers),
                 self._most - len(self._workers),
                 waiting,
             )
@@ -324,7 +343,7 @@ class RemoteReads:
         with self._lock:
             now = time.monotonic()
             self._workers[worker] = now
-            spare = len(self._workers) > self._connections + self._hanging(now)
+            spare = len(self._workers) > self._lanes.width + self._hanging(now)
             batch = [] if self._closed or spare else self._next()
             if batch:
                 return batch
@@ -372,8 +391,8 @@ class RemoteReads:
         if coming.future.done():
             return
         if part is None:
-            reason = f"{reasons.LOST}: it was there when it was asked for"
-            self._settle(coming, PageUnreadable(reason))
+            gone = PageNotSent(reasons.LOST, "it was there when it was asked for")
+            self._settle(coming, gone)
             return
         coming.slots[unit.at] = part
         coming.left -= 1

@@ -69,13 +69,13 @@ class RedisEngine:
         """Publish a value; False also while somebody else is writing one with parts."""
         if len(parts) == 1:
             return self._set(name, parts[0], fresh=not replace)
-        if not replace and self._answers([("EXISTS", name)])[0]:
-            return False
         # Two writers' parts of one value may differ, as encryption makes them: never mix them.
         writing = f"{name}#writing"
         if self._answers([("SET", writing, b"", "NX", "PX", WRITING_MS)])[0] is None:
             return False
         try:
+            if not replace and self._answers([("EXISTS", name)])[0]:
+                return False
             for number in reversed(range(1, len(parts))):
                 self._set(part_name(name, number), parts[number], fresh=False)
             return self._set(name, parts[0], fresh=not replace)

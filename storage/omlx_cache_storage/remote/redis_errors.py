@@ -42,6 +42,10 @@ _BY_KIND: tuple[tuple[type[Exception], Trouble], ...] = (
 )
 _NOBODY = (ConnectionRefusedError, socket.gaierror)
 """The name of the host is not known, or nobody listens there."""
+_FULL_HOUSE = ("max number of clients", "Connection not ready")
+"""The second is the client's word for a server that speaks, or hangs up, before it is asked."""
+_NO_CERTIFICATE = ("ALERT_CERTIFICATE_REQUIRED", "ALERT_BAD_CERTIFICATE", "ALERT_UNKNOWN_CA")
+"""A server says so that takes none but clients with a certificate of its authority."""
 _NO_WAY = ("Host is unreachable", "No route to host", "Network is unreachable", "Host is down")
 
 
@@ -61,11 +65,13 @@ def _reason(error: Exception) -> Trouble:
     word = said.partition(" ")[0]
     if isinstance(error, failures.ResponseError) and word in _BY_WORD:
         return _BY_WORD[word]
-    if "max number of clients" in said:
+    if any(text in said for text in _FULL_HOUSE):
         return "throttled"
     for kind, reason in _BY_KIND:
         if isinstance(error, kind):
             return reason
+    if any(text in said for text in _NO_CERTIFICATE):
+        return "auth"
     cause = _cause(error)
     if isinstance(cause, _NOBODY) or any(text in said for text in _NO_WAY):
         return "refused"

@@ -45,7 +45,10 @@ class Single:
         self._host = host
 
     def answers(self, commands: Sequence[Command]) -> Answers:
-        return self._wire.send({self._host: commands})[self._host]
+        answers = self._wire.send({self._host: commands})[self._host]
+        if any(isinstance(answer, AskError) for answer in answers):
+            raise RemoteError("error", "the server is one of a cluster: use redis+cluster://")
+        return answers
 
     def anyone(self) -> Host:
         return self._host

@@ -35,7 +35,10 @@ class Wire:
     def __init__(self, address: RemoteAddress, options: RemoteOptions) -> None:
         given = options.password if options.password is not None else address.password
         self.password = given
-        tls = _tls(address)
+        # Without TLS, two round trips less for a connection: a name in a server's list of clients.
+        # With it, their answers take along the session tickets that a server sends unasked, which
+        # the pool would take for answers that nobody read.
+        tls = _tls(address) or {"driver_info": None}
         self._class: Any = redis.SSLConnection if address.tls else redis.Connection
         self._arguments: dict[str, Any] = {
             "username": address.user,
@@ -75,6 +78,9 @@ class Wire:
                 if host not in answers:
                     connection.disconnect()
                 pool.release(connection)
+        if self._closed:
+            # Whatever it is that a client raises whose socket is closed under it.
+            raise RemoteError("lost", "the engine is closed")
         raise trouble(failed, self.password) from None
 
     def ask(self, host: Host, *command: Any, anonymously: bool = False) -> Any:
@@ -146,8 +152,6 @@ def _patience(options: RemoteOptions) -> dict[str, Any]:
         "socket_keepalive": True,
         "socket_read_size": _READ_BYTES,
         "protocol": 2,
-        # Two round trips of every new connection, for a name in a list of clients.
-        "driver_info": None,
         "retry": Retry(NoBackoff(), 0),
     }
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.errors import PageError, PageUnreadable
+from omlx_cache_storage.errors import ForeignPage, PageError, PageNotSent, PageUnreadable
 from omlx_cache_storage.event_kinds import Kind
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.eviction.learned import Learned
@@ -160,7 +160,7 @@ class RemoteTier:
         comes, but no longer than `read_seconds` without."""
         seen = self._knowledge.seen(page)
         if seen is None:
-            raise PageUnreadable(f"{reasons.LOST}: nothing is known of it any more")
+            raise PageNotSent(reasons.LOST, "nothing is known of it any more")
         received = self._received(page, seen)
         self._tally.add(read_pages=1)
         with self._judged(page, seen):
@@ -168,7 +168,7 @@ class RemoteTier:
 
     def _received(self, page: PageId, seen: Seen) -> ReceivedPage:
         if self._circuit.why and not self._reads.is_expected(page):
-            raise PageUnreadable(f"{reasons.RESTING}: {self._circuit.why}")
+            raise PageNotSent(reasons.RESTING, self._circuit.why)
         try:
             value = self._reads.take(self._wanted(page, seen))
         except PageUnreadable as error:
@@ -178,7 +178,7 @@ class RemoteTier:
             # Another machine replaced it by one that holds more.
             self._knowledge.forget([page])
             self._not_read(page, seen, f"{reasons.LOST}: it was replaced")
-            raise PageUnreadable(f"{reasons.LOST}: it was replaced since it was asked for")
+            raise PageNotSent(reasons.LOST, "it was replaced since it was asked for")
         bound = self._names.bound(seen.namespace, page)
         with self._judged(page, seen):
             return ReceivedPage(bound, seen.namespace, page, value, self._keys)
@@ -237,6 +237,10 @@ class RemoteTier:
         for page, seen in found:
             self._note("removed", page, seen, "")
         return self._knowledge.note_absent([page for page, _ in found])
+
+    def shun(self, page: PageId) -> None:
+        """Take a page that proved useless here for absent, for a while; it stays where it is."""
+        self._knowledge.note_absent([page], ForeignPage.reason, SHUNNED_SECONDS)
 
     def forget(self, pages: Iterable[PageId]) -> int:
         """Know nothing of pages any more, which stay where they are; return how many were known."""

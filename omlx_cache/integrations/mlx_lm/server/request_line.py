@@ -25,7 +25,8 @@ def request_line(
     record: RequestRecord, explanation: dict[str, object] | None, ended: Ended, notes: str
 ) -> str:
     """Return the line; `notes` are appended. What was not computed is not said to be."""
-    restored, cold = record.restored_tokens, record.cold_tokens
+    restored, cold, remote = record.restored_tokens, record.cold_tokens, record.remote_tokens
+    where = f"{restored - cold - remote} hot, {cold} cold" + f", {remote} remote" * bool(remote)
     rest = record.prompt_tokens - restored
     computed = f"{rest} recomputed"
     if ended.early and not ended.out:
@@ -34,7 +35,7 @@ def request_line(
     first = "" if ended.first_seconds is None else f", first token {ended.first_seconds:.3f} s"
     return (
         f"request {record.number}: {record.prompt_tokens} tokens in, {restored} restored "
-        f"({restored - cold} hot, {cold} cold), {computed}{why}, {ended.out} out{first}, "
+        f"({where}), {computed}{why}, {ended.out} out{first}, "
         f"total {ended.seconds:.3f} s{_early(ended)}{notes}"
     )
 

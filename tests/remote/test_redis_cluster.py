@@ -1,0 +1,188 @@
+"""The Redis engine on a cluster: values on all nodes, slots that move, nodes that fail."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from kit.remote.engines import engine_at, reason_of, whole, write
+from kit.remote.redis_groups import RedisCluster, redis_cluster
+from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError
+from omlx_cache_storage.remote.redis_engine import part_name
+
+NAMES = [f"value-{n}" for n in range(300)]
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[RedisCluster]:
+    with redis_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(shared: RedisCluster) -> RedisCluster:
+    for node in shared.nodes:
+        node.ask("FLUSHALL")
+    return shared
+
+
+def fill(engine: RemoteEngine) -> None:
+    for name in NAMES:
+        write(engine, name, name.encode())
+
+
+def all_there(engine: RemoteEngine) -> bool:
+    heads, _ = engine.look(NAMES, 100)
+    parts = engine.read([Part(name, 0, 0, len(name)) for name in NAMES])
+    return heads == parts == [name.encode() for name in NAMES]
+
+
+def test_values_lie_on_all_nodes_and_are_asked_for_at_once(cluster: RedisCluster) -> None:
+    with engine_at(cluster.url) as engine:
+        fill(engine)
+        assert all(node.ask("DBSIZE") > 50 for node in cluster.nodes)
+        assert all_there(engine)
+        engine.add("set", "member")
+        assert engine.look(["absent"], 4, ["set"]) == ([None], [["member"]])
+        engine.ping()
+        assert engine.delete([*NAMES, "absent"]) == len(NAMES)
+
+
+def test_one_node_is_enough_to_find_the_others(cluster: RedisCluster) -> None:
+    with engine_at(f"redis+cluster://{cluster.nodes[1].place}") as engine:
+        fill(engine)
+        assert all_there(engine)
+
+
+def test_a_value_in_parts_lies_on_several_nodes(cluster: RedisCluster) -> None:
+    parts = [bytes([n]) * 100_000 for n in range(6)]
+    with engine_at(cluster.url) as engine:
+        assert write(engine, "v", *parts)
+        owners = {cluster.owner(part_name("v", n)).port for n in range(6)}
+        assert len(owners) > 1
+        assert whole(engine, "v", [100_000] * 6) == parts
+        assert not write(engine, "v", *parts)
+
+
+def test_a_slot_that_moved_is_found_where_it_went(cluster: RedisCluster) -> None:
+    with engine_at(cluster.url) as engine:
+        fill(engine)
+        assert all_there(engine)
+        for name in NAMES[:20]:
+            cluster.move(name, cluster.other(cluster.owner(name)))
+        assert all_there(engine)
+        redirected = [node.calls("getrange") for node in cluster.nodes]
+        assert engine.look(NAMES[:20], 100)[0] == [name.encode() for name in NAMES[:20]]
+        asked = [node.calls("getrange") for node in cluster.nodes]
+        assert sum(asked) - sum(redirected) == 20, "the map was learned"
+        assert write(engine, NAMES[0], b"new", replace=True)
+        cluster.settled()
+
+
+def test_keys_of_a_slot_on_its_way_are_found_on_either_side(cluster: RedisCluster) -> None:
+    """ASK: some keys of the slot have moved, others have not, and new ones go to the target."""
+    names = [f"{{tag}}-{n}" for n in range(6)]
+    with engine_at(cluster.url) as engine:
+        for name in names[:4]:
+            write(engine, name, name.encode())
+        target = cluster.other(cluster.owner("{tag}"))
+        source = cluster.begin_to_move("{tag}", target)
+        for name in names[:2]:
+            source.ask("MIGRATE", "127.0.0.1", target.port, name, 0, 30_000)
+        expected = [name.encode() for name in names[:4]] + [None, None]
+        assert engine.look(names, 100)[0] == expected
+        assert engine.read([Part(name, 0, 0, 100) for name in names]) == expected
+        assert write(engine, names[4], b"new")
+        assert not write(engine, names[0], b"there already")
+        assert cluster.move_keys("{tag}", source, target) == 2
+        cluster.end_move("{tag}", target)
+        assert engine.look(names, 3)[0] == [*[b"{ta"] * 4, b"new", None]
+        cluster.settled()
+
+
+def test_threads_read_on_while_slots_move(cluster: RedisCluster) -> None:
+    ending = threading.Event()
+
+    def reading() -> int:
+        rounds = 0
+        with engine_at(cluster.url) as engine:
+            while not ending.is_set() or not rounds:
+                assert all_there(engine)
+                rounds += 1
+        return rounds
+
+    with engine_at(cluster.url) as engine:
+        fill(engine)
+    with ThreadPoolExecutor(4) as pool:
+        readers = [pool.submit(reading) for _ in range(4)]
+        try:
+            for name in NAMES[:40]:
+                cluster.move(name, cluster.other(cluster.owner(name)))
+        finally:
+            ending.set()
+        assert all(reader.result(60) for reader in readers)
+    cluster.settled()
+
+
+def test_a_stopped_node_costs_one_time_out_however_much_is_asked() -> None:
+    with (
+        redis_cluster() as cluster,
+        engine_at(cluster.url, lookup_seconds=0.3, read_seconds=0.5) as engine,
+    ):
+        fill(engine)
+        assert all_there(engine)
+        cluster.nodes[0].process.suspend()
+        began = time.monotonic()
+        assert reason_of(engine.look, NAMES, 100).reason == "timeout"
+        assert time.monotonic() - began < 8
+        cluster.nodes[0].process.resume()
+        cluster.settled()
+        assert all_there(engine)
+
+
+def test_a_cluster_that_lost_a_node_for_good_says_that_it_is_not_ready() -> None:
+    with redis_cluster() as cluster, engine_at(cluster.url) as engine:
+        fill(engine)
+        lost = cluster.nodes[0]
+        mine = next(name for name in NAMES if cluster.owner(name) is lost)
+        lost.process.kill()
+        assert reason_of(engine.look, [mine], 4).reason in ("refused", "lost", "throttled")
+        cluster.gone_is_known()
+        rest = next(name for name in NAMES if name != mine)
+        assert reason_of(engine.look, [mine], 4).reason in ("refused", "throttled")
+        assert reason_of(engine.look, [rest], 4).reason in ("refused", "throttled")
+
+
+def test_a_replica_takes_over_and_is_read_without_a_restart() -> None:
+    with redis_cluster(replicas=1) as cluster, engine_at(cluster.url) as engine:
+        fill(engine)
+        cluster.replicated()
+        lost = cluster.nodes[0]
+        lost.process.kill()
+        troubles = []
+        while True:
+            try:
+                assert all_there(engine)
+                break
+            except RemoteError as error:
+                troubles.append(error.reason)
+                cluster.settled()
+        assert len(troubles) <= 2
+        assert set(troubles) <= {"refused", "lost", "throttled"}
+
+
+def test_a_cluster_of_which_nobody_answers_is_unreachable() -> None:
+    with redis_cluster() as cluster:
+        url = cluster.url
+    with engine_at(url) as engine:
+        assert reason_of(engine.look, ["v"], 4).reason == "refused"
+
+
+def test_a_single_server_is_no_cluster(cluster: RedisCluster) -> None:
+    with engine_at(f"redis://{cluster.nodes[0].place}") as engine:
+        foreign = next(n for n in NAMES if cluster.owner(n) is not cluster.nodes[0])
+        error = reason_of(engine.look, [foreign], 4)
+        assert error.reason == "error"
+        assert "redis+cluster://" in str(error)
