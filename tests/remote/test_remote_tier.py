@@ -232,6 +232,44 @@ def test_an_inquiry_that_was_begun_is_joined(
     assert two.usage().lookups == 1
 
 
+def test_who_joins_an_inquiry_waits_no_longer_than_who_began_it(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = machines(lookup_seconds=0.05)
+    waits: list[float] = []
+    wait = inquiries.done_within
+
+    def noted(future: "Future[object]", seconds: float) -> bool:
+        waits.append(seconds)
+        return wait(future, seconds)
+
+    monkeypatch.setattr(inquiries, "done_within", noted)
+    with one.engine.hanging("look"):
+        assert [one.about(2).trouble for _ in range(3)] == [reasons.TIMEOUT] * 3
+    assert waits[1:] == [0.0, 0.0]
+    assert waits[0] > 0
+
+
+def test_what_waits_for_a_thread_is_not_asked_any_more_when_the_breaker_opens(
+    machines: Machines,
+) -> None:
+    one = machines()
+    with one.engine.hanging("ping"):
+        with one.engine.hanging("look"):
+            for n in range(3 * THREADS):
+                assert one.about(2, Story(f"prompt {n}"), timeout=0) == Asked(False)
+            _until(lambda: one.engine.calls["look"] == THREADS)
+            one.engine.fail["write"] = "refused"
+            for _ in range(FAILURES):
+                with pytest.raises(RemoteError):
+                    one.write(STORY.page(1))
+            assert one.resting
+        _until(lambda: not one._inquiries._under_way)
+        # Those under way go on: what they find is worth knowing.
+        assert one.engine.calls["look"] <= 2 * THREADS
+        assert one.usage().lookups == THREADS
+
+
 def test_what_was_asked_a_moment_ago_is_not_asked_again_and_a_second_later_is(
     machines: Machines,
 ) -> None:

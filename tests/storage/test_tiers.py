@@ -2,6 +2,7 @@
 on a disk that another process writes to as well, and on a remote store, which evicts by itself."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,11 +10,15 @@ import mlx.core as mx
 import pytest
 
 from kit.remote import MemoryEngine, MemoryStore
+from kit.remote.redis_servers import redis_server
 from kit.storage import Story, bytes_of, disk_usage, expected_payload, read_cold
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.page import Page, PageId, Tail
 from omlx_cache_storage.recency import Clock
+from omlx_cache_storage.remote.address import parse_address
+from omlx_cache_storage.remote.engine import RemoteEngine
+from omlx_cache_storage.remote.engines import open_engine
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.tier import RemoteTier
 from omlx_cache_storage.remote.writes import Placed
@@ -101,21 +106,12 @@ class _Shared(_Backing):
 
 
 class _Remote:
-    """A tier on a store that has room for all; with `writer` another machine's puts the pages, and
-    this one is told of them as it would be by a look-up."""
+    """A tier on a store that has room for all; with two engines another machine's puts the pages,
+    and this one is told of them as it would be by a look-up."""
 
-    def __init__(self, part_bytes: int | None, *, shared: bool) -> None:
-        store = MemoryStore()
-        options = RemoteOptions("redis://memory", "cpu", secret=b"a secret of these tests")
-        tiers = [
-            RemoteTier(
-                MemoryEngine(store, part_bytes=part_bytes),
-                options,
-                engine_name="memory",
-                where="memory",
-            )
-            for _ in range(1 + shared)
-        ]
+    def __init__(self, *engines: RemoteEngine) -> None:
+        options = RemoteOptions("", "cpu", secret=b"a secret of these tests")
+        tiers = [RemoteTier(engine, options, engine_name="", where="") for engine in engines]
         self.tier: Tier
         self.tier = self._remote = tiers[0]
         self._writer = tiers[-1]
@@ -146,11 +142,42 @@ class _Remote:
 Make = Callable[[int], AnyTier]
 _BOUNDED = ["hot with bytes", "hot with arrays", "cold", "cold, shared"]
 _REMOTE = {
-    "remote": lambda: _Remote(8 << 20, shared=False),
-    "remote, in parts": lambda: _Remote(10_000, shared=False),
-    "remote, in stretches": lambda: _Remote(None, shared=False),
-    "remote, shared": lambda: _Remote(8 << 20, shared=True),
+    "remote": {"part_bytes": 8 << 20},
+    "remote, in parts": {"part_bytes": 10_000},
+    "remote, in stretches": {"part_bytes": None},
 }
+_REAL = ["remote, Redis", "remote, directory"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _the_clients_runtime_has_begun(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The client of object stores keeps some descriptors for as long as the process lives."""
+    engine = _opened(f"file://{tmp_path_factory.mktemp('share')}")
+    engine.ping()
+    engine.close()
+
+
+def _opened(url: str) -> RemoteEngine:
+    options = RemoteOptions(url, "cpu", lookup_seconds=30, read_seconds=30)
+    return open_engine(parse_address(url), options)
+
+
+@contextmanager
+def _remote(kind: str, directory: Path) -> Iterator[_Remote]:
+    with ExitStack() as ends:
+        if kind in _REMOTE:
+            made = _Remote(MemoryEngine(**_REMOTE[kind]))
+        elif kind == "remote, shared":
+            store = MemoryStore()
+            made = _Remote(MemoryEngine(store), MemoryEngine(store))
+        elif kind == "remote, Redis":
+            url = ends.enter_context(redis_server()).url
+            made = _Remote(_opened(url), _opened(url))
+        else:
+            url = f"file://{directory / 'share'}"
+            made = _Remote(_opened(url), _opened(url))
+        ends.callback(made.close)
+        yield made
 
 
 @pytest.fixture(params=_BOUNDED)
@@ -159,15 +186,14 @@ def bounded(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     return _make(request.param, tmp_path)
 
 
-@pytest.fixture(params=[*_BOUNDED, *_REMOTE])
+@pytest.fixture(params=[*_BOUNDED, *_REMOTE, "remote, shared", *_REAL])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     """Makes a tier with room for so many pages of this module's size."""
-    if request.param not in _REMOTE:
+    if request.param in _BOUNDED:
         yield _make(request.param, tmp_path)
         return
-    made = _REMOTE[request.param]()
-    yield lambda pages: made
-    made.close()
+    with _remote(request.param, tmp_path) as made:
+        yield lambda pages: made
 
 
 def _make(kind: str, directory: Path) -> Make:

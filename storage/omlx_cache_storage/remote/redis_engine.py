@@ -19,8 +19,9 @@ from omlx_cache_storage.remote.redis_errors import trouble
 from omlx_cache_storage.remote.redis_places import Named, Places, Sharded, Single
 from omlx_cache_storage.remote.redis_wire import Answers, Command, Wire
 
-PART_BYTES = 8 << 20
-"""A server answers one command at a time: what is longer holds up everybody else's."""
+PART_BYTES = 4 << 20
+"""A server answers one command at a time: what is longer holds up everybody else's. Parts of 8 MiB
+came at half the rate on loopback. Writers and readers have to cut alike: it is never changed."""
 ASKS_TOGETHER = 1 << 20
 PIPELINE = 1024
 """Commands that are sent at once."""
