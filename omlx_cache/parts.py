@@ -11,6 +11,7 @@ from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.upkeep.relief import Relief
 from omlx_cache_storage.prefetch import Prefetcher
 from omlx_cache_storage.readers import ReaderPool
+from omlx_cache_storage.remote.uploads import UploadCounts
 from omlx_cache_storage.stats import Counters
 
 THREADS_SECONDS = 1.0
@@ -39,6 +40,14 @@ class Remote(Protocol):
     def close(self, timeout: float) -> bool: ...
 
 
+class Sending(Protocol):
+    """What sends pages to other machines; `close` sends what is left, for a while."""
+
+    def counts(self) -> UploadCounts: ...
+    def flush(self, timeout: float) -> bool: ...
+    def close(self, timeout: float) -> bool: ...
+
+
 class Kept(Protocol):
     """What keeps something that was learned for the processes to come; raises nothing."""
 
@@ -63,6 +72,7 @@ class StoreParts:
     control: ControlServer | None
     kept: Sequence[Kept]
     remote: Remote | None = None
+    uploads: Sending | None = None
     status: list[Closing] = field(default_factory=list)
     pid: int = field(default_factory=os.getpid)
     ended: bool = False
@@ -93,6 +103,8 @@ class StoreParts:
         clean = self.tiers.flush(left())
         if self.control is not None:
             self.control.close(left())
+        if self.uploads is not None:
+            self.uploads.close(left())
         clean = self.tiers.stop_writing(left()) and clean
         for one in self.kept:
             one.close(min(left(), THREADS_SECONDS))

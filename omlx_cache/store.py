@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -66,8 +67,11 @@ from omlx_cache_storage.pruning import Chosen, Pruning, choose
 from omlx_cache_storage.readers import ReaderPool, on_another_thread
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.remote.opening import open_tier
-from omlx_cache_storage.stats import Stats
-from omlx_cache_storage.tier import RemoteBacking
+from omlx_cache_storage.remote.upload_policy import POLICIES
+from omlx_cache_storage.remote.upload_source import OwnPages
+from omlx_cache_storage.remote.uploads import Uploads
+from omlx_cache_storage.stats import RemoteUsage, Stats
+from omlx_cache_storage.tier import BackingTier, RemoteBacking
 from omlx_cache_storage.tiers import FLUSH_SECONDS, Tiers
 
 if TYPE_CHECKING:
@@ -155,6 +159,7 @@ class BlockStore(Tiers):
         self.decoder: Decoder | None = None
         self.flights = Flights()
         remote = self.remote
+        self.uploads = uploads = _uploads(s, self.hot, self.cold, remote)
         self.read_pool = ReaderPool(READ_THREADS, "omlx-cache-read")
         self.copy_pool = ReaderPool(READ_THREADS, "omlx-cache-copy")
         self.reading_gate = ReadingGate(
@@ -175,6 +180,7 @@ class BlockStore(Tiers):
             self._start_control(),
             self._keepers(None if s.hot_cache_only else s.cold_dir, reuse),
             self.remote,
+            uploads,
         )
         keeper.keep(self._parts)
         self._finalizer = weakref.finalize(self, _lose, self._parts)
@@ -454,8 +460,24 @@ class BlockStore(Tiers):
                 {} if self.cold is None else self.cold.timings(),
             ),
             events=self.events.counts(),
-            remote=None if self.remote is None else self.remote.usage(),
+            remote=self._remote_usage(),
         )
+
+    def _remote_usage(self) -> RemoteUsage | None:
+        if self.remote is None:
+            return None
+        usage, uploads = self.remote.usage(), self._parts.uploads
+        if uploads is None:
+            return usage
+        pending, dropped, failed = uploads.counts()
+        return replace(usage, pending_pages=pending, dropped_pages=dropped, failed_pages=failed)
+
+    def flush_remote(self, timeout: float = FLUSH_SECONDS) -> bool:
+        """Wait until other machines can have what was stored here before the call, as far as
+        `remote_writes` says; False after `timeout` seconds, and where their store does not answer.
+        True at once without a remote tier."""
+        uploads = self._parts.uploads
+        return uploads is None or uploads.flush(timeout)
 
     def metrics(self) -> str:
         """Return this store's metrics in Prometheus' text format. Reads a file, as `stats` of the
@@ -583,6 +605,23 @@ def _open_remote(s: CacheSettings, events: EventLog) -> RemoteBacking | None:
         return open_tier(s.remote, options, events)
     except (ValueError, ImportError, OSError) as error:
         raise ConfigError(f"remote: {error}") from None
+
+
+def _uploads(
+    s: CacheSettings, hot: HotTier, cold: BackingTier | None, remote: RemoteBacking | None
+) -> Uploads | None:
+    """Return what sends pages to other machines, at work; None where this store sends none."""
+    policy = POLICIES.get(s.remote_writes)
+    if remote is None or policy is None:
+        return None
+    on_disk = cold if isinstance(cold, ColdTier) else None
+
+    def branches(keys: Collection[BlockKey]) -> set[BlockKey]:
+        return hot.branches(keys) | (set() if on_disk is None else on_disk.branches(keys))
+
+    uploads = Uploads(remote, OwnPages(hot, on_disk), policy(), branches)
+    uploads.start()
+    return uploads
 
 
 _open_stores: "weakref.WeakSet[BlockStore]" = weakref.WeakSet()

@@ -38,6 +38,13 @@ class PageId(NamedTuple):
     group: str
 
 
+class Placed(NamedTuple):
+    """A page, and the namespace that its name is in."""
+
+    namespace: BlockKey
+    page: PageId
+
+
 class Tail(NamedTuple):
     """A page that ends inside a block: where, and in which group."""
 

@@ -13,7 +13,7 @@ from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.histograms import Histogram
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageMeta, Tail
+from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageMeta, Placed, Tail
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 from omlx_cache_storage.stats import ColdUsage, RemoteUsage
 
@@ -290,6 +290,19 @@ class RemoteBacking(Protocol):
 
     def shun(self, page: PageId) -> None:
         """Take a page that proved useless for absent, for a while; deletes nothing."""
+
+    @property
+    def resting(self) -> str:
+        """Why it is left alone now, "" when it is not."""
+        ...
+
+    def present(self, pages: Sequence[Placed]) -> Sequence[PageInfo | None]:
+        """Return what it has of each page, by one question; waits, and raises RemoteError."""
+        ...
+
+    def write(self, page: Page) -> WriteResult:
+        """Publish a page whole or not at all; waits, and raises RemoteError."""
+        ...
 
     def seconds_per_byte(self) -> float | None: ...
     def usage(self) -> RemoteUsage: ...

@@ -173,8 +173,14 @@ def test_a_short_secret_and_encryption_without_one_are_refused_and_none_is_shown
     assert "secret of 16" not in repr(SIGNED)
 
 
-def test_a_page_does_not_fit_into_memory_of_another_size() -> None:
-    page = Story().page(1)
-    received = ReceivedPage(NAME, page.meta.namespace, page.meta.id, [_value(page, OPEN)], OPEN)
+@pytest.mark.parametrize("keys", EVERY.values(), ids=EVERY)
+@pytest.mark.parametrize("packs", [False, True], ids=["dense", "packed"])
+@pytest.mark.parametrize("more", [-1000, -1, 1, 1000])
+def test_a_page_does_not_fit_into_memory_of_another_size(
+    more: int, packs: bool, keys: RemoteKeys
+) -> None:
+    page = _floats(Story())
+    value = _value(page, keys, packs=packs)
+    received = ReceivedPage(NAME, page.meta.namespace, page.meta.id, [value], keys)
     with pytest.raises(ForeignPage):
-        received.read_into([bytearray(page.meta.nbytes - 1)])
+        received.read_into([bytearray(page.meta.nbytes + more)])

@@ -348,7 +348,6 @@ def test_a_value_of_which_a_part_is_gone_takes_nothing_of_the_window(
     ("trouble", "reason"),
     [
         ("refused", reasons.UNREACHABLE),
-        ("timeout", reasons.TIMEOUT),
         ("auth", reasons.DENIED),
         ("throttled", reasons.THROTTLED),
         ("error", reasons.FAILED),
@@ -365,6 +364,19 @@ def test_what_an_engine_raises_fails_all_at_once_and_says_why(
                 rig.take(number)
     assert {error.reason for error in rig.errors} == {trouble}
     assert rig.stalls == 0
+
+
+def test_an_engine_that_sees_first_that_nothing_comes_says_that_of_the_store(
+    rigs: Callable[..., _Rig],
+) -> None:
+    rig = rigs()
+    rig.engine.fail["read"] = "timeout"
+    with rig.reads.expect(rig.wanted(*range(5), nbytes=1000)):
+        for number in range(5):
+            with pytest.raises(PageUnreadable, match=reasons.TIMEOUT):
+                rig.take(number)
+    assert rig.stalls >= 1
+    assert rig.errors == []
 
 
 def test_an_engine_with_a_bug_is_a_failure_like_any_other(rigs: Callable[..., _Rig]) -> None:

@@ -14,7 +14,7 @@ from omlx_cache_storage.breaker import FAILURES
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageError, PageUnreadable
 from omlx_cache_storage.events import EventLog
 from omlx_cache_storage.format.wrapping import wrap
-from omlx_cache_storage.page import Page, PageId, PageMeta, TensorSpec
+from omlx_cache_storage.page import Page, PageId, PageMeta, Placed, TensorSpec
 from omlx_cache_storage.remote import inquiries, reasons
 from omlx_cache_storage.remote.circuit import Circuit
 from omlx_cache_storage.remote.engine import RemoteError, Trouble
@@ -23,7 +23,6 @@ from omlx_cache_storage.remote.inquiries import THREADS
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.tier import RemoteTier
-from omlx_cache_storage.remote.writes import Placed
 
 BLOCK = 16
 DEADLINE = 60.0

@@ -14,14 +14,13 @@ from kit.remote.redis_servers import redis_server
 from kit.storage import Story, bytes_of, disk_usage, expected_payload, read_cold
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.page import Page, PageId, Tail
+from omlx_cache_storage.page import Page, PageId, Placed, Tail
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.remote.address import parse_address
 from omlx_cache_storage.remote.engine import RemoteEngine
 from omlx_cache_storage.remote.engines import open_engine
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.tier import RemoteTier
-from omlx_cache_storage.remote.writes import Placed
 from omlx_cache_storage.tier import Tier
 
 KIB = 1024

@@ -133,6 +133,11 @@ class HeldPages:
         with self._lock:
             return self._contents.get(page) is not None
 
+    def stored(self, page: PageId) -> StoredPage | None:
+        """Return what is known of a page's file, None for one that is not here; reads nothing."""
+        with self._lock:
+            return self._contents.get(page)
+
     @contextlib.contextmanager
     def reading(self, page: PageId) -> Iterator[PageReader]:
         """Open a page; raises PageError, and forgets a page that is missing or wrong: that is one

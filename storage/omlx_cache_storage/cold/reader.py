@@ -17,7 +17,7 @@ from omlx_cache_storage.format.header import (
 from omlx_cache_storage.format.names import PageName, name_of
 from omlx_cache_storage.format.wrapping import is_wrapped, unwrap_payload, unwrapped
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Buffer, PageMeta
+from omlx_cache_storage.page import Buffer, Page, PageMeta
 
 CHECKED_BYTES = 512 * 1024
 """Read and then checked at a time: what a core's own cache still holds of it."""
@@ -59,6 +59,12 @@ class PageReader:
         else:
             self._fill(pieces)
         self.seconds = time.perf_counter() - began
+
+    def read_stored(self) -> Page:
+        """Return the page as it is in its file, packed if it is, verified; raises CorruptPage."""
+        payload = bytearray(self._stored.nbytes)
+        self._fill([payload])
+        return Page(self._stored, payload)
 
     def _unwrap(self, pieces: Sequence[Buffer]) -> None:
         frame = bytearray(self._stored.nbytes)

@@ -19,6 +19,12 @@ class RemoteError(CacheError):
         self.reason = reason
 
 
+def known_error(error: Exception) -> RemoteError:
+    """Return what an engine raised; of a client's bug only what kind it is: its text may quote
+    anything."""
+    return error if isinstance(error, RemoteError) else RemoteError("error", type(error).__name__)
+
+
 class Part(NamedTuple):
     """A stretch of a value: bytes [offset, offset + nbytes) of it, part number `number`."""
 

@@ -54,3 +54,42 @@ class Lanes:
             if 0 <= at < len(self._widths) and due:
                 return at
         return best
+
+
+class Pace:
+    """How fast values come and are taken. Not thread-safe: its owner's lock guards it.
+
+    While there are workers it is busy; a slice lasts until `SLICE_BYTES` were taken meanwhile.
+    """
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+        self._since, self._nbytes = 0.0, 0
+        self._slice_since, self._slice_bytes = 0.0, 0
+
+    @property
+    def width(self) -> int:
+        return self._lanes.width
+
+    def begin(self, now: float) -> None:
+        """Be busy from now on."""
+        self._since, self._nbytes = now, 0
+
+    def brought(self, nbytes: int) -> None:
+        self._nbytes += nbytes
+
+    def end(self, now: float) -> tuple[int, float]:
+        """Be busy no longer; return how many bytes came in how many seconds."""
+        nbytes, self._nbytes = self._nbytes, 0
+        return nbytes, now - self._since
+
+    def took(self, nbytes: int, now: float, busy: bool) -> None:
+        """Note that a reader took so many bytes; how fast that goes says nothing of connections
+        when none is in use."""
+        if not busy or not self._slice_since:
+            self._slice_since, self._slice_bytes = now if busy else 0.0, 0
+            return
+        self._slice_bytes += nbytes
+        if self._slice_bytes >= SLICE_BYTES:
+            self._lanes.note(self._slice_bytes, now - self._slice_since)
+            self._slice_since, self._slice_bytes = now, 0

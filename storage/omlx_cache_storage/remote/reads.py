@@ -20,8 +20,8 @@ from omlx_cache_storage.remote.coming import (
     length_said_by,
     parts_of,
 )
-from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError
-from omlx_cache_storage.remote.lanes import SLICE_BYTES, Lanes
+from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError, known_error
+from omlx_cache_storage.remote.lanes import Lanes, Pace
 
 WINDOW_BYTES = 64 << 20
 """Bytes that were asked for and not taken yet; a reader's own page comes whatever they are."""
@@ -34,6 +34,8 @@ PART_BYTES = 8 << 20
 """Stretches of a large value that several connections bring at once."""
 HANGING = 3
 """For each connection so many more threads may hang in the store's client."""
+_NEARLY = 0.9
+"""The client's own time-out is as long as a reader's, and may be seen first."""
 FIRST_LANES = 2
 """Connections in use before it is known what more of them bring, where a server is one thread."""
 
@@ -47,8 +49,7 @@ class RemoteReads:
     Mutable, guarded by `_lock`, which is held over no I/O: what is `_open` (in order) and what
     these hold, `_urgent` (values that somebody waits for, with parts to ask for), `_begun` (values
     asked for and not taken) with `_held` bytes and `_peak`, `_workers` (each with when it asked
-    last), `_last` (when anything came), `_busy_since` and `_busy_bytes` (while there are workers),
-    `_lanes`, and `_slice_since` and `_slice_bytes` (taken since it was judged last).
+    last), `_last` (when anything came) and `_pace`.
     """
 
     def __init__(
@@ -81,10 +82,8 @@ class RemoteReads:
         self._held = self._peak = 0
         self._workers: dict[object, float] = {}
         self._last = 0.0
-        self._busy_since, self._busy_bytes = 0.0, 0
         first = connections if engine.part_bytes is None else FIRST_LANES
-        self._lanes = Lanes(connections, first)
-        self._slice_since, self._slice_bytes = 0.0, 0
+        self._pace = Pace(Lanes(connections, first))
         self._closed = False
 
     @property
@@ -183,18 +182,22 @@ class RemoteReads:
         finally:
             with self._lock:
                 self._settle(coming, PageNotSent(reasons.LOST, "nobody wanted it any more"))
-                self._judge(coming)
+                self._pace.took(coming.held, time.monotonic(), bool(self._workers))
                 self._release(coming)
             self._wake()
 
     def _give_up(self, expected: Expected) -> None:
         """Let a restore whose pages stand still have none of those that are left."""
+        self._blame(RemoteError("timeout", "a connection brought nothing any more"))
         self._fail(expected, reasons.TIMEOUT, "nothing came any more")
-        if time.monotonic() - self._last >= self._stalled_seconds:
+
+    def _blame(self, error: RemoteError) -> None:
+        """Tell of a failure: of the store, when nobody got anything for as long as one may wait."""
+        silent = time.monotonic() - self._last
+        if error.reason == "timeout" and silent >= _NEARLY * self._stalled_seconds:
             self._stalled()
         else:
-            # Others get theirs: it was one connection.
-            self._failed(RemoteError("timeout", "a connection brought nothing any more"))
+            self._failed(error)
 
     def _fail(self, expected: Expected, reason: str, text: str) -> None:
         with self._lock:
@@ -257,17 +260,6 @@ class RemoteReads:
     def _hanging(self, now: float) -> int:
         return sum(since < now - self._stalled_seconds for since in self._workers.values())
 
-    def _judge(self, coming: Coming) -> None:
-        """Find out how fast pages are taken, as long as more of them are on their way."""
-        now = time.monotonic()
-        if not self._workers or not self._slice_since:
-            self._slice_since, self._slice_bytes = now if self._workers else 0.0, 0
-            return
-        self._slice_bytes += coming.held
-        if self._slice_bytes >= SLICE_BYTES:
-            self._lanes.note(self._slice_bytes, now - self._slice_since)
-            self._slice_since, self._slice_bytes = now, 0
-
     def _next(self) -> list[Unit]:
         """Return what one connection asks for next, [] when there is nothing, or no room: what
         somebody waits for, and what is expected behind it; then what was expected first."""
@@ -312,14 +304,14 @@ class RemoteReads:
             hanging = self._hanging(now)
             waiting = len(self._urgent) + sum(len(expected.queue) for expected in self._open)
             wanted = min(
-                self._lanes.width + hanging - len(self._workers),
+                self._pace.width + hanging - len(self._workers),
                 self._most - len(self._workers),
                 waiting,
             )
             if self._closed or wanted <= 0:
                 return
             if not self._workers:
-                self._busy_since, self._busy_bytes = now, 0
+                self._pace.begin(now)
             workers = [object() for _ in range(wanted)]
             self._workers |= dict.fromkeys(workers, now)
         self._pool.allow(self._connections + hanging)
@@ -343,35 +335,31 @@ class RemoteReads:
         with self._lock:
             now = time.monotonic()
             self._workers[worker] = now
-            spare = len(self._workers) > self._lanes.width + self._hanging(now)
+            spare = len(self._workers) > self._pace.width + self._hanging(now)
             batch = [] if self._closed or spare else self._next()
             if batch:
                 return batch
             self._workers.pop(worker, None)
-            if self._workers or not self._busy_bytes:
-                return []
-            nbytes, seconds = self._busy_bytes, now - self._busy_since
-            self._busy_bytes = 0
-        self._measured(nbytes, seconds)
+            nbytes, seconds = (0, 0.0) if self._workers else self._pace.end(now)
+        if nbytes:
+            self._measured(nbytes, seconds)
         return []
 
     def _bring(self, batch: Sequence[Unit]) -> None:
         expected = batch[0].coming.expected
         try:
             found = self._read([unit.part for unit in batch])
-        except RemoteError as error:
-            self._fail(expected, reasons.reason_of(error.reason), str(error))
-            self._failed(error)
-            return
         except Exception as error:
-            self._fail(expected, reasons.FAILED, type(error).__name__)
-            self._failed(RemoteError("error", type(error).__name__))
+            known = known_error(error)
+            # First: whoever is told looks for another way, and should not find this one again.
+            self._blame(known)
+            self._fail(expected, reasons.reason_of(known.reason), str(known))
             return
         nbytes = sum(memoryview(part).nbytes for part in found if part is not None)
         self._came(nbytes)
         with self._lock:
             self._last = expected.progress = time.monotonic()
-            self._busy_bytes += nbytes
+            self._pace.brought(nbytes)
             for unit, part in zip(batch, found, strict=True):
                 self._put(unit, part)
         self._wake()

@@ -65,18 +65,18 @@ class ReceivedPage:
     def read_into(self, pieces: Sequence[Buffer]) -> None:
         """Fill the pieces, payload order, with the whole payload and verify it; raises CorruptPage
         or UndecodablePage, and their content is then undefined."""
+        views = [_flat(piece) for piece in pieces]
+        if sum(view.nbytes for view in views) != self.meta.nbytes:
+            raise ForeignPage("the page is of another size than the memory that it is read into")
         if is_wrapped(self._stored):
             frame = bytearray(self._stored.nbytes)
             self._fill([memoryview(frame)])
-            payload = memoryview(unwrap_payload(frame, self.meta.nbytes))
-            _scatter(payload, pieces)
+            _scatter(memoryview(unwrap_payload(frame, self.meta.nbytes)), views)
             return
-        self._fill([_flat(piece) for piece in pieces])
+        self._fill(views)
 
     def _fill(self, pieces: Sequence[memoryview]) -> None:
         """Copy the payload and digest what was copied, while it is in a core's cache."""
-        if sum(piece.nbytes for piece in pieces) != self._stored.nbytes:
-            raise ForeignPage("the page is of another size than the memory that it is read into")
         authenticates = self._keys.authenticates and not self.described.encrypted
         tag = self._keys.digest() if authenticates else None
         if tag is not None:
@@ -124,8 +124,8 @@ def _flat(buffer: Buffer) -> memoryview:
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
-def _scatter(payload: memoryview, pieces: Sequence[Buffer]) -> None:
+def _scatter(payload: memoryview, pieces: Sequence[memoryview]) -> None:
     start = 0
-    for piece in map(_flat, pieces):
+    for piece in pieces:
         piece[:] = payload[start : start + piece.nbytes]
         start += piece.nbytes

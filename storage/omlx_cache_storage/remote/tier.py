@@ -17,12 +17,12 @@ from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
+from omlx_cache_storage.page import Page, PageId, PageInfo, Placed, Tail
 from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.asking import TIER, Asking
 from omlx_cache_storage.remote.circuit import Circuit
 from omlx_cache_storage.remote.coming import Expected, Wanted, length_said_by
-from omlx_cache_storage.remote.engine import RemoteEngine, RemoteError
+from omlx_cache_storage.remote.engine import RemoteEngine, RemoteError, known_error
 from omlx_cache_storage.remote.inquiries import Inquiries
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 from omlx_cache_storage.remote.keys import RemoteKeys
@@ -33,7 +33,7 @@ from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.reads import WINDOW_BYTES, RemoteReads
 from omlx_cache_storage.remote.received import ReceivedPage
 from omlx_cache_storage.remote.tally import RemoteTally
-from omlx_cache_storage.remote.writes import Placed, RemoteWrites
+from omlx_cache_storage.remote.writes import RemoteWrites
 from omlx_cache_storage.stats import RemoteUsage
 from omlx_cache_storage.tier import OpenPage, WriteResult
 
@@ -347,7 +347,7 @@ class RemoteTier:
             asking.run()
         except Exception as error:
             # A client with a bug is a store that fails.
-            known = error if isinstance(error, RemoteError) else RemoteError("error", _kind(error))
+            known = known_error(error)
             trouble = reasons.reason_of(known.reason)
             self._failed(known)
         phases, asked, found = asking.tally
@@ -397,8 +397,3 @@ class RemoteTier:
 
     def _note(self, kind: Kind, page: PageId, seen: Seen, why: str) -> None:
         self._events.note_tier(kind, TIER, seen.namespace, f"{page.key.hex()}-{page.group} {why}")
-
-
-def _kind(error: Exception) -> str:
-    """Return what an error is, without its text: that may quote anything."""
-    return type(error).__name__

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from omlx_cache_storage.errors import CorruptPage, PageError
 from omlx_cache_storage.format.wrapping import unwrapped
-from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, PageInfo
+from omlx_cache_storage.page import Page, PageInfo, Placed
 from omlx_cache_storage.remote.asking import TIER
 from omlx_cache_storage.remote.engine import RemoteEngine
 from omlx_cache_storage.remote.envelope import WIRE_BYTES, Descriptor, read_descriptor, seal
@@ -16,13 +15,6 @@ from omlx_cache_storage.remote.knowledge import Knowledge
 from omlx_cache_storage.remote.names import RemoteNames, TailMember
 from omlx_cache_storage.remote.wire import cut
 from omlx_cache_storage.tier import WriteResult
-
-
-class Placed(NamedTuple):
-    """A page, and the namespace that its name is in."""
-
-    namespace: BlockKey
-    page: PageId
 
 
 class Written(NamedTuple):

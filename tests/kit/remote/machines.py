@@ -1,0 +1,65 @@
+"""Machines that share a store: each a store with a directory of its own, here or in a process of
+its own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kit import zoo
+from kit.children import program, said
+from kit.drive import Turn, chunks, random_tokens, request, run, same, settings
+from omlx_cache import BlockStore, PrefixCache
+
+BLOCK = 32
+_OTHER = """
+import sys
+from pathlib import Path
+from kit.remote.machines import Machine
+url, directory, family, count, seed, new = sys.argv[1:7]
+with Machine(family, Path(directory), url).store() as store:
+    machine = Machine(family, Path(directory), url)
+    turn = machine.ask(store, int(count), int(seed), new=int(new))
+    assert store.flush_remote(60), store.stats().remote
+    print(turn.cached, turn.digest, len(turn.answer), flush=True)
+"""
+
+
+class Machine:
+    """A model on a machine, whose store is opened and closed; `fields` are its settings."""
+
+    def __init__(self, family: str, directory: Path, url: str, **fields: Any) -> None:
+        self.model = zoo.build(family)
+        self.directory = directory
+        self._fields = {"remote": url, "block_size": BLOCK, "worth_reading": "off", **fields}
+
+    @contextmanager
+    def store(self, **fields: Any) -> Iterator[BlockStore]:
+        with BlockStore(settings(self.directory, **{**self._fields, **fields})) as store:
+            yield store
+
+    def ask(
+        self, store: BlockStore, count: int, seed: int = 1, *, new: int = 0, **options: Any
+    ) -> Turn:
+        """Carry out one request for `count` tokens drawn from a seed."""
+        cache = PrefixCache(self.model, store)
+        return request(
+            self.model, cache, random_tokens(count, seed), step=BLOCK, new=new, **options
+        )
+
+    def is_right(self, turn: Turn, count: int, seed: int = 1) -> bool:
+        """True when a request gave, bit for bit, what a run without any cache gives."""
+        before = chunks(random_tokens(count, seed)[: turn.cached], BLOCK)
+        return same(turn.logits, run(self.model, [*before, *turn.steps]))
+
+
+def on_another_machine(
+    url: str, directory: Path, family: str, count: int, seed: int = 1, *, new: int = 0
+) -> int:
+    """Have a process with a directory of its own compute a prompt, and send it to the store; return
+    how many tokens it had restored."""
+    with program(_OTHER, url, directory, family, str(count), str(seed), str(new)) as child:
+        cached, _digest, answered = said(child).split()
+        assert int(answered) == new
+    assert child.returncode == 0
+    return int(cached)
