@@ -39,7 +39,18 @@ with BlockStore(settings, name=sys.argv[1]) as store:
 _NAMESPACE = Story("a").namespace.hex()
 _KEY = Story("a").id(1).key.hex()
 
-_ELSEWHERE = {"bench", "bench-kv", "demo", "export", "import", "move", "simulate", "size", "warm"}
+_ELSEWHERE = {
+    "bench",
+    "bench-kv",
+    "demo",
+    "doctor-remote",
+    "export",
+    "import",
+    "move",
+    "simulate",
+    "size",
+    "warm",
+}
 """What needs a model, a trace or a directory of its own is checked where its own tests have one."""
 
 _COMMANDS = {

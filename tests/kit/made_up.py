@@ -70,6 +70,25 @@ def stats(**parts: Any) -> dict[str, Any]:
     }
 
 
+def remote(**fields: Any) -> dict[str, Any]:
+    """Return the figures of a store that machines share."""
+    return {
+        "engine": "redis",
+        "where": "rediss://cache.lab.example.org:6379",
+        "state": "ok",
+        "asked_pages": 12_480,
+        "found_pages": 9_310,
+        "read_bytes": 74 * GIB,
+        "written_bytes": 21 * GIB,
+        "pending_pages": 14,
+        "dropped_pages": 0,
+        "failed_pages": 0,
+        "bad_pages": 0,
+        "latency_seconds": 0.00042,
+        **fields,
+    }
+
+
 def request(number: int, **fields: Any) -> dict[str, Any]:
     """Return a request, the latest with number 1."""
     return {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
 
-from kit.made_up import MadeUp, process, request, stats
+from kit.made_up import MadeUp, process, remote, request, stats
 from omlx_cache.status.server import StatusServer
 
 WIDTHS = (390, 820, 1440)
@@ -412,6 +412,38 @@ def test_what_failed_is_said_with_its_remedy_and_when(visitor: Visitor) -> None:
     expect(page.locator("#failures li")).to_have_count(1)
     expect(page.locator("#failures")).to_contain_text("No space left on device")
     expect(page.locator("#alert")).to_contain_text("2 things went wrong")
+
+
+def test_a_store_that_machines_share_is_a_tier_of_its_own(visitor: Visitor, source: MadeUp) -> None:
+    source.known = [process(pid, stats=stats(remote=remote())) for pid in (1, 2)]
+    source.known[0]["stats"]["requests"]["restored_remote_tokens"] = 600_000
+    source.found = [request(1, remote_tokens=11_776), request(2, remote_tokens=5, cold_tokens=6)]
+    page = visitor.open(source)
+    tiers = page.locator("#tiers")
+    expect(tiers.get_by_role("heading", name="Other machines")).to_have_count(1)
+    expect(tiers).to_contain_text("148 GiB read, 42.0 GiB written")
+    expect(tiers).to_contain_text("in use")
+    expect(tiers).to_contain_text("rediss://cache.lab.example.org:6379")
+    expect(tiers).to_contain_text("0.42 ms away")
+    expect(page.locator("#figures")).to_contain_text("from other machines")
+    expect(page.locator("#requests")).to_contain_text("from other machines")
+    expect(page.locator("#requests")).to_contain_text("part from disk and other machines")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_store_that_rests_is_said_with_what_helps(
+    visitor: Visitor, source: MadeUp, width: int, scheme: str
+) -> None:
+    why = "remote_timeout: <b>nothing</b> came from " + "cache" * 30
+    resting = remote(state=f"resting: {why}", bad_pages=3, failed_pages=1, dropped_pages=9)
+    source.known = [process(stats=stats(remote=resting))]
+    page = visitor.open(source, width, scheme)
+    expect(page.locator("#tiers .state.bad")).to_have_text(f"Left alone for a while: {why}")
+    expect(page.locator("#main")).to_contain_text("3 pages from other machines' store were not")
+    expect(page.locator("#main")).to_contain_text("omlx-cache doctor --remote")
+    assert _overflow(page) <= 0
+    assert page.evaluate(LOW_CONTRAST) == []
 
 
 def test_the_scheme_that_was_chosen_is_kept(visitor: Visitor) -> None:

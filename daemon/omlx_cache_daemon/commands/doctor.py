@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from omlx_cache_daemon.errors import FAILURE, OK
+from omlx_cache_daemon.errors import FAILURE, OK, UsageError
 from omlx_cache_daemon.options import add_format_option, positive_seconds
 from omlx_cache_daemon.render import print_json, quantity, text
 from omlx_cache_daemon.source import existing
@@ -21,7 +21,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "doctor",
         help="look for what is wrong, and mend what is safe to mend",
         description="Examines the cold directories, the running stores and this machine. Each "
-        "finding says what it means and what helps. Exits with 1 when there is an error.",
+        "finding says what it means and what helps. Exits with 1 when there is an error. With "
+        "--remote the store that machines share is examined and measured.",
     )
     parser.add_argument(
         "--fix",
@@ -43,15 +44,31 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="how long to read pages of each directory, a sample of them (default: %(default)g); "
         "verify reads all",
     )
+    parser.add_argument(
+        "--remote",
+        nargs="?",
+        const="",
+        metavar="URL",
+        help="examine the store that machines share instead, the configured one or this: whether "
+        "it is reached, lets us in and evicts; and measure it, with values of its own that are "
+        "deleted again (--seconds for each rate). Its password comes from the settings",
+    )
     add_format_option(parser)
     # A name that is misspelt is a finding here.
     parser.set_defaults(examines_variables=True)
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.remote is not None:
+        from omlx_cache_daemon.doctor.remote.command import run_remote
+
+        if args.fix or args.cold_dir is not None:
+            raise UsageError("--remote goes with neither --fix nor --cold-dir")
+        return run_remote(args.remote, args.seconds, as_json=args.format == "json")
     # Not before the command line is known to be right: these take their time to import.
     from omlx_cache_daemon.doctor.context import Context, asked
-    from omlx_cache_daemon.doctor.examination import DIRECTORY, MACHINE, examine, fix, in_order
+    from omlx_cache_daemon.doctor.examination import DIRECTORY, MACHINE, examine, fix
+    from omlx_cache_daemon.doctor.finding import in_order
 
     processes = asked()
     contexts = [

@@ -24,6 +24,7 @@ _COLUMNS = (
     ("TOKENS", 8),
     ("HOT", 8),
     ("COLD", 8),
+    ("REMOTE", 8),
     ("COMPUTED", 8),
     ("OUT", 6),
     ("RESTORE", 9),
@@ -38,7 +39,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "monitor",
         help="show each request of a store as it ends",
-        description="Prints a line for each request: tokens from memory and disk, tokens computed, "
+        description="Prints a line for each request: tokens from memory, disk and "
+        "other machines, tokens computed, "
         "where its time went (TOTAL counts from its arrival), and why no more was "
         "restored. Ctrl-C ends it.",
     )
@@ -93,13 +95,16 @@ def _ended_at(record: Map) -> float:
 
 def _cells(record: Map) -> list[object]:
     restored, cold = record.get("restored_tokens"), record.get("cold_tokens")
-    hot = restored - cold if isinstance(restored, int) and isinstance(cold, int) else None
+    # A store of an earlier version says nothing of other machines, and has none.
+    remote = record.get("remote_tokens", 0)
+    known = isinstance(restored, int) and isinstance(cold, int) and isinstance(remote, int)
+    hot = restored - cold - remote if known else None  # type: ignore[operator]
     return [
         time.strftime("%H:%M:%S", time.localtime(_ended_at(record))),
         record.get("number"),
         str(record.get("model") or "-").rpartition("/")[2][:_MODEL_CHARACTERS],
         str(record.get("salt") or "-").rpartition(":")[2][:_SALT_DIGITS],
-        *map(_count, (record.get("prompt_tokens"), hot, cold)),
+        *map(_count, (record.get("prompt_tokens"), hot, cold, remote)),
         _count(_computed(record)),
         _count(record.get("generated_tokens")),
         *(_seconds(record.get(f"{name}_seconds")) for name in ("restore", "held", "compute")),

@@ -19,6 +19,7 @@ MACHINE: dict[str, Check] = {
     "sockets": sockets.dead,
     "answers": processes.answering,
     "disks of stores": processes.disks,
+    "remotes of stores": processes.remotes,
 }
 """What is about the machine and its processes."""
 
@@ -43,8 +44,6 @@ DIRECTORY: dict[str, Check] = {
     "stale pages": software.stale,
 }
 """What is about one cold directory."""
-
-_ORDER = ("error", "warning", "note")
 
 
 def examine(context: Context, checks: dict[str, Check]) -> list[Finding]:
@@ -80,8 +79,3 @@ def fix(findings: Sequence[Finding]) -> None:
                 finding.fixed = finding.fix()
             except Exception as error:
                 finding.failed = f"{type(error).__name__}: {error}"
-
-
-def in_order(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the worst first."""
-    return sorted(findings, key=lambda finding: _ORDER.index(finding.severity))

@@ -1,8 +1,8 @@
 """What a check found: how bad it is, what it means, and what helps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 Severity = Literal["error", "warning", "note"]
 """`error`: the cache does not work as it should. `warning`: it may soon, or works worse. `note`:
@@ -38,3 +38,9 @@ class Finding:
             "fixed": self.fixed,
             "failed": self.failed,
         }
+
+
+def in_order(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the worst first."""
+    order: tuple[Severity, ...] = get_args(Severity)
+    return sorted(findings, key=lambda finding: order.index(finding.severity))

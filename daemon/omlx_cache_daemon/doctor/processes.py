@@ -52,6 +52,24 @@ def disks(context: Context) -> list[Finding]:
     return found
 
 
+def remotes(context: Context) -> list[Finding]:
+    """Every store has the use of the one that machines share."""
+    found = []
+    for process in context.processes:
+        remote = process.ps.get("remote")
+        state = remote.get("state") if isinstance(remote, dict) else None
+        if isinstance(state, str) and state != "ok":
+            found.append(
+                Finding(
+                    "warning",
+                    f"{process.name} does without the store that machines share: {state}",
+                    "requests go on with what this machine has",
+                    "omlx-cache doctor --remote",
+                )
+            )
+    return found
+
+
 def versions(context: Context) -> list[Finding]:
     """All processes of the directory are of one version, which is the one that is installed."""
     found = []

@@ -1,0 +1,1 @@
+"""A remote store, examined and measured: what `doctor --remote` says."""
