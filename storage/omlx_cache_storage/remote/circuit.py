@@ -106,7 +106,7 @@ class Circuit:
                 _log.debug("the remote store still fails: %s", error)
                 continue
             with self._lock:
-                self._why, self._failures, self._thread = "", 0, None
+                self._why, self._failures = "", 0
             _log.warning("the remote store answers again")
             self._changed("")
             return

@@ -88,7 +88,6 @@ class RemoteReads:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes asked for and not taken."""
         return self._held
 
     @property

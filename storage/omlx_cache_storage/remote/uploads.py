@@ -69,9 +69,9 @@ class Uploads:
 
     `stored` and `used` are for the threads that compute: they take no lock and wait for nothing.
     The thread asks what the store has of some pages by one question and sends the others, root
-    first; one page's bytes are in memory at a time. Mutable: `_new` and `_chains` (appended to by
-    anybody), `_dropped`; and what the thread alone changes: `_queue`, `_sent`, `_tries`, `_failed`.
-    `_working` is True while it is at something.
+    first; one page's bytes are in memory at a time. Mutable: `_new`, `_chains`, `_flushes` (those
+    who wait; all appended to by anybody), `_dropped`; and what the thread alone changes: `_queue`,
+    `_queued` (also those that it is at), `_sent`, `_tries`, `_failed`.
     """
 
     def __init__(
@@ -89,9 +89,8 @@ class Uploads:
         self._tries: dict[PageId, int] = {}
         self._dropped = 0
         self._failed = 0
-        self._working = False
         self._wake = threading.Event()
-        self._idle = threading.Event()
+        self._flushes: deque[threading.Event] = deque()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="omlx-cache-upload", daemon=True)
 
@@ -104,7 +103,7 @@ class Uploads:
         """Note that a page was stored here."""
         if not self._policy.takes_new:
             return
-        if len(self._new) + len(self._queue) >= MOST_PAGES:
+        if self._pending >= MOST_PAGES:
             self._dropped += 1
             return
         self._new.append(page)
@@ -121,19 +120,25 @@ class Uploads:
         self._told()
 
     def _told(self) -> None:
-        self._idle.clear()
         if not self._wake.is_set():
             self._wake.set()
 
     def counts(self) -> UploadCounts:
-        pending = len(self._new) + len(self._queue) + self._working
-        return UploadCounts(pending, self._dropped, self._failed)
+        return UploadCounts(self._pending, self._dropped, self._failed)
+
+    @property
+    def _pending(self) -> int:
+        return len(self._new) + len(self._queued)
 
     def flush(self, timeout: float) -> bool:
         """Wait until all that was noted before is there, or was given up; False after `timeout`
         seconds, and where the store does not answer."""
+        if self._ending.is_set() or not self._thread.is_alive():
+            return not self._pending
+        done = threading.Event()
+        self._flushes.append(done)
         self._wake.set()
-        return wait_in_turns(self._idle.wait, timeout) and not self._target.resting
+        return wait_in_turns(done.wait, timeout) and not self._ending.is_set()
 
     def close(self, timeout: float) -> bool:
         """Send what is left, for `CLOSE_SECONDS` at most, and end; False when something was left,
@@ -145,10 +150,11 @@ class Uploads:
         self._wake.set()
         if self._thread.ident is not None:
             wait_in_turns(self._joined, max(0.0, deadline - time.monotonic()))
-        left = len(self._new) + len(self._queue)
+        left = self._pending
         self._dropped += left
         self._new.clear()
         self._queue.clear()
+        self._queued.clear()
         self._chains.clear()
         return not left and not self._thread.is_alive()
 
@@ -159,22 +165,26 @@ class Uploads:
     # The thread.
 
     def _run(self) -> None:
+        waiting: list[threading.Event] = []
         while not self._ending.is_set():
+            self._wake.clear()
+            # Before what was noted is taken in: who waits has noted it before.
+            while self._flushes:
+                waiting.append(self._flushes.popleft())
             try:
                 self._take_in()
-                busy = self._step()
+                self._step()
             except Exception:
                 _log.exception("pages are not sent to other machines")
-                busy = False
-            if busy:
-                continue
-            if not (self._new or self._chains or self._queue):
-                self._idle.set()
+                self._pause()
+            if not self._queue:
+                while waiting:
+                    waiting.pop().set()
                 self._wake.wait()
             elif self._target.resting:
                 self._pause()
-            self._wake.clear()
-        self._idle.set()
+        for done in (*waiting, *self._flushes):
+            done.set()
 
     def _pause(self) -> None:
         self._ending.wait(PAUSE_SECONDS * random.uniform(0.5, 1.5))
@@ -196,20 +206,16 @@ class Uploads:
         self._queued.add(page)
         self._queue.append(page)
 
-    def _step(self) -> bool:
-        """Send some pages; False when there are none, or when the store is to be left alone."""
+    def _step(self) -> None:
+        """Send some pages, unless there are none, or the store is to be left alone."""
         if not self._queue or self._target.resting:
-            return False
+            return
         batch = [self._queue.popleft() for _ in range(min(TOGETHER, len(self._queue)))]
-        self._working = True
         try:
             self._send(batch)
         except RemoteError as error:
             _log.debug("not sent: %s", error)
             self._pause()
-        finally:
-            self._working = False
-        return True
 
     def _send(self, batch: Sequence[PageId]) -> None:
         """Send those of some pages that the store lacks; what fails is queued again for a while."""
@@ -224,9 +230,10 @@ class Uploads:
                 left.popleft()
                 if self._ending.is_set():
                     break
-        except RemoteError:
-            if left:
-                self._try_again(left.popleft())
+        except Exception:
+            # A store that is left alone says nothing of this page.
+            if left and not self._target.resting:
+                self._try_again(left)
             raise
         finally:
             self._queue.extendleft(reversed(left))
@@ -252,14 +259,13 @@ class Uploads:
         self._done(page)
         return True
 
-    def _try_again(self, page: PageId) -> None:
-        tries = self._tries.get(page, 0) + 1
-        if tries < TRIES:
-            self._tries[page] = tries
-            self._queue.appendleft(page)
-            return
-        self._failed += 1
-        self._forget(page)
+    def _try_again(self, left: deque[PageId]) -> None:
+        """Count a failure of the first page; give up one that was tried often enough."""
+        tries = self._tries.get(left[0], 0) + 1
+        self._tries[left[0]] = tries
+        if tries >= TRIES:
+            self._failed += 1
+            self._forget(left.popleft())
 
     def _done(self, page: PageId) -> None:
         self._forget(page)

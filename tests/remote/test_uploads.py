@@ -1,0 +1,447 @@
+"""Pages go to other machines behind everything else: each once, root first, whatever fails."""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kit.remote import MemoryEngine, MemoryStore
+from kit.storage import Story, bytes_of, files_in
+from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.format.wrapping import wrap
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import PageId
+from omlx_cache_storage.remote import uploads as module
+from omlx_cache_storage.remote.envelope import WIRE_BYTES
+from omlx_cache_storage.remote.names import RemoteNames
+from omlx_cache_storage.remote.options import RemoteOptions
+from omlx_cache_storage.remote.tier import RemoteTier
+from omlx_cache_storage.remote.upload_policy import All, Reused, Shared, UploadPolicy
+from omlx_cache_storage.remote.upload_source import OwnPages
+from omlx_cache_storage.remote.uploads import TRIES, Uploads
+
+DEADLINE = 60.0
+MIB = 1 << 20
+STORY = Story()
+OPTIONS = RemoteOptions("redis://somewhere", "cpu", lookup_seconds=DEADLINE, read_seconds=DEADLINE)
+NAMES = RemoteNames(OPTIONS.prefix, OPTIONS.architecture)
+
+
+class _Machine:
+    """A directory, a tier on a store in memory, and what sends from the one to the other."""
+
+    def __init__(self, directory: Path, store: MemoryStore, policy: UploadPolicy) -> None:
+        self.engine = MemoryEngine(store)
+        self.remote = RemoteTier(self.engine, OPTIONS, engine_name="memory", where="memory")
+        self.cold = ColdTier(directory, 64 * MIB)
+        self.cold.open()
+        self.left: set[bytes] = set()
+        self.uploads = Uploads(
+            self.remote,
+            OwnPages(None, self.cold),
+            policy,
+            lambda keys: {key for key in keys if key in self.left},
+        )
+
+    def has(self, *numbers: int, story: Story = STORY) -> None:
+        """Have pages on the disk, of which nobody else was told."""
+        for page in story.pages(*numbers):
+            assert self.cold.write(page, 10**18, story.document) in ("written", "present")
+
+    def store(self, *numbers: int, story: Story = STORY) -> None:
+        """Store pages as a commit does."""
+        self.has(*numbers, story=story)
+        for page in story.ids(*numbers):
+            self.uploads.stored(page)
+
+    def writes(self) -> list[str]:
+        return self._written
+
+    def start(self) -> None:
+        self._written: list[str] = []
+        self.engine.each.setdefault("write", lambda name, parts: self._written.append(name))
+        self.uploads.start()
+
+    def close(self) -> None:
+        self.uploads.close(DEADLINE)
+        self.remote.close(DEADLINE)
+        self.cold.close()
+
+
+Machines = Callable[..., _Machine]
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def machine(
+    tmp_path: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Machines]:
+    monkeypatch.setattr(module, "PAUSE_SECONDS", 0.001)
+    made: list[_Machine] = []
+
+    def make(policy: UploadPolicy | None = None, *, starts: bool = True) -> _Machine:
+        one = _Machine(tmp_path / f"{len(made)}", store, policy or All())
+        made.append(one)
+        if starts:
+            one.start()
+        return one
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def _names(*numbers: int, story: Story = STORY) -> list[str]:
+    return [NAMES.page(story.namespace, page) for page in story.ids(*numbers)]
+
+
+def test_what_is_stored_is_sent_root_first(machine: Machines, store: MemoryStore) -> None:
+    one = machine(starts=False)
+    one.store(*range(1, 41))
+    one.start()
+    assert one.uploads.flush(DEADLINE)
+    assert one.writes() == _names(*range(1, 41))
+    assert sorted(store.values) == sorted(_names(*range(1, 41)))
+    assert one.uploads.counts() == (0, 0, 0)
+
+
+def test_a_page_travels_as_its_file_has_it(machine: Machines, store: MemoryStore) -> None:
+    one = machine(starts=False)
+    packed = wrap(STORY.page(1))
+    assert one.cold.write(packed, 10**18, STORY.document) == "written"
+    one.uploads.stored(STORY.id(1))
+    one.start()
+    assert one.uploads.flush(DEADLINE)
+    (file,) = files_in(one.cold.directory)
+    (name,) = _names(1)
+    assert b"".join(store.values[name])[WIRE_BYTES:].endswith(bytes_of(packed))
+    assert bytes_of(packed) in file.read_bytes()
+
+
+def test_another_machine_reads_what_was_sent(machine: Machines) -> None:
+    one, two = machine(), machine(Reused())
+    one.store(1, 2)
+    assert one.uploads.flush(DEADLINE)
+    for page in STORY.pages(1, 2):
+        placed = module.Placed(STORY.namespace, page.meta.id)
+        assert two.remote.present([placed])[0] is not None
+        with two.remote.reading(page.meta.id) as opened:
+            payload = bytearray(opened.meta.nbytes)
+            opened.read_into([payload])
+        assert bytes(payload) == bytes_of(page)
+
+
+def test_what_the_store_has_is_not_sent(machine: Machines) -> None:
+    one, two = machine(), machine(starts=False)
+    one.store(*range(1, 21))
+    assert one.uploads.flush(DEADLINE)
+    two.store(*range(1, 23))
+    two.start()
+    assert two.uploads.flush(DEADLINE)
+    assert two.writes() == _names(21, 22)
+    assert two.engine.calls["look"] == 1
+
+
+def test_what_was_sent_is_not_even_asked_for_again(machine: Machines) -> None:
+    one = machine()
+    one.store(*range(1, 21))
+    assert one.uploads.flush(DEADLINE)
+    asked = one.engine.calls["look"]
+    for _ in range(5):
+        one.uploads.used(STORY.ids(*range(1, 21)))
+        one.store(3)
+        assert one.uploads.flush(DEADLINE)
+    assert one.engine.calls["look"] == asked
+    assert len(one.writes()) == 20
+
+
+def test_two_that_send_the_same_at_once_leave_one_of_each(
+    machine: Machines, store: MemoryStore
+) -> None:
+    both = [machine(), machine()]
+    for number in range(1, 33):
+        for one in both:
+            one.store(number)
+    for one in both:
+        assert one.uploads.flush(DEADLINE)
+    assert sorted(store.values) == sorted(_names(*range(1, 33)))
+    usages = [one.remote.usage() for one in both]
+    assert sum(usage.written_pages for usage in usages) == 32
+
+
+def test_a_page_that_is_gone_meanwhile_is_counted_and_the_others_go(machine: Machines) -> None:
+    one = machine(starts=False)
+    one.store(1, 2, 3)
+    one.cold.discard([STORY.id(2)])
+    one.start()
+    assert one.uploads.flush(DEADLINE)
+    assert one.writes() == _names(1, 3)
+    assert one.uploads.counts() == (0, 1, 0)
+
+
+def test_a_damaged_page_is_not_sent(machine: Machines, store: MemoryStore) -> None:
+    one = machine(starts=False)
+    one.store(1, 2)
+    for path in files_in(one.cold.directory):
+        if path.name.startswith(STORY.id(1).key.hex()[:16]):
+            content = bytearray(path.read_bytes())
+            content[-1] ^= 1
+            path.write_bytes(content)
+    one.start()
+    assert one.uploads.flush(DEADLINE)
+    assert sorted(store.values) == _names(2)
+    assert one.uploads.counts() == (0, 1, 0)
+
+
+def test_a_store_that_fails_gets_everything_once_it_is_back(
+    machine: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = machine(starts=False)
+    one.engine.fail["*"] = "refused"
+    one.store(*range(1, 41))
+    one.start()
+    _until(lambda: bool(one.remote.resting))
+    asked = one.engine.calls["look"]
+    assert not one.uploads.flush(0.2)
+    # Only probes, which go out one at a time, come while it rests.
+    assert one.engine.calls["look"] - asked <= 1
+    assert one.uploads.counts().pending >= 40
+    one.engine.fail.clear()
+    assert one.uploads.flush(DEADLINE)
+    assert one.uploads.counts() == (0, 0, 0)
+    assert set(one.writes()) == set(_names(*range(1, 41)))
+
+
+def test_a_page_that_is_never_taken_is_given_up_and_holds_up_no_other(
+    machine: Machines, store: MemoryStore
+) -> None:
+    one = machine(starts=False)
+    one.store(1, 2, 3)
+    tried: list[str] = []
+
+    def refuse(name: str, parts: object) -> None:
+        tried.append(name)
+        if name == _names(2)[0]:
+            raise module.RemoteError("error", "this one is too large")
+
+    one.engine.each["write"] = refuse
+    one.start()
+    assert one.uploads.flush(DEADLINE)
+    assert sorted(store.values) == sorted(_names(1, 3))
+    assert one.uploads.counts() == (0, 0, 1)
+    assert tried.count(_names(2)[0]) == TRIES
+
+
+def test_a_fault_of_the_program_itself_costs_a_page_and_no_thread(
+    machine: Machines, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = machine(starts=False)
+    one.store(1, 2, 3)
+    as_stored = OwnPages.as_stored
+
+    def fails(source: OwnPages, page: PageId) -> Any:
+        if page == STORY.id(2):
+            raise OverflowError("nobody thought of this")
+        return as_stored(source, page)
+
+    monkeypatch.setattr(OwnPages, "as_stored", fails)
+    one.start()
+    assert one.uploads.flush(DEADLINE)
+    assert set(one.writes()) == set(_names(1, 3))
+    assert one.uploads.counts() == (0, 0, 1)
+    assert "not sent to other machines" in caplog.text
+
+
+def test_whoever_stores_waits_for_nothing_while_the_store_hangs(machine: Machines) -> None:
+    one = machine(starts=False)
+    one.has(*range(1, 65))
+    with one.engine.hanging("look"):
+        one.start()
+        one.uploads.stored(STORY.id(1))
+        assert one.engine.reached.wait(DEADLINE)
+        # Nothing would let go of what these would wait for.
+        one.uploads.used(STORY.ids(*range(1, 65)))
+        for page in STORY.ids(*range(1, 65)):
+            one.uploads.stored(page)
+        assert not one.uploads.flush(0.01)
+        assert one.uploads.counts().pending
+    assert one.uploads.flush(DEADLINE)
+    assert len(one.writes()) == 64
+
+
+def test_what_does_not_fit_is_dropped_and_counted(
+    machine: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_PAGES", 10)
+    one = machine(starts=False)
+    one.store(*range(1, 31))
+    assert one.uploads.counts() == (10, 20, 0)
+    one.start()
+    assert one.uploads.flush(DEADLINE)
+    assert one.writes() == _names(*range(1, 11))
+
+
+def test_closing_ends_in_time_and_says_that_something_was_left(machine: Machines) -> None:
+    one = machine(starts=False)
+    one.has(*range(1, 9))
+    with one.engine.hanging("write"):
+        one.start()
+        for page in STORY.ids(*range(1, 9)):
+            one.uploads.stored(page)
+        assert one.engine.reached.wait(DEADLINE)
+        began = time.monotonic()
+        assert not one.uploads.close(0.2)
+        assert time.monotonic() - began < DEADLINE / 2
+        assert one.uploads.counts().dropped
+        assert not one.uploads.close(0.0)
+
+
+def test_closing_sends_what_is_left(machine: Machines) -> None:
+    one = machine(starts=False)
+    one.store(*range(1, 41))
+    one.start()
+    assert one.uploads.close(DEADLINE)
+    assert one.writes() == _names(*range(1, 41))
+    assert one.uploads.counts() == (0, 0, 0)
+
+
+def test_a_flush_is_over_only_when_what_was_stored_before_is_there(
+    machine: Machines, store: MemoryStore
+) -> None:
+    one = machine()
+    one.has(*range(1, 64))
+    for number in range(1, 64):
+        one.uploads.stored(STORY.id(number))
+        assert one.uploads.flush(DEADLINE)
+        assert _names(number)[0] in store.values
+
+
+def test_threads_that_flush_together_are_all_let_go(machine: Machines, store: MemoryStore) -> None:
+    one = machine()
+    one.has(*range(1, 33))
+    missing: list[int] = []
+
+    def send(number: int) -> None:
+        one.uploads.stored(STORY.id(number))
+        if not one.uploads.flush(DEADLINE) or _names(number)[0] not in store.values:
+            missing.append(number)
+
+    threads = [threading.Thread(target=send, args=(number,)) for number in range(1, 33)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert not missing
+
+
+def test_what_is_used_a_second_time_is_sent(machine: Machines) -> None:
+    one = machine(Reused())
+    one.store(1, 2, 3, 4)
+    assert one.uploads.flush(DEADLINE)
+    assert one.writes() == []
+    one.uploads.used(STORY.ids(1, 2))
+    assert one.uploads.flush(DEADLINE)
+    assert one.writes() == _names(1, 2)
+
+
+def test_what_several_begin_with_is_sent_and_nobodys_own_turns(machine: Machines) -> None:
+    one = machine(Shared())
+    one.store(1, 2, 3, 4)
+    one.uploads.used(STORY.ids(1, 2, 3, 4))
+    assert one.uploads.flush(DEADLINE)
+    assert one.writes() == []
+    one.left = {STORY.id(2).key}
+    one.uploads.used(STORY.ids(1, 2, 3, 4))
+    assert one.uploads.flush(DEADLINE)
+    assert one.writes() == _names(1, 2)
+
+
+def test_what_the_store_has_evicted_is_sent_again_when_it_is_used(
+    machine: Machines, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SENT_SECONDS", 0.0)
+    one = machine()
+    one.store(1, 2, 3)
+    assert one.uploads.flush(DEADLINE)
+    assert store.evict(_names(2)[0]) == 1
+    one.uploads.used(STORY.ids(1, 2, 3))
+    assert one.uploads.flush(DEADLINE)
+    assert one.writes() == _names(1, 2, 3, 2)
+
+
+def _until(seen: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not seen():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+_PAGES = st.integers(1, 8)
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("stored"), _PAGES),
+        st.tuples(st.just("used"), _PAGES),
+        st.tuples(st.just("gone here"), _PAGES),
+        st.tuples(st.just("evicted there"), _PAGES),
+        st.tuples(st.just("flush"), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+@given(_STEPS, st.sampled_from([All, Reused]))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_is_sent_is_what_the_policy_wants_and_each_page_once(
+    tmp_path: Path, steps: list[tuple[str, int]], policy: Callable[[], UploadPolicy]
+) -> None:
+    """A model: what is here, what was asked for since it was last sent, and what there is there."""
+    store = MemoryStore()
+    one = _Machine(tmp_path / str(uuid.uuid4()), store, policy())
+    one.start()
+    here: set[int] = set()
+    sent: list[int] = []
+    try:
+        for what, number in [*steps, ("flush", 0)]:
+            wanted: list[int] = []
+            if what == "stored":
+                one.store(number)
+                here.add(number)
+                wanted = [number] if policy is All else []
+            elif what == "used":
+                one.uploads.used(STORY.ids(*range(1, number + 1)))
+                wanted = [n for n in range(1, number + 1) if n in here]
+            elif what == "gone here":
+                one.cold.discard([STORY.id(number)])
+                here.discard(number)
+            elif what == "evicted there":
+                store.evict(_names(number)[0])
+            # So that what a page was when it was its turn is known.
+            assert one.uploads.flush(DEADLINE)
+            sent += [n for n in wanted if n not in sent]
+        assert one.writes() == _names(*sent)
+        assert one.uploads.counts()[::2] == (0, 0)
+    finally:
+        one.close()
+
+
+@given(
+    st.lists(st.integers(0, 40), unique=True).map(lambda ns: STORY.ids(*(n + 1 for n in ns))),
+    st.sets(st.integers(0, 40)).map(lambda ns: {STORY.id(n + 1).key for n in ns}),
+)
+def test_what_is_shared_ends_where_the_last_other_sequence_leaves(
+    chain: list[PageId], left: set[BlockKey]
+) -> None:
+    sent = list(Shared().of_used(chain, lambda keys: left & set(keys)))
+    assert sent == chain[: len(sent)]
+    assert not any(page.key in left for page in chain[len(sent) :])
+    assert not sent or sent[-1].key in left
