@@ -1,13 +1,15 @@
 """Object stores and shared directories as an engine: S3 and what speaks like it, and a file system.
 
 A value is one object, read in stretches; a member of a set is an empty object below the set's name.
+What is made below a directory has the permissions that this process's umask leaves: for machines
+with several users, make the directory with a group of theirs (`chmod g+ws`).
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import obstore
 from obstore import exceptions as failures
@@ -17,37 +19,33 @@ from omlx_cache_storage.page import Buffer
 from omlx_cache_storage.readers import ReaderPool
 from omlx_cache_storage.remote.address import RemoteAddress
 from omlx_cache_storage.remote.engine import Part, RemoteError
+from omlx_cache_storage.remote.object_errors import is_absent, is_beyond, is_taken, trouble
 from omlx_cache_storage.remote.options import RemoteOptions
-from omlx_cache_storage.remote.reasons import Trouble
 
 T = TypeVar("T")
 ASKS_TOGETHER = 32
 """Requests of one phase: each name takes one, and costs."""
-_GONE = (failures.NotFoundError, FileNotFoundError)
-_TROUBLES: tuple[tuple[tuple[str, ...], Trouble], ...] = (
-    (("503", "429", "slowdown", "slow down", "throttl", "too many requests"), "throttled"),
-    (("401", "403", "forbidden", "accessdenied", "access denied", "signature"), "auth"),
-    (("no space", "storagefull", "quota"), "full"),
-    (("refused",), "refused"),
-    (("timed out", "timeout", "deadline"), "timeout"),
-    (("connection", "incomplete", "body", "reset", "eof", "sending request"), "lost"),
-)
+WRITE_SECONDS = 15.0
+"""What a write may take at least: no request waits for it, and values are written in one piece."""
 
 
 class ObjectEngine:
-    """Values in a bucket or below a directory. Connects when it is first asked.
+    """Values in a bucket or below a directory. Connects when it is first asked, tries nothing
+    again, and ends each request in time; a file system that hangs cannot be made to.
 
-    The threads of `_pool` carry out what one call asks at once.
+    The threads of `_pool` carry out what one call asks at once. `_opened`, `_creates` and `_closed`
+    are each set once, by any thread.
     """
 
     part_bytes: int | None = None
     asks_together = ASKS_TOGETHER
 
     def __init__(self, address: RemoteAddress, options: RemoteOptions) -> None:
-        self._store: Any = _opened(address, options)
+        self._open = partial(_open, address, options)
+        self._opened: _Stores | None = None
         self._pool = ReaderPool(max(options.connections, ASKS_TOGETHER), "omlx-cache-remote-http")
-        # A file system is known to take "create"; a store of objects is asked.
         self._creates = True
+        self._closed = False
 
     def ping(self) -> None:
         self._guarded(partial(self._head, "ping-that-is-not-there", 1))
@@ -58,10 +56,11 @@ class ObjectEngine:
         calls: list[Callable[[], Any]] = [partial(self._head, name, nbytes) for name in names]
         calls += [partial(self._members, name) for name in sets]
         answers = self._together(calls)
-        return answers[: len(names)], answers[len(names) :]
+        heads = [head or None for head in answers[: len(names)]]
+        return heads, answers[len(names) :]
 
     def read(self, parts: Sequence[Part]) -> list[Buffer | None]:
-        return self._together([partial(self._range, p.name, p.offset, p.nbytes) for p in parts])
+        return self._together([partial(self._part, part) for part in parts])
 
     def write(self, name: str, parts: Sequence[Sequence[Buffer]], *, replace: bool) -> bool:
         body = b"".join(piece for pieces in parts for piece in pieces)
@@ -71,66 +70,126 @@ class ObjectEngine:
         self._guarded(partial(self._put, f"{set_name}/{member}", b"", replace=True))
 
     def delete(self, names: Sequence[str]) -> int:
-        found, _ = self.look(names, 1)
+        found = self._together([partial(self._head, name, 1) for name in names])
         there = [name for name, head in zip(names, found, strict=True) if head is not None]
         if there:
-            self._guarded(partial(obstore.delete, self._store, there))
+            self._guarded(lambda: obstore.delete(self._stores.writes, there))
         return len(there)
 
     def close(self) -> None:
+        self._closed = True
         self._pool.stop(0.0)
+
+    @property
+    def _stores(self) -> "_Stores":
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
 
     def _put(self, name: str, body: bytes, *, replace: bool) -> bool:
         mode: Any = "overwrite" if replace or not self._creates else "create"
         try:
-            obstore.put(self._store, name, body, mode=mode, use_multipart=False)
-        except (failures.AlreadyExistsError, FileExistsError):
-            return False
+            obstore.put(self._stores.writes, name, body, mode=mode, use_multipart=False)
         except (failures.NotSupportedError, NotImplementedError):
+            # A store of objects may not know how to make only what is not there.
+            if mode == "overwrite":
+                raise
             self._creates = False
-            return self._put(name, body, replace=True)
+            return self._head(name, 1) is None and self._put(name, body, replace=True)
+        except Exception as error:
+            if mode == "create" and is_taken(error):
+                return False
+            raise
         return True
 
     def _head(self, name: str, nbytes: int) -> bytes | None:
-        found = self._range(name, 0, nbytes)
+        found = self._range(self._stores.looks, name, 0, nbytes)
         return None if found is None else bytes(found)
 
-    def _range(self, name: str, start: int, nbytes: int) -> Buffer | None:
+    def _part(self, part: Part) -> Buffer | None:
+        return self._range(self._stores.reads, part.name, part.offset, part.nbytes)
+
+    def _range(self, store: Any, name: str, start: int, nbytes: int) -> Buffer | None:
+        # No store is asked for no bytes; a value that ends before them is as short as it is.
         try:
-            answer = obstore.get(
-                self._store, name, options={"range": (start, start + max(1, nbytes))}
-            )
-            return memoryview(answer.bytes())
-        except _GONE:
-            return None
+            answer = obstore.get(store, name, options={"range": (start, start + max(1, nbytes))})
+            return memoryview(answer.bytes())[:nbytes]
+        except Exception as error:
+            if is_absent(error):
+                return None
+            if is_beyond(error):
+                return b""
+            raise
 
     def _members(self, set_name: str) -> list[str]:
         found = []
-        for batch in obstore.list(self._store, prefix=f"{set_name}/"):
+        for batch in obstore.list(self._stores.looks, prefix=f"{set_name}/"):
             found += [str(one["path"]).rpartition("/")[2] for one in batch]
         return sorted(found)
 
     def _together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
-        if len(calls) == 1:
-            return [self._guarded(calls[0])]
+        """Return what calls return, all begun at once; when one fails, those that did not begin yet
+        are not begun, so that a dead store costs one time-out."""
+        if len(calls) < 2:
+            return [self._guarded(call) for call in calls]
+        failed: list[RemoteError] = []
         try:
-            futures = [self._pool.submit(self._guarded, call) for call in calls]
+            futures = [self._pool.submit(self._unless, failed, call) for call in calls]
         except RuntimeError:
             raise RemoteError("lost", "the engine is closed") from None
-        return _results(futures)
+        answers = []
+        for future in futures:
+            try:
+                answers.append(future.result())
+            except RemoteError as error:
+                failed.append(error)
+            except BaseException:
+                # The pool was stopped: this one never began.
+                if not self._closed:
+                    raise
+                failed.append(RemoteError("lost", "the engine was closed"))
+        if failed:
+            raise failed[0]
+        return answers
+
+    def _unless(self, failed: list[RemoteError], call: Callable[[], T]) -> T:
+        if failed:
+            raise failed[0]
+        try:
+            return self._guarded(call)
+        except RemoteError as error:
+            failed.append(error)
+            raise
 
     def _guarded(self, call: Callable[[], T]) -> T:
+        if self._closed:
+            raise RemoteError("lost", "the engine is closed")
         try:
             return call()
         except RemoteError:
             raise
         except Exception as error:
-            raise _trouble(error) from None
+            raise trouble(error) from None
 
 
-def _opened(address: RemoteAddress, options: RemoteOptions) -> Any:
+class _Stores(NamedTuple):
+    """One store, as it is used: each has time-outs of its own, and connections."""
+
+    looks: Any
+    reads: Any
+    writes: Any
+
+
+def _open(address: RemoteAddress, options: RemoteOptions) -> _Stores:
     if address.kind == "file":
-        return LocalStore(Path(address.path), automatic_cleanup=False, mkdir=True)
+        local = LocalStore(Path(address.path), automatic_cleanup=False, mkdir=True)
+        return _Stores(local, local, local)
+    writing = max(WRITE_SECONDS, options.read_seconds)
+    seconds = (options.lookup_seconds, options.read_seconds, writing)
+    return _Stores(*(_bucket(address, options, each) for each in seconds))
+
+
+def _bucket(address: RemoteAddress, options: RemoteOptions, seconds: float) -> S3Store:
     endpoint = address.options.get("endpoint", "")
     given: dict[str, Any] = {}
     if endpoint:
@@ -146,42 +205,9 @@ def _opened(address: RemoteAddress, options: RemoteOptions) -> Any:
         prefix=address.path or None,
         client_options={
             "allow_http": endpoint.startswith("http://"),
-            "connect_timeout": _seconds(options.read_seconds),
-            "timeout": _seconds(options.read_seconds),
+            "connect_timeout": timedelta(seconds=min(seconds, options.read_seconds)),
+            "timeout": timedelta(seconds=seconds),
         },
-        retry_config={"max_retries": 0, "retry_timeout": _duration(options.read_seconds)},
+        retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=seconds)},
         **given,
     )
-
-
-def _seconds(seconds: float) -> str:
-    return f"{max(1, round(1000 * seconds))}ms"
-
-
-def _duration(seconds: float) -> Any:
-    from datetime import timedelta
-
-    return timedelta(seconds=seconds)
-
-
-def _results(futures: Iterable["Future[Any]"]) -> list[Any]:
-    found, trouble = [], None
-    for future in futures:
-        try:
-            found.append(future.result())
-        except Exception as error:
-            trouble = trouble or error
-    if trouble is not None:
-        raise trouble
-    return found
-
-
-def _trouble(error: Exception) -> RemoteError:
-    text = str(error)
-    said = text.lower()
-    if isinstance(error, (failures.PermissionDeniedError, failures.UnauthenticatedError)):
-        return RemoteError("auth", type(error).__name__)
-    for words, trouble in _TROUBLES:
-        if any(word in said for word in words):
-            return RemoteError(trouble, f"{type(error).__name__}: {text.splitlines()[0]}")
-    return RemoteError("error", f"{type(error).__name__}: {text.splitlines()[0] if text else ''}")

@@ -14,6 +14,14 @@ from omlx_cache_storage.remote.options import RemoteOptions
 
 PATIENT_SECONDS = 30.0
 
+# The client of object stores keeps a runtime, with descriptors, for as long as the process lives:
+# begun here, it is nothing that a test left behind.
+with contextlib.suppress(ImportError):
+    import obstore
+    from obstore.store import MemoryStore
+
+    obstore.put(MemoryStore(), "a", b"")
+
 
 @contextlib.contextmanager
 def engine_at(url: str, **options: Any) -> Iterator[RemoteEngine]:
