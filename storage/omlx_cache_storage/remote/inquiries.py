@@ -86,6 +86,11 @@ class Inquiries:
                 self._done(same, under_way, Asked(False, reasons.UNREACHABLE))
         return self._wait(under_way, timeout)
 
+    def be_patient(self) -> None:
+        """Forget that one was late: the breaker has taken over, or the store answers again."""
+        with self._lock:
+            self._late_at = None
+
     def close(self, timeout: float) -> bool:
         """Begin no more, and wake who waits; False when one hangs for longer."""
         ended = self._pool.stop(timeout)
