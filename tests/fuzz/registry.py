@@ -12,6 +12,7 @@ from . import (
     prompts,
     restored,
     settings,
+    values,
 )
 from .target import Target
 
@@ -30,5 +31,6 @@ TARGETS: dict[str, Target] = {
         restored.TARGET,
         settings.TARGET,
         prompts.TARGET,
+        *values.TARGETS,
     )
 }

@@ -180,6 +180,24 @@ def test_windows_and_states_are_asked_for_up_to_where_the_blocks_end(together: i
     assert not asker.knows(STORY.id(30, group="state"))
 
 
+def test_what_lies_long_before_is_asked_for_only_where_nothing_is_near() -> None:
+    asker = _asker()
+    asker.put_all(range(1, 513))
+    asker.put_all([500], "state")
+    near = asker.ask(512, others={"state": 0})
+    assert asker.knows(STORY.id(500, group="state"))
+    assert near.tally.phases == 2
+    assert near.tally.asked < 512 + 150
+    far = _asker()
+    far.put_all(range(1, 513))
+    far.put_all([8], "state")
+    far.put_all([511, 512], "window32keep0")
+    asked = far.ask(512, others={"state": 0, "window32keep0": 2})
+    assert far.knows(STORY.id(8, group="state"))
+    assert far.knows(STORY.id(512, group="window32keep0"))
+    assert asked.tally.phases == 3
+
+
 @pytest.mark.parametrize("together", [1 << 20, 24])
 def test_a_model_of_states_alone_is_asked_about_at_once(together: int) -> None:
     asker = _asker(together)

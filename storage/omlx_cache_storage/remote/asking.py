@@ -1,10 +1,11 @@
 """What a remote store has of a chain, in at most three sequential phases.
 
 An engine that answers any number of names in one round trip (Redis) is asked for all blocks first,
-then for all other groups and tails up to where the blocks end. One that takes a request for each
-name (object stores) is asked for evenly spread blocks, then for those in the gap where the chain
-ends, then for what else is near there: a chain is written root first, so what lies before a block
-that is there is taken to be there too; if it is not, the read is a miss.
+then for other groups and tails near where the blocks end, and before that only if there are none.
+One that takes a request for each name (object stores) is asked for evenly spread blocks, then for
+those in the gap where the chain ends, then for what else is near there: a chain is written root
+first, so what lies before a block that is there is taken to be there too; if it is not, the read is
+a miss.
 """
 
 import time
@@ -22,6 +23,9 @@ from omlx_cache_storage.remote.knowledge import Knowledge
 from omlx_cache_storage.remote.names import RemoteNames, TailMember, parse_tails
 
 TIER: Final = "remote"
+DEEP = 64
+"""Boundaries before the deepest block of which all is asked at once; of those before only where
+something is missing there. A server answers some hundred thousand names a second, for everybody."""
 NEAR = 2
 """Boundaries up to the deepest block whose tails are asked for where each costs a request."""
 
@@ -90,9 +94,14 @@ class Asking:
             return
         self._ask(Question(self._paged(range(inquiry.known + 1, blocks + 1))))
         deepest = self._deepest(blocks)
-        first = 0 if inquiry.others else max(0, deepest - NEAR)
-        others = self._others(range(1, deepest + 1))
-        self._ask(Question(others, self._parents(first, deepest)))
+        if not inquiry.others:
+            self._ask(Question((), self._parents(max(0, deepest - NEAR), deepest)))
+            return
+        first = max(1, deepest - DEEP - max(inquiry.others.values()))
+        self._ask(Question(self._others(range(first, deepest + 1)), self._parents(first, deepest)))
+        if first > 1 and not self._has_all_others(first, deepest):
+            rest = self._others(range(1, first))
+            self._ask(Question(rest, self._parents(0, first - 1)))
 
     def _by_probes(self, blocks: int) -> None:
         inquiry, together = self._inquiry, self._engine.asks_together
@@ -128,6 +137,16 @@ class Asking:
     def _has(self, block: int) -> bool:
         (page,) = self._paged([block])
         return self._knowledge.seen(page) is not None
+
+    def _has_all_others(self, first: int, deepest: int) -> bool:
+        """Return whether every other group has something at these boundaries: what lies before
+        would make a shorter prefix."""
+        keys = self._inquiry.keys[first : deepest + 1]
+        within = {tail.group for tail in self._knowledge.tails_of(keys)}
+        return all(
+            group in within or any(self._knowledge.find_all([PageId(key, group) for key in keys]))
+            for group in self._inquiry.others
+        )
 
     def _deepest(self, blocks: int) -> int:
         """Return how many blocks are there without a gap, as far as is known."""
