@@ -211,7 +211,9 @@ class RemoteTier:
     def present(self, pages: Sequence[Placed]) -> list[PageInfo | None]:
         """Return what the store has of each page, by one question; raises RemoteError."""
         with self._asked():
-            return self._writes.present(pages)
+            found = self._writes.present(pages)
+        self._tally.add(present_pages=sum(one is not None for one in found))
+        return found
 
     def write(self, page: Page) -> WriteResult:
         """Publish a page whole or not at all, packed if it is dense and that pays; raises
@@ -393,6 +395,7 @@ class RemoteTier:
             self._circuit.trip(f"{reasons.TIMEOUT}: a read brought nothing any more")
 
     def _changed(self, why: str) -> None:
+        self._inquiries.be_patient()
         self._events.note_tier("failed" if why else "resynced", TIER, detail=why or "answers again")
 
     def _note(self, kind: Kind, page: PageId, seen: Seen, why: str) -> None:

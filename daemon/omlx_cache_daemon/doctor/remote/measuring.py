@@ -168,17 +168,16 @@ def _read(
 
 
 class _Written:
-    """The values that were written, or may have been."""
+    """The values that were written (True), or may have been."""
 
     def __init__(self, engine: RemoteEngine) -> None:
         self._engine = engine
-        self._names: list[str] = []
-        self._count = 0
+        self._names: dict[str, bool] = {}
 
     def write(self, name: str, content: bytes) -> None:
-        self._names.append(name)
+        self._names.setdefault(name, False)
         self._engine.write(name, [[content]], replace=True)
-        self._count += 1
+        self._names[name] = True
 
     @contextmanager
     def deleting(self, measured: Measured) -> Iterator[None]:
@@ -187,9 +186,9 @@ class _Written:
             yield
         finally:
             try:
-                self._engine.delete(self._names)
+                self._engine.delete(list(self._names))
             except RemoteError:
-                measured.left_values = self._count
+                measured.left_values = sum(self._names.values())
 
 
 def _taken(call: Callable[[], object]) -> float:
