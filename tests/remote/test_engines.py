@@ -158,12 +158,10 @@ def test_writers_at_once_publish_one_whole_value(store: str, name: str, nbytes: 
     with engine_at(store) as engine:
         found = got(engine, name, nbytes)
     assert found in [value for value, won in zip(values, done, strict=True) if won]
-    # The S3 server of these tests looks and then makes; real ones do both in one step.
-    assert done.count(True) == 1 or store.startswith("s3:")
+    assert done.count(True) == 1
 
 
 def test_a_value_that_is_replaced_is_never_seen_half(store: str, name: str) -> None:
-    # One writer: the S3 server of these tests answers 500 to some of two that replace one object.
     values = [bytes([n]) * 100_000 for n in range(2)]
     stop = threading.Event()
 
