@@ -99,7 +99,9 @@ class AskedRequest:
         word = told.reason if told.is_miss else None
         self._log.counters.request(record.prompt_tokens, tokens, cold, word, self._remote)
         self._log.counters.histograms.observe("restore_seconds", seconds)
-        self._log.events.note_request(record.namespace, record.prompt_tokens, tokens, cold)
+        self._log.events.note_request(
+            record.namespace, record.prompt_tokens, tokens, cold, self._remote
+        )
         self._work.restored(tokens, seconds)
 
     @uninterrupted

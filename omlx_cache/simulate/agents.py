@@ -57,7 +57,8 @@ def schedule(
             at = start + request.at
             last = max(last, at)
             known = pages.of(request.runs)
-            requests.append(Request(at, known, len(known), request.tokens_in, request.tokens_out))
+            tokens = request.tokens_in, request.tokens_out
+            requests.append(Request(at, known, len(known), *tokens, session=session.name))
         heapq.heappush(free, last + PAUSE_SECONDS)
     requests.sort(key=lambda request: request.at)
     return Workload(requests, len(numbers), block_size)

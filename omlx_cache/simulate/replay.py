@@ -11,6 +11,7 @@ from itertools import count
 
 from omlx_cache.simulate.pages import SimulatedPages
 from omlx_cache.simulate.requests import Request, Workload
+from omlx_cache.simulate.shared import SimulatedRemote
 from omlx_cache_storage.hints import is_ended
 from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.page import PageId
@@ -31,12 +32,14 @@ class Served:
     hot_tokens: int = 0
     cold_tokens: int = 0
     cold_bytes: int = 0
+    remote_tokens: int = 0
+    remote_bytes: int = 0
     refused_pages: int = 0
     """Of its own, for which no room was found."""
 
     @property
     def tokens(self) -> int:
-        return self.hot_tokens + self.cold_tokens
+        return self.hot_tokens + self.cold_tokens + self.remote_tokens
 
 
 @dataclass(slots=True)
@@ -57,14 +60,21 @@ class _Sequence:
 class Replay:
     """Serves requests from tiers whose writer writes at once. Use it on one thread.
 
-    The caller sets the time of their clock. `step` tokens of a prompt are computed at once.
-    Mutable: what the tiers hold.
+    The caller sets the time of their clock. `step` tokens of a prompt are computed at once. What a
+    `remote` store has behind the tiers' end is stored as if it was computed, and what is new is
+    sent there. Mutable: what the tiers and the store hold.
     """
 
     def __init__(
-        self, tiers: Tiers, workload: Workload, pages: SimulatedPages, step: int = STEP_TOKENS
+        self,
+        tiers: Tiers,
+        workload: Workload,
+        pages: SimulatedPages,
+        step: int = STEP_TOKENS,
+        remote: SimulatedRemote | None = None,
     ) -> None:
-        self._tiers = tiers
+        self.tiers = self._tiers = tiers
+        self._remote = remote
         self._pages = pages
         self._size = workload.block_size
         self._step = step
@@ -76,10 +86,28 @@ class Replay:
         stamp = tiers.stamp()
         found, cold = self._find(ids[: request.asked])
         served = self._restore(request, ids, found, cold, stamp)
+        self._receive(request, ids[found : request.asked], served)
         sequence = _Sequence(request.pages, ids, found, stamp, stamp, set(ids[:found]))
         self._advance(request, sequence)
         served.refused_pages = self._finish(sequence, request.ended)
+        if self._remote is not None:
+            self._remote.add([page for page in ids if page in sequence.new])
         return served
+
+    def known_tokens(self, request: Request) -> int:
+        """Return how many of a prompt's tokens the tiers have; changes nothing."""
+        return self._find([self._pages.ids[page] for page in request.pages[: request.asked]])[0] * (
+            self._size
+        )
+
+    def _receive(self, request: Request, missing: Sequence[PageId], served: Served) -> None:
+        """Note what of a prompt comes from the remote store."""
+        if self._remote is None:
+            return
+        came = self._remote.leading(missing)
+        whole = max(0, request.tokens_in - 1)
+        served.remote_tokens = min(came * self._size, whole - served.tokens)
+        served.remote_bytes = came * self._pages.nbytes
 
     def _find(self, ids: Sequence[PageId]) -> tuple[int, list[int]]:
         """Return how many leading pages there are, and which of them only the disk has."""

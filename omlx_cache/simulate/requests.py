@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 class Request(NamedTuple):
     """One request at `at` seconds. `pages` are the complete pages of its sequence, root first; the
-    first `asked` of them are the prompt's. `ended` says how its answer ended, if that is known."""
+    first `asked` of them are the prompt's. `ended` says how its answer ended, and `session` which
+    one it is of, if that is known."""
 
     at: float
     pages: list[int]
@@ -15,6 +16,7 @@ class Request(NamedTuple):
     tokens_in: int
     tokens_out: int
     ended: str = ""
+    session: str = ""
 
 
 @dataclass(frozen=True, slots=True)

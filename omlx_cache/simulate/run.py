@@ -101,6 +101,43 @@ class Outcome:
         return self.saved_seconds / self.seconds * DAY_SECONDS if self.seconds >= 60 else None
 
 
+class Rooms(NamedTuple):
+    """What a setup comes to for pages of one size: bytes, and how many pages in all."""
+
+    hot_bytes: int
+    cold_bytes: int
+    pages: int
+
+
+def rooms(setup: Setup, nbytes: int, block_size: int) -> Rooms:
+    """Return what budgets come to for pages of `nbytes`."""
+    hot, cold = setup.hot.pages(nbytes, block_size), setup.cold.pages(nbytes, block_size)
+    hot_bytes = hot * nbytes if setup.hot.is_tokens else setup.hot.amount
+    cold_bytes = room_for(cold, nbytes) if setup.cold.is_tokens else setup.cold.amount
+    return Rooms(hot_bytes, cold_bytes if cold else 0, hot + cold)
+
+
+def simulated_tiers(setup: Setup, sizes: Rooms, nbytes: int, clock: VirtualClock) -> Tiers:
+    """Return one machine's tiers, whose writer writes at once, in the time of a clock."""
+    none = _NoDepartures(1)
+    policy = EVICTION_POLICIES[setup.policy]
+    cold = None
+    if sizes.cold_bytes:
+        cold = VirtualCold(sizes.cold_bytes, clock=clock, departures=none, policy=policy)
+    return Tiers(
+        hot_bytes=sizes.hot_bytes,
+        # Without memory of its own a tier only passes on what goes to the disk.
+        queue_bytes=sizes.hot_bytes or (QUEUED_PAGES * nbytes if cold is not None else 0),
+        policy=WRITE_POLICIES[setup.write_policy],
+        clock=clock,
+        cold=cold,
+        documents=lambda namespace: {},
+        eviction=policy(None),
+        departures=none,
+        writer=DirectWriter,
+    )
+
+
 class _NoDepartures(Departures):
     """Remembers nothing: nobody asks a simulation why a page left."""
 
@@ -124,37 +161,19 @@ class Simulator:
     def run(self, setup: Setup) -> Outcome:
         """Return what the workload is served by these tiers."""
         nbytes, size = self.page_bytes, self._workload.block_size
-        hot_pages = setup.hot.pages(nbytes, size)
-        cold_pages = setup.cold.pages(nbytes, size)
-        hot_bytes = hot_pages * nbytes if setup.hot.is_tokens else setup.hot.amount
-        cold_bytes = room_for(cold_pages, nbytes) if setup.cold.is_tokens else setup.cold.amount
-        outcome = Outcome(setup, hot_bytes, cold_bytes if cold_pages else 0)
-        clock, none = VirtualClock(START_NS), _NoDepartures(1)
-        policy = EVICTION_POLICIES[setup.policy]
-        cold = None
-        if cold_pages:
-            cold = VirtualCold(cold_bytes, clock=clock, departures=none, policy=policy)
-        tiers = Tiers(
-            hot_bytes=hot_bytes,
-            # Without memory of its own a tier only passes on what goes to the disk.
-            queue_bytes=hot_bytes or (QUEUED_PAGES * nbytes if cold is not None else 0),
-            policy=WRITE_POLICIES[setup.write_policy],
-            clock=clock,
-            cold=cold,
-            documents=lambda namespace: {},
-            eviction=policy(None),
-            departures=none,
-            writer=DirectWriter,
-        )
+        sizes = rooms(setup, nbytes, size)
+        outcome = Outcome(setup, sizes.hot_bytes, sizes.cold_bytes)
+        clock = VirtualClock(START_NS)
+        tiers = simulated_tiers(setup, sizes, nbytes, clock)
         with uncollected():
             self._serve(tiers, clock, outcome)
         usage = tiers.hot.usage()
         outcome.evicted_pages = usage.evicted_pages
-        if cold is not None and tiers.writer is not None:
+        if tiers.cold is not None and tiers.writer is not None:
             outcome.written_bytes = tiers.writer.usage().written_bytes
-            outcome.cold_refused_pages = cold.usage().refused_pages
-            outcome.cold_evicted_pages = cold.usage().evicted_pages
-        outcome.optimum_tokens = self._optimum(hot_pages + cold_pages)
+            outcome.cold_refused_pages = tiers.cold.usage().refused_pages
+            outcome.cold_evicted_pages = tiers.cold.usage().evicted_pages
+        outcome.optimum_tokens = self._optimum(sizes.pages)
         return outcome
 
     def _serve(self, tiers: Tiers, clock: VirtualClock, outcome: Outcome) -> None:

@@ -136,7 +136,9 @@ class EventLog:
             with self._lock:
                 self._append(entry)
 
-    def note_request(self, namespace: str, prompt_tokens: int, restored: int, cold: int) -> None:
+    def note_request(
+        self, namespace: str, prompt_tokens: int, restored: int, cold: int, remote: int = 0
+    ) -> None:
         """Note what a request got; nothing for one that got nothing. A namespace that is no digest
         is left out."""
         if self._capacity and restored:
@@ -144,7 +146,8 @@ class EventLog:
                 digest = bytes.fromhex(namespace)
             except ValueError:
                 digest = b""
-            detail = f"{restored - cold} hot, {cold} cold"
+            detail = f"{restored - cold - remote} hot, {cold} cold"
+            detail += f", {remote} remote" if remote else ""
             entry: _Entry = (
                 time.time(),
                 "restored",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kit.output import check_output
+from kit.remote.certificates import Authority
 from kit.remote.memory_engine import MemoryEngine
 from kit.remote.redis_servers import RedisServer, redis_server
 from omlx_cache_daemon.doctor.finding import Finding
@@ -20,7 +21,11 @@ from omlx_cache_storage.remote.options import RemoteOptions
 from .conftest import Cli
 
 PASSWORD = "correct-horse-battery"
-SECRET = {"OMLX_CACHE_REMOTE_SECRET": "0123456789abcdef"}
+SECRET = {
+    "OMLX_CACHE_REMOTE_SECRET": "0123456789abcdef",
+    # A busy machine is slow to look up, too.
+    "OMLX_CACHE_REMOTE_LOOKUP_SECONDS": "60",
+}
 BRIEFLY = ("--seconds", "0.05")
 GOOD = ("maxmemory 256mb", "maxmemory-policy volatile-lru")
 
@@ -233,7 +238,7 @@ def test_a_way_that_others_can_listen_on_is_told(monkeypatch: pytest.MonkeyPatch
 def test_a_certificate_that_is_about_to_end_is_told() -> None:
     assert server.certificate(None) == server.certificate(90.0) == []
     (found,) = server.certificate(3.2)
-    assert "3 days" in found.found
+    assert "in 3 d" in found.found
 
 
 def test_a_token_s_worth_is_what_reading_it_takes() -> None:
@@ -245,3 +250,27 @@ def test_a_token_s_worth_is_what_reading_it_takes() -> None:
     assert slower.token_seconds == pytest.approx(0.002)
     assert most_token_bytes(131_072_000.0, 0.0, 1000.0) == pytest.approx(llama.token_bytes)
     assert most_token_bytes(131_072_000.0, 8192.0, 1000.0) == 0.0
+
+
+def test_a_server_with_tls_is_trusted_by_its_authority_only_and_its_last_days_are_told(
+    cli: Cli, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    with redis_server(*GOOD, tls=authority.certificate("localhost"), ca=authority.ca) as running:
+        call = ("doctor", "--remote", f"{running.url}?ca={authority.ca}", *BRIEFLY)
+        trusted = cli(*call, "--format", "json", **SECRET)
+        stranger = cli("doctor", "--remote", running.url, "--format", "json", **SECRET)
+        plain = cli(
+            *("doctor", "--remote", f"redis://{running.place}", "--format", "json"),
+            OMLX_CACHE_REMOTE_READ_SECONDS="0.5",
+            **SECRET,
+        )
+    assert 0 < json.loads(trusted.out)["certificate_days"] <= 1
+    (found,) = _found(trusted.out)
+    assert (trusted.code, found["severity"]) == (0, "warning")
+    assert "certificate ends" in found["found"]
+    (found,) = _found(stranger.out)
+    assert (stranger.code, found["severity"]) == (1, "error")
+    assert "?ca=" in found["remedy"]
+    (found,) = _found(plain.out)
+    assert (plain.code, found["severity"]) == (1, "error")

@@ -13,6 +13,7 @@ from omlx_cache_daemon.options import add_format_option, positive_count
 from omlx_cache_daemon.render import duration, print_json, table, uses_styles
 
 if TYPE_CHECKING:
+    from omlx_cache.simulate.fleet import FleetOutcome
     from omlx_cache.simulate.requests import Workload
     from omlx_cache.simulate.run import Outcome, Room
     from omlx_cache.simulate.shapes import Shape
@@ -47,6 +48,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("traces", nargs="+", metavar="TRACE", help="files of one format")
     _add_tiers(parser)
     _add_model(parser)
+    _add_fleet(parser)
     parser.add_argument(
         "--agents",
         type=_list_of(positive_count),
@@ -95,6 +97,30 @@ def _add_tiers(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_fleet(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "machines", "Each has the tiers above; with one value of each list. See docs/remote.md."
+    )
+    group.add_argument(
+        "--machines", type=_list_of(positive_count), metavar="N,...", help="how many (default: one)"
+    )
+    group.add_argument(
+        "--remote",
+        type=_list_of(_remote),
+        default=[_Size(0, False)],
+        metavar="SIZE,...",
+        help="a store that all share; `all` keeps everything (default: 0, none)",
+    )
+    group.add_argument(
+        "--assign",
+        type=_list_of(str),
+        default=["session", "prefix"],
+        metavar="RULE,...",
+        help="which machine a request goes to: in turn by request or by session, or prefix, where "
+        "most of it is (default: session,prefix)",
+    )
+
+
 def _add_model(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model", "What a token takes, and what it costs.")
     shapes = group.add_mutually_exclusive_group()
@@ -136,6 +162,8 @@ def run(args: argparse.Namespace) -> int:
     from omlx_cache.simulate.errors import SimulationError, TraceError
     from omlx_cache_storage.readers import on_another_thread
 
+    if args.machines or any(size is None or size.amount for size in args.remote):
+        return _run_fleet(args)
     try:
         # Elsewhere Ctrl-C ends the command at once, and calls of the tiers cost less.
         outcomes, shape = on_another_thread(lambda: _simulated(args), "omlx-cache-simulate")
@@ -153,6 +181,59 @@ def run(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write(_report(outcomes, shape, said))
     return OK
+
+
+def _run_fleet(args: argparse.Namespace) -> int:
+    from omlx_cache.simulate.errors import SimulationError, TraceError
+    from omlx_cache_daemon.commands.simulate_fleet import report, results
+    from omlx_cache_storage.readers import on_another_thread
+
+    if args.plot:
+        raise UsageError("--plot draws one machine: leave --machines and --remote out")
+    try:
+        outcomes, shape = on_another_thread(lambda: _simulated_fleet(args), "omlx-cache-simulate")
+    except (TraceError, SimulationError) as error:
+        raise CommandError(str(error)) from None
+    if args.format == "json":
+        model = {"name": shape.name, "bytes_per_token": shape.token_bytes}
+        print_json({"schema": SCHEMA, "model": model, "fleets": results(outcomes)})
+    else:
+        sys.stdout.write(report(outcomes, shape))
+    return OK
+
+
+def _simulated_fleet(args: argparse.Namespace) -> "tuple[list[FleetOutcome], Shape]":
+    from omlx_cache.simulate.fleet import FleetSetup, run_fleet
+    from omlx_cache.simulate.run import Room, Setup, check
+    from omlx_cache.simulate.traces import read_traces
+
+    policies = args.policy or ["keep"]
+    given = (args.hot, args.cold, policies, args.write_policy, args.agents)
+    if any(len(values) > 1 for values in given):
+        raise UsageError("with --machines or --remote give one value of each other list")
+    trace = read_traces([Path(path) for path in args.traces])
+    agents = args.agents[0] if trace.sessions else 0
+    setup = Setup(
+        agents, Room(*args.hot[0]), Room(*args.cold[0]), policies[0], args.write_policy[0]
+    )
+    check([setup])
+    workload = trace.workload(
+        agents=args.agents[0], block_size=args.block_size, shuffle=args.shuffle
+    )
+    shape = _shape(args, workload)
+    rules = args.assign if workload.requests and trace.sessions else _without_sessions(args.assign)
+    outcomes = [
+        run_fleet(workload, shape, FleetSetup(setup, count, rule, size and Room(*size)))
+        for count in args.machines or [1]
+        for rule in rules
+        for size in args.remote
+    ]
+    return outcomes, shape
+
+
+def _without_sessions(rules: Sequence[str]) -> list[str]:
+    """Return rules for a trace that names no session: each request is one."""
+    return list(dict.fromkeys("request" if rule == "session" else rule for rule in rules))
 
 
 def _simulated(args: argparse.Namespace) -> "tuple[list[Outcome], Shape]":
@@ -317,6 +398,10 @@ def _size(text: str) -> _Size:
         raise argparse.ArgumentTypeError(
             f"{text!r} is {error}: give a size such as 4GiB, or tokens such as 256ktok"
         ) from None
+
+
+def _remote(text: str) -> _Size | None:
+    return None if text == "all" else _size(text)
 
 
 def _rate(text: str) -> float:

@@ -116,6 +116,7 @@ class Answers:
             snapshots=self._counters.snapshots(0),
             memory=MemoryUsage("normal", None, 0, 0),
             events=self.events.counts(),
+            remote=self._upkeep.feeding.usage(),
         )
 
     def allowance(self) -> Allowance | None:

@@ -15,7 +15,13 @@ from omlx_cache.settings import CacheSettings, ConfigError, SettingSource
 from omlx_cache.settings.environment import refusal, variable
 from omlx_cache.settings.explain import config_error
 from omlx_cache.settings.origin import render
-from omlx_cache_daemon.service.options import OWN_NAMES, PREFIX, SHARED_NAMES, ServiceOptions
+from omlx_cache_daemon.service.options import (
+    OWN_NAMES,
+    PREFIX,
+    SECRETS,
+    SHARED_NAMES,
+    ServiceOptions,
+)
 
 NAMES = (*SHARED_NAMES, *OWN_NAMES)
 FILE_NAME = "omlx-cached.toml"
@@ -59,6 +65,8 @@ class Configuration:
         found = self.settings.unusable_directory()
         if self.options.status_token_file != "off" and self.options.status_port == "off":
             found.append("status_token_file has no effect: status_port is off")
+        if self.settings.has_remote and self.settings.remote_writes == "shared":
+            found.append("remote_writes = shared goes by what is reused: no request comes here")
         return found
 
 
@@ -95,6 +103,11 @@ def read_configuration(
     }
     settings = _settings(given, troubles)
     options = _options(given, troubles)
+    if "remote" in flags and settings is not None and settings.has_password:
+        troubles.append(
+            "--remote: everybody sees flags: name the password by remote_password_file, or in the "
+            "environment"
+        )
     if troubles or settings is None or options is None:
         raise ConfigError("\n".join(troubles))
     return Configuration(settings, options, given, path if path.exists() else None)
@@ -114,8 +127,13 @@ def _read(path: Path, *, required: bool, troubles: list[str]) -> dict[str, Any]:
     except ValueError as error:
         troubles.append(f"{path}: {error}")
         return {}
-    troubles += [f"{path}: {refusal('key', name, NAMES)}" for name in said if name not in NAMES]
-    return {name: value for name, value in said.items() if name in NAMES}
+    allowed = [name for name in NAMES if name not in SECRETS]
+    for name in said:
+        if name in SECRETS:
+            troubles.append(f"{path}: {name}: not here; name a file by {name}_file")
+        elif name not in allowed:
+            troubles.append(f"{path}: {refusal('key', name, allowed)}")
+    return {name: value for name, value in said.items() if name in allowed}
 
 
 def _from_environment(environ: Mapping[str, str], troubles: list[str]) -> dict[str, Given]:
@@ -139,7 +157,8 @@ def _settings(given: Mapping[str, Given], troubles: list[str]) -> CacheSettings 
     arguments.setdefault("log_level", "info")
     try:
         # The directory is kept whether or not this environment's stores would use one.
-        return CacheSettings(hot_cache_only=False, **arguments)
+        # With whom pages are shared each page's namespace says.
+        return CacheSettings(hot_cache_only=False, remote_architecture="own", **arguments)
     except ConfigError as error:
         for line in str(error).splitlines():
             name = line.partition(":")[0]

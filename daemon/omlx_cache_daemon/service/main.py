@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from omlx_cache import __version__
-from omlx_cache.settings import ConfigError
+from omlx_cache.settings import CacheSettings, ConfigError
 from omlx_cache.settings.secrets import read_secret
 from omlx_cache_daemon.errors import BAD_CONFIGURATION, FAILURE, OK, CommandError
 from omlx_cache_daemon.render import table, text
@@ -20,15 +20,15 @@ from omlx_cache_daemon.service.configuration import (
     shown,
 )
 from omlx_cache_daemon.service.logs import show_messages
-from omlx_cache_daemon.service.options import ServiceOptions
+from omlx_cache_daemon.service.options import SECRETS, ServiceOptions
 from omlx_cache_daemon.service.process import Service
 from omlx_cache_daemon.service.units import KINDS, unit
 
 _EPILOG = (
     "Every setting is a key of the file, an environment variable and a flag; the later of these "
-    "wins. Variables are OMLX_CACHE_COLD_DIR, _COLD_BYTES, _MIN_FREE_BYTES and _LOG_LEVEL, as for "
-    "stores, and OMLX_CACHED_ with the name for the others. Exit codes: 0 told to stop, 1 failure, "
-    "2 usage, 75 another service keeps the directory, 78 bad configuration."
+    "wins. Variables are OMLX_CACHE_COLD_DIR, _COLD_BYTES, _MIN_FREE_BYTES, _LOG_LEVEL and "
+    "_REMOTE..., as for stores, and OMLX_CACHED_ with the name for the others. Exit codes: 0 told "
+    "to stop, 1 failure, 2 usage, 75 another service keeps the directory, 78 bad configuration."
 )
 
 _HELP = {
@@ -36,6 +36,8 @@ _HELP = {
     "cold_bytes": "Its budget, such as 200GiB, where nobody else chose one",
     "min_free_bytes": "What the disk must have free, as for stores",
     "log_level": "debug, info, warning, error or critical. Default: info",
+    "remote_writes": "Which pages are sent to the store for all processes, which then say "
+    "remote_writes=service: all, reused or off. Default: all",
 }
 """Of settings that stores have too, what they are here."""
 
@@ -62,6 +64,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.check_config:
         if configuration.options.has_secret:
             read_secret(Path(configuration.options.status_token_file), "status_token_file")
+        configuration.settings.remote_options("any")
         return _show(configuration, os.environ)
     os.umask(0o077)
     show_messages(configuration.settings.log_level)
@@ -90,11 +93,11 @@ def _parser() -> argparse.ArgumentParser:
         choices=KINDS,
         help="print a systemd user unit or a LaunchAgent for this installation, and end",
     )
-    for name in NAMES:
+    for name in (name for name in NAMES if name not in SECRETS):
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             metavar=_metavar(name),
-            help=_HELP.get(name) or _own(name),
+            help=_HELP.get(name) or _described(name),
         )
     return parser
 
@@ -103,15 +106,17 @@ def _metavar(name: str) -> str:
     return "BYTES" if name == "scrub_bytes_per_second" else name.rpartition("_")[2].upper()
 
 
-def _own(name: str) -> str:
-    """Return what one of the service's own settings is, and its default."""
-    field = ServiceOptions.model_fields[name]
+def _described(name: str) -> str:
+    """Return what a setting is, and its default."""
+    own = ServiceOptions.model_fields
+    field = own[name] if name in own else CacheSettings.model_fields[name]
     said = " ".join((field.description or "").split()).replace("%", "%%")
     return f"{said} Default: {shown(name, field.default)}"
 
 
 def _flags(args: argparse.Namespace) -> dict[str, str]:
-    return {name: value for name in NAMES if (value := getattr(args, name)) is not None}
+    given = {name: getattr(args, name, None) for name in NAMES}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _show(configuration: Configuration, environ: Mapping[str, str]) -> int:

@@ -11,7 +11,26 @@ from omlx_cache.settings.sizes import SIZE_FORMS, parse_size
 
 PREFIX = "OMLX_CACHED_"
 """Not that of a store's variables: a store refuses what it does not know."""
-SHARED_NAMES = ("cold_dir", "cold_bytes", "min_free_bytes", "log_level")
+SECRETS = ("remote_password", "remote_secret")
+"""No flag, which others see, and no key of a file that is shown around: in files of their own, or
+in the environment."""
+SHARED_NAMES = (
+    "cold_dir",
+    "cold_bytes",
+    "min_free_bytes",
+    "log_level",
+    "remote",
+    "remote_prefix",
+    *SECRETS,
+    "remote_password_file",
+    "remote_secret_file",
+    "remote_encrypt",
+    "remote_writes",
+    "remote_ttl_seconds",
+    "remote_read_seconds",
+    "remote_connections",
+    "remote_codec",
+)
 """Settings of a store that mean the same here, and are read from the same variables."""
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.service.configuration import Configuration
 from omlx_cache_daemon.service.errors import AlreadyKept
+from omlx_cache_daemon.service.feeding import Feeding
 from omlx_cache_daemon.service.figures import Figures
 from omlx_cache_daemon.service.memory import give_back_memory
 from omlx_cache_daemon.service.scrub import Scrubber
@@ -30,6 +31,8 @@ BUSY_SECONDS = 0.5
 LONGEST_SECONDS = 300.0
 """The same for a disk that cannot be had."""
 SWEEP_SECONDS = 6 * 3600.0
+FEEDING_SECONDS = 1.0
+"""How long pages that are being sent are waited for at the end: all are found there again."""
 REMEMBERED = 4096
 """Events; some 2 MB."""
 
@@ -69,6 +72,7 @@ class Upkeep:
             self.directory, self._fs, self.state, self.figures, self.tier.drop_damaged
         )
         self.scrubber.has_rate(configuration.options.scrub_bytes_per_second)
+        self.feeding = Feeding(self.tier, self.events, settings)
         self.beat = time.monotonic()
         self.opened = threading.Event()
         self.ended: AlreadyKept | None = None
@@ -97,6 +101,7 @@ class Upkeep:
         self._stopping = True
         self._wake.set()
         self.scrubber.stop(max(0.0, deadline - time.monotonic()))
+        self.feeding.close(max(0.0, min(FEEDING_SECONDS, deadline - time.monotonic())))
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive() or self.scrubber.is_running:
             return False
@@ -153,6 +158,7 @@ class Upkeep:
         is_quiet = self.tier.generation == self._seen and not self.tier.is_lost
         if is_quiet and time.monotonic() < self._look_at:
             self._pause = min(2 * self._pause, IDLE_SECONDS)
+            self.feeding.step()
             return min(self._pause, self.scrubber.step(self._configuration.options.scrub_days))
         self._look()
         trouble = self._trouble()
@@ -161,6 +167,7 @@ class Upkeep:
             self._pause = min(2 * max(self._pause, IDLE_SECONDS / 2), LONGEST_SECONDS)
             return self._pause
         self._take_state()
+        self.feeding.step()
         if time.monotonic() >= self._sweep_at:
             self._sweep()
         self._look_at = time.monotonic() + LOOK_SECONDS
@@ -214,6 +221,7 @@ class Upkeep:
         """Go by a configuration; a directory that is not to be had now is asked again later."""
         settings = configuration.settings
         self.scrubber.has_rate(configuration.options.scrub_bytes_per_second)
+        self.feeding.use(settings)
         self._has_limits = self.tier.has_limits(
             settings.cold_bytes,
             settings.min_free_bytes,

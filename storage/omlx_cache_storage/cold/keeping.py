@@ -158,6 +158,12 @@ class KeepingTier(ColdTier):
             return False
         return True
 
+    def used_on_disk_ns(self, page: PageId) -> int | None:
+        """Return when a page was used last, as far as its file says; None for one that is gone."""
+        stored = self.stored(page)
+        info = None if stored is None else self._fs.own_file(self._path(stored))
+        return None if info is None else info.st_mtime_ns
+
     def _may_replace(self, known: Budget | None) -> bool:
         alone = super()._may_replace(known)
         if known is None:

@@ -211,7 +211,9 @@ class RemoteTier:
     def present(self, pages: Sequence[Placed]) -> list[PageInfo | None]:
         """Return what the store has of each page, by one question; raises RemoteError."""
         with self._asked():
-            return self._writes.present(pages)
+            found = self._writes.present(pages)
+        self._tally.add(present_pages=sum(one is not None for one in found))
+        return found
 
     def write(self, page: Page) -> WriteResult:
         """Publish a page whole or not at all, packed if it is dense and that pays; raises

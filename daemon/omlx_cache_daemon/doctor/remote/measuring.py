@@ -100,9 +100,10 @@ def _fitting(
 ) -> int:
     """Return how long a value may be that is written and read well within the time for it."""
     content = os.urandom(SMALLEST)
+    # The first one may have to connect.
     taken = max(
-        _taken(lambda: written.write(name, content)),
-        _taken(lambda: engine.read([Part(name, 0, 0, SMALLEST)])),
+        min(_taken(lambda: written.write(name, content)) for _ in range(2)),
+        min(_taken(lambda: engine.read([Part(name, 0, 0, SMALLEST)])) for _ in range(2)),
     )
     # All connections share the way: a value takes as many times as long there.
     allowed = min(seconds, options.read_seconds / 2) / max(1, options.connections)
@@ -118,32 +119,42 @@ def _read(
     connections: int,
     measured: Measured,
 ) -> float:
-    """Return the rate of so many readers at once; raises the first RemoteError of one of them."""
+    """Return the rate of so many readers at once, each of which has its connection by then, and has
+    compared what came on it; raises the first RemoteError of one of them."""
     lock = threading.Lock()
     failed: list[RemoteError] = []
     nbytes = 0
-    began = time.monotonic()
+    began = 0.0
+
+    def begin() -> None:
+        nonlocal began
+        began = time.monotonic()
+
+    ready = threading.Barrier(connections, begin)
 
     def read(first: int) -> None:
         nonlocal nbytes
-        number = first
         try:
+            (value,) = engine.read([parts[first % len(parts)]])
+            is_right = value is not None and bytes(value) == content
+            with lock:
+                measured.damaged_values += not is_right
+            ready.wait()
+            number = first
             while True:
+                number += 1
                 (value,) = engine.read([parts[number % len(parts)]])
                 came = 0 if value is None else memoryview(value).nbytes
-                # All of the first one is compared, and of the others the length: this is to measure
-                # the store.
-                is_right = came == len(content) and (
-                    number > first or bytes(value or b"") == content
-                )
-                number += 1
                 with lock:
                     nbytes += came
-                    measured.damaged_values += not is_right
+                    measured.damaged_values += came != len(content)
                 if failed or time.monotonic() - began > seconds:
                     return
         except RemoteError as error:
             failed.append(error)
+            ready.abort()
+        except threading.BrokenBarrierError:
+            return
 
     readers = [threading.Thread(target=read, args=(n,)) for n in range(1, connections)]
     for reader in readers:
@@ -157,17 +168,16 @@ def _read(
 
 
 class _Written:
-    """The values that were written, or may have been."""
+    """The values that were written (True), or may have been."""
 
     def __init__(self, engine: RemoteEngine) -> None:
         self._engine = engine
-        self._names: list[str] = []
-        self._count = 0
+        self._names: dict[str, bool] = {}
 
     def write(self, name: str, content: bytes) -> None:
-        self._names.append(name)
+        self._names.setdefault(name, False)
         self._engine.write(name, [[content]], replace=True)
-        self._count += 1
+        self._names[name] = True
 
     @contextmanager
     def deleting(self, measured: Measured) -> Iterator[None]:
@@ -176,9 +186,9 @@ class _Written:
             yield
         finally:
             try:
-                self._engine.delete(self._names)
+                self._engine.delete(list(self._names))
             except RemoteError:
-                measured.left_values = self._count
+                measured.left_values = sum(self._names.values())
 
 
 def _taken(call: Callable[[], object]) -> float:

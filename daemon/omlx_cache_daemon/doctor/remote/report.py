@@ -14,7 +14,7 @@ from omlx_cache_daemon.doctor.remote.worth import (
     most_token_bytes,
     worth,
 )
-from omlx_cache_daemon.render import table, text
+from omlx_cache_daemon.render import duration, table, text
 
 _PHASES = 3
 _ON_PAPER = tuple(model for model in MODELS if model.name in ("Llama 3.1 8B", "Llama 3.3 70B"))
@@ -37,7 +37,7 @@ def report(done: Examined, computes: Mapping[str, float]) -> str:
 def _head(done: Examined) -> str:
     server = f" ({text(done.server)})" if done.server else ""
     days = done.certificate_days
-    good = "" if days is None else f", its certificate is good for {days:.0f} days"
+    good = "" if days is None else f", its certificate is good for {duration(days * 86400)}"
     return f"{text(done.where)}{server}: {'answers' if done.reached else 'no answer'}{good}\n"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.doctor.finding import Finding
+from omlx_cache_daemon.render import duration
 from omlx_cache_storage.remote.address import RemoteAddress
 from omlx_cache_storage.remote.engine import RemoteError
 from omlx_cache_storage.remote.options import RemoteOptions
@@ -13,7 +14,7 @@ from omlx_cache_storage.remote.redis_engine import RedisEngine
 
 Facts = dict[str, str]
 _SECTIONS = ("server", "memory", "stats", "persistence")
-_DAYS = 86400
+_DAY = 86400
 _SOON_DAYS = 14
 
 
@@ -120,7 +121,7 @@ def certificate_days(address: RemoteAddress, seconds: float) -> float | None:
         ):
             told: Mapping[str, object] = wrapped.getpeercert() or {}
         ends = told.get("notAfter")
-        return (ssl.cert_time_to_seconds(str(ends)) - time.time()) / _DAYS if ends else None
+        return (ssl.cert_time_to_seconds(str(ends)) - time.time()) / _DAY if ends else None
     except (OSError, ValueError):
         return None
 
@@ -132,7 +133,7 @@ def certificate(days: float | None) -> list[Finding]:
     return [
         Finding(
             "warning",
-            f"the server's certificate ends in {days:.0f} days",
+            f"the server's certificate ends in {duration(days * _DAY)}",
             "no machine reads or writes there afterwards",
             "renew it",
         )

@@ -1,0 +1,268 @@
+"""A remote store beside its own client: reading pages, and looking a long prompt up from afar."""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from omlx_cache.arrays.mlxio import HostView
+from omlx_cache.store import READ_THREADS
+from omlx_cache.tools.bench.delay_line import DelayLine
+from omlx_cache.tools.bench.rows import Row
+from omlx_cache.tools.bench.timing import in_turn
+from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
+from omlx_cache_storage.page import PAGED, Page, PageId, PageMeta, TensorSpec
+from omlx_cache_storage.remote.address import parse_address
+from omlx_cache_storage.remote.coming import length_said_by
+from omlx_cache_storage.remote.engine import Part
+from omlx_cache_storage.remote.engines import open_engine
+from omlx_cache_storage.remote.envelope import WIRE_BYTES
+from omlx_cache_storage.remote.inquiry import Inquiry
+from omlx_cache_storage.remote.names import RemoteNames
+from omlx_cache_storage.remote.options import RemoteOptions
+from omlx_cache_storage.remote.tier import RemoteTier
+
+BLOCK = 256
+LOOKUP_TOKENS = 131_072
+DELAYS = (0.0, 0.001, 0.010, 0.050)
+"""Seconds that each direction takes."""
+RUNS = 5
+_SECRET = b"a secret for measurements only"
+
+
+class Lookup(NamedTuple):
+    """What one look-up of a long prompt took: of a chain that is there, from so far away."""
+
+    delay_seconds: float
+    seconds: float
+    phases: int
+    names: int
+    found: int
+
+
+class RemoteResults(NamedTuple):
+    """Rows beside the client alone, and look-ups from several distances, by kind of store."""
+
+    rows: Sequence[Row]
+    lookups: dict[str, Sequence[Lookup]]
+
+
+class Chain:
+    """A prompt's pages, `nbytes` each, and what asks for them."""
+
+    def __init__(self, name: str, blocks: int, nbytes: int) -> None:
+        self.blocks, self.nbytes = blocks, nbytes
+        self.namespace = namespace_digest({"bench": name})
+        self.keys = KeyChain(self.namespace, as_tokens(range(blocks * BLOCK)), BLOCK)
+        self.ids = [PageId(self.keys.key(n * BLOCK), PAGED) for n in range(1, blocks + 1)]
+        self._payload = np.random.default_rng(7).bytes(nbytes)
+
+    def page(self, number: int) -> Page:
+        end = number * BLOCK
+        meta = PageMeta(
+            self.namespace,
+            self.keys.key(end),
+            self.keys.parent(end),
+            PAGED,
+            end,
+            BLOCK,
+            False,
+            "dense",
+            (TensorSpec("kv", "U8", (self.nbytes,)),),
+        )
+        return Page(meta, self._payload)
+
+    @property
+    def inquiry(self) -> Inquiry:
+        keys: list[BlockKey] = self.keys.boundaries(0, self.blocks)
+        length = self.blocks * BLOCK
+        return Inquiry(self.namespace, BLOCK, keys, PAGED, 0, {}, length, self.keys.key)
+
+
+def measure_remote(
+    workspace: Path, say: Callable[[str], None], page_bytes: int = 4 << 20, pages: int = 32
+) -> RemoteResults:
+    """Measure a Redis server on this machine, if there is one, and a directory."""
+    rows: list[Row] = []
+    lookups: dict[str, Sequence[Lookup]] = {}
+    with _redis(workspace) as port:
+        if port is not None:
+            url = f"redis://127.0.0.1:{port}"
+            say("reading from redis")
+            rows += _reading("redis", url, page_bytes, pages)
+            say("looking up in redis")
+            lookups["redis"] = [_from_afar(port, delay) for delay in DELAYS]
+    say("reading from a directory")
+    share = workspace / "share"
+    share.mkdir()
+    rows += _reading("file", share.as_uri(), page_bytes, pages)
+    say("looking up in a directory")
+    lookups["file"] = [_looked_up(share.as_uri(), 0.0)]
+    return RemoteResults(rows, lookups)
+
+
+def _options(url: str, *, secret: bool = False) -> RemoteOptions:
+    given = _SECRET if secret else None
+    return RemoteOptions(
+        url, "bench", secret=given, packs=False, lookup_seconds=60.0, read_seconds=60.0
+    )
+
+
+def _tier(options: RemoteOptions) -> RemoteTier:
+    address = parse_address(options.url)
+    engine = open_engine(address, options)
+    return RemoteTier(engine, options, engine_name=address.kind, where=address.shown)
+
+
+def _reading(kind: str, url: str, page_bytes: int, pages: int) -> list[Row]:
+    """Return restores beside raw GETs of the same bytes, unsigned and signed."""
+    rows = []
+    for secret in (False, True):
+        with _Reading(_options(url, secret=secret), page_bytes, pages) as both:
+            pools = {width: ThreadPoolExecutor(width) for width in (1, 2, 4, 8)}
+            works: dict[str, Callable[[], object]] = {"ours": both.restore}
+            works |= {str(width): partial(both.get, pool) for width, pool in pools.items()}
+            took = in_turn(works, RUNS)
+            for pool in pools.values():
+                pool.shutdown()
+        best = min((name for name in took if name != "ours"), key=took.__getitem__)
+        what = f"remote restore, {kind}{', signed' if secret else ''}"
+        limit = f"raw GET, {best} at once"
+        nbytes = pages * page_bytes
+        rows.append(Row(what, took["ours"], limit, took[best], nbytes, limit=True))
+    return rows
+
+
+class _Reading:
+    """One chain in a store: read as a restore does, and by the client alone."""
+
+    def __init__(self, options: RemoteOptions, page_bytes: int, pages: int) -> None:
+        self._chain = Chain(f"reading {options.secret is not None}", pages, page_bytes)
+        self._tier = _tier(options)
+        self._raw = open_engine(parse_address(options.url), options)
+        self._readers = ThreadPoolExecutor(READ_THREADS)
+        for number in range(1, pages + 1):
+            self._tier.write(self._chain.page(number))
+        names = RemoteNames(options.prefix, options.architecture)
+        named = [names.page(self._chain.namespace, page) for page in self._chain.ids]
+        heads, _ = self._raw.look(named, WIRE_BYTES)
+        sizes = [length_said_by(head) for head in heads if head is not None]
+        pairs = zip(named, sizes, strict=True)
+        self._parts = [_parts(name, size, self._raw.part_bytes) for name, size in pairs]
+        self._targets = [np.zeros(page_bytes, np.uint8) for _ in range(pages)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._readers.shutdown()
+        self._tier.close(10.0)
+        self._raw.close()
+
+    def restore(self) -> None:
+        """Read and check every page, on as many threads as a store has for that."""
+        with self._tier.expect(self._chain.ids):
+            list(self._readers.map(self._read, self._chain.ids, self._targets))
+
+    def _read(self, page: PageId, target: HostView) -> None:
+        with self._tier.reading(page) as opened:
+            opened.read_into([target])
+
+    def get(self, pool: ThreadPoolExecutor) -> object:
+        """Read the same bytes and do nothing with them."""
+        return list(pool.map(self._raw.read, self._parts))
+
+
+def _parts(name: str, nbytes: int, part_bytes: int | None) -> list[Part]:
+    size = part_bytes or nbytes
+    return [
+        Part(name, number, offset, min(size, nbytes - offset))
+        for number, offset in enumerate(range(0, nbytes, size))
+    ]
+
+
+def _from_afar(port: int, delay: float) -> Lookup:
+    if not delay:
+        return _looked_up(f"redis://127.0.0.1:{port}", 0.0)
+    near = f"redis://127.0.0.1:{port}"
+    _fill(near)
+    with DelayLine(("127.0.0.1", port), delay) as line:
+        return _looked_up(f"redis://127.0.0.1:{line.port}", delay)
+
+
+_LONG = Chain("looking up", LOOKUP_TOKENS // BLOCK, 1024)
+
+
+def _fill(url: str) -> None:
+    tier = _tier(_options(url))
+    try:
+        for number in range(1, _LONG.blocks + 1):
+            tier.write(_LONG.page(number))
+    finally:
+        tier.close(10.0)
+
+
+def _looked_up(url: str, delay: float) -> Lookup:
+    """Return what the median look-up of a long prompt takes, on connections that are open."""
+    if not delay:
+        _fill(url)
+    took: list[Lookup] = []
+    tier = _tier(_options(url))
+    try:
+        for _ in range(RUNS + 1):
+            tier.forget(_LONG.ids)
+            before = tier.usage()
+            began = time.perf_counter()
+            tier.ask(_LONG.inquiry, 60.0)
+            seconds = time.perf_counter() - began
+            after = tier.usage()
+            found = sum(info is not None for info in tier.find_all(_LONG.ids))
+            took.append(
+                Lookup(
+                    delay,
+                    seconds,
+                    after.lookup_phases - before.lookup_phases,
+                    after.asked_pages - before.asked_pages,
+                    found,
+                )
+            )
+            # What was asked a second ago is not asked again.
+            time.sleep(1.1)
+    finally:
+        tier.close(10.0)
+    return sorted(took[1:], key=lambda one: one.seconds)[RUNS // 2]
+
+
+@contextmanager
+def _redis(workspace: Path) -> Iterator[int | None]:
+    """Start a server on loopback that keeps nothing on the disk; None where none is installed."""
+    program = shutil.which("valkey-server") or shutil.which("redis-server")
+    if program is None:
+        yield None
+        return
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
+    command += ["--appendonly", "no", "--dir", os.fspath(workspace)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 10.0
+        while time.monotonic() < deadline:
+            with socket.socket() as client:
+                if client.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(30)

@@ -1,0 +1,120 @@
+"""A store with a remote tier as people see it: over a real server, and after that was killed."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from kit.embedded import Process, embedded_stores
+from kit.output import check_output
+from kit.remote.redis_servers import RedisServer, redis_server
+
+from .conftest import Cli
+
+PASSWORD = "correct-horse-battery"
+BRIEFLY = ("--seconds", "0.05")
+_EMBED = """
+import sys
+from contextlib import suppress
+from kit.storage import Story
+from omlx_cache import BlockStore, CacheSettings
+from omlx_cache_storage.remote.engine import RemoteError
+page = Story("a").page(1)
+settings = CacheSettings(min_free_bytes=0, cold_bytes=2**24, hot_bytes=2**20)
+with BlockStore(settings, name="lab") as store:
+    asked = store.requests.ask("ab" * 32, {}, 100)
+    asked.came_from_afar(60)
+    asked.restored(96, 32, 0.002, "remote_lost")
+    asked.ended(5)
+    assert store.remote.write(page)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        for _ in range(3):
+            with suppress(RemoteError):
+                store.remote.write(page)
+        print("asked", flush=True)
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with redis_server("maxmemory 64mb", password=PASSWORD) as running:
+        yield running
+
+
+@pytest.fixture
+def store(server: RedisServer, environment: dict[str, str]) -> Iterator[Process]:
+    environment["OMLX_CACHE_REMOTE"] = f"redis://:{PASSWORD}@{server.place}"
+    with embedded_stores(_EMBED) as run:
+        yield run(environment)
+
+
+def _fail(server: RedisServer, store: Process) -> None:
+    """Kill the server, and let the store find out."""
+    server.process.kill()
+    assert store.stdin is not None
+    assert store.stdout is not None
+    store.stdin.write("\n")
+    store.stdin.flush()
+    assert store.stdout.readline() == "asked\n"
+
+
+@pytest.mark.usefixtures("store")
+def test_ps_stats_and_top_show_the_store_and_what_it_took(cli: Cli, server: RedisServer) -> None:
+    shown = f"redis://:***@{server.place}"
+    (listed,) = json.loads(cli("ps", "--format", "json").out)
+    assert listed["remote"] == {"where": shown, "state": "ok"}
+    assert "redis ok" in cli("ps").out
+    stats = json.loads(cli("stats", "--format", "json").out)
+    check_output("stats", stats)
+    remote = stats["remote"]
+    assert (remote["engine"], remote["where"], remote["state"]) == ("redis", shown, "ok")
+    assert remote["written_pages"] == 1
+    assert remote["written_bytes"] > 0
+    assert stats["requests"]["restored_remote_tokens"] == 60
+    top = json.loads(cli("top", "--once", "--format", "json").out)
+    check_output("top", top)
+    assert top["remote"]["where"] == shown
+    assert " remote   ok" in cli("top", "--once").out
+    assert "4 hot, 32 cold, 60 remote" in cli("events", "--format", "json").out
+
+
+def test_a_server_that_was_killed_is_seen_to_rest_and_why(
+    cli: Cli, server: RedisServer, store: Process
+) -> None:
+    _fail(server, store)
+    assert "redis resting (unreachable)" in cli("ps").out
+    remote = json.loads(cli("stats", "--format", "json").out)["remote"]
+    assert remote["state"].startswith("resting: remote_unreachable: ")
+    assert remote["rests"] == 1
+    assert sum(remote["errors"].values()) >= 3
+    failed = [line for line in cli("events").out.splitlines() if " failed " in line]
+    assert any(" remote " in line and "remote_unreachable" in line for line in failed)
+    assert "does without the store that machines share" in cli("doctor").out
+
+
+def test_the_password_is_in_no_output(cli: Cli, server: RedisServer, store: Process) -> None:
+    _fail(server, store)
+    as_json = ("--format", "json")
+    calls = (
+        *(("ps", *as_json), ("stats",), ("stats", *as_json), ("events", *as_json)),
+        *(
+            ("top", "--once"),
+            ("config",),
+            ("config", *as_json),
+            ("doctor",),
+            ("doctor", "--remote"),
+        ),
+    )
+    for call in calls:
+        ended = cli(*call, *BRIEFLY) if call[0] == "doctor" else cli(*call)
+        assert "127.0.0.1" in ended.out or call[0] == "config", call
+        assert PASSWORD not in ended.out + ended.err, call
+
+
+@pytest.mark.usefixtures("store")
+def test_why_says_what_the_store_had_to_do_with_it(cli: Cli) -> None:
+    told = cli("why").out
+    assert "96 restored (32 of them from SSD, 60 from other machines" in told
+    assert "had the page when it was asked, and not any more when the page was read" in told
+    assert "maxmemory" in told

@@ -1,0 +1,182 @@
+"""Uploads over a real server: killed, twice at once, and hanging."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import quantiles
+
+import pytest
+
+from kit.children import kill_9, program, said
+from kit.remote.processes import NotYet, eventually
+from kit.remote.redis_servers import RedisServer, redis_server
+from kit.storage import Story, bytes_of, commit, open_store
+from omlx_cache_storage.errors import PageError
+from omlx_cache_storage.page import PageId, Placed
+from omlx_cache_storage.remote.redis_engine import PART_BYTES
+
+DEADLINE = 60.0
+MIB = 1 << 20
+KIB = 1 << 10
+LARGE = 6 * PART_BYTES
+_SENDER = """
+import sys
+from pathlib import Path
+from kit.storage import Story, commit, open_store
+url, directory, name, size, first, last = sys.argv[1:7]
+numbers = range(int(first), int(last) + 1)
+with open_store(
+    Path(directory), remote=url, remote_codec="off", hot_bytes="1GiB", queue_bytes="512MiB",
+    cold_bytes="2GiB",
+) as store:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    commit(store, Story(name, nbytes=int(size)), *numbers)
+    print("stored", flush=True)
+    sent = store.flush_remote(60)
+    remote = store.stats().remote
+    print(sent, remote.written_pages, remote.failed_pages, remote.dropped_pages, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
+
+
+def _begin(child: object) -> None:
+    stdin = child.stdin  # type: ignore[attr-defined]
+    stdin.write("\n")
+    stdin.flush()
+
+
+def _has(server: RedisServer) -> int:
+    return len(server.ask("KEYS", "*-paged"))
+
+
+@pytest.mark.parametrize("keys", [1, 3, 8])
+def test_of_a_sender_that_was_killed_no_reader_sees_half_a_page(
+    keys: int, server: RedisServer, tmp_path: Path
+) -> None:
+    """It is killed once so many keys are there: parts of a page come before its head."""
+    story = Story("large", nbytes=LARGE)
+    with program(_SENDER, server.url, tmp_path / "a", "large", str(LARGE), "1", "4") as child:
+        assert said(child) == "ready\n"
+        _begin(child)
+
+        def some() -> None:
+            if server.ask("DBSIZE") < keys:
+                raise NotYet("not so many keys")
+
+        eventually(some, "sending")
+        kill_9(child)
+    whole = _has(server)
+    with open_store(
+        tmp_path / "b", remote=server.url, remote_writes="off", hot_bytes="64MiB"
+    ) as store:
+        assert store.remote is not None
+        pages = story.ids(*range(1, 5))
+        found = store.remote.present([Placed(story.namespace, page) for page in pages])
+        assert [info is not None for info in found] == [n < whole for n in range(4)]
+        for number, info in enumerate(found, 1):
+            if info is not None:
+                assert _read(store.remote, pages[number - 1]) == bytes_of(story.page(number))
+
+
+def test_what_a_killed_sender_left_the_next_one_completes(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    arguments = (server.url, str(tmp_path / "a"), "large", str(LARGE), "1", "3")
+    with program(_SENDER, *arguments) as child:
+        assert said(child) == "ready\n"
+        _begin(child)
+
+        def some() -> None:
+            if server.ask("DBSIZE") < 2:
+                raise NotYet("nothing was sent")
+
+        eventually(some, "sending")
+        kill_9(child)
+    # What is being written by nobody any more is another's to write once its mark has gone.
+    for mark in server.ask("KEYS", "*#writing"):
+        server.ask("DEL", mark)
+    with program(_SENDER, server.url, str(tmp_path / "b"), *arguments[2:]) as child:
+        assert said(child) == "ready\n"
+        _begin(child)
+        assert said(child) == "stored\n"
+        assert said(child).startswith("True ")
+    assert _has(server) == 3
+
+
+def test_two_servers_of_one_directory_send_each_page_once(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    count = 60
+    arguments = (server.url, str(tmp_path), "shared", str(4 * KIB), "1", str(count))
+    with program(_SENDER, *arguments) as one, program(_SENDER, *arguments) as two:
+        for child in (one, two):
+            assert said(child) == "ready\n"
+        for child in (one, two):
+            _begin(child)
+        written = []
+        for child in (one, two):
+            assert said(child) == "stored\n"
+            sent, pages, failed, _dropped = said(child).split()
+            assert (sent, failed) == ("True", "0")
+            written.append(int(pages))
+    assert _has(server) == count
+    assert sum(written) == count
+    print(f"written by each: {written}; SET: {server.calls('set')} for {count} pages")
+
+
+def test_a_server_that_hangs_delays_no_commit(
+    server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = []
+    for name, remote in (("none", "off"), ("answering", server.url), ("hanging", server.url)):
+        if name == "hanging":
+            server.process.suspend()
+        try:
+            with open_store(tmp_path / name, remote=remote, cold_bytes=64 * MIB) as store:
+                taken = []
+                for turn in range(200):
+                    story = Story(f"{name} {turn}", nbytes=4 * KIB)
+                    began = time.perf_counter()
+                    assert all(commit(store, story, 1, 2, 3, 4))
+                    taken.append(time.perf_counter() - began)
+                ranks = quantiles(taken, n=100)
+                shown.append(f"{name}: p50 {ranks[49] * 1e3:.2f} ms, p99 {ranks[98] * 1e3:.2f} ms")
+        finally:
+            if name == "hanging":
+                server.process.resume()
+    with capsys.disabled():
+        print("\ncommits of four pages;", "; ".join(shown))
+
+
+def test_a_note_of_a_long_chain_costs_no_millisecond(
+    server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_store(tmp_path, remote=server.url) as store:
+        chain = Story(blocks=512).ids(*range(1, 513))
+        uploads = store.uploads
+        assert uploads is not None
+        taken = []
+        for _ in range(100):
+            began = time.perf_counter()
+            uploads.used(chain)
+            taken.append(time.perf_counter() - began)
+            assert store.flush_remote(DEADLINE)
+        ranks = quantiles(taken, n=100)
+    with capsys.disabled():
+        print(f"\n512 pages used: p50 {ranks[49] * 1e6:.0f} us, p99 {ranks[98] * 1e6:.0f} us")
+
+
+def _read(remote: object, page: PageId) -> bytes | None:
+    with contextlib.suppress(PageError), remote.reading(page) as opened:  # type: ignore[attr-defined]
+        payload = bytearray(opened.meta.nbytes)
+        opened.read_into([payload])
+        return bytes(payload)
+    return None
