@@ -41,7 +41,8 @@ class Pin:
 def pin(scope: Scope, chain: KeyChain, seconds: float) -> Pin:
     """Pin what a restore to the end of a chain uses, now or once it is stored; reads no payload."""
     store = scope.store
-    found = scope.find(chain, len(chain))
+    # Returns at once: what only others have cannot be pinned here.
+    found = scope.find(chain, len(chain), wait=0.0)
     pages = dict.fromkeys(needed(chain, scope.groups, len(chain)))
     by_position = sorted(
         (use for uses in found.uses.values() for use in uses), key=lambda use: use.info.position

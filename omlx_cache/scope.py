@@ -172,12 +172,15 @@ class Scope:
         return KeyChain(self._namespace.digest, tokens, settings.block_size, settings.key_hash)
 
     @uninterrupted
-    def find(self, chain: KeyChain, limit: int, *, worth: bool = False) -> RestorePoint:
+    def find(
+        self, chain: KeyChain, limit: int, *, worth: bool = False, wait: float | None = None
+    ) -> RestorePoint:
         """Return how far a sequence can be restored, at most `limit`, or with `worth` how far it
-        would be; reads no payload."""
+        would be; reads no payload. Waits for other machines to say what they have, `wait` seconds
+        at most."""
         known, judge = self._known(chain), self._gate(tries=False) if worth else None
         point = find_restore_point(
-            chain, self.groups, self.store, limit=limit, known=known, judge=judge
+            chain, self.groups, self.store, limit=limit, known=known, judge=judge, wait=wait
         )
         return replace(point, reason=reasons.STORE_CLOSED) if self.store.closed else point
 

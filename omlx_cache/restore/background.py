@@ -48,10 +48,11 @@ class Reading:
     Mutable, guarded by `_lock`, which is held over no I/O: `walk` (replaced, never changed),
     `point`, `plan`, `targets`, `arrived`, `read`, and the state of the reads. `ended` is set once
     nothing more will come; `settled` then too, and once waiting for it is in vain. `_began_at` and
-    `_ended_at` say when the reads did so. `admitted` and `taken` belong to the queue.
+    `_ended_at` say when the reads did so. `admitted` and `taken` belong to the queue. The thread
+    that plans waits for other machines to say what they have, `wait` seconds at most.
     """
 
-    def __init__(self, walk: Walk) -> None:
+    def __init__(self, walk: Walk, wait: float | None = None) -> None:
         # From here on the keys are only read, so that every thread may walk.
         if len(walk.chain):
             walk.chain.key(len(walk.chain))
@@ -61,6 +62,7 @@ class Reading:
         self._lock = threading.Lock()
         self._fill = on_host()
         self.walk = walk
+        self._wait = wait
         # What other machines have is found out meanwhile, and waited for by the thread that plans.
         self.point = walk.find(wait=0.0)
         self.plan: Plan | None = None
@@ -170,7 +172,7 @@ class Reading:
     def _make_plan(self) -> None:
         """Plan, below a page that fails if one does; reads headers."""
         walk = self.walk
-        point = walk.find() if self._asks else self.point
+        point = walk.find(wait=self._wait) if self._asks else self.point
         while point.position:
             held = self._held(point)
             try:

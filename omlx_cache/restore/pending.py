@@ -168,7 +168,9 @@ class PendingRestore:
             self.cancel()
             return self._on_the_spot()
         if reading is None:
-            self._caches, reading = self._new_reading()
+            # The other half is for reading what is here, when nobody answers.
+            wait = None if deadline is None else deadline / 2
+            self._caches, reading = self._new_reading(wait)
         caches, layout = self._caches, reading.walk.layout
         self._queue.take(reading)
         try:
@@ -223,7 +225,7 @@ class PendingRestore:
             restored.local_tokens,
         )
 
-    def _new_reading(self) -> tuple[list[Any], Reading]:
+    def _new_reading(self, wait: float | None = None) -> tuple[list[Any], Reading]:
         caches = self._fresh()
         layout = layout_of(caches)
         walk = Walk(
@@ -236,7 +238,7 @@ class PendingRestore:
             self._stamp,
             self._gate,
         )
-        return caches, Reading(walk)
+        return caches, Reading(walk, wait)
 
     def _let_go(self) -> None:
         if self._finalizer is not None:

@@ -90,7 +90,7 @@ class Lane:
         chain = target.chain(tokens)
         promised = flights.promised(chain, found)
         if not promised:
-            worth = target.find(chain, found, worth=True).position
+            worth = target.find(chain, found, worth=True, wait=0.0).position
             promised = flights.promised(chain, worth) if worth < found else 0
         if promised:
             target.share(chain, promised)

@@ -279,7 +279,8 @@ class TieredPromptCache:
         if scope is None or scope.trims:
             return []
         chain = scope.chain(as_tokens(tokens))
-        return scope.stops(start, len(tokens), scope.find(chain, len(tokens) - 1).wanted_state)
+        found = scope.find(chain, len(tokens) - 1, wait=0.0)
+        return scope.stops(start, len(tokens), found.wanted_state)
 
     @uninterrupted
     def clear(self, model: Any) -> None:

@@ -148,7 +148,7 @@ class Sequences:
         if lane.scope.trims:
             return None
         chain = found.walked.chain
-        return lane.scope.find(chain, len(chain) - 1).wanted_state
+        return lane.scope.find(chain, len(chain) - 1, wait=0.0).wanted_state
 
     def stops(self, start: int, length: int, branch: int | None) -> list[int]:
         """Return where windows and state are wanted while a prompt of `length` tokens is computed

@@ -16,6 +16,9 @@ from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 THREADS = 4
 """More than the failures in a row after which nobody asks: all of them may hang."""
 MOST_UNDER_WAY = 256
+IMPATIENT_SECONDS = 1.0
+"""After one was late, nobody waits for so long, unless one is answered in time meanwhile: a request
+asks several times, along several chains, and shall lose no more than one deadline in all."""
 
 
 class _Same(NamedTuple):
@@ -44,7 +47,7 @@ class Inquiries:
     """Runs `answer(inquiry)` on at most `THREADS` threads, which may hang. Any thread may call.
 
     `late` is told once of each inquiry that took longer than `lookup_seconds`. `_lock` guards
-    `_under_way`.
+    `_under_way`, and `_late_at`, when somebody waited for one in vain.
     """
 
     def __init__(
@@ -58,12 +61,14 @@ class Inquiries:
         self._late = late
         self._lock = threading.Lock()
         self._under_way: dict[_Same, _UnderWay] = {}
+        self._late_at: float | None = None
         self._pool = ReaderPool(THREADS, "omlx-cache-remote-ask")
 
     @uninterrupted
     def ask(self, inquiry: Inquiry, timeout: float | None) -> Asked:
         """Return what came of it, waiting at most `timeout` seconds and no longer than until
-        `lookup_seconds` after it began; it goes on, and what it finds becomes known."""
+        `lookup_seconds` after it began; not at all while another was late a moment ago. It goes on,
+        and what it finds becomes known."""
         same = _same(inquiry)
         with self._lock:
             under_way = self._under_way.get(same)
@@ -81,6 +86,11 @@ class Inquiries:
                 self._done(same, under_way, Asked(False, reasons.UNREACHABLE))
         return self._wait(under_way, timeout)
 
+    def be_patient(self) -> None:
+        """Forget that one was late: the breaker has taken over, or the store answers again."""
+        with self._lock:
+            self._late_at = None
+
     def close(self, timeout: float) -> bool:
         """Begin no more, and wake who waits; False when one hangs for longer."""
         ended = self._pool.stop(timeout)
@@ -93,16 +103,28 @@ class Inquiries:
     def _wait(self, under_way: _UnderWay, timeout: float | None) -> Asked:
         left = under_way.began + self._lookup_seconds - time.monotonic()
         seconds = max(0.0, left if timeout is None else min(left, timeout))
-        if done_within(under_way.future, seconds):
+        impatient = self._is_impatient()
+        if done_within(under_way.future, 0.0 if impatient else seconds):
             return under_way.future.result(0)
         if timeout == 0:
             return Asked(False)
-        if left <= seconds:
+        if left <= seconds and not impatient:
             with self._lock:
-                told, under_way.late = under_way.late, True
-            if not told:
-                self._late()
+                self._late_at = time.monotonic()
+            self._tell(under_way)
         return Asked(False, reasons.TIMEOUT)
+
+    def _is_impatient(self) -> bool:
+        with self._lock:
+            since = self._late_at
+        return since is not None and time.monotonic() - since < IMPATIENT_SECONDS
+
+    def _tell(self, under_way: _UnderWay) -> None:
+        """Count an inquiry as late, once."""
+        with self._lock:
+            told, under_way.late = under_way.late, True
+        if not told:
+            self._late()
 
     def _run(self, same: _Same, inquiry: Inquiry, under_way: _UnderWay) -> None:
         asked = Asked(False, reasons.FAILED)
@@ -117,6 +139,11 @@ class Inquiries:
                 del self._under_way[same]
             if not under_way.future.done():
                 under_way.future.set_result(asked)
+            in_time = time.monotonic() - under_way.began <= self._lookup_seconds
+            if in_time and not asked.trouble:
+                self._late_at = None
+        if not (in_time or asked.trouble):
+            self._tell(under_way)
 
 
 def _same(inquiry: Inquiry) -> _Same:

@@ -399,6 +399,7 @@ class RemoteTier:
             self._circuit.trip(f"{reasons.TIMEOUT}: a read brought nothing any more")
 
     def _changed(self, why: str) -> None:
+        self._inquiries.be_patient()
         self._events.note_tier("failed" if why else "resynced", TIER, detail=why or "answers again")
 
     def _note(self, kind: Kind, page: PageId, seen: Seen, why: str) -> None:

@@ -1,0 +1,161 @@
+"""Requests of a machine whose shared store fails: none fails, none is wrong, and what this machine
+has itself is restored as if there were no other."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kit.drive import random_tokens
+from kit.remote.machines import BLOCK, Machine, on_another_machine
+from kit.remote.processes import free_port
+from kit.remote.redis_servers import RedisServer, redis_server
+from kit.storage import Story
+from omlx_cache import PrefixCache
+from omlx_cache_storage.remote import inquiries, reasons
+from omlx_cache_storage.remote.inquiries import Inquiries
+from omlx_cache_storage.remote.inquiry import Asked, Inquiry
+
+TOKENS = 321
+GENEROUS = 60.0
+"""Many times what a deadline of these tests allows, on a machine with too much to do."""
+FAULTS: dict[str, Callable[[RedisServer], object]] = {
+    "killed": lambda server: server.process.kill(),
+    "hanging": lambda server: server.process.suspend(),
+    "emptied": lambda server: server.ask("FLUSHALL"),
+    "closed to us": lambda server: server.ask("CONFIG", "SET", "requirepass", "another"),
+}
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
+
+
+def _spoil(server: RedisServer) -> int:
+    """Flip a byte in the middle of every large value; return how many there were."""
+    spoilt = 0
+    for name in server.ask("KEYS", "*"):
+        kind = server.ask("TYPE", name)
+        length = server.ask("STRLEN", name) if kind in (b"string", "string") else 0
+        if length > 1024:
+            middle = length // 2
+            (byte,) = bytes(server.ask("GETRANGE", name, middle, middle))
+            server.ask("SETRANGE", name, middle, bytes([byte ^ 1]))
+            spoilt += 1
+    return spoilt
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_store_that_fails_takes_nothing_from_what_the_machine_has_itself(
+    fault: str, server: RedisServer, tmp_path: Path
+) -> None:
+    machine = Machine("llama", tmp_path / "b", server.url, remote_read_seconds=0.5)
+    with machine.store() as store:
+        machine.ask(store, TOKENS)
+        assert store.flush(30)
+    with machine.store() as store:
+        FAULTS[fault](server)
+        began = time.monotonic()
+        turn = machine.ask(store, TOKENS)
+        new = machine.ask(store, TOKENS, seed=2)
+        assert time.monotonic() - began < GENEROUS
+        assert store.stats().requests.restored_cold_tokens == turn.cached == TOKENS - 1
+    assert new.cached == 0
+    assert machine.is_right(turn, TOKENS)
+    assert machine.is_right(new, TOKENS, seed=2)
+
+
+def test_a_store_that_never_was_costs_no_request_its_answer(tmp_path: Path) -> None:
+    url = f"redis://127.0.0.1:{free_port()}"
+    machine = Machine("llama", tmp_path, url)
+    with machine.store() as store:
+        turn = machine.ask(store, TOKENS)
+        remote = store.stats().remote
+    assert turn.cached == 0
+    assert turn.reason is not None
+    assert machine.is_right(turn, TOKENS)
+    assert remote is not None
+    assert reasons.UNREACHABLE in remote.errors
+
+
+def test_bytes_that_were_changed_in_the_store_are_computed_instead(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    on_another_machine(server.url, tmp_path / "a", "llama", TOKENS)
+    assert _spoil(server) > 1
+    machine = Machine("llama", tmp_path / "b", server.url)
+    with machine.store() as store:
+        turn = machine.ask(store, TOKENS)
+        remote = store.stats().remote
+        again = machine.ask(store, TOKENS)
+    assert turn.cached == 0
+    assert turn.reason is not None
+    assert machine.is_right(turn, TOKENS)
+    assert again.cached == TOKENS - 1
+    assert remote is not None
+    assert remote.bad_pages > 0
+
+
+@pytest.mark.parametrize("fault", ["killed", "hanging", "emptied"])
+def test_a_store_that_fails_between_the_look_up_and_the_reads_costs_a_miss(
+    fault: str, server: RedisServer, tmp_path: Path
+) -> None:
+    on_another_machine(server.url, tmp_path / "a", "llama", TOKENS)
+    machine = Machine("llama", tmp_path / "b", server.url, remote_read_seconds=0.5)
+    with machine.store() as store:
+        found = PrefixCache(machine.model, store).lookup(random_tokens(TOKENS, 1))
+        assert found.cached_tokens == TOKENS - 1
+        FAULTS[fault](server)
+        began = time.monotonic()
+        turn = machine.ask(store, TOKENS)
+        assert time.monotonic() - began < GENEROUS
+    assert turn.cached == 0
+    assert turn.reason is not None
+    assert machine.is_right(turn, TOKENS)
+
+
+def test_a_deadline_leaves_time_for_the_own_disk_when_nobody_answers(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    machine = Machine("llama", tmp_path / "b", server.url, remote_lookup_seconds=GENEROUS)
+    with machine.store(remote="off") as store:
+        machine.ask(store, TOKENS)
+        assert store.flush(30)
+    with machine.store(remote_read_seconds=10) as store:
+        server.process.suspend()
+        tokens = [*random_tokens(TOKENS, 1), *random_tokens(BLOCK, 2)]
+        session = PrefixCache(machine.model, store).session(tokens, deadline=6)
+        with session:
+            assert session.cached_tokens >= TOKENS // BLOCK * BLOCK
+
+
+def test_who_asks_again_and_again_waits_once_for_a_store_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(inquiries, "IMPATIENT_SECONDS", GENEROUS)
+    chain, answers = Story().chain, threading.Event()
+
+    def answer(inquiry: Inquiry) -> Asked:
+        answers.wait(GENEROUS)
+        return Asked(news=True)
+
+    late: list[None] = []
+    asking = Inquiries(answer, 1.0, lambda: late.append(None))
+    sizes = [chain.key(size) for size in (16, 32, 48, 64)]
+    wanted = [
+        Inquiry(chain.namespace, 16, [key], "paged", 0, {}, 16, lambda _end, key=key: key)
+        for key in sizes
+    ]
+    try:
+        began = time.monotonic()
+        for inquiry in wanted * 20:
+            assert asking.ask(inquiry, None) == Asked(False, reasons.TIMEOUT)
+        assert time.monotonic() - began < 20.0
+        assert len(late) == 1
+    finally:
+        answers.set()
+        assert asking.close(GENEROUS)
