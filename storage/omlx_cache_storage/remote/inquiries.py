@@ -108,7 +108,9 @@ class Inquiries:
             return under_way.future.result(0)
         if timeout == 0:
             return Asked(False)
-        if left <= seconds and not impatient:
+        if impatient:
+            self._tell_overdue()
+        elif left <= seconds:
             with self._lock:
                 self._late_at = time.monotonic()
             self._tell(under_way)
@@ -118,6 +120,14 @@ class Inquiries:
         with self._lock:
             since = self._late_at
         return since is not None and time.monotonic() - since < IMPATIENT_SECONDS
+
+    def _tell_overdue(self) -> None:
+        """Count those as late that nobody waited for: a client may hang, and say nothing."""
+        before = time.monotonic() - self._lookup_seconds
+        with self._lock:
+            overdue = [one for one in self._under_way.values() if one.began < before]
+        for one in overdue:
+            self._tell(one)
 
     def _tell(self, under_way: _UnderWay) -> None:
         """Count an inquiry as late, once."""
