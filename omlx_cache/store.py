@@ -30,7 +30,7 @@ from omlx_cache.requests.explainer import Explainer
 from omlx_cache.requests.history import PromptHistory
 from omlx_cache.requests.log import RequestLog
 from omlx_cache.requests.trace import RequestTrace
-from omlx_cache.restore.gate import ReadingGate
+from omlx_cache.restore.gate import Link, ReadingGate
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.settings import CacheSettings, ConfigError
 from omlx_cache.settings.origin import render
@@ -165,7 +165,7 @@ class BlockStore(Tiers):
         self.reading_gate = ReadingGate(
             self.counters.work,
             enabled=s.worth_reading == "auto",
-            link=lambda: None if remote is None else remote.seconds_per_byte(),
+            link=lambda: _link(remote),
         )
         tiers = self.without_owner()
         self._prefetcher = Prefetcher(self.hot, tiers if self.cold or self.remote else None)
@@ -605,6 +605,10 @@ def _open_remote(s: CacheSettings, events: EventLog) -> RemoteBacking | None:
         return open_tier(s.remote, options, events)
     except (ValueError, ImportError, OSError) as error:
         raise ConfigError(f"remote: {error}") from None
+
+
+def _link(remote: RemoteBacking | None) -> Link | None:
+    return None if remote is None else Link(remote.latency_seconds, remote.seconds_per_byte())
 
 
 def _uploads(

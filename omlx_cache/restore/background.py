@@ -308,7 +308,7 @@ class Reading:
 
     def _is_hot(self) -> bool:
         """True when nothing must be read, nor asked for."""
-        return not self._asks and all(use.info.tier == "hot" for use in self._uses())
+        return not self._asks and all(use.info.in_memory for use in self._uses())
 
     def _hold(self, point: RestorePoint) -> None:
         """Take hold of the pages that are in memory, so that eviction cannot take them away."""

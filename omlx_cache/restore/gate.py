@@ -5,6 +5,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from omlx_cache.restore.worth import Candidates, Choice, Costs, choose
 from omlx_cache_storage.costs import ReadCost
@@ -15,6 +16,16 @@ TRY_AFTER = 8
 """After so many restores that were passed by, one reads all the same: the disk may be free by now.
 That costs an eighth of what they have gained."""
 KINDS = 64
+ASKING_TRIPS = 3
+"""To ask takes two round trips or three, and to read one more at least."""
+
+
+class Link(NamedTuple):
+    """What the way to other machines takes: seconds for an answer, and for a byte, None before that
+    is known."""
+
+    latency: float
+    per_byte: float | None
 
 
 @dataclass(slots=True)
@@ -41,7 +52,7 @@ class ReadingGate:
         *,
         enabled: bool,
         clock: Callable[[], float] = time.monotonic,
-        link: Callable[[], float | None] = lambda: None,
+        link: Callable[[], Link | None] = lambda: None,
     ) -> None:
         self._link = link
         self._work = work
@@ -74,7 +85,8 @@ class ReadingGate:
             far = known.remote.per_byte(remote_bytes, now) if remote_bytes else 0.0
         if far is None:
             # Before three restores were measured the link's own rate is the least that one takes.
-            far = self._link()
+            link = self._link()
+            far = None if link is None else link.per_byte
         if (per_byte is None and nbytes) or far is None:
             return None
         token = self._work.token_cost(model)
@@ -129,6 +141,16 @@ class GatedRestore:
             return choice
         self._reads = self._tries and self._gate._may_try(self._known)
         return Choice(longest) if self._reads else choice
+
+    @uninterrupted
+    def worth_asking(self, start: int, stop: int) -> bool:
+        """Return whether to ask other machines for the tokens [start, stop): not when to compute
+        them is known to take less than to ask and to read."""
+        link = self._gate._link()
+        token = self._gate._work.token_cost(self._model)
+        if link is None or token is None or not self._gate._enabled or not token.knows(stop):
+            return True
+        return token.seconds(start, stop) > ASKING_TRIPS * link.latency
 
     @uninterrupted
     def took(self, nbytes: int, cold_bytes: int, seconds: float, remote_bytes: int = 0) -> None:

@@ -224,7 +224,8 @@ def find_restore_point(
     if walked.position < limit and (view.refresh() or view.generation != since):
         walked = _walk(chain, groups, view, limit, bad, known)
     trouble = ""
-    if walked.position < limit and view.asks:
+    left = walked.position < limit and view.asks
+    if left and (judge is None or judge.worth_asking(walked.position, limit)):
         asked = view.ask(_inquiry(chain, groups, walked), wait)
         trouble = asked.trouble
         if asked.news:

@@ -91,7 +91,7 @@ class Work:
         for uses in point.uses.values():
             for use in uses:
                 page = self.arrived.get(use.page)
-                if page is None and use.info.tier == "hot":
+                if page is None and use.info.in_memory:
                     page = source.held(use.page)
                 if page is not None and page.meta.held == use.info.held:
                     pages[use.page] = page

@@ -74,9 +74,11 @@ class Candidates:
 
 
 class Judge(Protocol):
-    """Chooses among the positions that can be restored."""
+    """Chooses among the positions that can be restored, and says whether it pays to ask other
+    machines for the tokens from one to another."""
 
     def choose(self, candidates: Candidates) -> Choice: ...
+    def worth_asking(self, start: int, stop: int) -> bool: ...
 
 
 def choose(costs: Costs, candidates: Candidates) -> Choice:

@@ -27,6 +27,8 @@ PAGED = "paged"
 """The name of the layer group of which a page needs all pages before it."""
 
 
+COLD = "cold"
+"""The tier of a page that only this machine's disk has."""
 REMOTE = "remote"
 """The tier of a page that only other machines have."""
 
@@ -138,6 +140,11 @@ class PageInfo(NamedTuple):
     held: int
     nbytes: int
     tier: str
+
+    @property
+    def in_memory(self) -> bool:
+        """True for a page that is read from no disk and no other machine."""
+        return self.tier not in (COLD, REMOTE)
 
     @property
     def info(self) -> "PageInfo":

@@ -76,6 +76,9 @@ class CountingView:
 class SlowDisk:
     """A judge that has learned that nothing on the disk is worth reading."""
 
+    def worth_asking(self, start: int, stop: int) -> bool:
+        return True
+
     def choose(self, candidates: Candidates) -> Choice:
         return choose(Costs(1.0, TokenCost(1e-6, 0.0, 1e9)), candidates)
 

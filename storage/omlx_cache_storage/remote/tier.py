@@ -305,6 +305,10 @@ class RemoteTier:
             **self._tally.counts(),
         )
 
+    @property
+    def latency_seconds(self) -> float:
+        return self._link.latency_seconds
+
     def seconds_per_byte(self) -> float | None:
         """Return what a byte takes from there, None before that is known."""
         rate = self._link.bytes_per_second
