@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.remote.engines import PATIENT_SECONDS
 from kit.remote.machines import Machine, on_another_machine
 from kit.remote.redis_groups import redis_cluster, redis_sentinels
 from kit.remote.s3_server import s3_server
@@ -45,7 +46,7 @@ def test_what_one_machine_computed_another_restores_bit_for_bit(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMLX_CACHE_REMOTE_SECRET", SECRET)
-    monkeypatch.setenv("OMLX_CACHE_REMOTE_LOOKUP_SECONDS", "20")
+    monkeypatch.setenv("OMLX_CACHE_REMOTE_LOOKUP_SECONDS", str(PATIENT_SECONDS))
     with STORES[name](tmp_path) as url:
         assert on_another_machine(url, tmp_path / "a", "qwen3_next", TOKENS) == 0
         machine = Machine("qwen3_next", tmp_path / "b", url)
