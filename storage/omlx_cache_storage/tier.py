@@ -17,7 +17,7 @@ from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageM
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 from omlx_cache_storage.stats import ColdUsage, RemoteUsage
 
-WriteResult = Literal["written", "present", "refused", "rationed", "full"]
+WriteResult = Literal["written", "present", "refused", "rationed", "full", "busy"]
 """What `BackingTier.write` did. `present`: the tier had the page. `refused`: the budget is taken by
 pages that are worth more. `rationed`: what may be written in a day is spent. `full`: no room can be
 made, whatever is evicted."""
