@@ -304,6 +304,10 @@ class RemoteBacking(Protocol):
         """Publish a page whole or not at all; waits, and raises RemoteError."""
         ...
 
+    def is_spoilt(self, page: PageId) -> bool:
+        """Return whether a page was read lately, and was damaged or gone."""
+        ...
+
     def seconds_per_byte(self) -> float | None: ...
     @property
     def latency_seconds(self) -> float:
