@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -12,6 +13,18 @@ from kit.remote.redis_servers import RedisServer, redis_server
 from omlx_cache import PrefixCache
 
 TOKENS = 321
+FAMILIES_OF_ALL_KINDS = (
+    "mamba",
+    "mamba2",
+    "recurrent_gemma",
+    "falcon_h1",
+    "gpt_oss",
+    "deepseek_v3",
+    "deepseek_v32",
+    "jamba",
+    "gemma3n",
+    "llama4",
+)
 FAMILIES = {"dense": "llama", "windowed": "gemma3_text", "hybrid": "qwen3_next"}
 
 
@@ -169,3 +182,54 @@ def test_a_conversation_of_ten_times_the_memory_comes_from_afar(
     assert usage.hot.peak_bytes <= 256 * 1024
     assert usage.remote is not None
     assert usage.remote.read_bytes > 5 * usage.hot.limit_bytes
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "encoded in memory": {"codec": "affine8", "min_quantize_tokens": 0},
+    "encoded by turbo": {"codec": "turbo4", "min_quantize_tokens": 0},
+    "encoded on the disk": {"cold_codec": "affine4", "min_quantize_tokens": 0},
+    "packed on the disk": {"cold_codec": "zstd"},
+    "packed nowhere": {"remote_codec": "off"},
+    "in memory once": {"memory_once": True},
+    "short keys": {"key_hash": "xxh3"},
+    "written late": {"write_policy": "lazy"},
+    "what was reused": {"remote_writes": "reused"},
+    "what is shared": {"remote_writes": "shared"},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_machines_share_under_any_settings_that_are_alike(
+    name: str, server: RedisServer, tmp_path: Path
+) -> None:
+    one = Machine("qwen3_next", tmp_path / "a", server.url, **SETTINGS[name])
+    with one.store() as store:
+        first = one.ask(store, TOKENS, new=2)
+        second = one.ask(store, TOKENS)
+        assert store.flush(30)
+        assert store.flush_remote(30)
+    two = Machine("qwen3_next", tmp_path / "b", server.url, **SETTINGS[name])
+    with two.store() as store:
+        turn = two.ask(store, TOKENS)
+        assert store.stats().requests.restored_remote_tokens == turn.cached == TOKENS - 1
+    if "encoded" not in name:
+        assert two.is_right(turn, TOKENS)
+    elif name != "encoded on the disk":
+        # Whoever restored it where it was computed has the same bits.
+        assert turn.digest == second.digest
+    assert first.cached == 0
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("family", FAMILIES_OF_ALL_KINDS)
+def test_machines_share_what_a_family_computes(
+    family: str, server: RedisServer, tmp_path: Path
+) -> None:
+    on_another_machine(server.url, tmp_path / "a", family, TOKENS, new=5)
+    machine = Machine(family, tmp_path / "b", server.url)
+    with machine.store() as store:
+        turn = machine.ask(store, TOKENS, new=3)
+        assert store.stats().requests.restored_remote_tokens > 0
+    assert turn.cached == TOKENS - 1
+    assert machine.is_right(turn, TOKENS)
