@@ -58,4 +58,7 @@ def _line(
     reason = f" ({one['ctx']['error']})" if one["type"] == "value_error" else ""
     hidden = {SecretStr, RemoteAddress} & set(get_args(fields[name].annotation))
     got = "what is not shown" if hidden else repr(value)
-    return f"{shown}: got {got}{reason}; allowed: {allowed(fields[name])}"
+    values = allowed(fields[name])
+    if values.removeprefix("off, or ") in reason:
+        return f"{shown}: got {got}{reason}"
+    return f"{shown}: got {got}{reason}; allowed: {values}"

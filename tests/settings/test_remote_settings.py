@@ -30,6 +30,16 @@ def test_a_refused_url_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PASSWORD not in str(refused.value)
 
 
+def test_what_a_url_may_be_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMLX_CACHE_REMOTE", "reddis://nas")
+    with pytest.raises(ConfigError) as misspelt:
+        CacheSettings()
+    assert str(misspelt.value).count("redis+sentinel://") == 1
+    monkeypatch.setenv("OMLX_CACHE_REMOTE", "redis://nas?foo=1")
+    with pytest.raises(ConfigError, match=r"unknown option foo=.*; allowed: off, or redis://"):
+        CacheSettings()
+
+
 @pytest.mark.parametrize("none", ["", "off", "OFF"])
 def test_without_a_remote_nothing_is_opened(none: str) -> None:
     assert CacheSettings(remote=none).remote_options("cpu") is None
