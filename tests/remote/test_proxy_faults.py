@@ -1,0 +1,105 @@
+"""Whole requests through a proxy that breaks the way to a shared store: none fails, none is wrong,
+and none waits much longer than its deadlines allow."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kit.drive import random_tokens
+from kit.remote.machines import Machine, on_another_machine
+from kit.remote.proxy import Proxy, Way, proxy_to
+from kit.remote.redis_groups import redis_cluster, redis_sentinels
+from kit.remote.redis_servers import RedisServer, redis_server
+from omlx_cache import PrefixCache
+
+TOKENS = 321
+LOOKUP, READ = 0.3, 0.5
+SLACK = 4.0
+"""What the computing itself may take more, on a machine with too much to do."""
+KIB = 1 << 10
+FAULTS: dict[str, Callable[[Proxy], object]] = {
+    "stalled": lambda proxy: proxy.rules(down=Way(stalls=True)),
+    "half open": lambda proxy: proxy.rules(up=Way(stalls=True), down=Way(stalls=True)),
+    "slow": lambda proxy: proxy.delay(0.4),
+    "far": lambda proxy: proxy.delay(0.05),
+    "narrow": lambda proxy: proxy.rules(down=Way(rate=300 * KIB)),
+    "trickled": lambda proxy: proxy.rules(down=Way(trickle=0.01)),
+    "cut": lambda proxy: proxy.rules(down=Way(cut_after=20 * KIB)),
+    "reset": lambda proxy: proxy.rules(down=Way(cut_after=20 * KIB, resets=True)),
+    "flipped": lambda proxy: proxy.rules(down=Way(corrupt_every=5003)),
+    "flipped often": lambda proxy: proxy.rules(down=Way(corrupt_every=97)),
+    "refused": lambda proxy: (proxy.refuse(), proxy.reset()),
+}
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A server that has what another machine computed."""
+    with redis_server() as server:
+        on_another_machine(server.url, tmp_path_factory.mktemp("a"), "llama", TOKENS)
+        yield server
+
+
+def _machine(directory: Path, url: str) -> Machine:
+    deadlines = {"remote_lookup_seconds": LOOKUP, "remote_read_seconds": READ}
+    return Machine("llama", directory, url, remote_writes="off", **deadlines)
+
+
+@contextmanager
+def _in_time() -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < LOOKUP + READ + SLACK
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("found", [False, True], ids=["from the look-up on", "from the reads on"])
+def test_a_request_over_a_broken_way_is_right_and_in_time(
+    fault: str, found: bool, filled: RedisServer, tmp_path: Path
+) -> None:
+    with proxy_to(filled.port) as proxy:
+        machine = _machine(tmp_path, f"redis://{proxy.place}")
+        with machine.store() as store:
+            if found:
+                seen = PrefixCache(machine.model, store).lookup(random_tokens(TOKENS, 1))
+                assert seen.cached_tokens == TOKENS - 1
+            FAULTS[fault](proxy)
+            with _in_time():
+                turn = machine.ask(store, TOKENS)
+            proxy.free()
+    assert turn.cached == TOKENS - 1 or turn.reason is not None
+    assert machine.is_right(turn, TOKENS)
+
+
+def test_a_slot_that_moves_during_a_restore_costs_nothing_but_time(tmp_path: Path) -> None:
+    with redis_cluster() as cluster:
+        on_another_machine(cluster.url, tmp_path / "a", "llama", TOKENS)
+        machine = _machine(tmp_path / "b", cluster.url)
+        with machine.store() as store:
+            found = PrefixCache(machine.model, store).lookup(random_tokens(TOKENS, 1))
+            assert found.cached_tokens == TOKENS - 1
+            for node in cluster.nodes:
+                for key in node.ask("KEYS", "*-paged")[:2]:
+                    name = bytes(key).decode()
+                    cluster.move(name, cluster.other(node))
+            with _in_time():
+                turn = machine.ask(store, TOKENS)
+    assert turn.cached == TOKENS - 1
+    assert machine.is_right(turn, TOKENS)
+
+
+def test_a_failover_between_look_up_and_reads_costs_a_miss_at_most(tmp_path: Path) -> None:
+    with redis_sentinels() as sentinels:
+        on_another_machine(sentinels.url, tmp_path / "a", "llama", TOKENS)
+        machine = _machine(tmp_path / "b", sentinels.url)
+        with machine.store() as store:
+            found = PrefixCache(machine.model, store).lookup(random_tokens(TOKENS, 1))
+            assert found.cached_tokens == TOKENS - 1
+            sentinels.master().process.kill()
+            with _in_time():
+                turn = machine.ask(store, TOKENS)
+    assert turn.cached == TOKENS - 1 or turn.reason is not None
+    assert machine.is_right(turn, TOKENS)
