@@ -17,7 +17,7 @@ from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageM
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 from omlx_cache_storage.stats import ColdUsage, RemoteUsage
 
-WriteResult = Literal["written", "present", "refused", "rationed", "full"]
+WriteResult = Literal["written", "present", "refused", "rationed", "full", "busy"]
 """What `BackingTier.write` did. `present`: the tier had the page. `refused`: the budget is taken by
 pages that are worth more. `rationed`: what may be written in a day is spent. `full`: no room can be
 made, whatever is evicted."""
@@ -302,6 +302,10 @@ class RemoteBacking(Protocol):
 
     def write(self, page: Page) -> WriteResult:
         """Publish a page whole or not at all; waits, and raises RemoteError."""
+        ...
+
+    def is_spoilt(self, page: PageId) -> bool:
+        """Return whether a page was read lately, and was damaged or gone."""
         ...
 
     def seconds_per_byte(self) -> float | None: ...

@@ -462,6 +462,25 @@ def test_a_damaged_page_is_a_miss_is_counted_and_is_mended_by_who_computes_it(
     assert two.hidden(STORY.ids(2)) == {}
 
 
+def test_a_page_of_which_a_part_was_evicted_is_let_alone_until_somebody_writes_it_anew(
+    machines: Machines,
+) -> None:
+    one, two = machines(part_bytes=1000), machines(part_bytes=1000)
+    _write(one, 1, 2)
+    two.about(2)
+    name = two._names.page(STORY.namespace, STORY.id(2))
+    del one.engine.store.values[name][2:]
+    with pytest.raises(PageUnreadable, match=reasons.LOST):
+        two.get(STORY.id(2))
+    two.now += 30
+    assert not two.about(2).news
+    assert two.has(1, 2) == [True, False]
+    there = two.present([Placed(STORY.namespace, page) for page in STORY.ids(1, 2)])
+    assert [info is not None for info in there] == [True, False]
+    assert two.write(STORY.page(2)) == "written"
+    assert two.get(STORY.id(2)) == STORY.page(2).payload
+
+
 @pytest.mark.parametrize("nbytes", [0, 50, WIRE_BYTES, 3000])
 def test_a_value_that_was_cut_is_a_miss(machines: Machines, nbytes: int) -> None:
     one, two = machines(), machines()
@@ -564,11 +583,13 @@ def test_a_tail_whose_writer_died_before_it_was_told_of_is_told_of_by_the_next(
     assert three.get(tail.meta.id) == tail.payload
 
 
-def test_a_page_that_another_machine_is_writing_is_left_to_it(machines: Machines) -> None:
+def test_a_page_that_another_machine_is_writing_is_not_taken_to_be_there(
+    machines: Machines,
+) -> None:
     one = machines()
     write = one.engine.write
     one.engine.write = lambda name, parts, *, replace: False  # type: ignore[method-assign]
-    assert one.write(STORY.page(1)) == "present"
+    assert one.write(STORY.page(1)) == "busy"
     assert one.info(STORY.id(1)) is None
     one.engine.write = write  # type: ignore[method-assign]
     assert one.write(STORY.page(1)) == "written"

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kit.remote import MemoryEngine, MemoryStore
 from kit.storage import Story, bytes_of, files_in
 from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.errors import CorruptPage
 from omlx_cache_storage.format.wrapping import wrap
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
@@ -304,6 +305,54 @@ def test_closing_ends_in_time_and_says_that_something_was_left(machine: Machines
         assert time.monotonic() - began < DEADLINE / 2
         assert one.uploads.counts().dropped
         assert not one.uploads.close(0.0)
+
+
+def test_closing_waits_no_longer_for_a_write_that_hangs_than_for_pages_that_go_out(
+    machine: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CLOSE_SECONDS", 0.2)
+    one = machine()
+    with one.engine.hanging("write"):
+        one.store(1)
+        assert one.engine.reached.wait(DEADLINE)
+        began = time.monotonic()
+        assert not one.uploads.close(DEADLINE)
+        assert time.monotonic() - began < DEADLINE / 2
+
+
+def test_what_another_machine_was_writing_is_tried_again(
+    machine: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BUSY_SECONDS", 0.05)
+    one = machine()
+    write = one.engine.write
+    answers = iter([False, False])
+
+    def busy(name: str, parts: Any, *, replace: bool) -> bool:
+        return next(answers, None) is None and write(name, parts, replace=replace)
+
+    monkeypatch.setattr(one.engine, "write", busy)
+    one.store(1)
+    assert one.uploads.flush(DEADLINE)
+    _until(lambda: not one.uploads.counts().pending)
+    assert one.writes() == _names(1)
+    assert one.uploads.counts() == (0, 0, 0)
+
+
+def test_a_page_that_turned_out_to_be_damaged_there_is_sent_again(
+    machine: Machines, store: MemoryStore
+) -> None:
+    one = machine()
+    one.store(1)
+    assert one.uploads.flush(DEADLINE)
+    store.change(_names(1)[0], lambda raw: raw[:-9] + bytes([raw[-9] ^ 1]) + raw[-8:])
+    with pytest.raises(CorruptPage), one.remote.reading(STORY.id(1)) as opened:
+        opened.read_into([bytearray(opened.meta.nbytes)])
+    one.uploads.stored(STORY.id(1))
+    assert one.uploads.flush(DEADLINE)
+    assert one.writes() == _names(1, 1)
+    with one.remote.reading(STORY.id(1)) as opened:
+        opened.read_into([bytearray(opened.meta.nbytes)])
 
 
 def test_closing_sends_what_is_left(machine: Machines) -> None:

@@ -12,6 +12,7 @@ from omlx_cache_storage.page import Buffer, PageId
 from omlx_cache_storage.readers import ReaderPool
 from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.coming import (
+    TORN,
     Coming,
     Expected,
     Unit,
@@ -378,8 +379,9 @@ class RemoteReads:
         if coming.future.done():
             return
         if part is None:
-            gone = PageNotSent(reasons.LOST, "it was there when it was asked for")
-            self._settle(coming, gone)
+            # An engine's own parts are values, of which the store evicts each by itself.
+            torn = unit.at > 0 and self._engine.part_bytes is not None
+            self._settle(coming, PageNotSent(reasons.LOST, TORN if torn else "it was evicted"))
             return
         coming.slots[unit.at] = part
         coming.left -= 1

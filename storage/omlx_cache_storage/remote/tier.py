@@ -11,7 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.errors import ForeignPage, PageError, PageNotSent, PageUnreadable
+from omlx_cache_storage.errors import (
+    CorruptPage,
+    ForeignPage,
+    PageError,
+    PageNotSent,
+    PageUnreadable,
+)
 from omlx_cache_storage.event_kinds import Kind
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.eviction.learned import Learned
@@ -21,7 +27,7 @@ from omlx_cache_storage.page import Page, PageId, PageInfo, Placed, Tail
 from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.asking import TIER, Asking
 from omlx_cache_storage.remote.circuit import Circuit
-from omlx_cache_storage.remote.coming import Expected, Wanted, length_said_by
+from omlx_cache_storage.remote.coming import TORN, Expected, Wanted, length_said_by
 from omlx_cache_storage.remote.engine import RemoteEngine, RemoteError, known_error
 from omlx_cache_storage.remote.inquiries import Inquiries
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
@@ -197,7 +203,11 @@ class RemoteTier:
     def _not_read(self, page: PageId, seen: Seen, why: str) -> None:
         if why.startswith(reasons.LOST):
             self._tally.add(lost_pages=1)
-            self._knowledge.note_absent([page], reasons.LOST)
+            if why.endswith(TORN):
+                # Not asked for again, nor taken for present: whoever computes it writes it anew.
+                self._knowledge.note_absent([page], CorruptPage.reason, SHUNNED_SECONDS)
+            else:
+                self._knowledge.note_absent([page], reasons.LOST)
         elif why.startswith(reasons.TIMEOUT):
             self._tally.add(late_reads=1)
         self._note("failed", page, seen, why)
@@ -218,7 +228,8 @@ class RemoteTier:
     def write(self, page: Page) -> WriteResult:
         """Publish a page whole or not at all, packed if it is dense and that pays; raises
         RemoteError, also while the store is left alone. A page that is stored packed is taken as it
-        is. `present`: the store has one that holds as much. `refused`: one with another secret."""
+        is. `present`: the store has one that holds as much. `refused`: one with another secret.
+        `busy`: another machine is writing it, and may have died of it: try again in a while."""
         with self._asked():
             result, nbytes = self._writes.write(page)
         if result == "written":
@@ -227,6 +238,11 @@ class RemoteTier:
         elif result == "present":
             self._tally.add(present_pages=1)
         return result
+
+    def is_spoilt(self, page: PageId) -> bool:
+        """Return whether a page was read lately, and was damaged or gone."""
+        why = self._knowledge.why_absent([page]).get(page)
+        return why in (CorruptPage.reason, reasons.LOST)
 
     def discard(self, pages: Iterable[PageId]) -> int:
         """Delete pages that are known here, for every machine; return how many there were. Where

@@ -27,10 +27,13 @@ REMEMBERED = 200_000
 SENT_SECONDS = 3600.0
 """For so long a page that was sent is taken to be there."""
 TRIES = 3
+BUSY_SECONDS = 70.0
+"""After so long a page is tried again that another machine was writing: its mark is gone then."""
 PAUSE_SECONDS = 1.0
 """After a failure nothing is sent for about so long."""
 CLOSE_SECONDS = 5.0
-"""What is left is sent for so long at most when a process ends."""
+SENDING = 0.9
+"""What is left is sent for so long at most when a process ends, for most of it pages go out."""
 
 
 class UploadTarget(Protocol):
@@ -40,6 +43,7 @@ class UploadTarget(Protocol):
     def resting(self) -> str: ...
     def present(self, pages: Sequence[Placed]) -> Sequence[PageInfo | None]: ...
     def write(self, page: Page) -> WriteResult: ...
+    def is_spoilt(self, page: PageId) -> bool: ...
 
 
 class UploadSource(Protocol):
@@ -71,7 +75,7 @@ class Uploads:
     The thread asks what the store has of some pages by one question and sends the others, root
     first; one page's bytes are in memory at a time. Mutable: `_new`, `_chains`, `_flushes` (those
     who wait; all appended to by anybody), `_dropped`; and what the thread alone changes: `_queue`,
-    `_queued` (also those that it is at), `_sent`, `_tries`, `_failed`.
+    `_queued` (also those that it is at), `_later` (with when), `_sent`, `_tries`, `_failed`.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class Uploads:
         self._chains: deque[Sequence[PageId]] = deque()
         self._queue: deque[PageId] = deque()
         self._queued: set[PageId] = set()
+        self._later: deque[tuple[float, PageId]] = deque()
         self._sent: OrderedDict[PageId, float] = OrderedDict()
         self._tries: dict[PageId, int] = {}
         self._dropped = 0
@@ -128,11 +133,11 @@ class Uploads:
 
     @property
     def _pending(self) -> int:
-        return len(self._new) + len(self._queued)
+        return len(self._new) + len(self._queued) + len(self._later)
 
     def flush(self, timeout: float) -> bool:
-        """Wait until all that was noted before is there, or was given up; False after `timeout`
-        seconds, and where the store does not answer."""
+        """Wait until all that was noted before is there, is another machine's to write, or was
+        given up; False after `timeout` seconds, and where the store does not answer."""
         if self._ending.is_set() or not self._thread.is_alive():
             return not self._pending
         done = threading.Event()
@@ -141,11 +146,13 @@ class Uploads:
         return wait_in_turns(done.wait, timeout) and not self._ending.is_set()
 
     def close(self, timeout: float) -> bool:
-        """Send what is left, for `CLOSE_SECONDS` at most, and end; False when something was left,
-        which is counted as dropped. May be called again."""
+        """Send what is left, and end, within `CLOSE_SECONDS` at most; False when something was
+        left, which is counted as dropped. A write that hangs is left behind, and ends when its
+        store is closed. May be called again."""
+        timeout = min(CLOSE_SECONDS, timeout)
         deadline = time.monotonic() + timeout
         if self._thread.is_alive() and not self._target.resting:
-            self.flush(min(CLOSE_SECONDS, timeout))
+            self.flush(timeout * SENDING)
         self._ending.set()
         self._wake.set()
         if self._thread.ident is not None:
@@ -155,6 +162,7 @@ class Uploads:
         self._new.clear()
         self._queue.clear()
         self._queued.clear()
+        self._later.clear()
         self._chains.clear()
         return not left and not self._thread.is_alive()
 
@@ -180,7 +188,7 @@ class Uploads:
             if not self._queue:
                 while waiting:
                     waiting.pop().set()
-                self._wake.wait()
+                self._wake.wait(self._until_due())
             elif self._target.resting:
                 self._pause()
         for done in (*waiting, *self._flushes):
@@ -197,8 +205,18 @@ class Uploads:
             for page in self._policy.of_used(self._chains.popleft(), self._branches):
                 self._add(page)
 
+        while self._later and self._later[0][0] <= time.monotonic():
+            self._add(self._later.popleft()[1])
+
+    def _until_due(self) -> float | None:
+        """Return for how long nothing is to be done, None for as long as nobody says anything."""
+        return max(0.0, self._later[0][0] - time.monotonic()) if self._later else None
+
     def _add(self, page: PageId) -> None:
-        if page in self._queued or self._sent.get(page, 0.0) > time.monotonic():
+        if page in self._queued:
+            return
+        sent = self._sent.get(page, 0.0) > time.monotonic()
+        if sent and not self._target.is_spoilt(page):
             return
         if len(self._queue) >= MOST_PAGES:
             self._dropped += 1
@@ -255,9 +273,21 @@ class Uploads:
             stored = None
         if stored is None:
             return False
-        self._target.write(stored)
-        self._done(page)
+        if self._target.write(stored) == "busy":
+            self._put_off(page)
+        else:
+            self._done(page)
         return True
+
+    def _put_off(self, page: PageId) -> None:
+        """Try a page again in a while; whoever is writing it may never come to an end."""
+        tries = self._tries.get(page, 0) + 1
+        self._forget(page)
+        if tries >= TRIES or len(self._later) >= MOST_PAGES:
+            self._failed += 1
+            return
+        self._tries[page] = tries
+        self._later.append((time.monotonic() + BUSY_SECONDS, page))
 
     def _try_again(self, left: deque[PageId]) -> None:
         """Count a failure of the first page; give up one that was tried often enough."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from omlx_cache_storage.errors import CorruptPage, PageError
 from omlx_cache_storage.format.wrapping import unwrapped
-from omlx_cache_storage.page import Page, PageInfo, Placed
+from omlx_cache_storage.page import Page, PageId, PageInfo, Placed
 from omlx_cache_storage.remote.asking import TIER
 from omlx_cache_storage.remote.engine import RemoteEngine
 from omlx_cache_storage.remote.envelope import WIRE_BYTES, Descriptor, read_descriptor, seal
@@ -18,7 +18,8 @@ from omlx_cache_storage.tier import WriteResult
 
 
 class Written(NamedTuple):
-    """What a write did, and how many bytes it put there."""
+    """What a write did, and how many bytes it put there. `busy`: another machine is writing it, or
+    was when it died."""
 
     result: WriteResult
     nbytes: int = 0
@@ -44,13 +45,15 @@ class RemoteWrites:
         self._packs = packs
 
     def present(self, pages: Sequence[Placed]) -> list[PageInfo | None]:
-        """Return what the store has of each page, by one question; raises RemoteError."""
+        """Return what the store has of each page, by one question; raises RemoteError. One that was
+        read and found to be damaged looks well from its first bytes, and is none."""
         names = [self._names.page(*placed) for placed in pages]
         heads, _ = self._engine.look(names, WIRE_BYTES)
         found: list[PageInfo | None] = []
+        damaged = self._damaged([placed.page for placed in pages])
         for placed, head in zip(pages, heads, strict=True):
             said = None
-            if head is not None:
+            if head is not None and placed.page not in damaged:
                 try:
                     said = self._described(placed, head)
                 except PageError:
@@ -67,17 +70,15 @@ class RemoteWrites:
         pieces = seal(self._names.bound(*placed), page, self._keys, packs=self._packs)
         nbytes = sum(memoryview(piece).nbytes for piece in pieces)
         parts = cut(pieces, self._engine.part_bytes)
-        # One that was read and found to be damaged looks well from its first bytes.
-        damaged = self._knowledge.why_absent([meta.id]).get(meta.id) == CorruptPage.reason
+        damaged = bool(self._damaged([meta.id]))
         if not self._engine.write(name, parts, replace=damaged):
-            instead = self._instead(placed, meta.held)
+            instead = Written("busy") if damaged else self._instead(placed, meta.held)
             if instead is not None:
                 if instead.result == "present":
                     self._add_tail(page, 0)
                 return instead
             if not self._engine.write(name, parts, replace=True):
-                # Another machine is writing it at this moment.
-                return Written("present")
+                return Written("busy")
         info = PageInfo(meta.position, meta.held, meta.nbytes, TIER)
         self._knowledge.note(meta.namespace, [(meta.id, info, nbytes)])
         self._add_tail(page, nbytes)
@@ -96,6 +97,10 @@ class RemoteWrites:
             return Written("refused")
         self._know(placed, said)
         return Written("present") if said.held >= held else None
+
+    def _damaged(self, pages: Sequence[PageId]) -> set[PageId]:
+        whys = self._knowledge.why_absent(pages)
+        return {page for page, why in whys.items() if why == CorruptPage.reason}
 
     def _described(self, placed: Placed, head: bytes) -> Descriptor:
         return read_descriptor(self._names.bound(*placed), head, self._keys)
