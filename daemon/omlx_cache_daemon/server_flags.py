@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Callable
 
 from omlx_cache.settings.sizes import parse_size
 from omlx_cache_daemon.options import positive_count, positive_seconds
@@ -39,9 +40,21 @@ SETTINGS = {
     "trace": "file to which requests are added, without text, for `simulate`",
     "socket": "control socket: auto, off or a path",
     "status": "answer /metrics and /status; to other machines with OMLX_CACHE_STATUS_TOKEN",
+    "remote": "store that machines share: a URL without a password",
+    "remote_prefix": "what the names of its values begin with",
+    "remote_password_file": "file with its password",
+    "remote_secret_file": "file with the secret that authenticates pages",
+    "remote_encrypt": "encrypt pages before they leave this machine",
+    "remote_writes": "all, reused, shared, off or service: which pages are sent there",
+    "remote_ttl_seconds": "how long they live there",
+    "remote_lookup_seconds": "how long a request waits for it to say what it has",
+    "remote_read_seconds": "how long a restore waits for more to come",
+    "remote_connections": "over how many connections pages are read",
+    "remote_codec": "auto, zstd or off: whether pages are packed for the way",
+    "remote_architecture": "own, any or a name: machines of which kind share",
 }
 
-SWITCHES = ("hot_cache_only", "memory_once", "status")
+SWITCHES = ("hot_cache_only", "memory_once", "status", "remote_encrypt")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +67,21 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         if name in SWITCHES:
             group.add_argument(flag, action="store_true", default=None, help=text)
         else:
-            group.add_argument(flag, metavar="VALUE", help=text)
+            group.add_argument(flag, metavar="VALUE", help=text, type=_CHECKS.get(name, str))
+
+
+def _without_password(url: str) -> str:
+    before, at, _ = url.rpartition("@")
+    if at and ":" in before.partition("://")[2]:
+        # Others could read it in the list of processes; what was given is not said again.
+        raise argparse.ArgumentTypeError(
+            "a URL on the command line has no password: set OMLX_CACHE_REMOTE_PASSWORD, or "
+            "--remote-password-file"
+        )
+    return url
+
+
+_CHECKS: dict[str, Callable[[str], str]] = {"remote": _without_password}
 
 
 def given_settings(args: argparse.Namespace) -> dict[str, object]:

@@ -39,7 +39,7 @@ def test_ps_lists_every_store(cli: Cli, start_store: StartStore) -> None:
     first, second = start_store("one"), start_store("two")
     lines = cli("ps").out.splitlines()
     assert lines[0].split() == [
-        *("PID", "STORE", "UP", "MODELS", "HOT", "COLD", "PENDING", "SESSIONS")
+        *("PID", "STORE", "UP", "MODELS", "HOT", "COLD", "REMOTE", "PENDING", "SESSIONS")
     ]
     assert {line.split()[0] for line in lines[1:]} == {str(first.pid), str(second.pid)}
     assert "1 MiB / 1 GiB" in lines[1]

@@ -35,8 +35,8 @@ def test_ps_shows_it_and_no_command_takes_it_for_a_store(daemon: Daemon) -> None
 
 def test_ps_and_the_log_tell_people_what_it_has_and_no_memory(daemon: Daemon) -> None:
     [row] = daemon.run("ps").stdout.splitlines()[1:]
-    *_, hot, cold, pending, sessions = re.split(r"\s{2,}", row.strip())
-    assert (hot, pending, sessions) == ("-", "-", "-")
+    *_, hot, cold, remote, pending, sessions = re.split(r"\s{2,}", row.strip())
+    assert (hot, remote, pending, sessions) == ("-", "-", "-", "-")
     assert "MiB" in cold or "GiB" in cold
     [kept] = [line for line in daemon.log.read_text().splitlines() if " keeps " in line]
     assert "iB, ok" in kept

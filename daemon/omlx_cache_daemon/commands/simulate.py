@@ -185,7 +185,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_fleet(args: argparse.Namespace) -> int:
     from omlx_cache.simulate.errors import SimulationError, TraceError
-    from omlx_cache_daemon.commands.simulate_fleet import report, results
+    from omlx_cache_daemon.fleet import report, results
     from omlx_cache_storage.readers import on_another_thread
 
     if args.plot:

@@ -36,8 +36,18 @@ def test_upstreams_flags_and_defaults_are_ours() -> None:
 
 
 def test_every_setting_is_a_flag_except_the_log_level_and_what_is_not_for_its_port() -> None:
-    # A token on a command line could be read by everybody, and `serve` has a port already.
-    assert set(SETTINGS) == set(setting_names()) - {"log_level", "status_token", "status_port"}
+    # A secret on a command line could be read by everybody, and `serve` has a port already.
+    secret = {"status_token", "remote_password", "remote_secret"}
+    assert set(SETTINGS) == set(setting_names()) - {"log_level", "status_port", *secret}
+
+
+def test_no_password_is_taken_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert given_settings(parse("--remote", "redis://me@nas")) == {"remote": "redis://me@nas"}
+    with pytest.raises(SystemExit):
+        parse("--remote", "redis://me:hunter2@nas")
+    told = capsys.readouterr().err
+    assert "OMLX_CACHE_REMOTE_PASSWORD" in told
+    assert "hunter2" not in told
 
 
 def test_only_given_settings_override_the_environment() -> None:
