@@ -401,7 +401,8 @@ class Tiers:
 
         False, and the memory given back, when it is there already.
         """
-        if self._is_far(page.meta.id):
+        # What was granted to let a new page pass is no room for one that stays.
+        if granted is Granted.PASSES or self._is_far(page.meta.id):
             return self.put(page, granted=granted)
         taken = self.hot.put(page, dirty=False)
         if taken:
@@ -572,7 +573,8 @@ class Tiers:
 
     @uninterrupted
     def forget(self, page: PageId) -> None:
-        """Drop a page that proved useless from both tiers."""
+        """Drop a page that proved useless from both tiers, and leave what other machines have of it
+        alone for a while."""
         self.departures.note([page], "damaged")
         held = self.hot.get(page)
         if held is not None:

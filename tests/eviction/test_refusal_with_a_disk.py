@@ -173,3 +173,24 @@ def test_a_kill_loses_nothing_that_a_flush_has_answered_for(tmp_path: Path, poli
     cold.open()
     assert all(cold.info(page) for page in Story("old").ids(*range(1, 33)))
     assert all(cold.info(page) for page in Story("new").ids(*range(1, 41)))
+
+
+def test_a_page_of_another_machine_that_reaches_the_disk_while_it_comes_leaves_nothing_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = HandClock()
+    store, _ = _full(tmp_path, clock)
+    with store:
+        assert store.cold is not None
+        page = Story("new").page(1)
+        monkeypatch.setattr(store, "_is_far", lambda page: store.cold.info(page) is None)
+        granted = store.reserve(page.meta.nbytes, page.meta.id)
+        assert granted is Granted.PASSES
+        # As another process of the directory would.
+        assert store.cold.write(page, clock.now(), {"model": "m"}) == "written"
+        assert not store.keep(page, granted)
+        after = store.hot.usage()
+        assert after.nbytes == after.pages * page.meta.nbytes
+        assert offer(store, Story("other").page(1)) is Granted.PASSES
+        assert store.flush(60)
+        store.hot.check_integrity()
