@@ -30,13 +30,15 @@ from .test_why import why_of
 Start = Callable[..., Server]
 
 PREFIX = tokens(1500, 1)
+LONG = tokens(6000, 1)
+"""One that is still being computed when somebody else has come, on a quick machine too."""
 SUFFIX = 40
 KINDS = ["dense", "windowed", "hybrid"]
 
 
-def agent(number: int) -> list[int]:
+def agent(number: int, prefix: list[int] = PREFIX) -> list[int]:
     """A prompt that begins as all agents' do, and parts from each of them after that."""
-    return PREFIX + tokens(SUFFIX, 10 + number)
+    return prefix + tokens(SUFFIX, 10 + number)
 
 
 @pytest.fixture
@@ -195,10 +197,10 @@ def test_prompts_that_share_less_than_a_block_do_not_wait(start: Start) -> None:
 
 def test_a_request_waits_no_longer_than_it_may(start: Start) -> None:
     with asking(start("dense", "--share-wait-seconds", "0.3")) as server:
-        first = server.ask(agent(0))
-        server.until_computing(len(agent(0)))
-        held = server.ask(agent(1)).result()
-        assert 0 < held.cached < len(PREFIX) - BLOCK
+        first = server.ask(agent(0, LONG))
+        server.until_computing(len(agent(0, LONG)))
+        held = server.ask(agent(1, LONG)).result()
+        assert 0 < held.cached < len(LONG) - BLOCK
         assert first.result().status == 200
         assert WAITS in server.server.text()
 
@@ -304,13 +306,13 @@ def test_an_error_of_the_servers_loop_spares_those_that_wait(
     start: Start, failing: Path, models: dict[str, Path], theirs: Server
 ) -> None:
     with asking(start(failing, "--trust-remote-code")) as server:
-        first = server.ask(agent(0))
-        server.until_computing(len(agent(0)))
-        held = server.ask(agent(1))
+        first = server.ask(agent(0, LONG))
+        server.until_computing(len(agent(0, LONG)))
+        held = server.ask(agent(1, LONG))
         server.until_held(1)
         odd = server.ask([*tokens(20, 8), ODD], top_logprobs=11)
         assert (odd.result().status, first.result().status) == (500, 500)
-        assert held.result().text == alone(theirs, models["dense"], agent(1))
+        assert held.result().text == alone(theirs, models["dense"], agent(1, LONG))
 
 
 def test_a_prompt_that_is_refused_while_others_compute_is_refused_at_once(start: Start) -> None:
