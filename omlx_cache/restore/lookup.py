@@ -14,7 +14,7 @@ from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, TokenRange, paged_of
 from omlx_cache.restore.worth import Candidates, Judge, Passed
 from omlx_cache_storage.keys import BlockKey, KeyChain
-from omlx_cache_storage.page import REMOTE, Known, PageId, PageInfo, Tail
+from omlx_cache_storage.page import COLD, REMOTE, Known, PageId, PageInfo, Tail
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 
 STRIDE = 16
@@ -144,7 +144,7 @@ class GroupPages:
         """Return the bytes of the page that ends at `end`, 0 for one that is elsewhere."""
         found = self.pages.get(end)
         info = None if found is None else found[1].info
-        return info.nbytes if info is not None and info.tier == (REMOTE if far else "cold") else 0
+        return info.nbytes if info is not None and info.tier == (REMOTE if far else COLD) else 0
 
     def _use(self, end: int) -> PageUse:
         page, known = self.pages[end]

@@ -7,7 +7,7 @@ between the hot tier, a file and a socket.
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from omlx_cache_storage.keys import BlockKey
 
@@ -27,9 +27,9 @@ PAGED = "paged"
 """The name of the layer group of which a page needs all pages before it."""
 
 
-COLD = "cold"
+COLD: Final = "cold"
 """The tier of a page that only this machine's disk has."""
-REMOTE = "remote"
+REMOTE: Final = "remote"
 """The tier of a page that only other machines have."""
 
 

@@ -10,11 +10,11 @@ a miss.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import PageId, PageInfo
+from omlx_cache_storage.page import REMOTE, PageId, PageInfo
 from omlx_cache_storage.remote.engine import RemoteEngine
 from omlx_cache_storage.remote.envelope import WIRE_BYTES, read_descriptor
 from omlx_cache_storage.remote.inquiry import Inquiry
@@ -22,7 +22,6 @@ from omlx_cache_storage.remote.keys import RemoteKeys
 from omlx_cache_storage.remote.knowledge import Knowledge
 from omlx_cache_storage.remote.names import RemoteNames, TailMember, parse_tails
 
-TIER: Final = "remote"
 DEEP = 64
 """Boundaries before the deepest block of which all is asked at once; of those before only where
 something is missing there. A server answers some hundred thousand names a second, for everybody."""
@@ -171,7 +170,7 @@ class Asking:
         between = self._paged(range(known + 1, deepest))
         unknown = set(self._knowledge.unknown(between))
         assumed = [
-            (page, PageInfo(n * size, size, like.info.nbytes, TIER), 0)
+            (page, PageInfo(n * size, size, like.info.nbytes, REMOTE), 0)
             for n, page in enumerate(between, known + 1)
             if page in unknown
         ]
@@ -213,7 +212,7 @@ class Asking:
     def _read(self, page: PageId, head: bytes) -> tuple[PageId, PageInfo, int]:
         bound = self._names.bound(self._inquiry.namespace, page)
         said = read_descriptor(bound, head, self._keys)
-        return page, PageInfo(said.position, said.held, said.nbytes, TIER), said.wire_bytes
+        return page, PageInfo(said.position, said.held, said.nbytes, REMOTE), said.wire_bytes
 
     def _note(self, found: Sequence[tuple[PageId, PageInfo, int]]) -> None:
         self.news |= bool(self._knowledge.note(self._inquiry.namespace, found))
@@ -250,7 +249,7 @@ class Asking:
                 continue
             page = PageId(self._inquiry.key(tail.position), tail.group)
             if page.key == tail.key and not self._knowledge.is_shunned(page):
-                info = PageInfo(tail.position, tail.held, tail.nbytes, TIER)
+                info = PageInfo(tail.position, tail.held, tail.nbytes, REMOTE)
                 found.append((page, info, tail.wire_bytes))
         self._note(found)
 

@@ -23,9 +23,9 @@ from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, PageInfo, Placed, Tail
+from omlx_cache_storage.page import REMOTE, Page, PageId, PageInfo, Placed, Tail
 from omlx_cache_storage.remote import reasons
-from omlx_cache_storage.remote.asking import TIER, Asking
+from omlx_cache_storage.remote.asking import Asking
 from omlx_cache_storage.remote.circuit import Circuit
 from omlx_cache_storage.remote.coming import TORN, Expected, Wanted, length_said_by
 from omlx_cache_storage.remote.engine import RemoteEngine, RemoteError, known_error
@@ -234,7 +234,7 @@ class RemoteTier:
             result, nbytes = self._writes.write(page)
         if result == "written":
             self._tally.add(written_pages=1, written_bytes=nbytes)
-            self._events.note_page("stored", TIER, page.meta)
+            self._events.note_page("stored", REMOTE, page.meta)
         elif result == "present":
             self._tally.add(present_pages=1)
         return result
@@ -416,7 +416,9 @@ class RemoteTier:
 
     def _changed(self, why: str) -> None:
         self._inquiries.be_patient()
-        self._events.note_tier("failed" if why else "resynced", TIER, detail=why or "answers again")
+        self._events.note_tier(
+            "failed" if why else "resynced", REMOTE, detail=why or "answers again"
+        )
 
     def _note(self, kind: Kind, page: PageId, seen: Seen, why: str) -> None:
-        self._events.note_tier(kind, TIER, seen.namespace, f"{page.key.hex()}-{page.group} {why}")
+        self._events.note_tier(kind, REMOTE, seen.namespace, f"{page.key.hex()}-{page.group} {why}")

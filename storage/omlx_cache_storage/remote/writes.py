@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from omlx_cache_storage.errors import CorruptPage, PageError
 from omlx_cache_storage.format.wrapping import unwrapped
-from omlx_cache_storage.page import Page, PageId, PageInfo, Placed
-from omlx_cache_storage.remote.asking import TIER
+from omlx_cache_storage.page import REMOTE, Page, PageId, PageInfo, Placed
 from omlx_cache_storage.remote.engine import RemoteEngine
 from omlx_cache_storage.remote.envelope import WIRE_BYTES, Descriptor, read_descriptor, seal
 from omlx_cache_storage.remote.keys import RemoteKeys
@@ -79,7 +78,7 @@ class RemoteWrites:
                 return instead
             if not self._engine.write(name, parts, replace=True):
                 return Written("busy")
-        info = PageInfo(meta.position, meta.held, meta.nbytes, TIER)
+        info = PageInfo(meta.position, meta.held, meta.nbytes, REMOTE)
         self._knowledge.note(meta.namespace, [(meta.id, info, nbytes)])
         self._add_tail(page, nbytes)
         return Written("written", nbytes)
@@ -106,7 +105,7 @@ class RemoteWrites:
         return read_descriptor(self._names.bound(*placed), head, self._keys)
 
     def _know(self, placed: Placed, said: Descriptor) -> PageInfo:
-        info = PageInfo(said.position, said.held, said.nbytes, TIER)
+        info = PageInfo(said.position, said.held, said.nbytes, REMOTE)
         self._knowledge.note(placed.namespace, [(placed.page, info, said.wire_bytes)])
         return info
 
