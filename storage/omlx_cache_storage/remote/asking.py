@@ -158,7 +158,8 @@ class Asking:
         return deepest
 
     def _assume(self, deepest: int) -> None:
-        """Take the blocks before the deepest one to be there, as large as it."""
+        """Take the blocks before the deepest one to be there, as large as it; but those that were
+        found to be absent, or bad, lately."""
         known = self._inquiry.known
         if deepest <= known:
             return
@@ -168,11 +169,11 @@ class Asking:
             return
         size = self._inquiry.block_size
         between = self._paged(range(known + 1, deepest))
-        unknown = set(self._knowledge.unknown(between))
+        assumable = self._knowledge.assumable(between)
         assumed = [
             (page, PageInfo(n * size, size, like.info.nbytes, REMOTE), 0)
             for n, page in enumerate(between, known + 1)
-            if page in unknown
+            if page in assumable
         ]
         self._note(assumed)
 

@@ -91,15 +91,18 @@ class Knowledge:
         self, pages: Iterable[PageId], why: str = "", seconds: float = ABSENT_SECONDS
     ) -> int:
         """Know for a while that pages are not there, or in a word `why` they cannot be had; return
-        how many of them were taken to be there."""
+        how many of them were taken to be there. A word that was said lately stays, where there is
+        no other: to be absent is no news of a page that was lost."""
         now = self._clock()
         absent = _Absent(now + seconds, why, now + SHUNNED_SECONDS if why else 0.0)
         known = 0
         with self._lock:
             for page in pages:
                 known += self._seen.pop(page, None) is not None
-                self._absent.pop(page, None)
-                self._absent[page] = absent
+                before = self._absent.pop(page, _PRESENT)
+                stays = not why and before.shunned > now
+                until = max(before.until, absent.until)
+                self._absent[page] = before._replace(until=until) if stays else absent
             while len(self._absent) > self._most:
                 self._absent.popitem(last=False)
         return known
@@ -155,6 +158,17 @@ class Knowledge:
         now = self._clock()
         with self._lock:
             return [page for page in pages if not self._is_known(page, now)]
+
+    def assumable(self, pages: Iterable[PageId]) -> set[PageId]:
+        """Return those of the pages that may be taken to be there on the word of others: nothing is
+        known of them, and none was found to be absent, or bad, lately."""
+        now = self._clock()
+        with self._lock:
+            return {
+                page
+                for page in pages
+                if not self._is_known(page, now) and not self._is_gone(page, now)
+            }
 
     def _is_known(self, page: PageId, now: float) -> bool:
         seen = self._seen.get(page)
