@@ -265,6 +265,10 @@ class BlockStore(Tiers):
         """Return where a page lies, None in a closed store too; reads nothing."""
         return None if self._closed else super().find(page)
 
+    def find_here(self, page: PageId) -> PageInfo | None:
+        """`Tiers.find_here`; a closed store has no page."""
+        return None if self._closed else super().find_here(page)
+
     def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]:
         """`Tiers.find_all`; a closed store knows of no page."""
         return [None] * len(pages) if self._closed else super().find_all(pages)

@@ -53,7 +53,7 @@ _NO_TAILS = _Tails(0.0, 0.0, frozenset())
 class Knowledge:
     """Remembers `MOST_PAGES` of each kind, the latest ones; any thread may call, nothing waits.
 
-    `_lock` guards `_seen`, `_absent` and `_tails` (by parent).
+    `_lock` guards `_seen`, `_absent`, `_tails` (by parent) and `_read`.
     """
 
     def __init__(self, clock: Callable[[], float], most: int = MOST_PAGES) -> None:
@@ -63,6 +63,7 @@ class Knowledge:
         self._seen: OrderedDict[PageId, Seen] = OrderedDict()
         self._absent: OrderedDict[PageId, _Absent] = OrderedDict()
         self._tails: OrderedDict[BlockKey, _Tails] = OrderedDict()
+        self._read: OrderedDict[PageId, None] = OrderedDict()
 
     def __len__(self) -> int:
         with self._lock:
@@ -201,6 +202,18 @@ class Knowledge:
         with self._lock:
             known = self._tails.get(parent, _NO_TAILS)
         return known.members if known.asked_until > now else None
+
+    def note_read(self, page: PageId) -> None:
+        """Know that a page came from there."""
+        with self._lock:
+            self._read[page] = None
+            self._read.move_to_end(page)
+            while len(self._read) > self._most:
+                self._read.popitem(last=False)
+
+    def was_read(self, page: PageId) -> bool:
+        with self._lock:
+            return page in self._read
 
     def forget(self, pages: Iterable[PageId]) -> int:
         """Know nothing of pages any more; return how many were known."""

@@ -169,6 +169,7 @@ class RemoteTier:
             raise PageNotSent(reasons.LOST, "nothing is known of it any more")
         received = self._received(page, seen)
         self._tally.add(read_pages=1)
+        self._knowledge.note_read(page)
         with self._judged(page, seen):
             yield received
 
@@ -257,8 +258,10 @@ class RemoteTier:
         return self._knowledge.note_absent([page for page, _ in found])
 
     def shun(self, page: PageId) -> None:
-        """Take a page that proved useless here for absent, for a while; it stays where it is."""
-        self._knowledge.note_absent([page], ForeignPage.reason, SHUNNED_SECONDS)
+        """Take a page that proved useless here for absent, for a while, if it was read from there;
+        it stays where it is. One that never was may be sound there, and spoilt on a disk here."""
+        if self._knowledge.was_read(page):
+            self._knowledge.note_absent([page], ForeignPage.reason, SHUNNED_SECONDS)
 
     def forget(self, pages: Iterable[PageId]) -> int:
         """Know nothing of pages any more, which stay where they are; return how many were known."""
