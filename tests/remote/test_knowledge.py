@@ -164,6 +164,13 @@ def test_a_page_that_was_lost_stays_so_when_it_is_found_to_be_absent_too() -> No
     assert rig.known.why_absent([_page(1)]) == {}
 
 
+def test_a_page_that_was_another_secrets_and_is_absent_may_be_written() -> None:
+    rig = _Rig()
+    rig.known.note_absent([_page(1)], "remote_foreign")
+    rig.known.note_absent([_page(1)])
+    assert rig.known.why_absent([_page(1)]) == {}
+
+
 def test_what_was_lost_lately_is_not_taken_to_be_there_on_the_word_of_others() -> None:
     rig = _Rig()
     rig.note(1)

@@ -5,8 +5,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from omlx_cache_storage.errors import CorruptPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo, Tail
+from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.names import TailMember
 
 KNOWN_SECONDS = 300.0
@@ -14,6 +16,8 @@ ABSENT_SECONDS = 1.0
 """What was not there is asked for again so soon: others write it at any time."""
 SHUNNED_SECONDS = 300.0
 """For so long a page is left alone that turned out to be another one, damaged, or gone."""
+SPOILT = (CorruptPage.reason, reasons.LOST)
+"""Words for pages of which the store had something, and not what it should have."""
 MOST_PAGES = 200_000
 """Some 100 MB."""
 
@@ -92,8 +96,8 @@ class Knowledge:
         self, pages: Iterable[PageId], why: str = "", seconds: float = ABSENT_SECONDS
     ) -> int:
         """Know for a while that pages are not there, or in a word `why` they cannot be had; return
-        how many of them were taken to be there. A word that was said lately stays, where there is
-        no other: to be absent is no news of a page that was lost."""
+        how many of them were taken to be there. To be absent is no news of a page that was found to
+        be spoilt lately: that word stays."""
         now = self._clock()
         absent = _Absent(now + seconds, why, now + SHUNNED_SECONDS if why else 0.0)
         known = 0
@@ -101,7 +105,7 @@ class Knowledge:
             for page in pages:
                 known += self._seen.pop(page, None) is not None
                 before = self._absent.pop(page, _PRESENT)
-                stays = not why and before.shunned > now
+                stays = not why and before.why in SPOILT and before.shunned > now
                 until = max(before.until, absent.until)
                 self._absent[page] = before._replace(until=until) if stays else absent
             while len(self._absent) > self._most:

@@ -32,7 +32,7 @@ from omlx_cache_storage.remote.engine import RemoteEngine, RemoteError, known_er
 from omlx_cache_storage.remote.inquiries import Inquiries
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 from omlx_cache_storage.remote.keys import RemoteKeys
-from omlx_cache_storage.remote.knowledge import SHUNNED_SECONDS, Knowledge, Seen
+from omlx_cache_storage.remote.knowledge import SHUNNED_SECONDS, SPOILT, Knowledge, Seen
 from omlx_cache_storage.remote.link import Link
 from omlx_cache_storage.remote.names import RemoteNames
 from omlx_cache_storage.remote.options import RemoteOptions
@@ -242,8 +242,7 @@ class RemoteTier:
 
     def is_spoilt(self, page: PageId) -> bool:
         """Return whether a page was read lately, and was damaged or gone."""
-        why = self._knowledge.why_absent([page]).get(page)
-        return why in (CorruptPage.reason, reasons.LOST)
+        return self._knowledge.why_absent([page]).get(page) in SPOILT
 
     def discard(self, pages: Iterable[PageId]) -> int:
         """Delete pages that are known here, for every machine; return how many there were. Where
@@ -367,9 +366,9 @@ class RemoteTier:
             lambda error: self._tally.add(bad_pages=1),
             self._answered,
         )
-        trouble = ""
         try:
             asking.run()
+            trouble = asking.trouble
         except Exception as error:
             # A client with a bug is a store that fails.
             known = known_error(error)
