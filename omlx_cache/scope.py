@@ -173,14 +173,27 @@ class Scope:
 
     @uninterrupted
     def find(
-        self, chain: KeyChain, limit: int, *, worth: bool = False, wait: float | None = None
+        self,
+        chain: KeyChain,
+        limit: int,
+        *,
+        worth: bool = False,
+        wait: float | None = None,
+        asks: bool = True,
     ) -> RestorePoint:
         """Return how far a sequence can be restored, at most `limit`, or with `worth` how far it
         would be; reads no payload. Waits for other machines to say what they have, `wait` seconds
-        at most."""
+        at most; without `asks` they are not asked."""
         known, judge = self._known(chain), self._gate(tries=False) if worth else None
         point = find_restore_point(
-            chain, self.groups, self.store, limit=limit, known=known, judge=judge, wait=wait
+            chain,
+            self.groups,
+            self.store,
+            limit=limit,
+            known=known,
+            judge=judge,
+            wait=wait,
+            asks=asks,
         )
         return replace(point, reason=reasons.STORE_CLOSED) if self.store.closed else point
 

@@ -134,6 +134,8 @@ class BlockStore(Tiers):
         fs, reuse = filesystem or FileSystem(), Reuse()
         if not s.hot_cache_only:
             reuse = read_reuse(s.cold_dir, fs)
+        # First: of settings that cannot work it says so, and nothing is open yet.
+        remote = _open_remote(s, events)
         super().__init__(
             hot_bytes=s.hot_bytes,
             queue_bytes=s.queue_bytes,
@@ -146,7 +148,7 @@ class BlockStore(Tiers):
             cold=None if s.hot_cache_only else _open_cold(s, fs, clock, departures, reuse, events),
             departures=departures,
             events=events,
-            remote=_open_remote(s, events),
+            remote=remote,
             memory_once=s.memory_once,
             eviction=EVICTION_POLICIES[s.eviction_policy](reuse.memory),
             documents=lambda digest: namespaces.document(digest),
@@ -158,7 +160,6 @@ class BlockStore(Tiers):
         )
         self.decoder: Decoder | None = None
         self.flights = Flights()
-        remote = self.remote
         self.uploads = uploads = _uploads(s, self.hot, self.cold, remote)
         self.read_pool = ReaderPool(READ_THREADS, "omlx-cache-read")
         self.copy_pool = ReaderPool(READ_THREADS, "omlx-cache-copy")
@@ -264,6 +265,10 @@ class BlockStore(Tiers):
     def find(self, page: PageId) -> PageInfo | None:
         """Return where a page lies, None in a closed store too; reads nothing."""
         return None if self._closed else super().find(page)
+
+    def find_here(self, page: PageId) -> PageInfo | None:
+        """`Tiers.find_here`; a closed store has no page."""
+        return None if self._closed else super().find_here(page)
 
     def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]:
         """`Tiers.find_all`; a closed store knows of no page."""

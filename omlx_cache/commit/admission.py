@@ -14,7 +14,7 @@ from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.interrupts import deferred
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.live import LiveHold
-from omlx_cache_storage.page import REMOTE, Page, PageId, PageInfo, PageMeta, Tail
+from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.tier import TierView
 
 STALL_SECONDS = 60.0
@@ -30,7 +30,7 @@ class PageSink(Protocol):
 
     @property
     def retains(self) -> bool: ...
-    def find(self, page: PageId) -> PageInfo | None: ...
+    def find_here(self, page: PageId) -> PageInfo | None: ...
     def tails(self, parent: BlockKey) -> set[Tail]: ...
     def admit(
         self,
@@ -136,12 +136,12 @@ class Admission:
         return frozenset(self._new)
 
     def has(self, page: PageId) -> bool:
-        """True when a tier of this machine has a page."""
-        return self._find(page) is not None
+        """True when a tier of this machine has a page: what only others have is stored here too."""
+        return self._store.find_here(page) is not None
 
     def owns(self, page: PageId, held: int = 0) -> bool:
         """True when a tier has a page with at least `held` tokens, which need not be made then."""
-        info = self._find(page)
+        info = self._store.find_here(page)
         if info is None or info.held < held:
             return False
         self._take([page])
@@ -150,16 +150,11 @@ class Admission:
     def holds(self, page: PageId) -> bool:
         """As `owns`, but False for a page that only the disk has and memory might keep: it was
         computed again, because that is quicker than to read it."""
-        info = self._find(page)
+        info = self._store.find_here(page)
         if info is None or (info.tier != "hot" and self._store.retains and not self.finishing):
             return False
         self._take([page])
         return True
-
-    def _find(self, page: PageId) -> PageInfo | None:
-        """Return what this machine has of a page: what only others have is stored here too."""
-        info = self._store.find(page)
-        return None if info is not None and info.tier == REMOTE else info
 
     def add(
         self, nbytes: int, position: int, make: Callable[[], Page], *, stage: bool = False

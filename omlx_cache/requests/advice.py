@@ -26,6 +26,8 @@ _ADVICE = {
     "`omlx-cache doctor --remote` what helps",
     "remote_lost": "more memory for the store (maxmemory), or fewer pages: remote_writes=reused or "
     "shared",
+    "remote_foreign": "give all machines the same remote_secret and remote_encrypt, or this one a "
+    "remote_prefix of its own",
     "absent": "set prompt_history_bytes to have prompts compared",
 }
 

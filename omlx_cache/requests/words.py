@@ -28,6 +28,8 @@ _PLAIN_REASONS = {
     "while",
     "remote_lost": "the store that machines share had the page when it was asked, and not any more "
     "when the page was read",
+    "remote_foreign": "the store that machines share has pages that another secret vouches for, or "
+    "none does",
     "unsupported": "no adapter reads a cache class of this model",
     "bad_tokens": "the prompt is no flat list of integers",
     "store_closed": "the store was closed",

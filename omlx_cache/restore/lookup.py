@@ -208,6 +208,7 @@ def find_restore_point(
     known: frozenset[int] = frozenset(),
     judge: Judge | None = None,
     wait: float | None = None,
+    asks: bool = True,
 ) -> RestorePoint:
     """Return the longest prefix of at most `limit` tokens that can be restored, or the one that a
     judge prefers.
@@ -216,7 +217,8 @@ def find_restore_point(
     `known` are boundaries that earlier requests reached: the matched length of layouts without
     a paged group. What ends before `limit` is looked for once more, if another process has changed
     something since; what does not asks for no such thing. Other machines are asked for what is
-    still missing then, and waited for `wait` seconds at most, as long as they may take by default.
+    still missing then, and waited for `wait` seconds at most, as long as they may take by default;
+    without `asks` only what they were found to have lately counts.
     """
     since = view.generation
     walked = _walk(chain, groups, view, limit, bad, known)
@@ -224,7 +226,7 @@ def find_restore_point(
     if walked.position < limit and (view.refresh() or view.generation != since):
         walked = _walk(chain, groups, view, limit, bad, known)
     trouble = ""
-    left = walked.position < limit and view.asks
+    left = asks and walked.position < limit and view.asks
     if left and (judge is None or judge.worth_asking(walked.position, limit)):
         asked = view.ask(_inquiry(chain, groups, walked), wait)
         trouble = asked.trouble

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import BeforeValidator, Field, PlainSerializer, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from omlx_cache.settings.errors import ConfigError
@@ -85,7 +85,11 @@ class RemoteSettings(BaseSettings):
     model_config = SettingsConfigDict(use_attribute_docstrings=True)
 
     remote: Annotated[
-        Literal["off"] | RemoteAddress, BeforeValidator(_address), Allowed(f"off, or {FORMS}")
+        Literal["off"] | RemoteAddress,
+        BeforeValidator(_address),
+        # Whoever writes settings down writes no password down.
+        PlainSerializer(str),
+        Allowed(f"off, or {FORMS}"),
     ] = "off"
     """A store that machines share: what one has computed is found by the others. Needs the extra
     `remote`. A password in the URL is shown by no command; `remote_password` keeps it out of there.

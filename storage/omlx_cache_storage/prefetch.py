@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from typing import Protocol
 
 from omlx_cache_storage.errors import PageError
@@ -122,18 +122,17 @@ class Prefetcher:
     def _run(
         self, source: PageSource, prefetch: Prefetch, allocate: Callable[[int], Buffer]
     ) -> None:
-        expected = source.expect(prefetch._wanted)
         try:
-            for page in prefetch._wanted:
-                if prefetch._cancelled.is_set():
-                    break
-                if not self._read(source, prefetch, page, allocate):
-                    break
+            with closing(source.expect(prefetch._wanted)):
+                for page in prefetch._wanted:
+                    if prefetch._cancelled.is_set():
+                        break
+                    if not self._read(source, prefetch, page, allocate):
+                        break
             self._hot.touch(prefetch._wanted, used=False)
         except Exception:
             _log.exception("prefetch stopped")
         finally:
-            expected.close()
             self._end(prefetch)
 
     def _read(
@@ -154,15 +153,16 @@ class Prefetcher:
         came: Page | None = None
         try:
             came = self._fetch(source, page, allocate)
+            # The page is in the hot tier before its read is no longer to be seen.
+            prefetch._count += came is not None and source.keep(came)
         except PageError:
             pass
         except Exception:
             _log.exception("prefetch stopped")
         finally:
-            # The page is in the hot tier before its read is no longer to be seen.
-            prefetch._count += came is not None and source.keep(came)
             with self._lock:
                 del self._reading[page]
+            # Whoever waits for it has it, kept or not.
             coming.set_result(came)
         return came is not None
 

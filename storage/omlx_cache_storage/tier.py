@@ -289,7 +289,8 @@ class RemoteBacking(Protocol):
         ...
 
     def shun(self, page: PageId) -> None:
-        """Take a page that proved useless for absent, for a while; deletes nothing."""
+        """Take a page that proved useless for absent, for a while, if it was read from there;
+        deletes nothing."""
 
     @property
     def resting(self) -> str:

@@ -140,24 +140,28 @@ class Tiers:
 
     def find(self, page: PageId) -> PageInfo | None:
         """Return where a page lies, the tier that holds more of it first; reads nothing."""
+        here = self.find_here(page)
+        far = None if self.remote is None else self.remote.info(page)
+        return far if far is not None and (here is None or far.held > here.held) else here
+
+    def find_here(self, page: PageId) -> PageInfo | None:
+        """`find`, without what other machines have."""
         found: PageInfo | None = None
         for tier in self._levels:
             info = tier.info(page)
             if info is not None and (found is None or info.held > found.held):
                 found = info
-        if found is None and self.remote is not None:
-            return self.remote.info(page)
         return found
 
     def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]:
         """`find` for many pages: what is known of each at this moment."""
         found = self._levels[0].find_all(pages)
-        for tier in self._levels[1:]:
-            more = zip(found, tier.find_all(pages), strict=True)
-            found = [b if a is None or (b and b.held > a.held) else a for a, b in more]
-        if self.remote is not None and None in found:
-            elsewhere = zip(found, self.remote.find_all(pages), strict=True)
-            found = [b if a is None else a for a, b in elsewhere]
+        behind = [tier.find_all(pages) for tier in self._levels[1:]]
+        if self.remote is not None:
+            behind.append(self.remote.find_all(pages))
+        for more in behind:
+            both = zip(found, more, strict=True)
+            found = [b if a is None or (b and b.held > a.held) else a for a, b in both]
         return found
 
     def tails(self, parent: BlockKey) -> set[Tail]:
@@ -229,8 +233,14 @@ class Tiers:
         return self.cold.reading(page)
 
     def _is_far(self, page: PageId) -> bool:
-        """True for a page that this machine's disk does not have."""
-        return self.remote is not None and (self.cold is None or self.cold.info(page) is None)
+        """True for a page that this machine's disk does not have, or less of it than others."""
+        if self.remote is None:
+            return False
+        stored = None if self.cold is None else self.cold.info(page)
+        if stored is None:
+            return True
+        far = self.remote.info(page)
+        return far is not None and far.held > stored.held
 
     def meta(self, page: PageId) -> PageMeta:
         """Return a page's description, from memory or from its file's header; raises PageError."""
@@ -574,7 +584,7 @@ class Tiers:
     @uninterrupted
     def forget(self, page: PageId) -> None:
         """Drop a page that proved useless from both tiers, and leave what other machines have of it
-        alone for a while."""
+        alone for a while, if it may have come from there."""
         self.departures.note([page], "damaged")
         held = self.hot.get(page)
         if held is not None:

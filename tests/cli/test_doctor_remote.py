@@ -67,6 +67,15 @@ def test_it_is_said_in_words_with_the_table_on_paper(cli: Cli, good: RedisServer
     assert ended.code == 1
     assert "does not let this machine in" in ended.out
     assert "remote_password_file" in ended.out
+    wrong = cli(
+        *("doctor", "--remote", *BRIEFLY),
+        OMLX_CACHE_REMOTE=good.url,
+        OMLX_CACHE_REMOTE_PASSWORD="not-the-one",
+        **SECRET,
+    )
+    assert wrong.code == 1
+    assert "the password that is set is not the one of the user default" in wrong.out
+    assert "remote_password_file" not in wrong.out
     right = cli(
         *("doctor", "--remote", *BRIEFLY),
         OMLX_CACHE_REMOTE=good.url,

@@ -18,7 +18,7 @@ from omlx_cache_storage.remote.engine import RemoteError
 from omlx_cache_storage.remote.envelope import seal
 from omlx_cache_storage.remote.inquiry import Inquiry
 from omlx_cache_storage.remote.keys import RemoteKeys
-from omlx_cache_storage.remote.knowledge import Knowledge
+from omlx_cache_storage.remote.knowledge import ABSENT_SECONDS, Knowledge
 from omlx_cache_storage.remote.names import RemoteNames, TailMember
 
 BLOCK = 16
@@ -328,3 +328,41 @@ def test_probes_lie_between_and_leave_no_long_stretch(low: int, gap: int, most: 
     ends = [low, *probes, high]
     longest = max(stop - start for start, stop in itertools.pairwise(ends))
     assert longest <= -(-gap // (most + 1)) + 1
+
+
+def test_a_block_that_was_lost_is_not_assumed_again_because_deeper_ones_are_there() -> None:
+    asker = _asker(17)
+    asker.put_all(range(1, 301))
+    asker.ask(300)
+    lost = next(n for n in range(2, 300) if asker.knowledge.seen(STORY.id(n)).wire_bytes == 0)  # type: ignore[union-attr]
+    asker.engine.store.evict(STORY.id(lost).key.hex())
+    asker.knowledge.note_absent([STORY.id(lost)], "remote_lost")
+    asker.now += ABSENT_SECONDS + 1
+    asker.ask(300)
+    assert asker.deepest(300) == lost - 1
+    assert asker.knowledge.why_absent([STORY.id(lost)]) == {STORY.id(lost): "remote_lost"}
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [(20, 4, 64, 10**15 - 1), (20, 4, 10**15 - 1, 600), (20, 21, 64, 600)],
+    ids=["a long value", "a large page", "more tokens than there are"],
+)
+def test_a_hint_of_a_page_that_cannot_be_is_not_believed(
+    numbers: tuple[int, int, int, int],
+) -> None:
+    asker = _asker()
+    position, held, nbytes, wire_bytes = numbers
+    key = STORY.chain.key(position)
+    parent = STORY.chain.key(BLOCK)
+    said = TailMember(key, position, held, nbytes, wire_bytes, "paged")
+    asker.put_all([1])
+    asker.engine.add(NAMES.tails(STORY.namespace, parent), said.text())
+    asker.ask(1, length=24)
+    assert not asker.knows(PageId(key, "paged"))
+    asker.engine.add(
+        NAMES.tails(STORY.namespace, parent), TailMember(key, 20, 4, 64, 600, "paged").text()
+    )
+    asker.now += ABSENT_SECONDS + 1
+    asker.ask(1, length=24)
+    assert asker.knows(PageId(key, "paged"))

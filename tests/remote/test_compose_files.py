@@ -134,9 +134,13 @@ def test_three_nodes_make_a_cluster_with_the_files_flags(started: Any, tmp_path:
     # What the second file says of the user is what counts: it has more.
     lines = {line.split()[1]: line for line in users.splitlines()}
     ports = [free_port(10_000) for _ in CLUSTER_PORTS]
-    for name, port in zip(("node1", "node2", "node3"), ports, strict=True):
-        assert services[name]["command"][3:] == services["node1"]["command"][3:]
-        started(services[name], "\n".join(lines.values()) + "\n", name, port).close()
+    for name, said, port in zip(("node1", "node2", "node3"), CLUSTER_PORTS, ports, strict=True):
+        service = services[name]
+        assert service["command"][3:] == services["node1"]["command"][3:]
+        assert not _is_healthy(service, said, port)
+        started(service, "\n".join(lines.values()) + "\n", name, port).close()
+        assert _is_healthy(service, said, port)
+        assert services["create"]["depends_on"][name] == {"condition": "service_healthy"}
     known = dict(zip(CLUSTER_PORTS, map(str, ports), strict=True))
     command = services["create"]["command"]
     given = [known.get(one.rpartition(":")[2], "") for one in command]
@@ -156,6 +160,15 @@ def test_three_nodes_make_a_cluster_with_the_files_flags(started: Any, tmp_path:
         with redis.Redis(port=port, username="admin", password=PASSWORD) as client:
             eventually(partial(_agreed, client), "a cluster")
     _serves_a_machine(f"redis+cluster://omlx@127.0.0.1:{ports[0]}")
+
+
+def _is_healthy(service: dict[str, Any], said: str, port: int) -> bool:
+    """Carry out a node's own check of its health."""
+    kind, line = service["healthcheck"]["test"]
+    assert kind == "CMD-SHELL"
+    assert f" {said} " in line
+    line = line.replace("valkey-cli", program("cli")).replace(f" {said} ", f" {port} ")
+    return subprocess.run(["/bin/sh", "-c", line], timeout=30, check=False).returncode == 0
 
 
 def _agreed(client: redis.Redis) -> None:

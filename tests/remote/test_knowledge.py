@@ -150,3 +150,31 @@ def test_what_is_forgotten_is_asked_for_at_once() -> None:
     rig.note(1)
     assert rig.known.forget([_page(1), _page(2)]) == 1
     assert rig.known.unknown([_page(1)]) == [_page(1)]
+
+
+def test_a_page_that_was_lost_stays_so_when_it_is_found_to_be_absent_too() -> None:
+    rig = _Rig()
+    rig.note(1)
+    rig.known.note_absent([_page(1)], "remote_lost")
+    rig.now += ABSENT_SECONDS + 1
+    rig.known.note_absent([_page(1)])
+    assert rig.known.why_absent([_page(1)]) == {_page(1): "remote_lost"}
+    assert rig.known.unknown([_page(1)]) == []
+    rig.now += SHUNNED_SECONDS
+    assert rig.known.why_absent([_page(1)]) == {}
+
+
+def test_a_page_that_was_another_secrets_and_is_absent_may_be_written() -> None:
+    rig = _Rig()
+    rig.known.note_absent([_page(1)], "remote_foreign")
+    rig.known.note_absent([_page(1)])
+    assert rig.known.why_absent([_page(1)]) == {}
+
+
+def test_what_was_lost_lately_is_not_taken_to_be_there_on_the_word_of_others() -> None:
+    rig = _Rig()
+    rig.note(1)
+    rig.known.note_absent([_page(2)], "remote_lost")
+    rig.now += ABSENT_SECONDS + 1
+    assert rig.known.unknown([_page(1), _page(2), _page(3)]) == [_page(2), _page(3)]
+    assert rig.known.assumable([_page(1), _page(2), _page(3)]) == {_page(3)}

@@ -7,10 +7,12 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from kit import leaks
 from kit.drive import random_tokens, request
 from kit.remote.machines import BLOCK, Machine, on_another_machine
 from kit.remote.redis_servers import RedisServer, redis_server
 from omlx_cache import PrefixCache
+from omlx_cache.settings import ConfigError
 
 TOKENS = 321
 FAMILIES_OF_ALL_KINDS = (
@@ -233,3 +235,15 @@ def test_machines_share_what_a_family_computes(
         assert store.stats().requests.restored_remote_tokens > 0
     assert turn.cached == TOKENS - 1
     assert machine.is_right(turn, TOKENS)
+
+
+def test_a_store_with_settings_of_a_share_that_cannot_work_leaves_nothing_open(
+    tmp_path: Path,
+) -> None:
+    machine = Machine("llama", tmp_path / "a", f"file://{tmp_path / 'share'}")
+    before = leaks.now()
+    with pytest.raises(ConfigError, match="only with a secret") as refused, machine.store():
+        pass
+    # As long as somebody holds the error, too.
+    assert not leaks.now().since(before).descriptors
+    assert refused.value is not None

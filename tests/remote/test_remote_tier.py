@@ -21,6 +21,7 @@ from omlx_cache_storage.remote.engine import RemoteError, Trouble
 from omlx_cache_storage.remote.envelope import WIRE_BYTES
 from omlx_cache_storage.remote.inquiries import THREADS
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
+from omlx_cache_storage.remote.knowledge import ABSENT_SECONDS
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.tier import RemoteTier
 
@@ -499,7 +500,8 @@ def test_a_stranger_without_the_secret_plants_nothing_and_destroys_nothing(
 ) -> None:
     ours, stranger = machines(), machines(secret=b"what a stranger made up")
     _write(ours, 1)
-    assert not stranger.about(1).news
+    assert stranger.about(1) == Asked(False, reasons.FOREIGN)
+    assert stranger.hidden(STORY.ids(1, 2)) == {STORY.id(1): reasons.FOREIGN}
     assert stranger.usage().bad_pages == 1
     assert stranger.write(STORY.page(1)) == "refused"
     assert stranger.present([Placed(STORY.namespace, STORY.id(1))]) == [None]
@@ -508,6 +510,19 @@ def test_a_stranger_without_the_secret_plants_nothing_and_destroys_nothing(
     ours.about(2)
     assert ours.has(1, 2) == [True, False]
     assert ours.get(STORY.id(1)) == STORY.page(1).payload
+
+
+def test_what_another_secret_vouches_for_is_not_sent_to_learn_that_it_is_there(
+    machines: Machines,
+) -> None:
+    ours, stranger = machines(), machines(secret=b"what a stranger made up")
+    _write(ours, 1)
+    assert stranger.present([Placed(STORY.namespace, STORY.id(1))]) == [None]
+    assert stranger.write(STORY.page(1)) == "refused"
+    assert stranger.engine.calls["write"] == 0
+    ours.engine.store.evict(STORY.id(1).key.hex())
+    stranger.now += ABSENT_SECONDS + 1
+    assert stranger.write(STORY.page(1)) == "written"
 
 
 def test_a_page_is_not_read_into_memory_of_another_size(machines: Machines) -> None:

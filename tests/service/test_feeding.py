@@ -129,6 +129,26 @@ def test_with_writes_off_nothing_is_sent_until_a_reload_says_so(
         daemon.close()
 
 
+def test_what_was_there_while_the_secret_was_not_is_sent_when_it_comes(
+    home: Path, server: RedisServer, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    file = home / "omlx-cached.toml"
+    file.write_text(f'remote = "{server.url}"\nremote_secret_file = "{secret}"\n')
+    pages = _stored(_machine(home / "cold", server))
+    daemon = Daemon(home, "--config", str(file))
+    try:
+        daemon.wait_for("READY=1")
+        _until(lambda: "pages are not sent to other machines" in daemon.log.read_text(), daemon)
+        assert _values(server) == []
+        secret.touch(mode=0o600)
+        secret.write_text(SECRET)
+        _until(lambda: len(_values(server)) == pages, daemon)
+        assert daemon.end() == 0
+    finally:
+        daemon.close()
+
+
 def test_checking_shows_no_secret_and_takes_none_from_flags_and_keys(
     home: Path, server: RedisServer
 ) -> None:

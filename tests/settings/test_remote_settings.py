@@ -18,6 +18,7 @@ def test_no_password_and_no_secret_is_shown() -> None:
     sources = [source.to_dict() for source in settings.sources().values()]
     options = settings.remote_options("cpu x86_64")
     shown = f"{settings!r} {settings} {json.dumps(sources)} {options!r}"
+    shown += f"{settings.model_dump()} {settings.model_dump_json()}"
     assert PASSWORD not in shown
     assert SECRET not in shown
     assert settings.sources()["remote"].rendered == "redis://me:***@nas:6380/2"

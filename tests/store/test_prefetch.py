@@ -18,6 +18,7 @@ from kit.storage import FaultyDisk, Story, bytes_of, commit, files_in, is_right,
 from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.page import Buffer, Page
+from omlx_cache_storage.tiers import Tiers
 
 KIB = 1024
 
@@ -232,3 +233,21 @@ def test_nothing_to_read_and_closed_stores_are_done_at_once(tmp_path: Path, stor
     assert handle.pages == 0
     with open_store(tmp_path, hot_cache_only=True) as memory:
         assert memory.prefetch(story.ids(1), allocate_payload).wait(0)
+
+
+@pytest.mark.parametrize("fault", ["expect", "keep"])
+def test_a_prefetch_that_meets_a_fault_of_this_program_ends_all_the_same(
+    fault: str, tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: object) -> bool:
+        raise ZeroDivisionError("a fault of this test")
+
+    with open_store(tmp_path) as store:
+        monkeypatch.setattr(Tiers, fault, broken)
+        handle = store.prefetch(story.ids(1, 2), allocate_payload)
+        assert handle.wait(30)
+        assert handle.pages == 0
+        assert store._prefetcher.being_read(story.id(1)) is None
+        monkeypatch.undo()
+        assert store.prefetch(story.ids(2), allocate_payload).wait(30)
+        assert is_right(store, story.id(2), 16 * KIB)

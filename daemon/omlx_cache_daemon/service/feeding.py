@@ -1,6 +1,7 @@
 """The pages of a directory on their way to other machines, sent for all of its processes."""
 
 import logging
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
@@ -33,19 +34,22 @@ CLOSE_SECONDS = 1.0
 
 
 class Feeding:
-    """Follows a directory and has its pages sent; `step` and `use` belong to the service's upkeep.
+    """Follows a directory and has its pages sent; `step` and `use` belong to the service's upkeep,
+    `usage` and `close` to any thread.
 
     Machines of another kind have names of their own in the store, and each page's namespace says of
     which kind those are that may use it: there is a tier for each kind that comes up. Mutable, by
-    that thread alone: `_tiers`, `_kinds` (of namespaces), `_upto` (the last event), `_backlog`
-    (pages that were there before), `_unused` (pages, and when they were written, for `reused`);
-    others read `usage`.
+    that thread alone: `_kinds` (of namespaces), `_upto` (the last event), `_backlog` (pages that
+    were there before), `_unused` (pages, and when they were written, for `reused`). `_lock`, which
+    is held over no I/O, guards `_tiers` and `_closed`.
     """
 
     def __init__(self, tier: KeepingTier, events: EventLog, settings: CacheSettings) -> None:
         self._tier = tier
         self._events = events
         self._settings = settings
+        self._lock = threading.Lock()
+        self._closed = False
         self._tiers: dict[str, tuple[RemoteBacking, Uploads]] = {}
         self._kinds: dict[BlockKey, str] = {}
         self._upto = 0
@@ -66,10 +70,9 @@ class Feeding:
         names = [name for name in CacheSettings.model_fields if name.startswith("remote")]
         if all(getattr(settings, name) == getattr(self._settings, name) for name in names):
             return
-        self.close(CLOSE_SECONDS)
+        self._end(CLOSE_SECONDS)
         self._settings = settings
-        self._upto, self._backlog = 0, None
-        self._unused.clear()
+        self._begin_anew()
 
     def step(self) -> None:
         """Have sent what is due; returns at once, and raises nothing."""
@@ -81,11 +84,17 @@ class Feeding:
             self._look_for_uses()
             self._trouble = ""
         except (ConfigError, ValueError, ImportError, OSError) as error:
+            # What was to be sent meanwhile is found in the directory again.
+            self._begin_anew()
             self._say(str(error))
+
+    def _begin_anew(self) -> None:
+        self._upto, self._backlog = 0, None
+        self._unused.clear()
 
     def usage(self) -> RemoteUsage | None:
         """Return what the tiers did together, and how the first one's store is; None without."""
-        known = [_usage(remote, uploads) for remote, uploads in list(self._tiers.values())]
+        known = [_usage(remote, uploads) for remote, uploads in self._all_tiers()]
         if not known:
             return None
         sums = {
@@ -96,15 +105,21 @@ class Feeding:
         return replace(known[0], **sums)
 
     def close(self, timeout: float) -> bool:
-        """Send no more; within `timeout` seconds. False when something hangs for longer."""
+        """Send no more, for good; within `timeout` seconds. False when something hangs longer."""
+        with self._lock:
+            self._closed = True
+        return self._end(timeout)
+
+    def _end(self, timeout: float) -> bool:
+        with self._lock:
+            tiers, self._tiers = list(self._tiers.values()), {}
         deadline = time.monotonic() + timeout
-        ended = True
-        for remote, uploads in self._tiers.values():
-            # What is left is in the directory, and is found there again.
-            uploads.close(max(0.0, deadline - time.monotonic()) / 2)
-            ended &= remote.close(max(0.0, deadline - time.monotonic()))
-        self._tiers = {}
-        return ended
+        ended = [_ended(*one, deadline) for one in tiers]
+        return all(ended)
+
+    def _all_tiers(self) -> list[tuple[RemoteBacking, Uploads]]:
+        with self._lock:
+            return list(self._tiers.values())
 
     def _follow(self) -> None:
         """Take in what was stored since, or begin with all that there is where not all is known."""
@@ -127,7 +142,7 @@ class Feeding:
         """Go on with the pages that were there before, as far as there is room for them."""
         assert self._backlog is not None
         for _ in range(AT_ONCE):
-            if any(u.counts().pending > MOST_PAGES // 2 for _, u in self._tiers.values()):
+            if any(u.counts().pending > MOST_PAGES // 2 for _, u in self._all_tiers()):
                 return
             found = next(self._backlog, None)
             if found is None:
@@ -164,8 +179,9 @@ class Feeding:
 
     def _send(self, namespace: BlockKey, page: PageId) -> None:
         kind = self._kind(namespace)
-        if kind:
-            self._to(kind).stored(page)
+        uploads = self._to(kind) if kind else None
+        if uploads is not None:
+            uploads.stored(page)
 
     def _kind(self, namespace: BlockKey) -> str:
         """Return with machines of which kind a namespace's pages are shared; "" for nobody knows:
@@ -177,22 +193,38 @@ class Feeding:
             self._kinds[namespace] = said
         return self._kinds[namespace]
 
-    def _to(self, kind: str) -> Uploads:
-        if kind not in self._tiers:
-            options = self._settings.remote_options(kind, has_zstd=planes.available())
-            address = self._settings.remote
-            assert options is not None
-            assert address != "off"
-            remote = open_tier(address, options, self._events)
-            uploads = Uploads(remote, OwnPages(None, self._tier), All(), _nowhere)
-            uploads.start()
-            self._tiers[kind] = remote, uploads
-        return self._tiers[kind][1]
+    def _to(self, kind: str) -> Uploads | None:
+        """Return what sends pages to machines of a kind; None once this was closed."""
+        with self._lock:
+            known, closed = self._tiers.get(kind), self._closed
+        if known is not None or closed:
+            return None if known is None else known[1]
+        options = self._settings.remote_options(kind, has_zstd=planes.available())
+        address = self._settings.remote
+        assert options is not None
+        assert address != "off"
+        remote = open_tier(address, options, self._events)
+        uploads = Uploads(remote, OwnPages(None, self._tier), All(), _nowhere)
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                uploads.start()
+                self._tiers[kind] = remote, uploads
+        if closed:
+            remote.close(0.0)
+            return None
+        return uploads
 
     def _say(self, trouble: str) -> None:
         if trouble != self._trouble:
             self._trouble = trouble
             _log.warning("pages are not sent to other machines: %s", trouble)
+
+
+def _ended(remote: RemoteBacking, uploads: Uploads, deadline: float) -> bool:
+    # What is left is in the directory, and is found there again.
+    uploads.close(max(0.0, deadline - time.monotonic()) / 2)
+    return remote.close(max(0.0, deadline - time.monotonic()))
 
 
 def _usage(remote: RemoteBacking, uploads: Uploads) -> RemoteUsage:

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from omlx_cache_storage.errors import PageError
+from omlx_cache_storage.errors import ForeignPage, PageError
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import REMOTE, PageId, PageInfo
+from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.engine import RemoteEngine
 from omlx_cache_storage.remote.envelope import WIRE_BYTES, read_descriptor
 from omlx_cache_storage.remote.inquiry import Inquiry
@@ -47,7 +48,8 @@ class Tally(NamedTuple):
 class Asking:
     """One inquiry on its way. Used by one thread; what it finds goes to the knowledge at once.
 
-    `bad` is told of values that are none of ours, `answered` how long each phase took.
+    `bad` is told of values that are none of ours, `answered` how long each phase took. `trouble` is
+    the word for values that are another secret's.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Asking:
         self._starts = {key: n * size for n, key in enumerate(inquiry.keys)}
         self._phases = self._asked = self._found = 0
         self.news = False
+        self.trouble = ""
 
     @property
     def tally(self) -> Tally:
@@ -158,7 +161,8 @@ class Asking:
         return deepest
 
     def _assume(self, deepest: int) -> None:
-        """Take the blocks before the deepest one to be there, as large as it."""
+        """Take the blocks before the deepest one to be there, as large as it; but those that were
+        found to be absent, or bad, lately."""
         known = self._inquiry.known
         if deepest <= known:
             return
@@ -168,11 +172,11 @@ class Asking:
             return
         size = self._inquiry.block_size
         between = self._paged(range(known + 1, deepest))
-        unknown = set(self._knowledge.unknown(between))
+        assumable = self._knowledge.assumable(between)
         assumed = [
             (page, PageInfo(n * size, size, like.info.nbytes, REMOTE), 0)
             for n, page in enumerate(between, known + 1)
-            if page in unknown
+            if page in assumable
         ]
         self._note(assumed)
 
@@ -197,7 +201,7 @@ class Asking:
                 seen = None if head is None else self._read(page, head)
             except PageError as error:
                 self._bad(error)
-                self._knowledge.note_absent([page], error.reason)
+                self._knowledge.note_absent([page], self._why_not(error))
                 continue
             if seen is None:
                 absent.append(page)
@@ -208,6 +212,12 @@ class Asking:
         self._knowledge.note_absent(absent)
         for parent, texts in zip(parents, members, strict=True):
             self._note_tails(parent, texts)
+
+    def _why_not(self, error: PageError) -> str:
+        if not isinstance(error, ForeignPage):
+            return error.reason
+        self.trouble = reasons.FOREIGN
+        return reasons.FOREIGN
 
     def _read(self, page: PageId, head: bytes) -> tuple[PageId, PageInfo, int]:
         bound = self._names.bound(self._inquiry.namespace, page)

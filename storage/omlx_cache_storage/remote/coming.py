@@ -10,9 +10,8 @@ from typing import NamedTuple
 from omlx_cache_storage.page import Buffer, PageId
 from omlx_cache_storage.remote.engine import Part
 from omlx_cache_storage.remote.envelope import WIRE_BYTES
+from omlx_cache_storage.remote.names import MOST_BYTES
 
-MOST_BYTES = 1 << 32
-"""The longest value that is believed on the word of bytes that were not checked yet."""
 TORN = "a part of it is gone"
 """Said of a value whose head may be there still, which is all that a look-up sees."""
 

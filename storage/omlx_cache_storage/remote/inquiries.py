@@ -150,9 +150,10 @@ class Inquiries:
             if not under_way.future.done():
                 under_way.future.set_result(asked)
             in_time = time.monotonic() - under_way.began <= self._lookup_seconds
-            if in_time and not asked.trouble:
+            answered = asked.trouble in ("", reasons.FOREIGN)
+            if in_time and answered:
                 self._late_at = None
-        if not (in_time or asked.trouble):
+        if answered and not in_time:
             self._tell(under_way)
 
 

@@ -5,8 +5,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from omlx_cache_storage.errors import CorruptPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo, Tail
+from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.names import TailMember
 
 KNOWN_SECONDS = 300.0
@@ -14,6 +16,8 @@ ABSENT_SECONDS = 1.0
 """What was not there is asked for again so soon: others write it at any time."""
 SHUNNED_SECONDS = 300.0
 """For so long a page is left alone that turned out to be another one, damaged, or gone."""
+SPOILT = (CorruptPage.reason, reasons.LOST)
+"""Words for pages of which the store had something, and not what it should have."""
 MOST_PAGES = 200_000
 """Some 100 MB."""
 
@@ -53,7 +57,7 @@ _NO_TAILS = _Tails(0.0, 0.0, frozenset())
 class Knowledge:
     """Remembers `MOST_PAGES` of each kind, the latest ones; any thread may call, nothing waits.
 
-    `_lock` guards `_seen`, `_absent` and `_tails` (by parent).
+    `_lock` guards `_seen`, `_absent`, `_tails` (by parent) and `_read`.
     """
 
     def __init__(self, clock: Callable[[], float], most: int = MOST_PAGES) -> None:
@@ -63,6 +67,7 @@ class Knowledge:
         self._seen: OrderedDict[PageId, Seen] = OrderedDict()
         self._absent: OrderedDict[PageId, _Absent] = OrderedDict()
         self._tails: OrderedDict[BlockKey, _Tails] = OrderedDict()
+        self._read: OrderedDict[PageId, None] = OrderedDict()
 
     def __len__(self) -> int:
         with self._lock:
@@ -91,15 +96,18 @@ class Knowledge:
         self, pages: Iterable[PageId], why: str = "", seconds: float = ABSENT_SECONDS
     ) -> int:
         """Know for a while that pages are not there, or in a word `why` they cannot be had; return
-        how many of them were taken to be there."""
+        how many of them were taken to be there. To be absent is no news of a page that was found to
+        be spoilt lately: that word stays."""
         now = self._clock()
         absent = _Absent(now + seconds, why, now + SHUNNED_SECONDS if why else 0.0)
         known = 0
         with self._lock:
             for page in pages:
                 known += self._seen.pop(page, None) is not None
-                self._absent.pop(page, None)
-                self._absent[page] = absent
+                before = self._absent.pop(page, _PRESENT)
+                stays = not why and before.why in SPOILT and before.shunned > now
+                until = max(before.until, absent.until)
+                self._absent[page] = before._replace(until=until) if stays else absent
             while len(self._absent) > self._most:
                 self._absent.popitem(last=False)
         return known
@@ -156,6 +164,17 @@ class Knowledge:
         with self._lock:
             return [page for page in pages if not self._is_known(page, now)]
 
+    def assumable(self, pages: Iterable[PageId]) -> set[PageId]:
+        """Return those of the pages that may be taken to be there on the word of others: nothing is
+        known of them, and none was found to be absent, or bad, lately."""
+        now = self._clock()
+        with self._lock:
+            return {
+                page
+                for page in pages
+                if not self._is_known(page, now) and not self._is_gone(page, now)
+            }
+
     def _is_known(self, page: PageId, now: float) -> bool:
         seen = self._seen.get(page)
         return (seen is not None and seen.until > now) or self._absent.get(
@@ -187,6 +206,18 @@ class Knowledge:
         with self._lock:
             known = self._tails.get(parent, _NO_TAILS)
         return known.members if known.asked_until > now else None
+
+    def note_read(self, page: PageId) -> None:
+        """Know that a page came from there."""
+        with self._lock:
+            self._read[page] = None
+            self._read.move_to_end(page)
+            while len(self._read) > self._most:
+                self._read.popitem(last=False)
+
+    def was_read(self, page: PageId) -> bool:
+        with self._lock:
+            return page in self._read
 
     def forget(self, pages: Iterable[PageId]) -> int:
         """Know nothing of pages any more; return how many were known."""

@@ -15,6 +15,8 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
 
 ENVELOPE_VERSION = 1
+MOST_BYTES = 1 << 32
+"""The longest value that is believed on the word of bytes that were not checked yet."""
 _NUMBER = r"(0|[1-9][0-9]{0,14})"
 _KEY, _GROUP = "((?:[0-9a-f]{32}){1,2})", "([a-z0-9]{1,40})"
 _MEMBER = re.compile("-".join((_KEY, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _GROUP)))
@@ -43,7 +45,8 @@ class RemoteNames(NamedTuple):
 
 
 class TailMember(NamedTuple):
-    """What a set of tails says of a page: enough to plan a restore, not to trust."""
+    """What a set of tails says of a page: enough to plan a restore, not to trust. Whoever can write
+    to the store can add members, with or without a secret."""
 
     key: BlockKey
     position: int
@@ -58,13 +61,16 @@ class TailMember(NamedTuple):
 
 
 def parse_tails(members: Iterable[str]) -> list[TailMember]:
-    """Return what members say; those that are not as `TailMember.text` writes them are left out."""
+    """Return what members say; those that are not as `TailMember.text` writes them are left out,
+    and those of a page larger than there are: a reader makes ready for what it is to expect."""
     found = []
     for member in members:
         match = _MEMBER.fullmatch(member)
         if match is not None:
             key, *numbers, group = match.groups()
             position, held, nbytes, wire_bytes = map(int, numbers)
+            if held > position or max(nbytes, wire_bytes) > MOST_BYTES:
+                continue
             found.append(
                 TailMember(BlockKey(bytes.fromhex(key)), position, held, nbytes, wire_bytes, group)
             )

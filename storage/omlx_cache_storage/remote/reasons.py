@@ -19,6 +19,8 @@ RESTING: Final = "remote_resting"
 """It failed a moment ago, and is left alone for a while."""
 LOST: Final = "remote_lost"
 """It had the page when it was asked, and not any more when the page was read."""
+FOREIGN: Final = "remote_foreign"
+"""It has the page, as this machine's secret does not vouch for it: another one does, or none."""
 
 _WORDS: dict[Trouble, str] = {
     "refused": UNREACHABLE,

@@ -42,6 +42,7 @@ _BY_KIND: tuple[tuple[type[Exception], Trouble], ...] = (
 )
 _NOBODY = (ConnectionRefusedError, socket.gaierror)
 """The name of the host is not known, or nobody listens there."""
+_QUOTED = ", with args beginning with"
 _FULL_HOUSE = ("max number of clients", "Connection not ready")
 """The second is the client's word for a server that speaks, or hangs up, before it is asked."""
 _NO_CERTIFICATE = ("ALERT_CERTIFICATE_REQUIRED", "ALERT_BAD_CERTIFICATE", "ALERT_UNKNOWN_CA")
@@ -51,10 +52,11 @@ _NO_WAY = ("Host is unreachable", "No route to host", "Network is unreachable", 
 
 def trouble(error: Exception, password: str | None) -> RemoteError:
     """Return what to raise instead of an error of the client. A server that does not know a command
-    quotes its arguments, which may be the password: it is taken out."""
+    quotes the beginning of its arguments, which may be the password's or a page's: that is cut off.
+    """
     if isinstance(error, RemoteError):
         return error
-    text = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {error}".partition(_QUOTED)[0]
     if password:
         text = text.replace(password, "***")
     return RemoteError(_reason(error), text)

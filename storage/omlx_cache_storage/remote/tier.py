@@ -32,7 +32,7 @@ from omlx_cache_storage.remote.engine import RemoteEngine, RemoteError, known_er
 from omlx_cache_storage.remote.inquiries import Inquiries
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 from omlx_cache_storage.remote.keys import RemoteKeys
-from omlx_cache_storage.remote.knowledge import SHUNNED_SECONDS, Knowledge, Seen
+from omlx_cache_storage.remote.knowledge import SHUNNED_SECONDS, SPOILT, Knowledge, Seen
 from omlx_cache_storage.remote.link import Link
 from omlx_cache_storage.remote.names import RemoteNames
 from omlx_cache_storage.remote.options import RemoteOptions
@@ -169,6 +169,7 @@ class RemoteTier:
             raise PageNotSent(reasons.LOST, "nothing is known of it any more")
         received = self._received(page, seen)
         self._tally.add(read_pages=1)
+        self._knowledge.note_read(page)
         with self._judged(page, seen):
             yield received
 
@@ -241,8 +242,7 @@ class RemoteTier:
 
     def is_spoilt(self, page: PageId) -> bool:
         """Return whether a page was read lately, and was damaged or gone."""
-        why = self._knowledge.why_absent([page]).get(page)
-        return why in (CorruptPage.reason, reasons.LOST)
+        return self._knowledge.why_absent([page]).get(page) in SPOILT
 
     def discard(self, pages: Iterable[PageId]) -> int:
         """Delete pages that are known here, for every machine; return how many there were. Where
@@ -257,8 +257,10 @@ class RemoteTier:
         return self._knowledge.note_absent([page for page, _ in found])
 
     def shun(self, page: PageId) -> None:
-        """Take a page that proved useless here for absent, for a while; it stays where it is."""
-        self._knowledge.note_absent([page], ForeignPage.reason, SHUNNED_SECONDS)
+        """Take a page that proved useless here for absent, for a while, if it was read from there;
+        it stays where it is. One that never was may be sound there, and spoilt on a disk here."""
+        if self._knowledge.was_read(page):
+            self._knowledge.note_absent([page], ForeignPage.reason, SHUNNED_SECONDS)
 
     def forget(self, pages: Iterable[PageId]) -> int:
         """Know nothing of pages any more, which stay where they are; return how many were known."""
@@ -364,9 +366,9 @@ class RemoteTier:
             lambda error: self._tally.add(bad_pages=1),
             self._answered,
         )
-        trouble = ""
         try:
             asking.run()
+            trouble = asking.trouble
         except Exception as error:
             # A client with a bug is a store that fails.
             known = known_error(error)

@@ -4,9 +4,10 @@ that holds more."""
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from omlx_cache_storage.errors import CorruptPage, PageError
+from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageError
 from omlx_cache_storage.format.wrapping import unwrapped
 from omlx_cache_storage.page import REMOTE, Page, PageId, PageInfo, Placed
+from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.engine import RemoteEngine
 from omlx_cache_storage.remote.envelope import WIRE_BYTES, Descriptor, read_descriptor, seal
 from omlx_cache_storage.remote.keys import RemoteKeys
@@ -55,6 +56,8 @@ class RemoteWrites:
             if head is not None and placed.page not in damaged:
                 try:
                     said = self._described(placed, head)
+                except ForeignPage:
+                    self._knowledge.note_absent([placed.page], reasons.FOREIGN)
                 except PageError:
                     said = None
             found.append(None if said is None else self._know(placed, said))
@@ -62,9 +65,12 @@ class RemoteWrites:
 
     def write(self, page: Page) -> Written:
         """Publish a page whole or not at all, unless there is one that holds as much; raises
-        RemoteError. `refused`: there is one that only somebody with another secret can read."""
+        RemoteError. `refused`: there is one that only somebody with another secret can read, or was
+        a moment ago: nothing is sent to learn that again."""
         meta = unwrapped(page.meta)
         placed = Placed(meta.namespace, meta.id)
+        if self._is_foreign(meta.id):
+            return Written("refused")
         name = self._names.page(*placed)
         pieces = seal(self._names.bound(*placed), page, self._keys, packs=self._packs)
         nbytes = sum(memoryview(piece).nbytes for piece in pieces)
@@ -100,6 +106,11 @@ class RemoteWrites:
     def _damaged(self, pages: Sequence[PageId]) -> set[PageId]:
         whys = self._knowledge.why_absent(pages)
         return {page for page, why in whys.items() if why == CorruptPage.reason}
+
+    def _is_foreign(self, page: PageId) -> bool:
+        """True for a page that was asked for a moment ago, and is another secret's."""
+        foreign = self._knowledge.why_absent([page]).get(page) == reasons.FOREIGN
+        return foreign and not self._knowledge.unknown([page])
 
     def _described(self, placed: Placed, head: bytes) -> Descriptor:
         return read_descriptor(self._names.bound(*placed), head, self._keys)

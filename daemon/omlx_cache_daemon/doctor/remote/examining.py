@@ -82,7 +82,8 @@ def _examine(
     try:
         measure_trips(engine, measured)
     except RemoteError as error:
-        done.findings.append(unreached(address, error))
+        has_password = bool(options.password or address.password)
+        done.findings.append(unreached(address, error, has_password=has_password))
         return
     done.reached = True
     done.findings += _safety(address, options)

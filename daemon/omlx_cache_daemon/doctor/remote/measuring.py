@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from secrets import token_hex
 
-from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError
+from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError, known_error
 from omlx_cache_storage.remote.envelope import WIRE_BYTES
 from omlx_cache_storage.remote.options import RemoteOptions
 
@@ -150,11 +150,12 @@ def _read(
                     measured.damaged_values += came != len(content)
                 if failed or time.monotonic() - began > seconds:
                     return
-        except RemoteError as error:
-            failed.append(error)
-            ready.abort()
         except threading.BrokenBarrierError:
             return
+        except Exception as error:
+            # Whatever it is: the others wait for this one.
+            failed.append(known_error(error))
+            ready.abort()
 
     readers = [threading.Thread(target=read, args=(n,)) for n in range(1, connections)]
     for reader in readers:

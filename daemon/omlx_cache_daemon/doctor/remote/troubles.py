@@ -12,9 +12,10 @@ _COMMANDS = (
 )
 
 
-def unreached(address: RemoteAddress, error: RemoteError) -> Finding:
+def unreached(address: RemoteAddress, error: RemoteError, *, has_password: bool) -> Finding:
     """Return what is wrong with a store that does not answer a ping."""
-    return Finding("error", f"{address} {_said(error)}", _WITHOUT, _remedy(address, error))
+    remedy = _remedy(address, error, has_password=has_password)
+    return Finding("error", f"{address} {_said(error)}", _WITHOUT, remedy)
 
 
 def unwritten(address: RemoteAddress, error: RemoteError, *, writes: bool) -> Finding:
@@ -45,7 +46,9 @@ def _said(error: RemoteError) -> str:
     return f"{said[error.reason]} ({error})"
 
 
-def _remedy(address: RemoteAddress, error: RemoteError, *, lets_in: bool = False) -> str:
+def _remedy(
+    address: RemoteAddress, error: RemoteError, *, lets_in: bool = False, has_password: bool = False
+) -> str:
     text = str(error)
     if "CERTIFICATE_VERIFY_FAILED" in text or "certificate" in text.lower():
         return (
@@ -53,7 +56,7 @@ def _remedy(address: RemoteAddress, error: RemoteError, *, lets_in: bool = False
         )
     is_redis = address.kind not in ("s3", "file")
     if error.reason == "auth":
-        return _let_in(address, lets_in=lets_in)
+        return _let_in(address, lets_in=lets_in, has_password=has_password)
     if error.reason in ("refused", "timeout"):
         place = address.hosts[0] if address.hosts else None
         look = f"; nc -vz {place.name} {place.port}" if place is not None else ""
@@ -67,13 +70,19 @@ def _remedy(address: RemoteAddress, error: RemoteError, *, lets_in: bool = False
     return "see the store's log"
 
 
-def _let_in(address: RemoteAddress, *, lets_in: bool) -> str:
+def _let_in(address: RemoteAddress, *, lets_in: bool, has_password: bool) -> str:
     if address.kind == "file":
         return f"let this user write to {address.path}"
     if address.kind == "s3":
         return "check the access key and its rights: GetObject, PutObject, DeleteObject, ListBucket"
     if lets_in:
         return f"ACL SETUSER NAME ~PREFIX/* {_COMMANDS}"
+    if has_password:
+        user = "default" if address.user is None else address.user
+        return (
+            f"the password that is set is not the one of the user {user}, or there is no such user "
+            "(ACL LIST on the server); another one is named in the address: redis://USER@HOST"
+        )
     return (
         "set OMLX_CACHE_REMOTE_PASSWORD, or remote_password_file, and name the user in the "
         "address: redis://USER@HOST"

@@ -79,7 +79,7 @@ class PromptLookup:
             if not lane.view.supported:
                 continue
             own = lane.view.chain(tokens)
-            point = lane.view.find(own, len(tokens) - 1)
+            point = lane.view.find(own, len(tokens) - 1, asks=False)
             if chain is None or point.position > best.position:
                 best, chain = point, own
         known = described(self._store, None if chain is None else chain.namespace)

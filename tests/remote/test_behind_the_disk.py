@@ -1,0 +1,135 @@
+"""Memory, disk and other machines together: who holds more is read, and who is to blame is left."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kit.remote import MemoryEngine, MemoryStore
+from kit.storage import Story
+from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.errors import ForeignPage
+from omlx_cache_storage.page import COLD, REMOTE, Page, Placed
+from omlx_cache_storage.policy import WRITE_POLICIES
+from omlx_cache_storage.recency import Clock
+from omlx_cache_storage.remote.options import RemoteOptions
+from omlx_cache_storage.remote.tier import RemoteTier
+from omlx_cache_storage.tiers import Tiers
+
+STORY = Story(nbytes=4096)
+GROUP = "window64keep0"
+SECONDS = 30.0
+
+
+class _Rig:
+    """Tiers of a machine, and another machine's way to the store behind them."""
+
+    def __init__(self, directory: Path) -> None:
+        store = MemoryStore()
+        options = RemoteOptions("", "cpu", lookup_seconds=SECONDS, read_seconds=SECONDS)
+        self.remote, self.other = (
+            RemoteTier(MemoryEngine(store), options, engine_name="", where="") for _ in range(2)
+        )
+        clock = Clock()
+        cold = ColdTier(directory, 1 << 24, clock=clock)
+        cold.open()
+        self.tiers = Tiers(
+            hot_bytes=1 << 20,
+            queue_bytes=1 << 20,
+            policy=WRITE_POLICIES["through"],
+            clock=clock,
+            cold=cold,
+            documents=lambda digest: STORY.document,
+            remote=self.remote,
+        )
+
+    def store_here(self, page: Page) -> None:
+        """Have a page on the disk, and not in memory."""
+        assert self.tiers.admit(page.meta.nbytes)
+        assert self.tiers.put(page)
+        assert self.tiers.flush(SECONDS)
+        self.tiers.hot.discard([page.meta.id])
+
+    def store_there(self, page: Page) -> None:
+        """Have another machine write a page, and this one know of it."""
+        assert self.other.write(page) == "written"
+        assert self.remote.present([Placed(page.meta.namespace, page.meta.id)]) != [None]
+
+    def get(self, page: Page) -> bytes:
+        with self.tiers.reading(page.meta.id) as reader:
+            payload = bytearray(reader.meta.nbytes)
+            reader.read_into([payload])
+        return bytes(payload)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[_Rig]:
+    made = _Rig(tmp_path)
+    yield made
+    assert made.tiers.stop_writing(SECONDS)
+    assert made.remote.close(SECONDS)
+    assert made.other.close(SECONDS)
+
+
+def _pages() -> tuple[Page, Page]:
+    """One page twice: with half of a block's tokens, and with all of them."""
+    whole = STORY.page(1, group=GROUP)
+    half = replace(STORY.meta(1, group=GROUP, held=8, nbytes=2048))
+    return Page(half, whole.payload[:2048]), whole
+
+
+def test_a_page_of_which_other_machines_have_more_is_read_from_there(rig: _Rig) -> None:
+    half, whole = _pages()
+    rig.store_here(half)
+    rig.store_there(whole)
+    page = whole.meta.id
+    (found,) = rig.tiers.find_all([page])
+    assert found is not None
+    assert rig.tiers.find(page) == found.info
+    assert (found.info.tier, found.info.held) == (REMOTE, 16)
+    here = rig.tiers.find_here(page)
+    assert here is not None
+    assert (here.tier, here.held) == (COLD, 8)
+    assert rig.get(whole) == whole.payload
+    granted = rig.tiers.reserve(whole.meta.nbytes, page)
+    assert granted
+    assert rig.tiers.keep(whole, granted)
+    assert rig.tiers.flush(SECONDS)
+    rig.tiers.hot.discard([page])
+    here = rig.tiers.find(page)
+    assert here is not None
+    assert (here.tier, here.held) == (COLD, 16)
+
+
+def test_a_page_of_which_other_machines_have_as_much_or_less_is_read_from_the_disk(
+    rig: _Rig,
+) -> None:
+    half, whole = _pages()
+    rig.store_here(whole)
+    rig.store_there(half)
+    (found,) = rig.tiers.find_all([whole.meta.id])
+    assert found is not None
+    assert rig.tiers.find(whole.meta.id) == found.info
+    assert (found.info.tier, found.info.held) == (COLD, 16)
+    assert rig.get(whole) == whole.payload
+    assert rig.remote.usage().read_pages == 0
+
+
+def test_a_page_that_was_spoilt_here_alone_is_had_from_other_machines(rig: _Rig) -> None:
+    page = STORY.page(1)
+    rig.store_here(page)
+    rig.store_there(page)
+    assert rig.tiers.find(page.meta.id) == rig.tiers.find_here(page.meta.id)
+    rig.tiers.forget(page.meta.id)
+    assert rig.tiers.find_here(page.meta.id) is None
+    assert rig.get(page) == page.payload
+
+
+def test_a_page_from_other_machines_that_proved_useless_is_left_alone(rig: _Rig) -> None:
+    page = STORY.page(1)
+    rig.store_there(page)
+    assert rig.get(page) == page.payload
+    rig.tiers.forget(page.meta.id)
+    assert rig.tiers.find(page.meta.id) is None
+    assert rig.tiers.hidden([page.meta.id]) == {page.meta.id: ForeignPage.reason}
