@@ -184,7 +184,7 @@ class RemoteSettings(BaseSettings):
                 "remote_secret or remote_secret_file on each machine (openssl rand -hex 32)"
             )
         try:
-            check_extra(address, encrypts=self.remote_encrypt)
+            check_extra(address, signs=secret is not None)
         except ExtraMissing as error:
             raise ConfigError(f"remote: {error}") from None
         kind = re.sub(r"[^A-Za-z0-9._-]+", "-", self.architecture(own)).strip("-") or "unknown"

@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -17,6 +17,7 @@ import numpy as np
 from omlx_cache.arrays.mlxio import HostView
 from omlx_cache.store import READ_THREADS
 from omlx_cache.tools.bench.delay_line import DelayLine
+from omlx_cache.tools.bench.remote_clients import client_of
 from omlx_cache.tools.bench.rows import Row
 from omlx_cache.tools.bench.timing import in_turn
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
@@ -35,7 +36,9 @@ BLOCK = 256
 LOOKUP_TOKENS = 131_072
 DELAYS = (0.0, 0.001, 0.010, 0.050)
 """Seconds that each direction takes."""
-RUNS = 5
+RUNS = 15
+"""Of a restore: what else the machine does is longer than one."""
+LOOKUP_RUNS = 5
 _SECRET = b"a secret for measurements only"
 
 
@@ -124,21 +127,25 @@ def _tier(options: RemoteOptions) -> RemoteTier:
 
 
 def _reading(kind: str, url: str, page_bytes: int, pages: int) -> list[Row]:
-    """Return restores beside raw GETs of the same bytes, unsigned and signed."""
+    """Return restores beside raw GETs of the same bytes, unsigned and signed: GETs whose values
+    are kept until the last one came, and, which takes less, GETs whose values nobody keeps."""
     rows = []
     for secret in (False, True):
         with _Reading(_options(url, secret=secret), page_bytes, pages) as both:
             pools = {width: ThreadPoolExecutor(width) for width in (1, 2, 4, 8)}
             works: dict[str, Callable[[], object]] = {"ours": both.restore}
-            works |= {str(width): partial(both.get, pool) for width, pool in pools.items()}
+            for width, pool in pools.items():
+                works[f"{width} at once, kept"] = partial(both.get_all, pool)
+                works[f"{width} at once, let go"] = partial(both.get_each, pool)
             took = in_turn(works, RUNS)
             for pool in pools.values():
                 pool.shutdown()
-        best = min((name for name in took if name != "ours"), key=took.__getitem__)
         what = f"remote restore, {kind}{', signed' if secret else ''}"
-        limit = f"raw GET, {best} at once"
-        nbytes = pages * page_bytes
-        rows.append(Row(what, took["ours"], limit, took[best], nbytes, limit=True))
+        for how in ("kept", "let go"):
+            best = min((name for name in took if name.endswith(how)), key=took.__getitem__)
+            limit = f"raw GET, {best}"
+            nbytes = pages * page_bytes
+            rows.append(Row(what, took["ours"], limit, took[best], nbytes, limit=True))
     return rows
 
 
@@ -148,16 +155,19 @@ class _Reading:
     def __init__(self, options: RemoteOptions, page_bytes: int, pages: int) -> None:
         self._chain = Chain(f"reading {options.secret is not None}", pages, page_bytes)
         self._tier = _tier(options)
-        self._raw = open_engine(parse_address(options.url), options)
+        self._stack = ExitStack()
+        self._get = client_of(options, self._stack)
         self._readers = ThreadPoolExecutor(READ_THREADS)
         for number in range(1, pages + 1):
             self._tier.write(self._chain.page(number))
         names = RemoteNames(options.prefix, options.architecture)
         named = [names.page(self._chain.namespace, page) for page in self._chain.ids]
-        heads, _ = self._raw.look(named, WIRE_BYTES)
+        engine = open_engine(parse_address(options.url), options)
+        with closing(engine):
+            heads, _ = engine.look(named, WIRE_BYTES)
         sizes = [length_said_by(head) for head in heads if head is not None]
         pairs = zip(named, sizes, strict=True)
-        self._parts = [_parts(name, size, self._raw.part_bytes) for name, size in pairs]
+        self._parts = [_parts(name, size, engine.part_bytes) for name, size in pairs]
         self._targets = [np.zeros(page_bytes, np.uint8) for _ in range(pages)]
 
     def __enter__(self) -> Self:
@@ -166,7 +176,7 @@ class _Reading:
     def __exit__(self, *_: object) -> None:
         self._readers.shutdown()
         self._tier.close(10.0)
-        self._raw.close()
+        self._stack.close()
 
     def restore(self) -> None:
         """Read and check every page, on as many threads as a store has for that."""
@@ -177,9 +187,16 @@ class _Reading:
         with self._tier.reading(page) as opened:
             opened.read_into([target])
 
-    def get(self, pool: ThreadPoolExecutor) -> object:
-        """Read the same bytes and do nothing with them."""
-        return list(pool.map(self._raw.read, self._parts))
+    def get_all(self, pool: ThreadPoolExecutor) -> object:
+        """Read the same bytes and have them all in the end, as a restore does."""
+        return list(pool.map(self._get, self._parts))
+
+    def get_each(self, pool: ThreadPoolExecutor) -> None:
+        """Read the same bytes, and let go of each value as soon as it came."""
+        list(pool.map(self._got, self._parts))
+
+    def _got(self, parts: Sequence[Part]) -> None:
+        self._get(parts)
 
 
 def _parts(name: str, nbytes: int, part_bytes: int | None) -> list[Part]:
@@ -218,7 +235,7 @@ def _looked_up(url: str, delay: float) -> Lookup:
     took: list[Lookup] = []
     tier = _tier(_options(url))
     try:
-        for _ in range(RUNS + 1):
+        for _ in range(LOOKUP_RUNS + 1):
             tier.forget(_LONG.ids)
             before = tier.usage()
             began = time.perf_counter()
@@ -239,7 +256,7 @@ def _looked_up(url: str, delay: float) -> Lookup:
             time.sleep(1.1)
     finally:
         tier.close(10.0)
-    return sorted(took[1:], key=lambda one: one.seconds)[RUNS // 2]
+    return sorted(took[1:], key=lambda one: one.seconds)[LOOKUP_RUNS // 2]
 
 
 @contextmanager

@@ -18,7 +18,7 @@ def open_engine(address: RemoteAddress, options: RemoteOptions) -> RemoteEngine:
     Raises ExtraMissing without the client library, ValueError for files that the address names and
     that cannot be used.
     """
-    check_extra(address, encrypts=options.encrypts)
+    check_extra(address, signs=options.secret is not None)
     module, name = _ENGINES.get(address.kind, _REDIS)
     made: RemoteEngine = getattr(import_module(f"{__package__}.{module}"), name)(address, options)
     return made

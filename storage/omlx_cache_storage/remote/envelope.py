@@ -9,10 +9,10 @@ Little-endian:
     24   8  position of the page's end, in tokens
     32   8  tokens that it holds
     40   8  bytes that its payload takes when it is restored
-    48  16  nonce (12 bytes and zeros) of an encrypted body, else zeros
-    64  32  HMAC-SHA256 of the body, if it is authenticated and not encrypted, else zeros
+    48  16  nonce (12 bytes and zeros) of an authenticated body, else zeros
+    64  32  its AES-256-GCM tag (16 bytes and zeros), else zeros
     96  32  head tag: HMAC-SHA256, without a secret SHA-256, of the 96 bytes above and the name
-    128     body: the page file byte for byte, or AES-256-GCM of it with its tag behind
+    128     body: the page file byte for byte, or encrypted
 
 The name is in the head tag, and by it in everything: a value under another name is refused.
 """
@@ -20,14 +20,14 @@ The name is in the head tag, and by it in everything: a value under another name
 import hmac
 import os
 import struct
-from collections.abc import Iterable, Sequence
-from importlib import import_module
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, UndecodablePage
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.wrapping import unwrapped, wrap
 from omlx_cache_storage.page import Buffer, Page
+from omlx_cache_storage.remote.body import NONCE_BYTES, TAG_BYTES, Body, sealed
 from omlx_cache_storage.remote.keys import RemoteKeys
 
 WIRE_BYTES = 128
@@ -37,22 +37,17 @@ _FAMILY = b"OMLXREM"
 _LAYOUT = struct.Struct("<8sH6xQQQQ16s32s")
 _AUTHENTICATED, _ENCRYPTED = 1, 2
 _HEAD_BYTES = _LAYOUT.size
-_SIGNED_BYTES = 64
-"""What an encrypted body is bound to, with the name: all before the body's tag."""
-_NONCE_BYTES, GCM_TAG_BYTES = 12, 16
-_NOTHING = bytes(32)
-TAGGED_BYTES = 512 * 1024
-"""Digested at a time: what a core's own cache still holds of it for whoever comes next."""
+_BOUND_BYTES = 64
+"""What a body is bound to, with the name: all before its tag."""
 
 
 class Descriptor(NamedTuple):
-    """What an envelope says, once its head tag was right. `head` are the bytes that bind a body."""
+    """What an envelope says, once its head tag was right. `head` are the bytes that it is of."""
 
     body_bytes: int
     position: int
     held: int
     nbytes: int
-    encrypted: bool
     nonce: bytes
     body_tag: bytes
     head: bytes
@@ -74,24 +69,17 @@ def seal(name: str, page: Page, keys: RemoteKeys, *, packs: bool = False) -> lis
     header = encode_header(stored.meta, payload_checksum([payload]))
     meta = unwrapped(stored.meta)
     numbers = (meta.position, meta.held, meta.nbytes)
-    if keys.encrypts:
-        return _encrypted(name, [header, payload], numbers, keys)
-    flags = _AUTHENTICATED if keys.authenticates else 0
-    tag = body_tag(keys, [header, payload]) if keys.authenticates else _NOTHING
-    head = _LAYOUT.pack(_MAGIC, flags, len(header) + len(payload), *numbers, bytes(16), tag)
-    return [head + _head_tag(keys, head, name), header, payload]
-
-
-def _encrypted(
-    name: str, pieces: Sequence[Buffer], numbers: tuple[int, int, int], keys: RemoteKeys
-) -> list[Buffer]:
-    nonce = os.urandom(_NONCE_BYTES)
-    body_bytes = sum(len(piece) for piece in pieces) + GCM_TAG_BYTES
-    flags = _AUTHENTICATED | _ENCRYPTED
-    head = _LAYOUT.pack(_MAGIC, flags, body_bytes, *numbers, nonce.ljust(16, b"\0"), _NOTHING)
-    cipher = _cipher(keys.page_key(name.encode()))
-    body = cipher.encrypt(nonce, b"".join(pieces), _bound(head, name))
-    return [head + _head_tag(keys, head, name), body]
+    pieces: list[Buffer] = [header, payload]
+    flags, nonce, tag = 0, b"", b""
+    if keys.authenticates:
+        flags = _AUTHENTICATED | (_ENCRYPTED if keys.encrypts else 0)
+        nonce = os.urandom(NONCE_BYTES)
+    start = (_MAGIC, flags, len(header) + len(payload), *numbers, nonce)
+    if keys.authenticates:
+        bound = _bound(_LAYOUT.pack(*start, b""), name)
+        pieces, tag = sealed(pieces, keys, name.encode(), bound, nonce)
+    head = _LAYOUT.pack(*start, tag)
+    return [head + _head_tag(keys, head, name), *pieces]
 
 
 def read_descriptor(name: str, first: Buffer, keys: RemoteKeys) -> Descriptor:
@@ -125,31 +113,19 @@ def read_descriptor(name: str, first: Buffer, keys: RemoteKeys) -> Descriptor:
     ):
         raise CorruptPage("the envelope's numbers are none that are written")
     return Descriptor(
-        body_bytes, position, held, nbytes, encrypted, nonce[:_NONCE_BYTES], tag, head
+        body_bytes, position, held, nbytes, nonce[:NONCE_BYTES], tag[:TAG_BYTES], head
     )
 
 
-def body_tag(keys: RemoteKeys, pieces: Iterable[Buffer]) -> bytes:
-    """Return the tag of a body that is authenticated and not encrypted."""
-    digest = keys.digest()
-    for piece in pieces:
-        digest.update(piece)
-    return digest.digest()
-
-
-def decrypt(name: str, described: Descriptor, body: Buffer, keys: RemoteKeys) -> bytes:
-    """Return the page file of an encrypted body; raises CorruptPage when it was changed."""
-    cipher = _cipher(keys.page_key(name.encode()))
-    invalid = import_module("cryptography.exceptions").InvalidTag
-    try:
-        plain: bytes = cipher.decrypt(described.nonce, body, _bound(described.head, name))
-    except invalid:
-        raise CorruptPage("the encrypted page is not what was written") from None
-    return plain
+def opened(name: str, described: Descriptor, parts: Sequence[memoryview], keys: RemoteKeys) -> Body:
+    """Return the body that an envelope describes, of which the bytes are in `parts`; its `end`
+    takes the descriptor's `body_tag`."""
+    bound = _bound(described.head, name)
+    return Body(parts, keys, name.encode(), bound, described.nonce)
 
 
 def _bound(head: bytes, name: str) -> bytes:
-    return head[:_SIGNED_BYTES] + name.encode()
+    return head[:_BOUND_BYTES] + name.encode()
 
 
 def _head_tag(keys: RemoteKeys, head: bytes, name: str) -> bytes:
@@ -157,13 +133,3 @@ def _head_tag(keys: RemoteKeys, head: bytes, name: str) -> bytes:
     digest.update(head)
     digest.update(name.encode())
     return digest.digest()
-
-
-def _cipher(key: bytes) -> Any:
-    try:
-        aead = import_module("cryptography.hazmat.primitives.ciphers.aead")
-    except ModuleNotFoundError:
-        raise UndecodablePage(
-            "encryption needs the extra: pip install 'omlx-cache[remote]'"
-        ) from None
-    return aead.AESGCM(key)

@@ -11,11 +11,11 @@ class ExtraMissing(ImportError):
     """A client library is not installed; the text says what installs it."""
 
 
-def check_extra(address: RemoteAddress, *, encrypts: bool = False) -> None:
-    """Raise ExtraMissing unless what an address and encryption need is installed; imports
+def check_extra(address: RemoteAddress, *, signs: bool = False) -> None:
+    """Raise ExtraMissing unless what an address and a shared secret need is installed; imports
     nothing."""
     needed = ["obstore" if address.kind in ("s3", "file") else "redis"]
-    needed += ["cryptography"] if encrypts else []
+    needed += ["cryptography"] if signs else []
     for package in needed:
         if find_spec(package) is None:
             raise ExtraMissing(f"{address.shown} needs the package {package}: {INSTALL}")

@@ -5,7 +5,8 @@ import hmac
 
 SECRET_BYTES = 16
 """The shortest secret: what is shorter can be guessed."""
-_TAG, _PAGE = b"omlx-cache remote v1: tag", b"omlx-cache remote v1: page "
+_TAG = b"omlx-cache remote v1: tag"
+_BODY, _PAGE = b"omlx-cache remote v1: body ", b"omlx-cache remote v1: page "
 
 
 class RemoteKeys:
@@ -37,16 +38,17 @@ class RemoteKeys:
         return self._secret is not None
 
     def digest(self) -> "hmac.HMAC | hashlib._Hash":
-        """Return what a tag is computed with: keyed by the secret, if there is one."""
+        """Return what a head's tag is computed with: keyed by the secret, if there is one."""
         if self._secret is None:
             return hashlib.sha256()
         return hmac.new(self._tag, digestmod=hashlib.sha256)
 
-    def page_key(self, name: bytes) -> bytes:
-        """Return the key that encrypts the value of a name; raises ValueError without a secret."""
+    def body_key(self, name: bytes) -> bytes:
+        """Return the key that authenticates the body of a name's value, and that encrypts it if
+        bodies are encrypted; raises ValueError without a secret."""
         if self._secret is None:
-            raise ValueError("encryption needs a shared secret")
-        return _derived(self._secret, _PAGE + name)
+            raise ValueError("there is no shared secret")
+        return _derived(self._secret, (_PAGE if self.encrypts else _BODY) + name)
 
 
 def _derived(secret: bytes, label: bytes) -> bytes:

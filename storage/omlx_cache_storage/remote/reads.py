@@ -23,14 +23,15 @@ from omlx_cache_storage.remote.coming import (
 )
 from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError, known_error
 from omlx_cache_storage.remote.lanes import Lanes, Pace
+from omlx_cache_storage.remote.slabs import Slabs
 
 WINDOW_BYTES = 64 << 20
 """Bytes that were asked for and not taken yet; a reader's own page comes whatever they are."""
 WINDOW_PAGES = 2
 """So many pages come whatever they are, too: one is read while the next one comes."""
-TOGETHER_BYTES = 4 << 20
+TOGETHER_BYTES = 6 << 20
 TOGETHER = 32
-"""What one connection asks for in one pipeline."""
+"""What one connection asks for in one pipeline: a page of 4 MiB with what lies around it in one."""
 PART_BYTES = 8 << 20
 """Stretches of a large value that several connections bring at once."""
 HANGING = 3
@@ -83,6 +84,7 @@ class RemoteReads:
         self._held = self._peak = 0
         self._workers: dict[object, float] = {}
         self._last = 0.0
+        self._slabs = Slabs()
         first = connections if engine.part_bytes is None else FIRST_LANES
         self._pace = Pace(Lanes(connections, first))
         self._closed = False
@@ -240,6 +242,8 @@ class RemoteReads:
             self._held -= coming.held
             self._begun.remove(coming)
             coming.held = 0
+            if not self._begun:
+                self._slabs.clear()
 
     def _begin(self, coming: Coming) -> bool:
         """Make room for a value; False when the window is full."""
@@ -248,7 +252,7 @@ class RemoteReads:
             not coming.held
             and not coming.taken
             and len(self._begun) >= WINDOW_PAGES
-            and self._held + more > self._window
+            and self._held + more > self._room()
         ):
             return False
         self._begun.add(coming)
@@ -256,6 +260,10 @@ class RemoteReads:
         coming.held += more
         self._peak = max(self._peak, self._held)
         return True
+
+    def _room(self) -> int:
+        """Return how many bytes may be there: while one lot is taken the next one comes."""
+        return min(self._window, 2 * self._pace.width * TOGETHER_BYTES)
 
     def _hanging(self, now: float) -> int:
         return sum(since < now - self._stalled_seconds for since in self._workers.values())
@@ -366,12 +374,12 @@ class RemoteReads:
 
     def _read(self, parts: Sequence[Part]) -> list[Buffer | None]:
         try:
-            return self._engine.read(parts)
+            return self._engine.read(parts, self._slabs.room)
         except RemoteError as error:
             if error.reason != "lost" or self._closed:
                 raise
             # A connection that was idle for long may have ended: another one is tried once.
-            return self._engine.read(parts)
+            return self._engine.read(parts, self._slabs.room)
 
     def _put(self, unit: Unit, part: Buffer | None) -> None:
         """Take a part that came, or did not. Under `_lock`."""

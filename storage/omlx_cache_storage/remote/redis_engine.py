@@ -17,11 +17,9 @@ from omlx_cache_storage.remote.engine import Part, RemoteError
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.redis_errors import trouble
 from omlx_cache_storage.remote.redis_places import Named, Places, Sharded, Single
-from omlx_cache_storage.remote.redis_wire import Answers, Command, Wire
+from omlx_cache_storage.remote.redis_wire import PART_BYTES, Answers, Command, Wire
+from omlx_cache_storage.remote.slabs import Room, new_room
 
-PART_BYTES = 4 << 20
-"""A server answers one command at a time: what is longer holds up everybody else's. Parts of 8 MiB
-came at half the rate on loopback. Writers and readers have to cut alike: it is never changed."""
 ASKS_TOGETHER = 1 << 20
 PIPELINE = 1024
 """Commands that are sent at once."""
@@ -60,10 +58,11 @@ class RedisEngine:
         members = [[_text(one) for one in found] for found in answers[len(names) :]]
         return heads, members
 
-    def read(self, parts: Sequence[Part]) -> list[Buffer | None]:
+    def read(self, parts: Sequence[Part], room: Room = new_room) -> list[Buffer | None]:
         found: list[Buffer | None] = []
         for some in _portions(parts):
-            found += self._answers([("GET", part_name(one.name, one.number)) for one in some])
+            commands = [("GET", part_name(one.name, one.number)) for one in some]
+            found += self._answers(commands, room)
         return found
 
     def write(self, name: str, parts: Sequence[Sequence[Buffer]], *, replace: bool) -> bool:
@@ -124,12 +123,12 @@ class RedisEngine:
     def _unlink(self, names: Sequence[str]) -> int:
         return sum(self._answers([("UNLINK", name) for name in names]))
 
-    def _answers(self, commands: Sequence[Command]) -> Answers:
+    def _answers(self, commands: Sequence[Command], room: Room | None = None) -> Answers:
         """Return the answers to commands, all sent before the first is awaited; raises for the
         first error among them."""
         answers: Answers = []
         for first in range(0, len(commands), PIPELINE):
-            answers += self._places.answers(commands[first : first + PIPELINE])
+            answers += self._places.answers(commands[first : first + PIPELINE], room)
         for answer in answers:
             if isinstance(answer, Exception):
                 raise trouble(answer, self._wire.password)

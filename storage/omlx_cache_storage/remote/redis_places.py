@@ -18,6 +18,7 @@ from redis.exceptions import AskError, MovedError, ReadOnlyError
 from omlx_cache_storage.remote.address import Host
 from omlx_cache_storage.remote.engine import RemoteError
 from omlx_cache_storage.remote.redis_wire import Answers, Command, Wire
+from omlx_cache_storage.remote.slabs import Room
 
 _REDIRECTIONS = 3
 _SLOTS = 16384
@@ -27,9 +28,10 @@ _ASKING: Command = ("ASKING",)
 class Places(Protocol):
     """Sends commands where they belong. Any thread."""
 
-    def answers(self, commands: Sequence[Command]) -> Answers:
+    def answers(self, commands: Sequence[Command], room: Room | None = None) -> Answers:
         """Return the answer to each command, of which the second word is the key; errors stand
-        where the answers would. Raises RemoteError when a server cannot be reached."""
+        where the answers would. With `room`, all of them read one value each, which is received
+        there. Raises RemoteError when a server cannot be reached."""
         ...
 
     def anyone(self) -> Host:
@@ -44,8 +46,8 @@ class Single:
         self._wire = wire
         self._host = host
 
-    def answers(self, commands: Sequence[Command]) -> Answers:
-        answers = self._wire.send({self._host: commands})[self._host]
+    def answers(self, commands: Sequence[Command], room: Room | None = None) -> Answers:
+        answers = self._wire.send({self._host: commands}, room)[self._host]
         if any(isinstance(answer, AskError) for answer in answers):
             raise RemoteError("error", "the server is one of a cluster: use redis+cluster://")
         return answers
@@ -67,10 +69,10 @@ class Named:
         self._service = service
         self._master: Host | None = None
 
-    def answers(self, commands: Sequence[Command]) -> Answers:
+    def answers(self, commands: Sequence[Command], room: Room | None = None) -> Answers:
         asked = self.anyone()
         try:
-            answers = self._wire.send({asked: commands})[asked]
+            answers = self._wire.send({asked: commands}, room)[asked]
         except RemoteError as error:
             if not self._moved(asked, error.reason):
                 raise
@@ -80,7 +82,7 @@ class Named:
             if not self._moved(asked, "lost"):
                 return answers
         master = self.anyone()
-        return self._wire.send({master: commands})[master]
+        return self._wire.send({master: commands}, room)[master]
 
     def anyone(self) -> Host:
         master = self._master
@@ -139,7 +141,7 @@ class Sharded:
         self._owners: list[Host | None] = []
         self._stale = True
 
-    def answers(self, commands: Sequence[Command]) -> Answers:
+    def answers(self, commands: Sequence[Command], room: Room | None = None) -> Answers:
         owners = self._map()
         slots = [key_slot(str(command[1]).encode()) for command in commands]
         targets = [_Redirect(_owned(owners, slot), False) for slot in slots]
@@ -148,7 +150,7 @@ class Sharded:
         tried_again = False
         for _round in range(_REDIRECTIONS):
             try:
-                self._send(commands, targets, left, answers)
+                self._send(commands, targets, left, answers, room)
             except RemoteError as error:
                 self._forget()
                 if tried_again or error.reason not in ("refused", "lost"):
@@ -176,6 +178,7 @@ class Sharded:
         targets: Sequence[_Redirect],
         left: Sequence[int],
         answers: Answers,
+        room: Room | None,
     ) -> None:
         batches: dict[Host, list[Command]] = defaultdict(list)
         places: dict[Host, list[int | None]] = defaultdict(list)
@@ -186,7 +189,7 @@ class Sharded:
                 places[host].append(None)
             batches[host].append(commands[at])
             places[host].append(at)
-        for host, some in self._wire.send(batches).items():
+        for host, some in self._wire.send(batches, room).items():
             for place, answer in zip(places[host], some, strict=True):
                 if place is not None:
                     answers[place] = answer

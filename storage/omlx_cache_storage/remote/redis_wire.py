@@ -15,15 +15,18 @@ from omlx_cache_storage.remote.address import Host, RemoteAddress
 from omlx_cache_storage.remote.engine import RemoteError
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.redis_errors import trouble
+from omlx_cache_storage.remote.redis_values import receive
+from omlx_cache_storage.remote.slabs import Room
 
 Command = tuple[Any, ...]
 Answers = list[Any]
 """One for each command; an error that a server answered with stands where its answer would."""
 
+PART_BYTES = 4 << 20
+"""A server answers one command at a time: what is longer holds up everybody else's. Parts of 8 MiB
+came at half the rate on loopback. Writers and readers have to cut alike: it is never changed."""
 _BESIDES_READS = 4
 """Connections for look-ups and writes while every reader has one."""
-_READ_BYTES = 1 << 18
-"""What is taken from the socket at once: the client's own 32 KiB halve the rate of large values."""
 
 
 class Wire:
@@ -54,9 +57,12 @@ class Wire:
         self._pools: dict[Host, redis.BlockingConnectionPool] = {}
         self._closed = False
 
-    def send(self, batches: Mapping[Host, Sequence[Command]]) -> dict[Host, Answers]:
-        """Send every server its commands, then collect the answers. Raises RemoteError when a
-        server does not answer; what it answers, also an error, is returned."""
+    def send(
+        self, batches: Mapping[Host, Sequence[Command]], room: Room | None = None
+    ) -> dict[Host, Answers]:
+        """Send every server its commands, then collect the answers; those to commands that read one
+        value each are received into `room`, if there is one. Raises RemoteError when a server does
+        not answer; what it answers, also an error, is returned."""
         failed: Exception
         under_way: list[tuple[Host, redis.BlockingConnectionPool, Any]] = []
         answers: dict[Host, Answers] = {}
@@ -69,7 +75,7 @@ class Wire:
                 under_way.append((host, pool, connection))
                 connection.send_packed_command(connection.pack_commands(batches[host]))
             for host, _, connection in under_way:
-                answers[host] = [_answer(connection) for _ in batches[host]]
+                answers[host] = _answers(connection, len(batches[host]), room)
             return answers
         except Exception as error:
             failed = error
@@ -136,6 +142,12 @@ class Wire:
             connection.disconnect()
 
 
+def _answers(connection: Any, count: int, room: Room | None) -> Answers:
+    if room is not None:
+        return receive(connection, count, room, PART_BYTES)
+    return [_answer(connection) for _ in range(count)]
+
+
 def _answer(connection: Any) -> Any:
     """Return the next answer; an error of the server's is returned, one of the connection raised,
     after which nothing more comes on it."""
@@ -150,7 +162,6 @@ def _patience(options: RemoteOptions) -> dict[str, Any]:
         "socket_timeout": options.read_seconds,
         "socket_connect_timeout": min(options.lookup_seconds, options.read_seconds),
         "socket_keepalive": True,
-        "socket_read_size": _READ_BYTES,
         "protocol": 2,
         "retry": Retry(NoBackoff(), 0),
     }

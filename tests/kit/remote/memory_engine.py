@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from omlx_cache_storage.page import Buffer
 from omlx_cache_storage.remote.engine import Part, RemoteError
 from omlx_cache_storage.remote.reasons import Trouble
+from omlx_cache_storage.remote.slabs import Room, new_room
 
 _HANGS_AT_MOST = 60.0
 
@@ -107,11 +108,12 @@ class MemoryEngine:
             heads = [values[name][0][:nbytes] if name in values else None for name in names]
             return heads, [list(self.store.sets.get(name, ())) for name in sets]
 
-    def read(self, parts: Sequence[Part]) -> list[Buffer | None]:
+    def read(self, parts: Sequence[Part], room: Room = new_room) -> list[Buffer | None]:
         self.phases += 1
         self._enter("read", parts)
         with self.store.lock:
-            return [self._part(part) for part in parts]
+            found = [self._part(part) for part in parts]
+        return [None if one is None else _received(one, room) for one in found]
 
     def _part(self, part: Part) -> bytes | None:
         parts = self.store.values.get(part.name)
@@ -148,3 +150,10 @@ class MemoryEngine:
         self.closed.set()
         for gate in list(self._gates.values()):
             gate.set()
+
+
+def _received(value: bytes, room: Room) -> memoryview:
+    """Return a value where a client would put it, and not the store's own bytes."""
+    memory = room(len(value))
+    memory[:] = value
+    return memory

@@ -47,7 +47,8 @@ from pathlib import Path
 from omlx_cache.tools.bench import remote
 from omlx_cache.tools.bench.remote_report import document, markdown
 
-remote.RUNS, remote.DELAYS = 1, (0.0, 0.01)
+remote.RUNS = remote.LOOKUP_RUNS = 1
+remote.DELAYS = (0.0, 0.01)
 results = remote.measure_remote(Path(sys.argv[1]), lambda what: None, page_bytes=1 << 16, pages=3)
 assert "remote restore" in markdown(results, {"machine": "this"})
 print(json.dumps(document(results, {})))
