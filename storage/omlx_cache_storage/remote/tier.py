@@ -17,6 +17,7 @@ from omlx_cache_storage.errors import (
     PageError,
     PageNotSent,
     PageUnreadable,
+    UndecodablePage,
 )
 from omlx_cache_storage.event_kinds import Kind
 from omlx_cache_storage.events import SILENT, EventLog
@@ -196,7 +197,7 @@ class RemoteTier:
         try:
             yield
         except PageError as error:
-            self._tally.add(bad_pages=1)
+            self._bad(error)
             self._knowledge.note_absent([page], error.reason, SHUNNED_SECONDS)
             self._note("removed", page, seen, error.reason)
             raise
@@ -363,7 +364,7 @@ class RemoteTier:
             self._keys,
             self._knowledge,
             inquiry,
-            lambda error: self._tally.add(bad_pages=1),
+            self._bad,
             self._answered,
         )
         try:
@@ -391,6 +392,10 @@ class RemoteTier:
             self._failed(error)
             raise
         self._circuit.succeeded()
+
+    def _bad(self, error: PageError) -> None:
+        # One that only this process cannot decode is sound.
+        self._tally.add(bad_pages=not isinstance(error, UndecodablePage))
 
     def _answered(self, seconds: float) -> None:
         self._link.note_trip(seconds)
