@@ -8,8 +8,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import NamedTuple
 
 from omlx_cache_storage.errors import (
     CorruptPage,
@@ -21,6 +19,7 @@ from omlx_cache_storage.errors import (
 )
 from omlx_cache_storage.event_kinds import Kind
 from omlx_cache_storage.events import SILENT, EventLog
+from omlx_cache_storage.histograms import Histogram
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import REMOTE, Page, PageId, PageInfo, Placed, Tail
 from omlx_cache_storage.remote import reasons
@@ -31,7 +30,13 @@ from omlx_cache_storage.remote.engine import RemoteEngine, RemoteError, known_er
 from omlx_cache_storage.remote.inquiries import Inquiries
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 from omlx_cache_storage.remote.keys import RemoteKeys
-from omlx_cache_storage.remote.knowledge import SHUNNED_SECONDS, SPOILT, Knowledge, Seen
+from omlx_cache_storage.remote.knowledge import (
+    SHUNNED_SECONDS,
+    SPOILT,
+    Knowledge,
+    RemoteEntry,
+    Seen,
+)
 from omlx_cache_storage.remote.link import Link
 from omlx_cache_storage.remote.names import RemoteNames
 from omlx_cache_storage.remote.options import RemoteOptions
@@ -45,22 +50,6 @@ from omlx_cache_storage.tier import OpenPage, WriteResult
 
 HEADER_BYTES = 4096
 """More than the header and the envelope of most pages take."""
-
-
-class RemoteEntry(NamedTuple):
-    """A page in a listing. Nobody knows when it was used."""
-
-    page: PageId
-    namespace: BlockKey
-    info: PageInfo
-
-    @property
-    def used_ns(self) -> int:
-        return 0
-
-    @property
-    def path(self) -> Path | None:
-        return None
 
 
 class RemoteTier(Unmanaged):
@@ -167,11 +156,15 @@ class RemoteTier(Unmanaged):
         seen = self._knowledge.seen(page)
         if seen is None:
             raise PageNotSent(reasons.LOST, "nothing is known of it any more")
+        began = time.perf_counter()
         received = self._received(page, seen)
+        waited = time.perf_counter() - began
         self._tally.add(read_pages=1)
         self._knowledge.note_read(page)
         with self._judged(page, seen):
             yield received
+        if received.was_read:
+            self._tally.timings.observe("remote_page_read_seconds", waited + received.seconds)
 
     def _received(self, page: PageId, seen: Seen) -> ReceivedPage:
         if self._circuit.why and not self._reads.is_expected(page):
@@ -287,6 +280,10 @@ class RemoteTier(Unmanaged):
             **self._tally.counts(),
         )
 
+    def timings(self) -> Mapping[str, Histogram]:
+        """Return how long look-ups that were answered took, and pages that came whole."""
+        return self._tally.timings.observed()
+
     @property
     def latency_seconds(self) -> float:
         return self._link.latency_seconds
@@ -330,6 +327,7 @@ class RemoteTier(Unmanaged):
             self._bad,
             self._answered,
         )
+        began = time.perf_counter()
         try:
             asking.run()
             trouble = asking.trouble
@@ -340,6 +338,8 @@ class RemoteTier(Unmanaged):
             self._failed(known)
         phases, asked, found = asking.tally
         self._tally.add(lookups=1, lookup_phases=phases, asked_pages=asked, found_pages=found)
+        if phases and trouble in ("", reasons.FOREIGN):
+            self._tally.timings.observe("remote_lookup_seconds", time.perf_counter() - began)
         return Asked(asking.news, trouble)
 
     @contextmanager
