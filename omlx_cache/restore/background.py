@@ -49,10 +49,10 @@ class Reading:
     `point`, `plan`, `targets`, `arrived`, `read`, and the state of the reads. `ended` is set once
     nothing more will come; `settled` then too, and once waiting for it is in vain. `_began_at` and
     `_ended_at` say when the reads did so. `admitted` and `taken` belong to the queue. The thread
-    that plans waits for other machines to say what they have, `wait` seconds at most.
+    that plans waits for other machines to say what they have: `_waits` is True then.
     """
 
-    def __init__(self, walk: Walk, wait: float | None = None) -> None:
+    def __init__(self, walk: Walk) -> None:
         # From here on the keys are only read, so that every thread may walk.
         if len(walk.chain):
             walk.chain.key(len(walk.chain))
@@ -62,7 +62,6 @@ class Reading:
         self._lock = threading.Lock()
         self._fill = on_host()
         self.walk = walk
-        self._wait = wait
         # What other machines have is found out meanwhile, and waited for by the thread that plans.
         self.point = walk.find(wait=0.0)
         self.plan: Plan | None = None
@@ -79,6 +78,7 @@ class Reading:
         self._began_at: float | None = None
         self._ended_at: float | None = None
         self._asks = walk.source.asks and self.point.position < walk.limit
+        self._waits = False
         self._all_hot = self._is_hot()
         self._expected: Expecting | None = None
 
@@ -131,6 +131,13 @@ class Reading:
                 return self._guarded(partial(self._read, self._left.popleft()))
             return None
 
+    def ask_no_more(self) -> None:
+        """Let another thread plan with what is here, if one waits for other machines."""
+        with self._lock:
+            if self._waits:
+                self._waits = self._asks = False
+                self._state = _State.NEW
+
     def refuse(self) -> None:
         """Say that it is larger than the queue may hold: nothing comes before it is taken."""
         self.oversize = True
@@ -171,8 +178,9 @@ class Reading:
 
     def _make_plan(self) -> None:
         """Plan, below a page that fails if one does; reads headers."""
-        walk = self.walk
-        point = walk.find(wait=self._wait) if self._asks else self.point
+        walk, point = self.walk, self._point()
+        if point is None:
+            return
         while point.position:
             held = self._held(point)
             try:
@@ -192,6 +200,17 @@ class Reading:
         with self._lock:
             self.walk, self.point = walk, point
         self._end()
+
+    def _point(self) -> RestorePoint | None:
+        """Return what is to be restored, other machines asked; None once another thread plans."""
+        with self._lock:
+            asks = self._waits = self._asks
+        if not asks:
+            return self.point
+        point = self.walk.find()
+        with self._lock:
+            waited, self._waits = self._waits, False
+        return point if waited else None
 
     def _prepare(self) -> None:
         """Take memory, let the reads begin, and copy what was in memory from the start."""

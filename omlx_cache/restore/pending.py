@@ -168,14 +168,12 @@ class PendingRestore:
             self.cancel()
             return self._on_the_spot()
         if reading is None:
-            # The other half is for reading what is here, when nobody answers.
-            wait = None if deadline is None else deadline / 2
-            self._caches, reading = self._new_reading(wait)
+            self._caches, reading = self._new_reading()
         caches, layout = self._caches, reading.walk.layout
         self._queue.take(reading)
         try:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic() + began)
-            came = self._wait_for(reading, left)
+            until = None if deadline is None else began + deadline
+            came = self._wait_for(reading, until)
             if not came:
                 reading.close()
             finishing = time.perf_counter()
@@ -184,15 +182,22 @@ class PendingRestore:
         finally:
             self._queue.drop(reading)
 
-    def _wait_for(self, reading: Reading, timeout: float | None) -> bool:
-        """Wait for a reading's end; the queue replaces the threads that hang meanwhile."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+    def _wait_for(self, reading: Reading, until: float | None) -> bool:
+        """Wait for a reading's end; the queue replaces the threads that hang meanwhile. One half of
+        the time is for reading what is here, when other machines say nothing."""
+        now = time.monotonic()
+        half = None if until is None else (now + until) / 2
         while True:
-            left = STUCK_SECONDS if deadline is None else deadline - time.monotonic()
-            if wait_in_turns(reading.ended.wait, max(0.0, min(left, STUCK_SECONDS))):
+            left = STUCK_SECONDS if until is None else until - now
+            first = left if half is None else half - now
+            if wait_in_turns(reading.ended.wait, max(0.0, min(left, first, STUCK_SECONDS))):
                 return True
-            if left <= STUCK_SECONDS and deadline is not None:
+            now = time.monotonic()
+            if until is not None and now >= until:
                 return False
+            if half is not None and now >= half:
+                half = None
+                reading.ask_no_more()
             self._queue.wake()
 
     def _on_the_spot(self) -> Taken:
@@ -225,7 +230,7 @@ class PendingRestore:
             restored.local_tokens,
         )
 
-    def _new_reading(self, wait: float | None = None) -> tuple[list[Any], Reading]:
+    def _new_reading(self) -> tuple[list[Any], Reading]:
         caches = self._fresh()
         layout = layout_of(caches)
         walk = Walk(
@@ -238,7 +243,7 @@ class PendingRestore:
             self._stamp,
             self._gate,
         )
-        return caches, Reading(walk, wait)
+        return caches, Reading(walk)
 
     def _let_go(self) -> None:
         if self._finalizer is not None:

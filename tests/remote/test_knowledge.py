@@ -152,6 +152,23 @@ def test_what_is_forgotten_is_asked_for_at_once() -> None:
     assert rig.known.unknown([_page(1)]) == [_page(1)]
 
 
+def test_what_ends_inside_blocks_is_bounded_however_much_ends_in_one() -> None:
+    rig = _Rig(most=10)
+    one, two = (_page(n).key for n in (1, 2))
+    rig.known.note_tails(one, [_member(n, n) for n in range(1, 7)])
+    rig.known.note_tails(one, [_member(n, n) for n in range(1, 7)])
+    assert len(rig.known.tails_of([one])) == 6
+    rig.known.note_tails(two, [_member(n, n) for n in range(1, 7)])
+    assert rig.known.tails_of([one]) == set()
+    assert len(rig.known.tails_of([two])) == 6
+    rig.known.note_tails(two, [_member(n, n) for n in range(1, 5)])
+    rig.known.note_tails(one, [_member(n, n) for n in range(1, 7)])
+    assert len(rig.known.tails_of([one])) == 6
+    assert len(rig.known.tails_of([two])) == 4
+    rig.known.note_tails(one, [_member(n, n) for n in range(1, 12)])
+    assert rig.known.tails_of([one, two]) == set()
+
+
 def test_a_page_that_was_lost_stays_so_when_it_is_found_to_be_absent_too() -> None:
     rig = _Rig()
     rig.note(1)

@@ -118,18 +118,20 @@ def test_a_store_that_fails_between_the_look_up_and_the_reads_costs_a_miss(
     assert machine.is_right(turn, TOKENS)
 
 
+@pytest.mark.parametrize("begun", [False, True], ids=["at once", "begun before"])
 def test_a_deadline_leaves_time_for_the_own_disk_when_nobody_answers(
-    server: RedisServer, tmp_path: Path
+    begun: bool, server: RedisServer, tmp_path: Path
 ) -> None:
     machine = Machine("llama", tmp_path / "b", server.url, remote_lookup_seconds=GENEROUS)
     with machine.store(remote="off") as store:
         machine.ask(store, TOKENS)
         assert store.flush(30)
-    with machine.store(remote_read_seconds=10) as store:
+    with machine.store(remote_read_seconds=60) as store:
         server.process.suspend()
         tokens = [*random_tokens(TOKENS, 1), *random_tokens(BLOCK, 2)]
-        session = PrefixCache(machine.model, store).session(tokens, deadline=6)
-        with session:
+        cache = PrefixCache(machine.model, store)
+        handle = cache.begin(tokens) if begun else None
+        with cache.session(tokens, deadline=6, begun=handle) as session:
             assert session.cached_tokens >= TOKENS // BLOCK * BLOCK
 
 

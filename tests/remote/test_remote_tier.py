@@ -11,7 +11,13 @@ import pytest
 from kit.remote import MemoryEngine, MemoryStore
 from kit.storage import Story
 from omlx_cache_storage.breaker import FAILURES
-from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageError, PageUnreadable
+from omlx_cache_storage.errors import (
+    CorruptPage,
+    ForeignPage,
+    PageError,
+    PageUnreadable,
+    UndecodablePage,
+)
 from omlx_cache_storage.events import EventLog
 from omlx_cache_storage.format.wrapping import wrap
 from omlx_cache_storage.page import Page, PageId, PageMeta, Placed, TensorSpec
@@ -523,6 +529,19 @@ def test_what_another_secret_vouches_for_is_not_sent_to_learn_that_it_is_there(
     ours.engine.store.evict(STORY.id(1).key.hex())
     stranger.now += ABSENT_SECONDS + 1
     assert stranger.write(STORY.page(1)) == "written"
+
+
+def test_a_page_that_only_this_machine_cannot_decode_is_left_alone_and_not_called_bad(
+    machines: Machines,
+) -> None:
+    one, two = machines(), machines()
+    _write(one, 1)
+    two.about(1)
+    with pytest.raises(UndecodablePage), two.reading(STORY.id(1)):
+        raise UndecodablePage("zstd is not installed")
+    assert two.info(STORY.id(1)) is None
+    assert two.hidden(STORY.ids(1)) == {STORY.id(1): UndecodablePage.reason}
+    assert two.usage().bad_pages == 0
 
 
 def test_a_page_is_not_read_into_memory_of_another_size(machines: Machines) -> None:

@@ -57,7 +57,7 @@ _NO_TAILS = _Tails(0.0, 0.0, frozenset())
 class Knowledge:
     """Remembers `MOST_PAGES` of each kind, the latest ones; any thread may call, nothing waits.
 
-    `_lock` guards `_seen`, `_absent`, `_tails` (by parent) and `_read`.
+    `_lock` guards `_seen`, `_absent`, `_tails` (by parent, with `_members` in all) and `_read`.
     """
 
     def __init__(self, clock: Callable[[], float], most: int = MOST_PAGES) -> None:
@@ -67,6 +67,7 @@ class Knowledge:
         self._seen: OrderedDict[PageId, Seen] = OrderedDict()
         self._absent: OrderedDict[PageId, _Absent] = OrderedDict()
         self._tails: OrderedDict[BlockKey, _Tails] = OrderedDict()
+        self._members = 0
         self._read: OrderedDict[PageId, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -141,8 +142,10 @@ class Knowledge:
                 now + KNOWN_SECONDS,
                 known,
             )
-            while len(self._tails) > self._most:
-                self._tails.popitem(last=False)
+            self._members += len(known) - len(before.members)
+            while max(len(self._tails), self._members) > self._most:
+                _, gone = self._tails.popitem(last=False)
+                self._members -= len(gone.members)
 
     def seen(self, page: PageId) -> Seen | None:
         now = self._clock()

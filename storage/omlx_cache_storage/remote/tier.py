@@ -6,7 +6,7 @@ other tiers do about that is done here: no page is touched, held or demoted.
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -17,11 +17,10 @@ from omlx_cache_storage.errors import (
     PageError,
     PageNotSent,
     PageUnreadable,
+    UndecodablePage,
 )
 from omlx_cache_storage.event_kinds import Kind
 from omlx_cache_storage.events import SILENT, EventLog
-from omlx_cache_storage.eviction.learned import Learned
-from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import REMOTE, Page, PageId, PageInfo, PageMeta, Placed, Tail
 from omlx_cache_storage.remote import reasons
@@ -39,6 +38,7 @@ from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.reads import WINDOW_BYTES, RemoteReads
 from omlx_cache_storage.remote.received import ReceivedPage
 from omlx_cache_storage.remote.tally import RemoteTally
+from omlx_cache_storage.remote.unmanaged import Unmanaged
 from omlx_cache_storage.remote.writes import RemoteWrites
 from omlx_cache_storage.stats import RemoteUsage
 from omlx_cache_storage.tier import OpenPage, WriteResult
@@ -63,7 +63,7 @@ class RemoteEntry(NamedTuple):
         return None
 
 
-class RemoteTier:
+class RemoteTier(Unmanaged):
     """A `Tier` on a `RemoteEngine`, which it owns. Any thread may call any method.
 
     Only `write`, `present`, `discard`, `check` and `close` wait for the network as long as its
@@ -205,7 +205,7 @@ class RemoteTier:
         try:
             yield
         except PageError as error:
-            self._tally.add(bad_pages=1)
+            self._bad(error)
             self._knowledge.note_absent([page], error.reason, SHUNNED_SECONDS)
             self._note("removed", page, seen, error.reason)
             raise
@@ -275,42 +275,6 @@ class RemoteTier:
         """Know nothing of pages any more, which stay where they are; return how many were known."""
         return self._knowledge.forget(pages)
 
-    # What a store that evicts by itself is not told.
-
-    @property
-    def patience_ns(self) -> int:
-        return 0
-
-    def touch(
-        self,
-        chain: Iterable[PageId],
-        stamp_ns: int | None = None,
-        since_ns: int = 0,
-        *,
-        used: bool = True,
-    ) -> None:
-        """Do nothing: to read a page is to use it."""
-
-    def note_shift(self, stamp_ns: int, used_ns: int) -> None:
-        """Do nothing."""
-
-    def learned(self) -> Learned | None:
-        return None
-
-    def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
-        """Do nothing: others may want them."""
-
-    def hold(self, number: int, pages: Sequence[PageId], until_ns: int) -> Pinned:
-        """Pin nothing: a pin is on this machine."""
-        return Pinned(0, 0, 0)
-
-    def let_loose(self, number: int) -> None:
-        """Do nothing."""
-
-    def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
-        """Nothing: a store cannot be asked what follows a key."""
-        return set()
-
     # How it is.
 
     def entries(self) -> Sequence[RemoteEntry]:
@@ -372,7 +336,7 @@ class RemoteTier:
             self._keys,
             self._knowledge,
             inquiry,
-            lambda error: self._tally.add(bad_pages=1),
+            self._bad,
             self._answered,
         )
         try:
@@ -400,6 +364,10 @@ class RemoteTier:
             self._failed(error)
             raise
         self._circuit.succeeded()
+
+    def _bad(self, error: PageError) -> None:
+        # One that only this process cannot decode is sound.
+        self._tally.add(bad_pages=not isinstance(error, UndecodablePage))
 
     def _answered(self, seconds: float) -> None:
         self._link.note_trip(seconds)

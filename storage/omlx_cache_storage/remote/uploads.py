@@ -75,7 +75,8 @@ class Uploads:
     The thread asks what the store has of some pages by one question and sends the others, root
     first; one page's bytes are in memory at a time. Mutable: `_new`, `_chains`, `_flushes` (those
     who wait; all appended to by anybody), `_dropped`; and what the thread alone changes: `_queue`,
-    `_queued` (also those that it is at), `_later` (with when), `_sent`, `_tries`, `_failed`.
+    `_added` (how many pages ever came into it), `_queued` (also those that it is at), `_later`
+    (with when), `_sent`, `_tries`, `_failed`.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Uploads:
         self._new: deque[PageId] = deque()
         self._chains: deque[Sequence[PageId]] = deque()
         self._queue: deque[PageId] = deque()
+        self._added = 0
         self._queued: set[PageId] = set()
         self._later: deque[tuple[float, PageId]] = deque()
         self._sent: OrderedDict[PageId, float] = OrderedDict()
@@ -173,25 +175,25 @@ class Uploads:
     # The thread.
 
     def _run(self) -> None:
-        waiting: list[threading.Event] = []
+        waiting: deque[tuple[int, threading.Event]] = deque()
         while not self._ending.is_set():
             self._wake.clear()
             # Before what was noted is taken in: who waits has noted it before.
-            while self._flushes:
-                waiting.append(self._flushes.popleft())
+            came = [self._flushes.popleft() for _ in range(len(self._flushes))]
             try:
                 self._take_in()
                 self._step()
             except Exception:
                 _log.exception("pages are not sent to other machines")
                 self._pause()
+            waiting.extend((self._added, done) for done in came)
+            while waiting and waiting[0][0] <= self._added - len(self._queue):
+                waiting.popleft()[1].set()
             if not self._queue:
-                while waiting:
-                    waiting.pop().set()
                 self._wake.wait(self._until_due())
             elif self._target.resting:
                 self._pause()
-        for done in (*waiting, *self._flushes):
+        for done in (*(done for _, done in waiting), *self._flushes):
             done.set()
 
     def _pause(self) -> None:
@@ -223,6 +225,7 @@ class Uploads:
             return
         self._queued.add(page)
         self._queue.append(page)
+        self._added += 1
 
     def _step(self) -> None:
         """Send some pages, unless there are none, or the store is to be left alone."""
