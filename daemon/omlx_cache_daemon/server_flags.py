@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from omlx_cache.settings.sizes import parse_size
 from omlx_cache_daemon.options import positive_count, positive_seconds
+from omlx_cache_storage.remote.address import names_password
 
 SETTINGS = {
     "block_size": "tokens in a block",
@@ -71,8 +72,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def _without_password(url: str) -> str:
-    before, at, _ = url.rpartition("@")
-    if at and ":" in before.partition("://")[2]:
+    if names_password(url):
         # Others could read it in the list of processes; what was given is not said again.
         raise argparse.ArgumentTypeError(
             "a URL on the command line has no password: set OMLX_CACHE_REMOTE_PASSWORD, or "

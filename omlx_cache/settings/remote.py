@@ -157,11 +157,6 @@ class RemoteSettings(BaseSettings):
     def has_remote(self) -> bool:
         return self.remote != "off"
 
-    @property
-    def has_password(self) -> bool:
-        """Whether the URL itself has a password."""
-        return self.remote != "off" and self.remote.password is not None
-
     def architecture(self, own: str) -> str:
         """Return what stands for this machine's kind in keys; `own` is what MLX says of it."""
         return own if self.remote_architecture == OWN else self.remote_architecture

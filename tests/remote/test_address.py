@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx_cache_storage.remote.address import Host, RemoteAddress, parse_address
+from omlx_cache_storage.remote.address import Host, RemoteAddress, names_password, parse_address
 
 SECRETS = st.text(st.characters(exclude_categories=["Cs"]), min_size=6, max_size=24).map(
     lambda text: f"Pw{text}wP"
@@ -20,6 +20,24 @@ NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,12}[a-z0-9])?(\.[a-z]{2,6})?", fullmat
 V4 = st.ip_addresses(v=4).map(str)
 V6 = st.ip_addresses(v=6).map(str)
 PORTS = st.integers(1, 65535)
+
+
+@pytest.mark.parametrize(
+    ("url", "has"),
+    [
+        ("redis://:hidden@nas", True),
+        ("redis://me:hid/den@nas", True),
+        ("me:hidden@nas", True),
+        ("nothing://me:hidden@nas", True),
+        ("redis://me@nas:6379", False),
+        ("redis://nas:6379", False),
+        ("s3://key:hidden@bucket?endpoint=http://nas:9000", True),
+        ("off", False),
+        ("", False),
+    ],
+)
+def test_a_password_is_seen_in_any_url(url: str, has: bool) -> None:
+    assert names_password(url) == has
 
 
 @pytest.mark.parametrize(

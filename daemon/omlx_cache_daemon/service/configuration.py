@@ -22,6 +22,7 @@ from omlx_cache_daemon.service.options import (
     SHARED_NAMES,
     ServiceOptions,
 )
+from omlx_cache_storage.remote.address import names_password
 
 NAMES = (*SHARED_NAMES, *OWN_NAMES)
 FILE_NAME = "omlx-cached.toml"
@@ -103,7 +104,7 @@ def read_configuration(
     }
     settings = _settings(given, troubles)
     options = _options(given, troubles)
-    if "remote" in flags and settings is not None and settings.has_password:
+    if names_password(flags.get("remote", "")):
         troubles.append(
             "--remote: everybody sees flags: name the password by remote_password_file, or in the "
             "environment"

@@ -53,6 +53,12 @@ class RemoteAddress:
         return int(self.path or 0)
 
 
+def names_password(url: str) -> bool:
+    """Return whether there is a password in a URL, whatever else is wrong with it."""
+    before, at, _ = (url.partition("://")[2] or url).rpartition("@")
+    return bool(at) and ":" in before
+
+
 def parse_address(url: str) -> RemoteAddress:
     """Return what a URL says; raises ValueError, whose text names no password, for anything
     else."""
