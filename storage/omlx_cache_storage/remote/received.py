@@ -26,9 +26,9 @@ class ReceivedPage:
     """A received value whose envelope and header were checked; `read_into` checks the rest.
 
     Raises PageError in the constructor for what is not the page that was asked for. `parts` are the
-    value's bytes in order, cut anywhere; they are not changed, and held as long as this is.
-    `was_read` says that the whole payload was put where it belongs, and is right; `seconds` is what
-    that took.
+    value's bytes in order, cut anywhere; they are not changed, and held as long as this is. With a
+    secret, `meta` is what nobody has authenticated until `read_into` returned: good for a plan.
+    `was_read` says that it did, and all is right; `seconds` is what it took.
     """
 
     def __init__(
