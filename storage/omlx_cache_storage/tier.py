@@ -288,6 +288,10 @@ class RemoteBacking(Protocol):
         """Open a page; raises PageError inside the `with` statement. Waits for the network."""
         ...
 
+    def meta(self, page: PageId) -> PageMeta:
+        """Return what a page's header says; waits and raises as `reading` does."""
+        ...
+
     def shun(self, page: PageId) -> None:
         """Take a page that proved useless for absent, for a while, if it was read from there;
         deletes nothing."""

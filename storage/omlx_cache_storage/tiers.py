@@ -247,6 +247,8 @@ class Tiers:
         held = self.hot.get(page)
         if held is not None:
             return held.meta
+        if self.remote is not None and self._is_far(page):
+            return self.remote.meta(page)
         with self.reading(page) as reader:
             return reader.meta
 

@@ -6,6 +6,9 @@ from xml.etree import ElementTree
 import pytest
 
 from omlx_cache import reasons
+from omlx_cache.requests import words
+from omlx_cache.requests.advice import advice
+from omlx_cache.status.remote_metrics import REASONS
 from omlx_cache.tools.bench.report import BEGIN, END
 
 ROOT = Path(__file__).parents[2]
@@ -52,8 +55,8 @@ def test_pictures_are_sound_and_name_what_they_show(root: Path) -> None:
     for picture in pictures:
         assert ElementTree.parse(picture).getroot().tag == "{http://www.w3.org/2000/svg}svg"
     for document in DOCUMENTS:
-        for words, target in re.findall(r"!\[([^]]*)\]\(([^)]+)\)", _prose(document)):
-            assert words, target
+        for told, target in re.findall(r"!\[([^]]*)\]\(([^)]+)\)", _prose(document)):
+            assert told, target
 
 
 def test_the_index_of_decisions_has_them_all(root: Path) -> None:
@@ -68,15 +71,30 @@ def test_the_embedding_guide_explains_every_reason(root: Path) -> None:
     text = (root / "docs" / "embedding.md").read_text(encoding="utf-8")
     _before, _heading, table = text.partition("| reason | meaning |")
     explained = set(re.findall(r"`([a-z_]+)", table))
-    words = {value for name, value in vars(reasons).items() if name.isupper()}
-    assert explained == words
+    known = {value for name, value in vars(reasons).items() if name.isupper()}
+    assert explained == known
+
+
+@pytest.mark.parametrize("page", ["docs/remote.md", "docs/why.md"])
+def test_each_reason_of_a_remote_store_has_its_remedy(page: str, root: Path) -> None:
+    text = (root / page).read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(remote_[a-z]+)` \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
+    # A setting's row has a cell less.
+    assert sorted(word for word, _, _ in rows) == sorted(REASONS)
+
+
+@pytest.mark.parametrize("word", sorted(REASONS))
+def test_why_has_a_sentence_and_a_remedy_for_each_reason_of_a_remote_store(word: str) -> None:
+    explanation = {"reason": word}
+    assert len(words.why(explanation).split()) > 4
+    assert advice(explanation)
 
 
 def test_the_benchmarks_page_has_figures_between_its_markers(root: Path) -> None:
     text = (root / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     section = text.partition(BEGIN)[2].partition(END)[0]
-    for words in ("restore, hot", "restore, cold", "one memcpy", "raw reads", "MLX 0."):
-        assert words in section
+    for told in ("restore, hot", "restore, cold", "one memcpy", "raw reads", "MLX 0."):
+        assert told in section
 
 
 @pytest.mark.parametrize(

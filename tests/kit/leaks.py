@@ -64,7 +64,8 @@ def now() -> Open:
 
 
 def left_since(before: Open) -> Open:
-    """Return what is still open when garbage is gone, and threads and children had time to end."""
+    """Return what is still open when garbage is gone, and threads and children had time to end,
+    and clients that keep threads of their own to close their connections."""
     left = now().since(before)
     if not left:
         return left
@@ -74,7 +75,9 @@ def left_since(before: Open) -> Open:
         # One that is being started this very moment cannot be joined yet.
         with contextlib.suppress(RuntimeError):
             thread.join(max(0.0, deadline - time.monotonic()))
-    return now().since(before)
+    while (left := now().since(before)) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return left
 
 
 def mark_temporary_names() -> None:

@@ -22,6 +22,7 @@ from omlx_cache_storage.remote.coming import Wanted
 from omlx_cache_storage.remote.engine import Part, RemoteError
 from omlx_cache_storage.remote.envelope import WIRE_BYTES
 from omlx_cache_storage.remote.reads import TOGETHER, RemoteReads
+from omlx_cache_storage.remote.slabs import Sink
 
 KIB = 1024
 DEADLINE = 60.0
@@ -540,3 +541,103 @@ def test_whoever_reads_what_in_whatever_window_gets_it_or_is_told(
     rig.reads.check_integrity()
     assert rig.reads.close(DEADLINE)
     assert rig.errors == []
+
+
+def test_what_was_looked_into_is_read_once(rigs: Callable[..., _Rig]) -> None:
+    rig = rigs(window_bytes=1)
+    value = rig.put(1, 200 * KIB)
+    rig.put(2, 10 * KIB)
+    (wanted,) = rig.wanted(1, nbytes=200 * KIB)
+    assert b"".join(map(bytes, rig.reads.take(wanted, again=True))) == value
+    assert rig.reads.held_bytes == 200 * KIB
+    rig.reads.check_integrity()
+    calls = rig.read_bytes
+    with rig.reads.expect(rig.wanted(1, 2)):
+        assert rig.take(1) == value
+        assert rig.reads.held_bytes <= 10 * KIB
+        assert rig.take(2) == _value(2, 10 * KIB)
+    assert rig.read_bytes == calls + 10 * KIB
+
+
+def test_what_nobody_takes_after_a_look_into_it_goes_when_others_are_done(
+    rigs: Callable[..., _Rig],
+) -> None:
+    rig = rigs()
+    for number in range(5):
+        rig.put(number, 10 * KIB)
+        (wanted,) = rig.wanted(number, nbytes=10 * KIB)
+        rig.reads.take(wanted, again=True)
+        assert rig.reads.held_bytes <= reads.STAYING * 10 * KIB
+    assert rig.reads.held_bytes == reads.STAYING * 10 * KIB
+    with rig.reads.expect(rig.wanted(0)):
+        assert rig.take(0)
+    assert rig.reads.held_bytes == 0
+
+
+def test_what_stays_does_not_keep_others_from_coming(rigs: Callable[..., _Rig]) -> None:
+    rig = rigs(window_bytes=1)
+    for number in range(6):
+        rig.put(number, 10 * KIB)
+    for number in (0, 1):
+        rig.reads.take(rig.wanted(number)[0], again=True)
+    with rig.reads.expect(rig.wanted(2, 3, 4, 5)):
+        _until(lambda: rig.read_bytes >= 4 * 10 * KIB)
+
+
+def test_what_was_expected_and_looked_into_is_still_expected(rigs: Callable[..., _Rig]) -> None:
+    rig = rigs()
+    value = rig.put(1, 10 * KIB)
+    (wanted,) = rig.wanted(1)
+    with rig.reads.expect([wanted]):
+        rig.reads.take(wanted, again=True)
+        rig.reads.take(wanted, again=True)
+        assert rig.take(1) == value
+    assert rig.read_bytes == 10 * KIB
+
+
+def test_an_absent_value_that_is_looked_into_leaves_nothing(rigs: Callable[..., _Rig]) -> None:
+    rig = rigs()
+    (wanted,) = rig.wanted(1)
+    for _ in range(3):
+        with pytest.raises(PageUnreadable, match=reasons.LOST):
+            rig.reads.take(wanted, again=True)
+    assert rig.reads.held_bytes == 0
+
+
+def test_a_large_value_that_comes_slowly_is_waited_for_and_one_that_trickles_is_not(
+    rigs: Callable[..., _Rig],
+) -> None:
+    rig = rigs(stalled_seconds=0.5)
+    nbytes = reads.PROGRESS_BYTES
+
+    def slowly(each: int, times: int) -> Callable[..., object]:
+        def read(parts: Sequence[Part], sink: Sink) -> list[bytes]:
+            for _ in range(times):
+                sink.came(each)
+                time.sleep(0.1)
+            return [rig.engine.store.values[part.name][part.number] for part in parts]
+
+        return read
+
+    value = rig.put(1, 10 * KIB)
+    rig.engine.read = slowly(nbytes, 12)  # type: ignore[assignment]
+    assert rig.take(1) == value
+    assert (rig.stalls, rig.errors) == (0, [])
+    rig.engine.read = slowly(nbytes // 100, 12)  # type: ignore[assignment]
+    with pytest.raises(PageUnreadable, match=reasons.TIMEOUT):
+        rig.take(1)
+    assert rig.stalls == 1
+
+
+def test_a_failure_is_told_once_however_many_wait(
+    rigs: Callable[..., _Rig], helper: ThreadPoolExecutor
+) -> None:
+    rig = rigs(stalled_seconds=0.3)
+    for number in range(8):
+        rig.put(number, 10 * KIB)
+    with rig.engine.hanging("read"), rig.reads.expect(rig.wanted(*range(8))):
+        taken = [helper.submit(rig.take, number) for number in range(8)]
+        for one in taken:
+            with pytest.raises(PageUnreadable, match=reasons.TIMEOUT):
+                one.result(DEADLINE)
+    assert rig.stalls + len(rig.errors) == 1

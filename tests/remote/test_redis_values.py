@@ -19,7 +19,7 @@ from redis.exceptions import ConnectionError as Gone
 from redis.exceptions import InvalidResponse, MovedError, ResponseError
 
 from omlx_cache_storage.remote.redis_values import receive
-from omlx_cache_storage.remote.slabs import new_room
+from omlx_cache_storage.remote.slabs import NEW_MEMORY, Sink, new_memory
 
 LARGE = bytes(range(256)) * 400
 """Longer than what is read ahead of a value."""
@@ -54,7 +54,7 @@ def _came(stream: bytes, count: int, cuts: Sequence[int] = (), most: int = 1 << 
     try:
         with near:
             near.settimeout(30)
-            return receive(_Connection(near), count, new_room, most)
+            return receive(_Connection(near), count, NEW_MEMORY, most)
     finally:
         sender.join(30)
         assert not sender.is_alive()
@@ -72,12 +72,12 @@ def test_a_value_lies_in_the_memory_that_was_given_for_it() -> None:
     given_memory: list[memoryview] = []
 
     def room(nbytes: int) -> memoryview:
-        given_memory.append(new_room(nbytes))
+        given_memory.append(new_memory(nbytes))
         return given_memory[-1]
 
     with near, far:
         far.sendall(_wire(LARGE) + _wire(b"small"))
-        first, second = receive(_Connection(near), 2, room, 1 << 20)
+        first, second = receive(_Connection(near), 2, Sink(room), 1 << 20)
     assert first is given_memory[0]
     assert second is given_memory[1]
     assert (bytes(first), bytes(second)) == (LARGE, b"small")
@@ -111,6 +111,7 @@ def test_of_a_value_that_is_too_long_the_beginning_is_taken_and_the_rest_passed_
         b"HTTP/1.1 200 OK\r\n",
         b"$1\r\nabc\r\n",
         b"x" * 10_000,
+        b"$1\r\na\r\n$1\r\nb\r\n",
         b"\r\n",
     ],
 )
@@ -127,7 +128,7 @@ def test_a_connection_that_ends_in_an_answer_is_gone(length: int) -> None:
 
 def test_a_connection_that_another_thread_closed_is_gone() -> None:
     with pytest.raises(Gone):
-        receive(_Connection(None), 1, new_room, 1 << 20)
+        receive(_Connection(None), 1, NEW_MEMORY, 1 << 20)
 
 
 def test_who_brings_nothing_is_waited_for_as_long_as_the_socket_says() -> None:
@@ -136,4 +137,4 @@ def test_who_brings_nothing_is_waited_for_as_long_as_the_socket_says() -> None:
         near.settimeout(0.01)
         far.sendall(_wire(LARGE)[:50_000])
         with pytest.raises(TimeoutError):
-            receive(_Connection(near), 1, new_room, 1 << 20)
+            receive(_Connection(near), 1, NEW_MEMORY, 1 << 20)

@@ -70,6 +70,33 @@ def test_what_is_wrong_in_a_file_is_named_with_what_is_allowed(
     assert told in str(refused.value)
 
 
+@pytest.mark.parametrize("given_in", ["file", "environment", "flag"])
+def test_to_send_what_prompts_share_is_refused_where_no_request_comes(
+    given_in: str, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ['remote = "redis://127.0.0.1:1"']
+    flags, named = [], f"{file}: remote_writes"
+    if given_in == "file":
+        lines.append('remote_writes = "shared"')
+    elif given_in == "environment":
+        named = "OMLX_CACHE_REMOTE_WRITES"
+        monkeypatch.setenv(named, "shared")
+    else:
+        named = "--remote-writes"
+        flags = [named, "shared"]
+    file.write_text("\n".join(lines) + "\n")
+    assert main(["--check-config", *flags]) == 78
+    told = capsys.readouterr().err
+    assert f"{named}: got 'shared'; allowed here: all, reused, off." in told
+    assert "give it to the servers" in told
+
+
+@pytest.mark.parametrize("writes", ["all", "reused", "off", "service"])
+def test_to_send_anything_else_is_taken(writes: str, file: Path) -> None:
+    file.write_text(f'remote = "redis://127.0.0.1:1"\nremote_writes = "{writes}"\n')
+    assert read_configuration({}, None).settings.remote_writes == writes
+
+
 def test_every_fault_is_told_at_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text("nonsense = 1\nscrub_days = 0\n")
     monkeypatch.setenv("OMLX_CACHED_DRAIN", "1")

@@ -66,8 +66,6 @@ class Configuration:
         found = self.settings.unusable_directory()
         if self.options.status_token_file != "off" and self.options.status_port == "off":
             found.append("status_token_file has no effect: status_port is off")
-        if self.settings.has_remote and self.settings.remote_writes == "shared":
-            found.append("remote_writes = shared goes by what is reused: no request comes here")
         return found
 
 
@@ -108,6 +106,13 @@ def read_configuration(
         troubles.append(
             "--remote: everybody sees flags: name the password by remote_password_file, or in the "
             "environment"
+        )
+    if settings is not None and settings.has_remote and settings.remote_writes == "shared":
+        # Requests show what prompts have in common, and files do not.
+        name = given["remote_writes"].shown if "remote_writes" in given else "remote_writes"
+        troubles.append(
+            f"{name}: got 'shared'; allowed here: all, reused, off. It goes by requests, and none "
+            "come to the service: give it to the servers, which then send by themselves"
         )
     if troubles or settings is None or options is None:
         raise ConfigError("\n".join(troubles))

@@ -63,7 +63,7 @@ class Feeding:
 
     @property
     def _waits_for_use(self) -> bool:
-        return self._settings.remote_writes in ("reused", "shared")
+        return self._settings.remote_writes == "reused"
 
     def use(self, settings: CacheSettings) -> None:
         """Go by other settings, if they differ: all pages are looked at anew."""

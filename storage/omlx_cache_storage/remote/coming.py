@@ -30,14 +30,16 @@ class Wanted(NamedTuple):
 
 @dataclass(eq=False)
 class Coming:
-    """A value on its way. `todo` are the parts that nobody asked for yet, `left` counts those that
-    have not come, `held` is what it takes of the window; `taken` when somebody waits for it."""
+    """A value on its way. `todo` are the parts that nobody asked for yet, `nbytes` is what it takes
+    when all of it has come, as far as is known, `left` counts the parts that have not come, `held`
+    is what it takes of the window; `taken` when somebody waits for it."""
 
     wanted: Wanted
     expected: "Expected"
     parts: list[Part]
     slots: list[Buffer | None] = field(default_factory=list)
     todo: deque[int] = field(default_factory=deque)
+    nbytes: int = 0
     left: int = 0
     held: int = 0
     taken: bool = False
@@ -46,11 +48,6 @@ class Coming:
     def __post_init__(self) -> None:
         parts, self.parts = self.parts, []
         self.add(parts)
-
-    @property
-    def nbytes(self) -> int:
-        """What it takes when all of it has come, as far as is known."""
-        return sum(map(self.cost, range(len(self.parts))))
 
     def cost(self, at: int) -> int:
         """Return how long a part is likely to be."""
@@ -62,6 +59,7 @@ class Coming:
         self.parts += parts
         self.slots += [None] * len(parts)
         self.left += len(parts)
+        self.nbytes = sum(map(self.cost, range(len(self.parts))))
 
 
 class Unit(NamedTuple):
@@ -82,8 +80,9 @@ class Unit(NamedTuple):
 class Expected:
     """Pages that somebody is about to read; `close` ends that, any number of times.
 
-    `coming`, `queue` (those with parts to ask for, in order), `progress` (when something came last)
-    and `closed` belong to the reads, and are guarded by their lock.
+    `coming`, `queue` (those with parts to ask for, in order), `progress` (when something came
+    last, and `since` how many bytes), `failed` (the store was blamed for it) and `closed` belong to
+    the reads, and are guarded by their lock.
     """
 
     def __init__(self, end: Callable[["Expected"], None]) -> None:
@@ -91,6 +90,8 @@ class Expected:
         self.coming: dict[PageId, Coming] = {}
         self.queue: deque[Coming] = deque()
         self.progress = time.monotonic()
+        self.since = 0
+        self.failed = False
         self.closed = False
 
     def __enter__(self) -> "Expected":

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from omlx_cache_storage.errors import CacheError
 from omlx_cache_storage.page import Buffer
 from omlx_cache_storage.remote.reasons import Trouble
-from omlx_cache_storage.remote.slabs import Room, new_room
+from omlx_cache_storage.remote.slabs import NEW_MEMORY, Sink
 
 
 class RemoteError(CacheError):
@@ -58,10 +58,10 @@ class RemoteEngine(Protocol):
         pipelined, or at once on several connections."""
         ...
 
-    def read(self, parts: Sequence[Part], room: Room = new_room) -> list[Buffer | None]:
+    def read(self, parts: Sequence[Part], sink: Sink = NEW_MEMORY) -> list[Buffer | None]:
         """Return each part's bytes, None for one that is not there; one phase. A part that is
-        shorter than it should be is returned as it is. Where the client can, bytes are received
-        into what `room` returns, a part at a time."""
+        shorter than it should be is returned as it is. Bytes are put into the sink's memory, a
+        part at a time, and it is told what came long before all of it did."""
         ...
 
     def write(self, name: str, parts: Sequence[Sequence[Buffer]], *, replace: bool) -> bool:

@@ -31,7 +31,8 @@ from omlx_cache_storage.remote.body import NONCE_BYTES, TAG_BYTES, Body, sealed
 from omlx_cache_storage.remote.keys import RemoteKeys
 
 WIRE_BYTES = 128
-MAX_BODY_BYTES = 2**40
+MAX_BODY_BYTES = 2**32
+"""The longest body: no page is so large, and what a part of it takes can be counted."""
 _MAGIC = b"OMLXREM1"
 _FAMILY = b"OMLXREM"
 _LAYOUT = struct.Struct("<8sH6xQQQQ16s32s")

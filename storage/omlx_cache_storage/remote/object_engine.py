@@ -6,6 +6,7 @@ with several users, make the directory with a group of theirs (`chmod g+ws`).
 """
 
 import os
+import stat
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -22,13 +23,19 @@ from omlx_cache_storage.remote.address import RemoteAddress
 from omlx_cache_storage.remote.engine import Part, RemoteError
 from omlx_cache_storage.remote.object_errors import is_absent, is_beyond, is_taken, trouble
 from omlx_cache_storage.remote.options import RemoteOptions
-from omlx_cache_storage.remote.slabs import Room, new_room
+from omlx_cache_storage.remote.slabs import NEW_MEMORY, Sink
 
 T = TypeVar("T")
 ASKS_TOGETHER = 32
 """Requests of one phase: each name takes one, and costs."""
+READ_SECONDS = 60.0
+"""What reading a stretch of a value may take at least, while some of it comes."""
 WRITE_SECONDS = 15.0
 """What a write may take at least: no request waits for it, and values are written in one piece."""
+MEMBERS = 256
+"""Members of a set that are asked for: a boundary that thousands of prompts have in common would
+otherwise get as many."""
+_CHUNK_BYTES = 1 << 18
 
 
 class ObjectEngine:
@@ -62,8 +69,8 @@ class ObjectEngine:
         heads = [head or None for head in answers[: len(names)]]
         return heads, answers[len(names) :]
 
-    def read(self, parts: Sequence[Part], room: Room = new_room) -> list[Buffer | None]:
-        return self._together([partial(self._part, part, room) for part in parts])
+    def read(self, parts: Sequence[Part], sink: Sink = NEW_MEMORY) -> list[Buffer | None]:
+        return self._together([partial(self._part, part, sink) for part in parts])
 
     def write(self, name: str, parts: Sequence[Sequence[Buffer]], *, replace: bool) -> bool:
         body = b"".join(piece for pieces in parts for piece in pieces)
@@ -109,16 +116,18 @@ class ObjectEngine:
         found = self._range(self._stores.looks, name, 0, nbytes)
         return None if found is None else bytes(found)
 
-    def _part(self, part: Part, room: Room) -> Buffer | None:
+    def _part(self, part: Part, sink: Sink) -> Buffer | None:
         if self._directory is not None:
-            return _stretch(self._directory / part.name, part, room)
-        return self._range(self._stores.reads, part.name, part.offset, part.nbytes)
+            return _stretch(self._directory / part.name, part, sink)
+        return self._range(self._stores.reads, part.name, part.offset, part.nbytes, sink)
 
-    def _range(self, store: Any, name: str, start: int, nbytes: int) -> Buffer | None:
+    def _range(
+        self, store: Any, name: str, start: int, nbytes: int, sink: Sink = NEW_MEMORY
+    ) -> Buffer | None:
         # No store is asked for no bytes; a value that ends before them is as short as it is.
         try:
             answer = obstore.get(store, name, options={"range": (start, start + max(1, nbytes))})
-            return memoryview(answer.bytes())[:nbytes]
+            return _received(answer, nbytes, sink)
         except Exception as error:
             if is_absent(error):
                 return None
@@ -128,9 +137,11 @@ class ObjectEngine:
 
     def _members(self, set_name: str) -> list[str]:
         found = []
-        for batch in obstore.list(self._stores.looks, prefix=f"{set_name}/"):
+        for batch in obstore.list(self._stores.looks, prefix=f"{set_name}/", chunk_size=MEMBERS):
             found += [str(one["path"]).rpartition("/")[2] for one in batch]
-        return sorted(found)
+            if len(found) >= MEMBERS:
+                break
+        return sorted(found[:MEMBERS])
 
     def _together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         """Return what calls return, all begun at once; when one fails, those that did not begin yet
@@ -177,20 +188,42 @@ class ObjectEngine:
             raise trouble(error) from None
 
 
-def _stretch(file: Path, part: Part, room: Room) -> Buffer | None:
+def _received(answer: Any, nbytes: int, sink: Sink) -> memoryview:
+    """Take an answer as it comes, which may take longer than one may wait for some of it."""
+    start, end = answer.range
+    memory = sink.memory(min(nbytes, end - start))
+    filled = 0
+    for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES):
+        some = memoryview(chunk)[: memory.nbytes - filled]
+        memory[filled : filled + some.nbytes] = some
+        filled += some.nbytes
+        sink.came(some.nbytes)
+    return memory[:filled]
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open whatever lies there: of a pipe one would wait for somebody who writes to it."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _stretch(file: Path, part: Part, sink: Sink) -> Buffer | None:
     """Read a stretch of a file, which the client of object stores would do into new memory."""
     try:
-        with file.open("rb", buffering=0) as opened:
-            nbytes = min(part.nbytes, os.fstat(opened.fileno()).st_size - part.offset)
+        with open(file, "rb", buffering=0, opener=_at_once) as opened:
+            status = os.fstat(opened.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            nbytes = min(part.nbytes, status.st_size - part.offset)
             if nbytes <= 0:
                 return b""
-            memory = room(nbytes)
+            memory = sink.memory(nbytes)
             filled = 0
             opened.seek(part.offset)
-            while filled < nbytes and (count := opened.readinto(memory[filled:])):
+            while count := opened.readinto(memory[filled : filled + _CHUNK_BYTES]):
                 filled += count
+                sink.came(count)
             return memory[:filled]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
 
 
@@ -206,13 +239,25 @@ def _open(address: RemoteAddress, options: RemoteOptions) -> _Stores:
     if address.kind == "file":
         local = LocalStore(Path(address.path), automatic_cleanup=False, mkdir=True)
         return _Stores(local, local, local)
-    writing = max(WRITE_SECONDS, options.read_seconds)
-    seconds = (options.lookup_seconds, options.read_seconds, writing)
-    return _Stores(*(_bucket(address, options, each) for each in seconds))
+    looking, silent = options.lookup_seconds, options.read_seconds
+    return _Stores(
+        _bucket(address, options, looking, silent=looking),
+        _bucket(address, options, max(READ_SECONDS, silent), silent=silent),
+        _bucket(address, options, max(WRITE_SECONDS, silent)),
+    )
 
 
-def _bucket(address: RemoteAddress, options: RemoteOptions, seconds: float) -> S3Store:
+def _bucket(
+    address: RemoteAddress, options: RemoteOptions, seconds: float, silent: float | None = None
+) -> S3Store:
+    """Return a store whose requests take at most so long, and bring something every so often."""
+    client: Any = {} if silent is None else {"read_timeout": timedelta(seconds=silent)}
     endpoint = address.options.get("endpoint", "")
+    client |= {
+        "allow_http": endpoint.startswith("http://"),
+        "connect_timeout": timedelta(seconds=min(seconds, options.read_seconds)),
+        "timeout": timedelta(seconds=seconds),
+    }
     given: dict[str, Any] = {}
     if endpoint:
         given["endpoint"] = endpoint
@@ -225,11 +270,7 @@ def _bucket(address: RemoteAddress, options: RemoteOptions, seconds: float) -> S
     return S3Store(
         address.bucket,
         prefix=address.path or None,
-        client_options={
-            "allow_http": endpoint.startswith("http://"),
-            "connect_timeout": timedelta(seconds=min(seconds, options.read_seconds)),
-            "timeout": timedelta(seconds=seconds),
-        },
+        client_options=client,
         retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=seconds)},
         **given,
     )

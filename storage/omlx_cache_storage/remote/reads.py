@@ -23,7 +23,7 @@ from omlx_cache_storage.remote.coming import (
 )
 from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError, known_error
 from omlx_cache_storage.remote.lanes import Lanes, Pace
-from omlx_cache_storage.remote.slabs import Slabs
+from omlx_cache_storage.remote.slabs import Sink, Slabs
 
 WINDOW_BYTES = 64 << 20
 """Bytes that were asked for and not taken yet; a reader's own page comes whatever they are."""
@@ -38,6 +38,11 @@ HANGING = 3
 """For each connection so many more threads may hang in the store's client."""
 _NEARLY = 0.9
 """The client's own time-out is as long as a reader's, and may be seen first."""
+PROGRESS_BYTES = 1 << 20
+"""What has to come within the time-out, or a part that ends: at less than half a megabyte a second
+all of it is computed sooner."""
+STAYING = 2
+"""Values that wait, at most, for whoever takes them after they were looked into."""
 FIRST_LANES = 2
 """Connections in use before it is known what more of them bring, where a server is one thread."""
 
@@ -49,9 +54,10 @@ class RemoteReads:
     many bytes came, and `measured` in how long so many came over all connections together.
 
     Mutable, guarded by `_lock`, which is held over no I/O: what is `_open` (in order) and what
-    these hold, `_urgent` (values that somebody waits for, with parts to ask for), `_begun` (values
-    asked for and not taken) with `_held` bytes and `_peak`, `_workers` (each with when it asked
-    last), `_last` (when anything came) and `_pace`.
+    these hold, `_staying` (those of them that nobody ends), `_urgent` (values that somebody waits
+    for, with parts to ask for), `_begun` (values asked for and not taken) with `_held` bytes and
+    `_peak`, `_workers` (each with when something came, or it asked, last), `_last` (when anything
+    came) and `_pace`.
     """
 
     def __init__(
@@ -79,6 +85,7 @@ class RemoteReads:
         self._pool = ReaderPool(connections, "omlx-cache-remote-read", most=self._most)
         self._lock = threading.Lock()
         self._open: list[Expected] = []
+        self._staying: list[Expected] = []
         self._urgent: deque[Coming] = deque()
         self._begun: set[Coming] = set()
         self._held = self._peak = 0
@@ -91,7 +98,7 @@ class RemoteReads:
 
     @property
     def held_bytes(self) -> int:
-        return self._held
+        return self._held + self._slabs.free_bytes
 
     @property
     def peak_bytes(self) -> int:
@@ -105,8 +112,9 @@ class RemoteReads:
             if self._closed or not wanted:
                 expected.closed = True
                 return expected
+            there = {page for one in self._staying for page in one.coming}
             for one in wanted:
-                if one.page not in expected.coming:
+                if one.page not in expected.coming and one.page not in there:
                     expected.queue.append(self._add(expected, one))
             self._open.append(expected)
         self._wake()
@@ -118,20 +126,30 @@ class RemoteReads:
             return self._find(page) is not None
 
     @uninterrupted
-    def take(self, wanted: Wanted) -> Value:
+    def take(self, wanted: Wanted, *, again: bool = False) -> Value:
         """Return a value's bytes in parts; waits for as long as something comes, but no longer than
-        the time-out without. Raises PageUnreadable, its text begins with a word of `reasons`."""
+        the time-out without. Raises PageUnreadable, its text begins with a word of `reasons`.
+
+        With `again` it stays for whoever takes it next, until what is expected by then ends.
+        """
         with self._lock:
             if self._closed:
                 raise PageNotSent(reasons.UNREACHABLE, "the remote tier is closed")
             coming = self._find(wanted.page)
             if coming is None:
-                coming = self._add(Expected(self.end), wanted)
+                expected = Expected(self.end)
+                coming = self._add(expected, wanted)
+                if again:
+                    self._open.insert(0, expected)
+                    self._staying.append(expected)
             coming.taken = True
             if coming.todo:
                 self._urgent.append(coming)
         self._wake()
-        return self._wait(coming)
+        value = self._wait(coming, again)
+        if again:
+            self._let_few_stay(STAYING)
+        return value
 
     @uninterrupted
     def end(self, expected: Expected) -> None:
@@ -140,6 +158,9 @@ class RemoteReads:
             if expected.closed:
                 return
             expected.closed = True
+            stays = expected in self._staying
+            if stays:
+                self._staying.remove(expected)
             expected.queue.clear()
             if expected in self._open:
                 self._open.remove(expected)
@@ -147,7 +168,15 @@ class RemoteReads:
                 if not coming.taken:
                     self._settle(coming, PageNotSent(reasons.LOST, "nobody wanted it any more"))
                     self._release(coming)
+        if not stays:
+            self._let_few_stay(0)
         self._wake()
+
+    def _let_few_stay(self, most: int) -> None:
+        with self._lock:
+            gone = self._staying[: max(0, len(self._staying) - most)]
+        for expected in gone:
+            self.end(expected)
 
     @uninterrupted
     def close(self, timeout: float) -> bool:
@@ -169,7 +198,7 @@ class RemoteReads:
 
     # For whoever waits.
 
-    def _wait(self, coming: Coming) -> Value:
+    def _wait(self, coming: Coming, again: bool) -> Value:
         # Before it waited nobody may have asked for the page: the window was full.
         began = time.monotonic()
         try:
@@ -184,18 +213,26 @@ class RemoteReads:
         finally:
             with self._lock:
                 self._settle(coming, PageNotSent(reasons.LOST, "nobody wanted it any more"))
-                self._pace.took(coming.held, time.monotonic(), bool(self._workers))
-                self._release(coming)
+                if again and coming.future.exception(0) is None:
+                    coming.taken = False
+                else:
+                    self._pace.took(coming.held, time.monotonic(), bool(self._workers))
+                    self._release(coming)
             self._wake()
 
     def _give_up(self, expected: Expected) -> None:
         """Let a restore whose pages stand still have none of those that are left."""
-        self._blame(RemoteError("timeout", "a connection brought nothing any more"))
+        self._blame(expected, RemoteError("timeout", "a connection brought nothing any more"))
         self._fail(expected, reasons.TIMEOUT, "nothing came any more")
 
-    def _blame(self, error: RemoteError) -> None:
-        """Tell of a failure: of the store, when nobody got anything for as long as one may wait."""
-        silent = time.monotonic() - self._last
+    def _blame(self, expected: Expected, error: RemoteError) -> None:
+        """Tell of a failure, once for all of its pages: of the store, when nobody got anything for
+        as long as one may wait."""
+        with self._lock:
+            silent = time.monotonic() - self._last
+            told, expected.failed = expected.failed, True
+        if told:
+            return
         if error.reason == "timeout" and silent >= _NEARLY * self._stalled_seconds:
             self._stalled()
         else:
@@ -248,22 +285,23 @@ class RemoteReads:
     def _begin(self, coming: Coming) -> bool:
         """Make room for a value; False when the window is full."""
         more = coming.nbytes - coming.held
-        if (
-            not coming.held
-            and not coming.taken
-            and len(self._begun) >= WINDOW_PAGES
-            and self._held + more > self._room()
-        ):
+        if not coming.held and not coming.taken and not self._has_room(more):
             return False
         self._begun.add(coming)
+        self._slabs.keep()
         self._held += more
         coming.held += more
         self._peak = max(self._peak, self._held)
         return True
 
-    def _room(self) -> int:
-        """Return how many bytes may be there: while one lot is taken the next one comes."""
-        return min(self._window, 2 * self._pace.width * TOGETHER_BYTES)
+    def _has_room(self, nbytes: int) -> bool:
+        """Return whether a value may be there too: while one lot is taken the next one comes. What
+        stays takes no part in that."""
+        stays = [one.held for expected in self._staying for one in expected.coming.values()]
+        if len(self._begun) - sum(held > 0 for held in stays) < WINDOW_PAGES:
+            return True
+        room = min(self._window, 2 * self._pace.width * TOGETHER_BYTES)
+        return self._held - sum(stays) + nbytes <= room
 
     def _hanging(self, now: float) -> int:
         return sum(since < now - self._stalled_seconds for since in self._workers.values())
@@ -333,7 +371,7 @@ class RemoteReads:
     def _work(self, worker: object) -> None:
         try:
             while batch := self._asked_by(worker):
-                self._bring(batch)
+                self._bring(batch, worker)
         finally:
             with self._lock:
                 self._workers.pop(worker, None)
@@ -353,14 +391,22 @@ class RemoteReads:
             self._measured(nbytes, seconds)
         return []
 
-    def _bring(self, batch: Sequence[Unit]) -> None:
+    def _bring(self, batch: Sequence[Unit], worker: object) -> None:
         expected = batch[0].coming.expected
+
+        def came(nbytes: int) -> None:
+            with self._lock:
+                expected.since += nbytes
+                if expected.since >= PROGRESS_BYTES:
+                    expected.since = 0
+                    self._last = expected.progress = self._workers[worker] = time.monotonic()
+
         try:
-            found = self._read([unit.part for unit in batch])
+            found = self._read([unit.part for unit in batch], Sink(self._slabs.memory, came))
         except Exception as error:
             known = known_error(error)
             # First: whoever is told looks for another way, and should not find this one again.
-            self._blame(known)
+            self._blame(expected, known)
             self._fail(expected, reasons.reason_of(known.reason), str(known))
             return
         nbytes = sum(memoryview(part).nbytes for part in found if part is not None)
@@ -372,14 +418,14 @@ class RemoteReads:
                 self._put(unit, part)
         self._wake()
 
-    def _read(self, parts: Sequence[Part]) -> list[Buffer | None]:
+    def _read(self, parts: Sequence[Part], sink: Sink) -> list[Buffer | None]:
         try:
-            return self._engine.read(parts, self._slabs.room)
+            return self._engine.read(parts, sink)
         except RemoteError as error:
             if error.reason != "lost" or self._closed:
                 raise
             # A connection that was idle for long may have ended: another one is tried once.
-            return self._engine.read(parts, self._slabs.room)
+            return self._engine.read(parts, sink)
 
     def _put(self, unit: Unit, part: Buffer | None) -> None:
         """Take a part that came, or did not. Under `_lock`."""

@@ -25,7 +25,8 @@ class ReceivedPage:
     """A received value whose envelope and header were checked; `read_into` checks the rest.
 
     Raises PageError in the constructor for what is not the page that was asked for. `parts` are the
-    value's bytes in order, cut anywhere; they are not changed, and held as long as this is.
+    value's bytes in order, cut anywhere; they are not changed, and held as long as this is. With a
+    secret, `meta` is what nobody has authenticated until `read_into` returned: good for a plan.
     """
 
     def __init__(

@@ -6,6 +6,7 @@ values do; where those have no time to live (`ttl_seconds` 0), the store's own e
 so its policy has to be `allkeys-lru` there. Any other takes `volatile-lru`.
 """
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.redis_errors import trouble
 from omlx_cache_storage.remote.redis_places import Named, Places, Sharded, Single
 from omlx_cache_storage.remote.redis_wire import PART_BYTES, Answers, Command, Wire
-from omlx_cache_storage.remote.slabs import Room, new_room
+from omlx_cache_storage.remote.slabs import NEW_MEMORY, Sink
 
 ASKS_TOGETHER = 1 << 20
 PIPELINE = 1024
@@ -58,11 +59,11 @@ class RedisEngine:
         members = [[_text(one) for one in found] for found in answers[len(names) :]]
         return heads, members
 
-    def read(self, parts: Sequence[Part], room: Room = new_room) -> list[Buffer | None]:
+    def read(self, parts: Sequence[Part], sink: Sink = NEW_MEMORY) -> list[Buffer | None]:
         found: list[Buffer | None] = []
         for some in _portions(parts):
             commands = [("GET", part_name(one.name, one.number)) for one in some]
-            found += self._answers(commands, room)
+            found += self._answers(commands, sink)
         return found
 
     def write(self, name: str, parts: Sequence[Sequence[Buffer]], *, replace: bool) -> bool:
@@ -70,8 +71,8 @@ class RedisEngine:
         if len(parts) == 1:
             return self._set(name, parts[0], fresh=not replace)
         # Two writers' parts of one value may differ, as encryption makes them: never mix them.
-        writing = f"{name}#writing"
-        if self._answers([("SET", writing, b"", "NX", "PX", WRITING_MS)])[0] is None:
+        writing, mine = f"{name}#writing", os.urandom(8)
+        if self._answers([("SET", writing, mine, "NX", "PX", WRITING_MS)])[0] is None:
             return False
         try:
             if not replace and self._answers([("EXISTS", name)])[0]:
@@ -80,8 +81,10 @@ class RedisEngine:
                 self._set(part_name(name, number), parts[number], fresh=False)
             return self._set(name, parts[0], fresh=not replace)
         finally:
+            # Unless it took so long that another one took it for dead.
             with suppress(RemoteError):
-                self._unlink([writing])
+                if self._answers([("GET", writing)])[0] == mine:
+                    self._unlink([writing])
 
     def add(self, set_name: str, member: str) -> None:
         """Add to a set, which keeps its last MEMBERS members."""
@@ -123,12 +126,12 @@ class RedisEngine:
     def _unlink(self, names: Sequence[str]) -> int:
         return sum(self._answers([("UNLINK", name) for name in names]))
 
-    def _answers(self, commands: Sequence[Command], room: Room | None = None) -> Answers:
+    def _answers(self, commands: Sequence[Command], sink: Sink | None = None) -> Answers:
         """Return the answers to commands, all sent before the first is awaited; raises for the
         first error among them."""
         answers: Answers = []
         for first in range(0, len(commands), PIPELINE):
-            answers += self._places.answers(commands[first : first + PIPELINE], room)
+            answers += self._places.answers(commands[first : first + PIPELINE], sink)
         for answer in answers:
             if isinstance(answer, Exception):
                 raise trouble(answer, self._wire.password)

@@ -18,7 +18,7 @@ from redis.exceptions import AskError, MovedError, ReadOnlyError
 from omlx_cache_storage.remote.address import Host
 from omlx_cache_storage.remote.engine import RemoteError
 from omlx_cache_storage.remote.redis_wire import Answers, Command, Wire
-from omlx_cache_storage.remote.slabs import Room
+from omlx_cache_storage.remote.slabs import Sink
 
 _ROUNDS = 4
 """How often a call sends what is left: to where it was sent on, and once more after a fault."""
@@ -31,9 +31,9 @@ _ASKING: Command = ("ASKING",)
 class Places(Protocol):
     """Sends commands where they belong. Any thread."""
 
-    def answers(self, commands: Sequence[Command], room: Room | None = None) -> Answers:
+    def answers(self, commands: Sequence[Command], sink: Sink | None = None) -> Answers:
         """Return the answer to each command, of which the second word is the key; errors stand
-        where the answers would. With `room`, all of them read one value each, which is received
+        where the answers would. With `sink`, all of them read one value each, which is received
         there. Raises RemoteError when a server cannot be reached."""
         ...
 
@@ -49,8 +49,8 @@ class Single:
         self._wire = wire
         self._host = host
 
-    def answers(self, commands: Sequence[Command], room: Room | None = None) -> Answers:
-        answers = self._wire.send({self._host: commands}, room)[self._host]
+    def answers(self, commands: Sequence[Command], sink: Sink | None = None) -> Answers:
+        answers = self._wire.send({self._host: commands}, sink)[self._host]
         if any(isinstance(answer, AskError) for answer in answers):
             raise RemoteError("error", "the server is one of a cluster: use redis+cluster://")
         return answers
@@ -72,10 +72,10 @@ class Named:
         self._service = service
         self._master: Host | None = None
 
-    def answers(self, commands: Sequence[Command], room: Room | None = None) -> Answers:
+    def answers(self, commands: Sequence[Command], sink: Sink | None = None) -> Answers:
         asked = self.anyone()
         try:
-            answers = self._wire.send({asked: commands}, room)[asked]
+            answers = self._wire.send({asked: commands}, sink)[asked]
         except RemoteError as error:
             if not self._moved(asked, error.reason):
                 raise
@@ -85,7 +85,7 @@ class Named:
             if not self._moved(asked, "lost"):
                 return answers
         master = self.anyone()
-        return self._wire.send({master: commands}, room)[master]
+        return self._wire.send({master: commands}, sink)[master]
 
     def anyone(self) -> Host:
         master = self._master
@@ -149,7 +149,7 @@ class Sharded:
         self._stale = True
         self._away: dict[Host, float] = {}
 
-    def answers(self, commands: Sequence[Command], room: Room | None = None) -> Answers:
+    def answers(self, commands: Sequence[Command], sink: Sink | None = None) -> Answers:
         owners = self._map()
         slots = [key_slot(str(command[1]).encode()) for command in commands]
         targets = [_Redirect(owners[slot], False) for slot in slots]
@@ -159,7 +159,7 @@ class Sharded:
         for _round in range(_ROUNDS):
             left = self._without_away(commands, targets, left, answers)
             try:
-                self._send(commands, targets, left, answers, room)
+                self._send(commands, targets, left, answers, sink)
             except RemoteError as error:
                 self._forget()
                 if error.reason == "timeout":
@@ -232,7 +232,7 @@ class Sharded:
         targets: Sequence[_Redirect],
         left: Sequence[int],
         answers: Answers,
-        room: Room | None,
+        sink: Sink | None,
     ) -> None:
         batches: dict[Host, list[Command]] = defaultdict(list)
         places: dict[Host, list[int | None]] = defaultdict(list)
@@ -244,7 +244,7 @@ class Sharded:
                 places[host].append(None)
             batches[host].append(commands[at])
             places[host].append(at)
-        for host, some in self._wire.send(batches, room).items():
+        for host, some in self._wire.send(batches, sink).items():
             for place, answer in zip(places[host], some, strict=True):
                 if place is not None:
                     answers[place] = answer

@@ -10,7 +10,7 @@ from typing import Any
 from redis.exceptions import ConnectionError as Gone
 from redis.exceptions import InvalidResponse, ResponseError
 
-from omlx_cache_storage.remote.slabs import Room
+from omlx_cache_storage.remote.slabs import Sink
 
 _AHEAD_BYTES = 16 << 10
 """Read at once where it is not known yet what comes; of a value it is then copied."""
@@ -18,7 +18,7 @@ _MOST_DIGITS = 20
 _ERROR_BYTES = 4096
 
 
-def receive(connection: Any, count: int, room: Room, most_bytes: int) -> list[Any]:
+def receive(connection: Any, count: int, sink: Sink, most_bytes: int) -> list[Any]:
     """Return the next `count` answers, each to a command whose answer is one value, or a word: its
     bytes, None for none, or the error that the server answered.
 
@@ -29,19 +29,27 @@ def receive(connection: Any, count: int, room: Room, most_bytes: int) -> list[An
     socket = connection._sock
     if socket is None:
         raise Gone("Connection closed by another thread.")
-    incoming = _Incoming(socket, room, most_bytes)
-    return [incoming.answer(connection._parser.parse_error) for _ in range(count)]
+    incoming = _Incoming(socket, sink, most_bytes)
+    answers = [incoming.answer(connection._parser.parse_error) for _ in range(count)]
+    if incoming.more:
+        raise InvalidResponse("the server said more than it was asked")
+    return answers
 
 
 class _Incoming:
     """What comes over one socket; between answers to the last one nothing is left of it."""
 
-    def __init__(self, socket: Any, room: Room, most_bytes: int) -> None:
+    def __init__(self, socket: Any, sink: Sink, most_bytes: int) -> None:
         self._socket = socket
-        self._room = room
+        self._sink = sink
         self._most_bytes = most_bytes
         self._ahead = memoryview(bytearray(_AHEAD_BYTES))
         self._start = self._stop = 0
+
+    @property
+    def more(self) -> bool:
+        """True when something came that was not read yet."""
+        return self._start < self._stop
 
     def answer(self, parsed: Callable[[str], Exception]) -> Any:
         line = self._line()
@@ -60,7 +68,7 @@ class _Incoming:
         raise InvalidResponse(f"a value was asked for, the answer begins with {line[:20]!r}")
 
     def _value(self, nbytes: int) -> memoryview:
-        value = self._room(min(nbytes, self._most_bytes))
+        value = self._sink.memory(min(nbytes, self._most_bytes))
         self._fill(value)
         beyond = nbytes - value.nbytes
         while beyond > 0:
@@ -107,4 +115,5 @@ class _Incoming:
         count = int(self._socket.recv_into(target))
         if not count:
             raise Gone("Connection closed by server.")
+        self._sink.came(count)
         return count

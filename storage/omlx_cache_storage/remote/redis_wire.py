@@ -3,7 +3,9 @@ commands that go out to several servers before the first answer is awaited."""
 
 import ssl
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import redis
@@ -16,7 +18,7 @@ from omlx_cache_storage.remote.engine import RemoteError
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.redis_errors import trouble
 from omlx_cache_storage.remote.redis_values import receive
-from omlx_cache_storage.remote.slabs import Room
+from omlx_cache_storage.remote.slabs import Sink
 
 Command = tuple[Any, ...]
 Answers = list[Any]
@@ -32,7 +34,8 @@ _BESIDES_READS = 4
 class Wire:
     """Pools of connections by server. Any thread; a call waits for the network.
 
-    `_lock`, which is held over no I/O, guards `_pools` and `_closed`. Nothing is tried twice here.
+    `_lock`, which is held over no I/O, guards `_pools`, `_left` (of servers that were left while
+    something was under way there) and `_closed`. Nothing is tried twice here.
     """
 
     def __init__(self, address: RemoteAddress, options: RemoteOptions) -> None:
@@ -55,13 +58,14 @@ class Wire:
         self._wait = options.read_seconds
         self._lock = threading.Lock()
         self._pools: dict[Host, redis.BlockingConnectionPool] = {}
+        self._left: weakref.WeakSet[redis.BlockingConnectionPool] = weakref.WeakSet()
         self._closed = False
 
     def send(
-        self, batches: Mapping[Host, Sequence[Command]], room: Room | None = None
+        self, batches: Mapping[Host, Sequence[Command]], sink: Sink | None = None
     ) -> dict[Host, Answers]:
         """Send every server its commands, then collect the answers; those to commands that read one
-        value each are received into `room`, if there is one. Raises RemoteError when a server does
+        value each are received into `sink`, if there is one. Raises RemoteError when a server does
         not answer; what it answers, also an error, is returned."""
         failed: Exception
         under_way: list[tuple[Host, redis.BlockingConnectionPool, Any]] = []
@@ -75,15 +79,16 @@ class Wire:
                 under_way.append((host, pool, connection))
                 connection.send_packed_command(connection.pack_commands(batches[host]))
             for host, _, connection in under_way:
-                answers[host] = _answers(connection, len(batches[host]), room)
+                answers[host] = _answers(connection, len(batches[host]), sink)
             return answers
         except Exception as error:
             failed = error
         finally:
             for host, pool, connection in under_way:
-                if host not in answers:
-                    connection.disconnect()
-                pool.release(connection)
+                with suppress(Exception):
+                    if host not in answers:
+                        connection.disconnect()
+                    pool.release(connection)
         if self._closed:
             # Whatever it is that a client raises whose socket is closed under it.
             raise RemoteError("lost", "the engine is closed")
@@ -104,6 +109,7 @@ class Wire:
         """Forget servers that are not among these; what is under way there ends by itself."""
         with self._lock:
             gone = [self._pools.pop(host) for host in set(self._pools) - set(hosts)]
+            self._left.update(gone)
         for pool in gone:
             pool.disconnect(inuse_connections=False)
 
@@ -111,7 +117,7 @@ class Wire:
         """Close connections, those that threads wait on too; nothing is connected again."""
         with self._lock:
             self._closed = True
-            pools = list(self._pools.values())
+            pools = [*self._pools.values(), *self._left]
         for pool in pools:
             pool.disconnect()
 
@@ -142,9 +148,9 @@ class Wire:
             connection.disconnect()
 
 
-def _answers(connection: Any, count: int, room: Room | None) -> Answers:
-    if room is not None:
-        return receive(connection, count, room, PART_BYTES)
+def _answers(connection: Any, count: int, sink: Sink | None) -> Answers:
+    if sink is not None:
+        return receive(connection, count, sink, PART_BYTES)
     return [_answer(connection) for _ in range(count)]
 
 

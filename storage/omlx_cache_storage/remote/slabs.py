@@ -2,67 +2,89 @@
 longer than to fill what was touched before."""
 
 import weakref
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-Room = Callable[[int], memoryview]
-"""Returns writable memory of so many bytes; raises MemoryError when there is none."""
-
 SMALL_BYTES = 64 << 10
 """What is smaller comes from memory that is always touched."""
-KEPT_BYTES = 16 << 20
+KEPT = 4
+"""Slabs that lie unused while values come."""
 _STEPS = 8
 """Sizes of slabs for each power of two: at most an eighth of one is not used."""
 
 _Slab = npt.NDArray[np.uint8]
 
 
-def new_room(nbytes: int) -> memoryview:
+def new_memory(nbytes: int) -> memoryview:
     """Return memory that is used once."""
     return memoryview(bytearray(nbytes))
 
 
-class Slabs:
-    """Lends memory; what nobody refers to any more is lent again. Any thread.
+class Sink(NamedTuple):
+    """Where an engine puts what it reads. `memory` returns so many writable bytes, `came` is told
+    how many came whenever some did, of however large a value."""
 
-    A view of lent memory, and whatever was made of it, keeps it lent. `kept_bytes` is what may lie
-    unused; `clear` gives that back. Mutable: `_free` by size and `_lent` by the identity of what
-    was lent. Both are changed by single operations of a dictionary or a list, without a lock: a
-    view may end anywhere, also where a lock is held.
+    memory: Callable[[int], memoryview] = new_memory
+    came: Callable[[int], object] = lambda nbytes: None
+
+
+NEW_MEMORY = Sink()
+
+
+class Slabs:
+    """Lends memory; what nobody refers to any more is lent again, between `keep` and `clear`. Any
+    thread.
+
+    A view of lent memory, and whatever was made of it, keeps it lent. Mutable: `_free`, `_lent` by
+    the identity of what was lent, and `_keeps`. They are changed by single operations and without a
+    lock: a view may end anywhere, also where a lock is held, and in the middle of a collection.
     """
 
-    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
-        self._kept_bytes = kept_bytes
-        self._free: dict[int, list[_Slab]] = {}
+    def __init__(self) -> None:
+        self._free: deque[_Slab] = deque(maxlen=KEPT)
         self._lent: dict[int, tuple[weakref.ref[_Slab], _Slab]] = {}
+        self._keeps = True
 
     @property
     def free_bytes(self) -> int:
-        return sum(size * len(slabs) for size, slabs in list(self._free.items()))
+        return sum(slab.nbytes for slab in self._free.copy())
 
-    def room(self, nbytes: int) -> memoryview:
+    def memory(self, nbytes: int) -> memoryview:
         if nbytes < SMALL_BYTES:
-            return new_room(nbytes)
-        size = _size(nbytes)
-        try:
-            slab = self._free[size].pop()
-        except (KeyError, IndexError):
-            slab = np.empty(size, np.uint8)
+            return new_memory(nbytes)
+        slab = self._unused(_size(nbytes))
         lent = slab[:nbytes]
         number = id(lent)
         self._lent[number] = weakref.ref(lent, lambda _: self._take_back(number)), slab
         return lent.data
 
+    def keep(self) -> None:
+        """Keep what is not used from now on."""
+        self._keeps = True
+
     def clear(self) -> None:
-        """Keep nothing unused."""
+        """Keep nothing that is not used, now or later."""
+        self._keeps = False
         self._free.clear()
+
+    def _unused(self, size: int) -> _Slab:
+        with suppress(IndexError):
+            for _ in range(KEPT):
+                slab = self._free.pop()
+                if slab.nbytes == size:
+                    return slab
+                self._free.appendleft(slab)
+        return np.empty(size, np.uint8)
 
     def _take_back(self, number: int) -> None:
         _, slab = self._lent.pop(number)
-        if self.free_bytes + slab.nbytes <= self._kept_bytes:
-            self._free.setdefault(slab.nbytes, []).append(slab)
+        if self._keeps:
+            self._free.append(slab)
 
 
 def _size(nbytes: int) -> int:

@@ -22,7 +22,7 @@ from omlx_cache_storage.errors import (
 from omlx_cache_storage.event_kinds import Kind
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import REMOTE, Page, PageId, PageInfo, Placed, Tail
+from omlx_cache_storage.page import REMOTE, Page, PageId, PageInfo, PageMeta, Placed, Tail
 from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.asking import Asking
 from omlx_cache_storage.remote.circuit import Circuit
@@ -164,20 +164,29 @@ class RemoteTier(Unmanaged):
     def reading(self, page: PageId) -> Iterator[OpenPage]:
         """Open a page; raises PageError inside the `with` statement. Waits as long as something
         comes, but no longer than `read_seconds` without."""
-        seen = self._knowledge.seen(page)
-        if seen is None:
-            raise PageNotSent(reasons.LOST, "nothing is known of it any more")
+        seen = self._known(page)
         received = self._received(page, seen)
         self._tally.add(read_pages=1)
         self._knowledge.note_read(page)
         with self._judged(page, seen):
             yield received
 
-    def _received(self, page: PageId, seen: Seen) -> ReceivedPage:
+    def meta(self, page: PageId) -> PageMeta:
+        """Return what a page's header says; raises PageError as `reading` does. The page, which has
+        come for that, stays a while for whoever reads it."""
+        return self._received(page, self._known(page), again=True).meta
+
+    def _known(self, page: PageId) -> Seen:
+        seen = self._knowledge.seen(page)
+        if seen is None:
+            raise PageNotSent(reasons.LOST, "nothing is known of it any more")
+        return seen
+
+    def _received(self, page: PageId, seen: Seen, *, again: bool = False) -> ReceivedPage:
         if self._circuit.why and not self._reads.is_expected(page):
             raise PageNotSent(reasons.RESTING, self._circuit.why)
         try:
-            value = self._reads.take(self._wanted(page, seen))
+            value = self._reads.take(self._wanted(page, seen), again=again)
         except PageUnreadable as error:
             self._not_read(page, seen, str(error))
             raise

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from omlx_cache_storage.page import Buffer
 from omlx_cache_storage.remote.engine import Part, RemoteError
 from omlx_cache_storage.remote.reasons import Trouble
-from omlx_cache_storage.remote.slabs import Room, new_room
+from omlx_cache_storage.remote.slabs import NEW_MEMORY, Sink
 
 _HANGS_AT_MOST = 60.0
 
@@ -108,12 +108,12 @@ class MemoryEngine:
             heads = [values[name][0][:nbytes] if name in values else None for name in names]
             return heads, [list(self.store.sets.get(name, ())) for name in sets]
 
-    def read(self, parts: Sequence[Part], room: Room = new_room) -> list[Buffer | None]:
+    def read(self, parts: Sequence[Part], sink: Sink = NEW_MEMORY) -> list[Buffer | None]:
         self.phases += 1
         self._enter("read", parts)
         with self.store.lock:
             found = [self._part(part) for part in parts]
-        return [None if one is None else _received(one, room) for one in found]
+        return [None if one is None else _received(one, sink) for one in found]
 
     def _part(self, part: Part) -> bytes | None:
         parts = self.store.values.get(part.name)
@@ -152,8 +152,9 @@ class MemoryEngine:
             gate.set()
 
 
-def _received(value: bytes, room: Room) -> memoryview:
+def _received(value: bytes, sink: Sink) -> memoryview:
     """Return a value where a client would put it, and not the store's own bytes."""
-    memory = room(len(value))
+    memory = sink.memory(len(value))
     memory[:] = value
+    sink.came(len(value))
     return memory
