@@ -3,7 +3,6 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache_storage.errors import CorruptPage
@@ -53,22 +52,6 @@ class _Tails(NamedTuple):
 
 _PRESENT = _Absent(0.0, "", 0.0)
 _NO_TAILS = _Tails(0.0, 0.0, frozenset())
-
-
-class RemoteEntry(NamedTuple):
-    """A page in a listing. Nobody knows when it was used."""
-
-    page: PageId
-    namespace: BlockKey
-    info: PageInfo
-
-    @property
-    def used_ns(self) -> int:
-        return 0
-
-    @property
-    def path(self) -> Path | None:
-        return None
 
 
 class Knowledge:

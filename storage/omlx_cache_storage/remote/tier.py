@@ -4,10 +4,9 @@ What is known of the store is what was asked of it lately. It evicts by itself, 
 other tiers do about that is done here: no page is touched, held or demoted.
 """
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from omlx_cache_storage.errors import (
     CorruptPage,
@@ -27,16 +26,11 @@ from omlx_cache_storage.remote.asking import Asking
 from omlx_cache_storage.remote.circuit import Circuit
 from omlx_cache_storage.remote.coming import TORN, Expected, Wanted, length_said_by
 from omlx_cache_storage.remote.engine import RemoteEngine, RemoteError, known_error
+from omlx_cache_storage.remote.entry import RemoteEntry
 from omlx_cache_storage.remote.inquiries import Inquiries
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 from omlx_cache_storage.remote.keys import RemoteKeys
-from omlx_cache_storage.remote.knowledge import (
-    SHUNNED_SECONDS,
-    SPOILT,
-    Knowledge,
-    RemoteEntry,
-    Seen,
-)
+from omlx_cache_storage.remote.knowledge import SHUNNED_SECONDS, SPOILT, Knowledge, Seen
 from omlx_cache_storage.remote.link import Link
 from omlx_cache_storage.remote.names import RemoteNames
 from omlx_cache_storage.remote.options import RemoteOptions
@@ -252,7 +246,7 @@ class RemoteTier(Unmanaged):
         found = [(page, seen) for page in pages if (seen := self._knowledge.seen(page))]
         names = [self._names.page(seen.namespace, page) for page, seen in found]
         if names and not self._closed:
-            with contextlib.suppress(RemoteError), self._asked():
+            with suppress(RemoteError), self._asked():
                 self._engine.delete(names)
         for page, seen in found:
             self._note("removed", page, seen, "")
