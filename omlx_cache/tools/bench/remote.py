@@ -28,6 +28,7 @@ from omlx_cache_storage.remote.engine import Part
 from omlx_cache_storage.remote.engines import open_engine
 from omlx_cache_storage.remote.envelope import WIRE_BYTES
 from omlx_cache_storage.remote.inquiry import Inquiry
+from omlx_cache_storage.remote.knowledge import ABSENT_SECONDS
 from omlx_cache_storage.remote.names import RemoteNames
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.tier import RemoteTier
@@ -40,6 +41,16 @@ RUNS = 15
 """Of a restore: what else the machine does is longer than one."""
 LOOKUP_RUNS = 5
 _SECRET = b"a secret for measurements only"
+
+
+class Work(NamedTuple):
+    """How much is measured: pages of a restore and how often, look-ups and from how far away."""
+
+    page_bytes: int = 4 << 20
+    pages: int = 32
+    runs: int = RUNS
+    lookup_runs: int = LOOKUP_RUNS
+    delays: Sequence[float] = DELAYS
 
 
 class Lookup(NamedTuple):
@@ -91,9 +102,10 @@ class Chain:
         return Inquiry(self.namespace, BLOCK, keys, PAGED, 0, {}, length, self.keys.key)
 
 
-def measure_remote(
-    workspace: Path, say: Callable[[str], None], page_bytes: int = 4 << 20, pages: int = 32
-) -> RemoteResults:
+ALL = Work()
+
+
+def measure_remote(workspace: Path, say: Callable[[str], None], work: Work = ALL) -> RemoteResults:
     """Measure a Redis server on this machine, if there is one, and a directory."""
     rows: list[Row] = []
     lookups: dict[str, Sequence[Lookup]] = {}
@@ -101,15 +113,16 @@ def measure_remote(
         if port is not None:
             url = f"redis://127.0.0.1:{port}"
             say("reading from redis")
-            rows += _reading("redis", url, page_bytes, pages)
+            rows += _reading("redis", url, work)
             say("looking up in redis")
-            lookups["redis"] = [_from_afar(port, delay) for delay in DELAYS]
+            lookups["redis"] = [_from_afar(port, delay, work.lookup_runs) for delay in work.delays]
     say("reading from a directory")
     share = workspace / "share"
     share.mkdir()
-    rows += _reading("file", share.as_uri(), page_bytes, pages)
-    say("looking up in a directory")
-    lookups["file"] = [_looked_up(share.as_uri(), 0.0)]
+    rows += _reading("file", share.as_uri(), work)
+    if 0.0 in work.delays:
+        say("looking up in a directory")
+        lookups["file"] = [_looked_up(share.as_uri(), 0.0, work.lookup_runs)]
     return RemoteResults(rows, lookups)
 
 
@@ -120,31 +133,40 @@ def _options(url: str, *, secret: bool = False) -> RemoteOptions:
     )
 
 
-def _tier(options: RemoteOptions) -> RemoteTier:
+class _Clock:
+    """A clock that can be put forward."""
+
+    ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+def _tier(options: RemoteOptions, clock: Callable[[], float] = time.monotonic) -> RemoteTier:
     address = parse_address(options.url)
     engine = open_engine(address, options)
-    return RemoteTier(engine, options, engine_name=address.kind, where=address.shown)
+    return RemoteTier(engine, options, engine_name=address.kind, where=address.shown, clock=clock)
 
 
-def _reading(kind: str, url: str, page_bytes: int, pages: int) -> list[Row]:
+def _reading(kind: str, url: str, work: Work) -> list[Row]:
     """Return restores beside raw GETs of the same bytes, unsigned and signed: GETs whose values
     are kept until the last one came, and, which takes less, GETs whose values nobody keeps."""
     rows = []
     for secret in (False, True):
-        with _Reading(_options(url, secret=secret), page_bytes, pages) as both:
+        with _Reading(_options(url, secret=secret), work) as both:
             pools = {width: ThreadPoolExecutor(width) for width in (1, 2, 4, 8)}
             works: dict[str, Callable[[], object]] = {"ours": both.restore}
             for width, pool in pools.items():
                 works[f"{width} at once, kept"] = partial(both.get_all, pool)
                 works[f"{width} at once, let go"] = partial(both.get_each, pool)
-            took = in_turn(works, RUNS)
+            took = in_turn(works, work.runs)
             for pool in pools.values():
                 pool.shutdown()
         what = f"remote restore, {kind}{', signed' if secret else ''}"
         for how in ("kept", "let go"):
             best = min((name for name in took if name.endswith(how)), key=took.__getitem__)
             limit = f"raw GET, {best}"
-            nbytes = pages * page_bytes
+            nbytes = work.pages * work.page_bytes
             rows.append(Row(what, took["ours"], limit, took[best], nbytes, limit=True))
     return rows
 
@@ -152,7 +174,8 @@ def _reading(kind: str, url: str, page_bytes: int, pages: int) -> list[Row]:
 class _Reading:
     """One chain in a store: read as a restore does, and by the client alone."""
 
-    def __init__(self, options: RemoteOptions, page_bytes: int, pages: int) -> None:
+    def __init__(self, options: RemoteOptions, work: Work) -> None:
+        page_bytes, pages = work.page_bytes, work.pages
         self._chain = Chain(f"reading {options.secret is not None}", pages, page_bytes)
         self._tier = _tier(options)
         self._stack = ExitStack()
@@ -207,13 +230,13 @@ def _parts(name: str, nbytes: int, part_bytes: int | None) -> list[Part]:
     ]
 
 
-def _from_afar(port: int, delay: float) -> Lookup:
+def _from_afar(port: int, delay: float, runs: int) -> Lookup:
     if not delay:
-        return _looked_up(f"redis://127.0.0.1:{port}", 0.0)
+        return _looked_up(f"redis://127.0.0.1:{port}", 0.0, runs)
     near = f"redis://127.0.0.1:{port}"
     _fill(near)
     with DelayLine(("127.0.0.1", port), delay) as line:
-        return _looked_up(f"redis://127.0.0.1:{line.port}", delay)
+        return _looked_up(f"redis://127.0.0.1:{line.port}", delay, runs)
 
 
 _LONG = Chain("looking up", LOOKUP_TOKENS // BLOCK, 1024)
@@ -228,14 +251,15 @@ def _fill(url: str) -> None:
         tier.close(10.0)
 
 
-def _looked_up(url: str, delay: float) -> Lookup:
+def _looked_up(url: str, delay: float, runs: int) -> Lookup:
     """Return what the median look-up of a long prompt takes, on connections that are open."""
     if not delay:
         _fill(url)
     took: list[Lookup] = []
-    tier = _tier(_options(url))
+    clock = _Clock()
+    tier = _tier(_options(url), clock)
     try:
-        for _ in range(LOOKUP_RUNS + 1):
+        for _ in range(runs + 1):
             tier.forget(_LONG.ids)
             before = tier.usage()
             began = time.perf_counter()
@@ -253,16 +277,21 @@ def _looked_up(url: str, delay: float) -> Lookup:
                 )
             )
             # What was asked a second ago is not asked again.
-            time.sleep(1.1)
+            clock.ahead += 2 * ABSENT_SECONDS
     finally:
         tier.close(10.0)
-    return sorted(took[1:], key=lambda one: one.seconds)[LOOKUP_RUNS // 2]
+    return sorted(took[1:], key=lambda one: one.seconds)[runs // 2]
+
+
+def redis_program() -> str | None:
+    """Return the server that is installed here, None without one."""
+    return shutil.which("valkey-server") or shutil.which("redis-server")
 
 
 @contextmanager
 def _redis(workspace: Path) -> Iterator[int | None]:
     """Start a server on loopback that keeps nothing on the disk; None where none is installed."""
-    program = shutil.which("valkey-server") or shutil.which("redis-server")
+    program = redis_program()
     if program is None:
         yield None
         return

@@ -9,6 +9,7 @@ from omlx_cache.tools.bench.commit_overhead import measure_commit_overhead
 from omlx_cache.tools.bench.durability import measure_durability
 from omlx_cache.tools.bench.machine import describe
 from omlx_cache.tools.bench.others import measure_recompute, measure_scan
+from omlx_cache.tools.bench.remote_rows import measure_remote_rows
 from omlx_cache.tools.bench.restore_overhead import measure_lookup, measure_overhead
 from omlx_cache.tools.bench.rows import Results
 from omlx_cache.tools.bench.shared import measure_shared
@@ -43,6 +44,9 @@ def run(size: Size, workspace: Path, say: Callable[[str], None]) -> Results:
     shared_rows = measure_shared_restore(size, workspace / "shared restore")
     shared_rows += measure_shared_lookup(size, workspace / "shared look-up")
     shared_rows += measure_shared(size, workspace / "shared")
+    say("stores that machines share")
+    remote_rows = measure_remote_rows(size, workspace / "remote", say)
     rows += [*cold_rows, *along_rows, *codec_rows, *durability_rows]
     rows += [*recompute_rows, *overhead_rows, *lookup_rows, *scan_rows, *commit_rows, *shared_rows]
+    rows += remote_rows
     return Results(size.name, size.kv_bytes, describe(), tuple(rows), (*peaks, *cold_peaks))

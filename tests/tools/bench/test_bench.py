@@ -1,14 +1,37 @@
 import json
 import platform
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+# Importing it starts what the client of object stores keeps until the process ends.
+import kit.remote.engines  # noqa: F401
 from kit.output import check_output
+from omlx_cache.tools.bench import remote_rows
+from omlx_cache.tools.bench.remote_rows import why_not
 from omlx_cache.tools.bench.report import BEGIN, END, write_section
 from omlx_cache.tools.bench.rows import Peak, Results, Row
+from omlx_cache.tools.bench.sizes import SIZES
 from omlx_cache.tools.bench.timing import in_turn
 from omlx_cache_daemon.cli import main
+from omlx_cache_storage.remote.engine import RemoteError
+from omlx_cache_storage.remote.extras import ExtraMissing
+
+
+def _not_installed(*_: object, **__: object) -> None:
+    raise ExtraMissing("redis://127.0.0.1 needs the package redis: pip install it")
+
+
+def _refused(*_: object) -> None:
+    raise RemoteError("refused", "nobody listens")
+
+
+REMOTE = {
+    *("remote restore, redis", "remote restore, redis, signed"),
+    *("remote restore, file", "remote restore, file, signed"),
+    "remote look-up of 131,072 tokens, redis, 1 ms each way",
+}
 
 
 def test_one_run_compares_with_every_limit_and_writes_its_section(
@@ -45,6 +68,8 @@ def test_one_run_compares_with_every_limit_and_writes_its_section(
         ("taking in 40 new pages beside 40 files", "reading the directory"),
         ("40 files", "reading the directory"),
     }
+    remote = {row["what"] for row in told["rows"] if row["what"].startswith("remote ")}
+    assert remote == (set() if why_not() else REMOTE)
     assert all(row["ours"] > 0 and row["other"] > 0 for row in told["rows"])
     assert {peak["what"] for peak in told["peaks"]} == {"restore, hot", "restore, cold"}
     text = page.read_text()
@@ -54,6 +79,29 @@ def test_one_run_compares_with_every_limit_and_writes_its_section(
     assert text.count("| restore, hot |") == 3
     assert platform.node() not in json.dumps(told["machine"])
     assert list(tmp_path.iterdir()) == [page], "the workspace is removed"
+
+
+@pytest.mark.parametrize(
+    ("name", "missing", "told"),
+    [
+        ("redis_program", lambda: None, "nor redis-server is installed"),
+        ("check_extra", _not_installed, "needs the package redis"),
+        ("measure_remote", _refused, "nobody listens"),
+    ],
+)
+def test_without_a_server_or_a_client_that_works_remote_stores_are_left_out_and_it_is_said(
+    name: str,
+    missing: Callable[..., object],
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(remote_rows, "redis_program", lambda: "/bin/redis-server")
+    monkeypatch.setattr(remote_rows, name, missing)
+    said: list[str] = []
+    assert remote_rows.measure_remote_rows(SIZES["tiny"], tmp_path / "remote", said.append) == []
+    assert len(said) == 1
+    assert told in said[0]
 
 
 def test_a_ratio_above_one_means_that_we_are_faster() -> None:

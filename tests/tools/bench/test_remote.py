@@ -47,9 +47,8 @@ from pathlib import Path
 from omlx_cache.tools.bench import remote
 from omlx_cache.tools.bench.remote_report import document, markdown
 
-remote.RUNS = remote.LOOKUP_RUNS = 1
-remote.DELAYS = (0.0, 0.01)
-results = remote.measure_remote(Path(sys.argv[1]), lambda what: None, page_bytes=1 << 16, pages=3)
+work = remote.Work(1 << 16, 3, runs=1, lookup_runs=1, delays=(0.0, 0.01))
+results = remote.measure_remote(Path(sys.argv[1]), lambda what: None, work)
 assert "remote restore" in markdown(results, {"machine": "this"})
 print(json.dumps(document(results, {})))
 """
