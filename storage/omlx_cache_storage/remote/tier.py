@@ -8,8 +8,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import NamedTuple
 
 from omlx_cache_storage.errors import (
     CorruptPage,
@@ -35,32 +33,17 @@ from omlx_cache_storage.remote.knowledge import SHUNNED_SECONDS, SPOILT, Knowled
 from omlx_cache_storage.remote.link import Link
 from omlx_cache_storage.remote.names import RemoteNames
 from omlx_cache_storage.remote.options import RemoteOptions
-from omlx_cache_storage.remote.reads import WINDOW_BYTES, RemoteReads
+from omlx_cache_storage.remote.reads import RemoteReads
 from omlx_cache_storage.remote.received import ReceivedPage
 from omlx_cache_storage.remote.tally import RemoteTally
 from omlx_cache_storage.remote.unmanaged import Unmanaged
+from omlx_cache_storage.remote.window import WINDOW_BYTES
 from omlx_cache_storage.remote.writes import RemoteWrites
 from omlx_cache_storage.stats import RemoteUsage
 from omlx_cache_storage.tier import OpenPage, WriteResult
 
 HEADER_BYTES = 4096
 """More than the header and the envelope of most pages take."""
-
-
-class RemoteEntry(NamedTuple):
-    """A page in a listing. Nobody knows when it was used."""
-
-    page: PageId
-    namespace: BlockKey
-    info: PageInfo
-
-    @property
-    def used_ns(self) -> int:
-        return 0
-
-    @property
-    def path(self) -> Path | None:
-        return None
 
 
 class RemoteTier(Unmanaged):
