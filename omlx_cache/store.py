@@ -463,6 +463,7 @@ class BlockStore(Tiers):
             histograms=together(
                 self.counters.histograms.observed(),
                 {} if self.cold is None else self.cold.timings(),
+                {} if self.remote is None else self.remote.timings(),
             ),
             events=self.events.counts(),
             remote=self._remote_usage(),

@@ -373,6 +373,10 @@ HISTOGRAMS: Final = {
     "prefill_seconds": "How long a request computed what was not restored of its prompt.",
     "page_write_seconds": "How long a page's file took to be written.",
     "page_read_seconds": "How long a page's file took to be read.",
+    "remote_lookup_seconds": "How long a look-up in the remote store took that was answered, all "
+    "its phases.",
+    "remote_page_read_seconds": "How long a page of the remote store took from when it was wanted "
+    "until it was checked and in its place; less where it was on its way already.",
     "asked_tokens": "Tokens of a request's prompt.",
     "restored_tokens": "Tokens that were restored of it.",
 }

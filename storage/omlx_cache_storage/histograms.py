@@ -15,11 +15,15 @@ Measure = Literal[
     "prefill_seconds",
     "page_write_seconds",
     "page_read_seconds",
+    "remote_lookup_seconds",
+    "remote_page_read_seconds",
     "asked_tokens",
     "restored_tokens",
 ]
 """Of each request: its restore, its commit, what it waited for another one, what it computed of its
-prompt, the tokens that it asked for and got. Of each page: its write and its read."""
+prompt, the tokens that it asked for and got. Of each page: its write and its read. Of a store
+on other machines: each look-up that was answered, and each page that came, from when it was wanted
+until it was in its place."""
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 
 _SECONDS = (
@@ -81,15 +85,15 @@ class Histograms:
         return {name: _histogram(name, row, sums[name]) for name, row in counts.items()}
 
 
-def together(
-    first: Mapping[str, Histogram], second: Mapping[str, Histogram]
-) -> dict[str, Histogram]:
+def together(*sources: Mapping[str, Histogram]) -> dict[str, Histogram]:
     """Return every measure, of which no two sources count the same; those that nobody observed are
     empty."""
-    empty: dict[str, Histogram] = {
+    found: dict[str, Histogram] = {
         name: _histogram(name, [0] * (len(BOUNDS[name]) + 1), 0.0) for name in MEASURES
     }
-    return {**empty, **first, **second}
+    for source in sources:
+        found |= source
+    return found
 
 
 def _histogram(measure: Measure, counts: Sequence[int], total: float) -> Histogram:

@@ -179,7 +179,8 @@ def test_stats_of_several_stores_are_their_sums_and_each_of_them(
         # Both use one directory.
         assert document["cold"]["limit_bytes"] == 2**24
         assert shown.out.startswith("2 stores\n")
-        assert "asked_tokens        2, mean 4000, 95 % within 4096" in shown.out
+        lines = [" ".join(line.split()) for line in shown.out.splitlines()]
+        assert "asked_tokens 2, mean 4000, 95 % within 4096" in lines
         assert all(f"process {pid}\n" in shown.out for pid in pids)
 
 

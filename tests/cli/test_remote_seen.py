@@ -8,6 +8,8 @@ import pytest
 from kit.embedded import Process, embedded_stores
 from kit.output import check_output
 from kit.remote.redis_servers import RedisServer, redis_server
+from kit.status import process
+from omlx_cache.status.exposition import exposition
 
 from .conftest import Cli
 
@@ -19,6 +21,7 @@ from contextlib import suppress
 from kit.storage import Story
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache_storage.remote.engine import RemoteError
+from omlx_cache_storage.remote.inquiry import Inquiry
 page = Story("a").page(1)
 settings = CacheSettings(min_free_bytes=0, cold_bytes=2**24, hot_bytes=2**20)
 with BlockStore(settings, name="lab") as store:
@@ -27,6 +30,11 @@ with BlockStore(settings, name="lab") as store:
     asked.restored(96, 32, 0.002, "remote_lost")
     asked.ended(5)
     assert store.remote.write(page)
+    keys = [page.meta.parent, page.meta.key]
+    key = Story("a").chain.key
+    store.remote.ask(Inquiry(page.meta.namespace, 16, keys, "paged", 0, {}, 16, key), 30)
+    with store.remote.reading(page.meta.id) as opened:
+        opened.read_into([bytearray(page.meta.nbytes)])
     print("ready", flush=True)
     for line in sys.stdin:
         for _ in range(3):
@@ -77,6 +85,20 @@ def test_ps_stats_and_top_show_the_store_and_what_it_took(cli: Cli, server: Redi
     assert top["remote"]["where"] == shown
     assert " remote   ok" in cli("top", "--once").out
     assert "4 hot, 32 cold, 60 remote" in cli("events", "--format", "json").out
+
+
+@pytest.mark.usefixtures("store")
+def test_stats_and_metrics_say_how_long_its_look_ups_and_pages_took(cli: Cli) -> None:
+    stats = json.loads(cli("stats", "--format", "json").out)
+    metrics = exposition([process(stats=stats)]).body.decode()
+    for name in ("remote_lookup_seconds", "remote_page_read_seconds"):
+        took = stats["histograms"][name]
+        assert took["count"] == 1
+        assert 0 < took["sum"] < 30
+        assert f'omlx_cache_{name}_count{{pid="1",store="serve"}} 1.0' in metrics
+        (line,) = [one for one in cli("stats").out.splitlines() if f" {name} " in one]
+        assert "1, mean " in line
+        assert "95 % within" in line
 
 
 def test_a_server_that_was_killed_is_seen_to_rest_and_why(

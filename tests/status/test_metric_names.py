@@ -16,8 +16,10 @@ from kit.storage import open_store
 from omlx_cache import reasons
 from omlx_cache.status import metrics
 from omlx_cache.status.exposition import exposition
+from omlx_cache.status.families import MOST_HISTOGRAMS
 from omlx_cache_daemon.service.figures import FIGURES
 from omlx_cache_storage import stats
+from omlx_cache_storage.histograms import MEASURES
 
 _ROOT = Path(__file__).parents[2]
 MONITORING = _ROOT / "daemon" / "monitoring"
@@ -78,6 +80,8 @@ def test_every_metric_is_documented_as_it_is(exposed: set[str]) -> None:
     for metric in metrics.METRICS:
         assert f" {metric.kind} |" in rows[metric.name]
         assert rows[metric.name].endswith(f"| {metric.help} |")
+    for name, told in metrics.HISTOGRAMS.items():
+        assert rows[f"{metrics.PREFIX}{name}"].endswith(f"| histogram | `le` | {told} |")
     for name in set(NAME.findall(text)) - rows.keys():
         assert name in exposed
 
@@ -149,6 +153,11 @@ def test_histograms_are_cumulative_and_a_wrong_one_is_left_out() -> None:
     text = exposition([process(stats=right)]).body.decode()
     assert 'omlx_cache_restore_seconds_bucket{le="+Inf",pid="1",store="serve"} 4.0' in text
     assert "page_read" not in text
+
+
+def test_every_measure_is_exposed_and_said_what_it_is() -> None:
+    assert set(MEASURES) == metrics.HISTOGRAMS.keys()
+    assert len(MEASURES) <= MOST_HISTOGRAMS
 
 
 def test_no_metric_is_there_twice() -> None:

@@ -1,6 +1,7 @@
 """A page that came from a remote store: checked, then put where it belongs, in one pass if it can
 be."""
 
+import time
 from collections.abc import Iterator, Sequence
 
 from omlx_cache_storage.errors import CorruptPage, ForeignPage
@@ -27,6 +28,7 @@ class ReceivedPage:
     Raises PageError in the constructor for what is not the page that was asked for. `parts` are the
     value's bytes in order, cut anywhere; they are not changed, and held as long as this is. With a
     secret, `meta` is what nobody has authenticated until `read_into` returned: good for a plan.
+    `was_read` says that it did, and all is right; `seconds` is what it took.
     """
 
     def __init__(
@@ -38,6 +40,8 @@ class ReceivedPage:
         keys: RemoteKeys,
     ) -> None:
         self._name, self._keys = name, keys
+        self.was_read = False
+        self.seconds = 0.0
         self._parts = [_flat(part) for part in parts]
         self.described = described = read_descriptor(
             name, b"".join(self._between(0, WIRE_BYTES)), keys
@@ -61,6 +65,7 @@ class ReceivedPage:
     def read_into(self, pieces: Sequence[Buffer]) -> None:
         """Fill the pieces, payload order, with the whole payload and verify it; raises CorruptPage
         or UndecodablePage, and their content is then undefined."""
+        began = time.perf_counter()
         views = [_flat(piece) for piece in pieces]
         if sum(view.nbytes for view in views) != self.meta.nbytes:
             raise ForeignPage("the page is of another size than the memory that it is read into")
@@ -68,8 +73,10 @@ class ReceivedPage:
             frame = bytearray(self._stored.nbytes)
             self._fill([memoryview(frame)])
             _scatter(memoryview(unwrap_payload(frame, self.meta.nbytes)), views)
-            return
-        self._fill(views)
+        else:
+            self._fill(views)
+        self.was_read = True
+        self.seconds = time.perf_counter() - began
 
     def _fill(self, pieces: Sequence[memoryview]) -> None:
         """Copy the payload and digest what was copied, while it is in a core's cache."""

@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from redis.crc import key_slot
@@ -20,7 +20,10 @@ from omlx_cache_storage.remote.engine import RemoteError
 from omlx_cache_storage.remote.redis_wire import Answers, Command, Wire
 from omlx_cache_storage.remote.slabs import Sink
 
-_REDIRECTIONS = 3
+_ROUNDS = 4
+"""How often a call sends what is left: to where it was sent on, and once more after a fault."""
+AWAY_SECONDS = 5.0
+_ONE_VALUE = ("GET", "GETRANGE", "SET")
 _SLOTS = 16384
 _ASKING: Command = ("ASKING",)
 
@@ -123,14 +126,18 @@ class Named:
 
 
 class _Redirect(NamedTuple):
-    host: Host
+    """Where a command goes: None for a slot that no node serves."""
+
+    host: Host | None
     asking: bool
 
 
 class Sharded:
     """The nodes of a cluster, by slot of the key.
 
-    `_lock`, which is held over no I/O, guards `_owners` and `_stale`.
+    A node that is not reached, while others are, is taken to have nothing for `AWAY_SECONDS`, and
+    to take nothing. `_lock`, which is held over no I/O, guards `_owners`, `_stale` and `_away`
+    (nodes, with until when).
     """
 
     def __init__(self, wire: Wire, seeds: Sequence[Host], seconds: float) -> None:
@@ -140,26 +147,31 @@ class Sharded:
         self._lock = threading.Lock()
         self._owners: list[Host | None] = []
         self._stale = True
+        self._away: dict[Host, float] = {}
 
     def answers(self, commands: Sequence[Command], sink: Sink | None = None) -> Answers:
         owners = self._map()
         slots = [key_slot(str(command[1]).encode()) for command in commands]
-        targets = [_Redirect(_owned(owners, slot), False) for slot in slots]
+        targets = [_Redirect(owners[slot], False) for slot in slots]
         answers: Answers = [None] * len(commands)
         left = list(range(len(commands)))
         tried_again = False
-        for _round in range(_REDIRECTIONS):
+        for _round in range(_ROUNDS):
+            left = self._without_away(commands, targets, left, answers)
             try:
                 self._send(commands, targets, left, answers, sink)
             except RemoteError as error:
                 self._forget()
+                if error.reason == "timeout":
+                    # Too late for this call; the next ones need not wait for that node.
+                    self._note_away({targets[at].host for at in left})
                 if tried_again or error.reason not in ("refused", "lost"):
                     raise
                 # A replica may have taken over what the node had.
                 tried_again = True
                 owners, before = self._map(), targets
-                targets = [_Redirect(_owned(owners, slot), False) for slot in slots]
-                if targets == before:
+                targets = [_Redirect(owners[slot], False) for slot in slots]
+                if targets == before and not self._note_away({targets[at].host for at in left}):
                     raise
                 continue
             left = [at for at in left if isinstance(answers[at], AskError)]
@@ -170,7 +182,49 @@ class Sharded:
         return answers
 
     def anyone(self) -> Host:
-        return random.choice([host for host in set(self._map()) if host is not None])
+        known = {host for host in self._map() if host is not None}
+        return random.choice(list(known - self._gone() or known))
+
+    def _gone(self) -> set[Host]:
+        now = time.monotonic()
+        with self._lock:
+            return {host for host, until in self._away.items() if until > now}
+
+    def _note_away(self, hosts: Iterable[Host | None]) -> bool:
+        """Find out which nodes are not reached; False when all are, or none."""
+        gone = {host for host in hosts if host is not None and not self._is_reached(host)}
+        with self._lock:
+            known = {host for host in self._owners if host is not None}
+        if not gone or known <= gone | self._gone():
+            return False
+        with self._lock:
+            self._away |= dict.fromkeys(gone, time.monotonic() + AWAY_SECONDS)
+        return True
+
+    def _is_reached(self, host: Host) -> bool:
+        try:
+            self._wire.ask(host, "PING")
+        except RemoteError as error:
+            return error.reason not in ("refused", "lost", "timeout")
+        return True
+
+    def _without_away(
+        self,
+        commands: Sequence[Command],
+        targets: Sequence[_Redirect],
+        left: Sequence[int],
+        answers: Answers,
+    ) -> list[int]:
+        """Answer for nodes that are away as one would that has nothing; return what is left."""
+        gone = self._gone()
+        there = []
+        for at in left:
+            host = targets[at].host
+            if host is not None and host not in gone:
+                there.append(at)
+            else:
+                answers[at] = _nothing(commands[at])
+        return there
 
     def _send(
         self,
@@ -184,6 +238,7 @@ class Sharded:
         places: dict[Host, list[int | None]] = defaultdict(list)
         for at in left:
             host, asking = targets[at]
+            assert host is not None
             if asking:
                 batches[host].append(_ASKING)
                 places[host].append(None)
@@ -194,8 +249,8 @@ class Sharded:
                 if place is not None:
                     answers[place] = answer
 
-    def _redirect(self, answer: Any, asked: Host, slot: int) -> _Redirect:
-        host = Host(answer.host or asked.name, int(answer.port))
+    def _redirect(self, answer: Any, asked: Host | None, slot: int) -> _Redirect:
+        host = Host(answer.host or (asked.name if asked else ""), int(answer.port))
         # To the client, MOVED is a kind of ASK. The latter is said of a slot on its way, of which
         # this key is there already: the map stays.
         if not isinstance(answer, MovedError):
@@ -218,9 +273,11 @@ class Sharded:
                 return owners
         known = list({host for host in owners if host is not None})
         random.shuffle(known)
+        gone = self._gone()
         worst: RemoteError | None = None
         until = time.monotonic() + self._seconds
-        for host in dict.fromkeys([*known, *self._seeds]):
+        # One that hangs would take all of the time.
+        for host in sorted(dict.fromkeys([*known, *self._seeds]), key=lambda host: host in gone):
             if time.monotonic() > until:
                 break
             try:
@@ -235,11 +292,9 @@ class Sharded:
         raise worst or RemoteError("timeout", "no node of the cluster said who has what")
 
 
-def _owned(owners: Sequence[Host | None], slot: int) -> Host:
-    host = owners[slot]
-    if host is None:
-        raise RemoteError("throttled", f"no node of the cluster serves slot {slot}")
-    return host
+def _nothing(command: Command) -> Any:
+    """Return what a node answers that has nothing, and takes nothing."""
+    return [] if command[0] == "ZRANGE" else None if command[0] in _ONE_VALUE else 0
 
 
 def _owners(asked: Host, ranges: Any) -> list[Host | None]:

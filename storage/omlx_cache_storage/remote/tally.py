@@ -4,12 +4,15 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 
+from omlx_cache_storage.histograms import Histograms
+
 
 class RemoteTally:
     """Counts of a remote tier, by the names that `RemoteUsage` has for them. `_lock` guards
-    `_counts` and `_errors`."""
+    `_counts` and `_errors`; `timings` guards itself."""
 
     def __init__(self) -> None:
+        self.timings = Histograms()
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()

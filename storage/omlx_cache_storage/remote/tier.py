@@ -4,10 +4,9 @@ What is known of the store is what was asked of it lately. It evicts by itself, 
 other tiers do about that is done here: no page is touched, held or demoted.
 """
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from omlx_cache_storage.errors import (
     CorruptPage,
@@ -19,6 +18,7 @@ from omlx_cache_storage.errors import (
 )
 from omlx_cache_storage.event_kinds import Kind
 from omlx_cache_storage.events import SILENT, EventLog
+from omlx_cache_storage.histograms import Histogram
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import REMOTE, Page, PageId, PageInfo, PageMeta, Placed, Tail
 from omlx_cache_storage.remote import reasons
@@ -26,10 +26,17 @@ from omlx_cache_storage.remote.asking import Asking
 from omlx_cache_storage.remote.circuit import Circuit
 from omlx_cache_storage.remote.coming import TORN, Expected, Wanted, length_said_by
 from omlx_cache_storage.remote.engine import RemoteEngine, RemoteError, known_error
+from omlx_cache_storage.remote.entry import RemoteEntry
 from omlx_cache_storage.remote.inquiries import Inquiries
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 from omlx_cache_storage.remote.keys import RemoteKeys
-from omlx_cache_storage.remote.knowledge import SHUNNED_SECONDS, SPOILT, Knowledge, Seen
+from omlx_cache_storage.remote.knowledge import (
+    SHUNNED_SECONDS,
+    SPOILT,
+    Knowledge,
+    RemoteEntry,
+    Seen,
+)
 from omlx_cache_storage.remote.link import Link
 from omlx_cache_storage.remote.names import RemoteNames
 from omlx_cache_storage.remote.options import RemoteOptions
@@ -147,12 +154,16 @@ class RemoteTier(Unmanaged):
     def reading(self, page: PageId) -> Iterator[OpenPage]:
         """Open a page; raises PageError inside the `with` statement. Waits as long as something
         comes, but no longer than `read_seconds` without."""
+        began = time.perf_counter()
         seen = self._known(page)
         received = self._received(page, seen)
+        waited = time.perf_counter() - began
         self._tally.add(read_pages=1)
         self._knowledge.note_read(page)
         with self._judged(page, seen):
             yield received
+        if received.was_read:
+            self._tally.timings.observe("remote_page_read_seconds", waited + received.seconds)
 
     def meta(self, page: PageId) -> PageMeta:
         """Return what a page's header says; raises PageError as `reading` does. The page, which has
@@ -242,7 +253,7 @@ class RemoteTier(Unmanaged):
         found = [(page, seen) for page in pages if (seen := self._knowledge.seen(page))]
         names = [self._names.page(seen.namespace, page) for page, seen in found]
         if names and not self._closed:
-            with contextlib.suppress(RemoteError), self._asked():
+            with suppress(RemoteError), self._asked():
                 self._engine.delete(names)
         for page, seen in found:
             self._note("removed", page, seen, "")
@@ -278,6 +289,10 @@ class RemoteTier(Unmanaged):
             peak_held_bytes=self._reads.peak_bytes,
             **self._tally.counts(),
         )
+
+    def timings(self) -> Mapping[str, Histogram]:
+        """Return how long look-ups that were answered took, and pages that came whole."""
+        return self._tally.timings.observed()
 
     @property
     def latency_seconds(self) -> float:
@@ -322,6 +337,7 @@ class RemoteTier(Unmanaged):
             self._bad,
             self._answered,
         )
+        began = time.perf_counter()
         try:
             asking.run()
             trouble = asking.trouble
@@ -332,6 +348,8 @@ class RemoteTier(Unmanaged):
             self._failed(known)
         phases, asked, found = asking.tally
         self._tally.add(lookups=1, lookup_phases=phases, asked_pages=asked, found_pages=found)
+        if phases and trouble in ("", reasons.FOREIGN):
+            self._tally.timings.observe("remote_lookup_seconds", time.perf_counter() - began)
         return Asked(asking.news, trouble)
 
     @contextmanager
