@@ -3,7 +3,6 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache_storage.errors import CorruptPage
@@ -31,22 +30,6 @@ class Seen(NamedTuple):
     info: PageInfo
     wire_bytes: int
     until: float
-
-
-class RemoteEntry(NamedTuple):
-    """A page in a listing. Nobody knows when it was used."""
-
-    page: PageId
-    namespace: BlockKey
-    info: PageInfo
-
-    @property
-    def used_ns(self) -> int:
-        return 0
-
-    @property
-    def path(self) -> Path | None:
-        return None
 
 
 class _Absent(NamedTuple):

@@ -30,13 +30,7 @@ from omlx_cache_storage.remote.entry import RemoteEntry
 from omlx_cache_storage.remote.inquiries import Inquiries
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 from omlx_cache_storage.remote.keys import RemoteKeys
-from omlx_cache_storage.remote.knowledge import (
-    SHUNNED_SECONDS,
-    SPOILT,
-    Knowledge,
-    RemoteEntry,
-    Seen,
-)
+from omlx_cache_storage.remote.knowledge import SHUNNED_SECONDS, SPOILT, Knowledge, Seen
 from omlx_cache_storage.remote.link import Link
 from omlx_cache_storage.remote.names import RemoteNames
 from omlx_cache_storage.remote.options import RemoteOptions
