@@ -21,8 +21,9 @@ from omlx_cache_storage.remote import coming, reads, reasons
 from omlx_cache_storage.remote.coming import Wanted
 from omlx_cache_storage.remote.engine import Part, RemoteError
 from omlx_cache_storage.remote.envelope import WIRE_BYTES
-from omlx_cache_storage.remote.reads import TOGETHER, RemoteReads
+from omlx_cache_storage.remote.reads import RemoteReads
 from omlx_cache_storage.remote.slabs import Sink
+from omlx_cache_storage.remote.window import TOGETHER
 
 KIB = 1024
 DEADLINE = 60.0
@@ -310,7 +311,7 @@ def test_what_somebody_waits_for_comes_before_what_is_only_expected(
         assert rig.engine.reached.wait(DEADLINE)
         deep = helper.submit(rig.take, 80)
         stranger = helper.submit(rig.take, 95, 500)
-        _until(lambda: len(rig.reads._urgent) == 2)
+        _until(lambda: len(rig.reads._window._urgent) == 2)
     assert deep.result(DEADLINE) == _value(80, 500)
     assert stranger.result(DEADLINE) == _value(95, 500)
     _until(lambda: len(names) >= 4)
@@ -439,7 +440,7 @@ def test_closing_takes_nothing_from_who_waits_already(
         expected = rig.reads.expect(rig.wanted(*range(4), nbytes=20 * KIB))
         assert rig.engine.reached.wait(DEADLINE)
         waiting = helper.submit(rig.take, 3)
-        _until(lambda: len(rig.reads._urgent) == 1)
+        _until(lambda: len(rig.reads._window._urgent) == 1)
         expected.close()
         expected.close()
     assert waiting.result(DEADLINE) == _value(3, 20 * KIB)

@@ -34,10 +34,11 @@ from omlx_cache_storage.remote.knowledge import SHUNNED_SECONDS, SPOILT, Knowled
 from omlx_cache_storage.remote.link import Link
 from omlx_cache_storage.remote.names import RemoteNames
 from omlx_cache_storage.remote.options import RemoteOptions
-from omlx_cache_storage.remote.reads import WINDOW_BYTES, RemoteReads
+from omlx_cache_storage.remote.reads import RemoteReads
 from omlx_cache_storage.remote.received import ReceivedPage
 from omlx_cache_storage.remote.tally import RemoteTally
 from omlx_cache_storage.remote.unmanaged import Unmanaged
+from omlx_cache_storage.remote.window import WINDOW_BYTES
 from omlx_cache_storage.remote.writes import RemoteWrites
 from omlx_cache_storage.stats import RemoteUsage
 from omlx_cache_storage.tier import OpenPage, WriteResult
