@@ -1,13 +1,16 @@
 """Two servers, each with a directory of its own, and a store that both use: what one has computed
 the other restores; and each serves on when the store is gone."""
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from kit.remote.processes import NotYet, eventually
+from kit.remote.proxy import Way, proxy_to
 from kit.remote.redis_servers import RedisServer, redis_server
 from kit.tinylm import Server, serve_ours
 from omlx_cache.control.paths import socket_name
@@ -17,7 +20,7 @@ from .conftest import SYSTEM, ask
 
 BLOCK = 64
 PASSWORD = "not-to-be-seen"
-Start = Callable[[str], Server]
+Start = Callable[..., Server]
 
 
 @pytest.fixture
@@ -41,16 +44,17 @@ def start(home: Path, model: Path, store: RedisServer, forks: None) -> Iterator[
     """Starts the server of a machine of some name, and ends all."""
     with ExitStack() as running:
 
-        def begin(machine: str) -> Server:
+        def begin(machine: str, url: str = store.url) -> Server:
             server = serve_ours(
                 home / machine,
                 "--model",
                 str(model),
                 forked=True,
-                OMLX_CACHE_REMOTE=store.url,
+                OMLX_CACHE_REMOTE=url,
                 OMLX_CACHE_REMOTE_PASSWORD=PASSWORD,
                 # The store may be late on a machine with too much to do.
-                OMLX_CACHE_REMOTE_LOOKUP_SECONDS="20",
+                OMLX_CACHE_REMOTE_LOOKUP_SECONDS="60",
+                OMLX_CACHE_REMOTE_READ_SECONDS="60",
             )
             running.callback(server.kill)
             return server
@@ -99,3 +103,74 @@ def test_what_one_server_computed_another_machine_restores_and_serves_on_without
     for server in (one, two):
         assert server.stop() == 0, server.text()
         assert PASSWORD not in server.text()
+
+
+class _Answer:
+    """An answer that comes for as long as it is wanted; `count` says how much has come."""
+
+    def __init__(self, server: Server, model: Path) -> None:
+        self.count = 0
+        self._enough = threading.Event()
+        self._server, self._model = server, model
+        self._thread = threading.Thread(target=self._read)
+
+    def __enter__(self) -> "_Answer":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    def more_than(self, count: int) -> None:
+        if self.count <= count:
+            raise NotYet(f"{self.count} of more than {count}")
+
+    def _read(self) -> None:
+        with (
+            self._server.client() as client,
+            client.completions.create(
+                model=str(self._model),
+                prompt="Once upon a time",
+                max_tokens=1_000_000,
+                logit_bias={"2": -100.0, "127": -100.0},
+                stream=True,
+            ) as chunks,
+        ):
+            for _ in chunks:
+                self.count += 1
+                if self._enough.is_set():
+                    return
+
+
+def test_others_are_answered_while_a_request_waits_for_the_store(
+    start: Start, home: Path, model: Path, store: RedisServer
+) -> None:
+    messages = about(f"pears for {model.name}")
+    one = start("one")
+    expected = ask(one, model, messages)
+    eventually(lambda: _sent(one, home / "one"), "what was computed is sent")
+    with proxy_to(store.port) as proxy, ThreadPoolExecutor(2) as pool:
+        two = start("two", f"redis://{proxy.place}")
+        known = about("nothing in particular")
+        ask(two, model, known)
+        with _Answer(two, model) as answer:
+            eventually(lambda: answer.more_than(5), "the answer begins")
+            proxy.rules(down=Way(stalls=True))
+            asked = proxy.seen.up
+            waits = pool.submit(ask, two, model, messages)
+            eventually(lambda: _more(proxy.seen.up, asked), "the store is asked")
+            # All of it is here: nobody is asked for it.
+            assert pool.submit(ask, two, model, known).result(40).cached_tokens
+            assert not waits.done()
+            proxy.free()
+            turn = waits.result(60)
+            assert turn.text == expected.text
+            assert turn.cached_tokens >= (turn.prompt_tokens - 1) // BLOCK * BLOCK > 0
+        assert two.stop() == 0, two.text()
+
+
+def _more(now: int, before: int) -> None:
+    if now <= before:
+        raise NotYet(f"{now} bytes")

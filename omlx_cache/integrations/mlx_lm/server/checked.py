@@ -59,7 +59,13 @@ class CheckedResponseGenerator(ResponseGenerator):  # type: ignore[misc]
         if self.cutting or not self.generation_available():
             raise Unavailable("the server is ending")
         request.arrived = time.perf_counter()
+        if self._replies:
+            self.arriving(request, generation_args)
         return super().generate(request, generation_args, progress_callback)
+
+    def arriving(self, request: Any, generation_args: Any) -> None:
+        """Called on the asking thread for a request that arrives while others are answered, before
+        it is queued. Does nothing here."""
 
     def stop(self, seconds: float, hurry: threading.Event | None = None) -> bool:
         """End what is computed, and the thread; False when that takes longer than `seconds`, or

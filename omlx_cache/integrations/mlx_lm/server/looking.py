@@ -1,16 +1,19 @@
-"""`POST /lookup`: how much of a request's prompt this server could restore, without answering it.
+"""Prompts that are looked up outside the queue, on the thread of who asks.
 
-Takes the body of a chat or a completion. The server that has the tokeniser and the chat template
-can tell; a router then needs neither.
+`POST /lookup` says how much of a request's prompt this server could restore, without answering it:
+the server that has the tokeniser and the chat template can tell, and a router then needs neither.
+And what other machines have of a prompt comes before its request is queued: the thread that
+computes answers would wait for the network, and with it everybody who is being answered.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol
 
 from mlx_lm.server import CompletionRequest
 
+from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache.integrations.mlx_lm.lanes import Lane
 from omlx_cache.integrations.mlx_lm.models import served_as
 from omlx_cache.integrations.mlx_lm.server.refusals import BadRequest, Refused, Unavailable
@@ -20,7 +23,11 @@ from omlx_cache.restore.lookup import RestorePoint
 from omlx_cache.status.prefix_lookup import TierTokens, by_tier, described
 from omlx_cache.status.source import MOST_KEYS
 from omlx_cache.store import BlockStore
-from omlx_cache_storage.keys import KeyChain, as_tokens
+from omlx_cache_storage.keys import KeyChain, Tokens, as_tokens
+from omlx_cache_storage.page import REMOTE, PageId
+
+AHEAD_SECONDS = 30.0
+"""A request is queued by then, whatever has come: what is missing is read when its turn comes."""
 
 _log = logging.getLogger(__name__)
 
@@ -85,6 +92,35 @@ class PromptLookup:
         known = described(self._store, None if chain is None else chain.namespace)
         found = {**known, "prompt_tokens": len(tokens), **_tokens(best)._asdict()}
         return found if chain is None else {**found, "keys": _keys(chain)}
+
+
+class Ahead:
+    """Brings remote pages into free memory; called on the thread of who asks. Raises nothing, and
+    changes nothing but what is in memory: what is wrong with a request its turn will tell."""
+
+    def __init__(self, store: BlockStore, responses: Tokenising, lanes: Lanes) -> None:
+        self._store, self._responses, self._lanes = store, responses, lanes
+
+    def __call__(self, request: Any, args: Any) -> None:
+        """Ask the store for a prompt, and wait for what it has; at once without a remote tier."""
+        key = self._responses.model_provider.model_key
+        if self._store.remote is None or key is None or not served_as(key, args.model.model):
+            return
+        try:
+            lanes = [lane for lane in self._lanes.lanes_of(key) if lane.view.supported]
+            if lanes:
+                self._bring(lanes, as_tokens(self._responses.tokens_of(request, args)))
+        except Exception:
+            _log.debug("nothing was fetched ahead", exc_info=True)
+
+    def _bring(self, lanes: Sequence[Lane], tokens: Tokens) -> None:
+        points = [lane.view.find(lane.view.chain(tokens), len(tokens) - 1) for lane in lanes]
+        uses = max(points, key=lambda point: point.position).uses
+        far = [use for each in uses.values() for use in each if use.info.tier == REMOTE]
+        far.sort(key=lambda use: use.info.position)
+        pages: list[PageId] = [use.page for use in far]
+        if pages:
+            self._store.prefetch(pages, allocate_payload).wait(AHEAD_SECONDS)
 
 
 def _tokens(point: RestorePoint) -> TierTokens:

@@ -15,7 +15,7 @@ from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
 from omlx_cache.integrations.mlx_lm.server.batches import storing_batches
 from omlx_cache.integrations.mlx_lm.server.decoding import TokenDecoder
 from omlx_cache.integrations.mlx_lm.server.limits import Limits
-from omlx_cache.integrations.mlx_lm.server.looking import PromptLookup
+from omlx_cache.integrations.mlx_lm.server.looking import Ahead, PromptLookup
 from omlx_cache.integrations.mlx_lm.server.refusals import Unavailable
 from omlx_cache.integrations.mlx_lm.server.replies import Reply
 from omlx_cache.integrations.mlx_lm.server.request_line import (
@@ -188,6 +188,7 @@ class MeasuredResponseGenerator(SharingResponseGenerator):
         provider.prepare = lambda: cache.fresh(provider.model_key)
         self._timer: PromptTimer | None = None
         self.lookup = PromptLookup(store, self, cache)
+        self._ahead = Ahead(store, self, cache)
         super().__init__(provider, cache, store, limits)
 
     def _note_fetched(self, found: Fetched) -> None:
@@ -223,6 +224,9 @@ class MeasuredResponseGenerator(SharingResponseGenerator):
         it, as with a draft model, that counts from the fetch."""
         if self._timer is not None:
             self._timer.reach_end()
+
+    def arriving(self, request: Any, generation_args: Any) -> None:
+        self._ahead(request, generation_args)
 
     def generate(
         self,
