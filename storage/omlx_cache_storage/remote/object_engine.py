@@ -194,6 +194,8 @@ def _received(answer: Any, nbytes: int, sink: Sink) -> memoryview:
     memory = sink.memory(min(nbytes, end - start))
     filled = 0
     for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES):
+        if filled == memory.nbytes:
+            break
         some = memoryview(chunk)[: memory.nbytes - filled]
         memory[filled : filled + some.nbytes] = some
         filled += some.nbytes

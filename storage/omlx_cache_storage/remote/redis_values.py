@@ -15,6 +15,8 @@ from omlx_cache_storage.remote.slabs import Sink
 _AHEAD_BYTES = 16 << 10
 """Read at once where it is not known yet what comes; of a value it is then copied."""
 _MOST_DIGITS = 20
+_LONGEST = 512 << 20
+"""What a server takes for one value, unless it was told otherwise."""
 _ERROR_BYTES = 4096
 
 
@@ -68,6 +70,8 @@ class _Incoming:
         raise InvalidResponse(f"a value was asked for, the answer begins with {line[:20]!r}")
 
     def _value(self, nbytes: int) -> memoryview:
+        if nbytes > _LONGEST:
+            raise InvalidResponse(f"a value of {nbytes} bytes is longer than a server's may be")
         value = self._sink.memory(min(nbytes, self._most_bytes))
         self._fill(value)
         beyond = nbytes - value.nbytes
@@ -78,17 +82,17 @@ class _Incoming:
         return value
 
     def _fill(self, target: memoryview) -> None:
-        some = self._some(target.nbytes) if self._start < self._stop else b""
-        target[: len(some)] = some
-        filled = len(some)
+        filled = 0
         while filled < target.nbytes:
-            if target.nbytes - filled < _AHEAD_BYTES:
-                # With what follows it, in one go.
+            if self._start < self._stop or target.nbytes - filled < _AHEAD_BYTES:
+                # What was read ahead, or is read with what follows it in one go.
                 some = self._some(target.nbytes - filled)
-                target[filled : filled + len(some)] = some
-                filled += len(some)
+                count = len(some)
+                target[filled : filled + count] = some
             else:
-                filled += self._received(target[filled:])
+                count = self._received(target[filled:])
+            filled += count
+            self._sink.came(count)
 
     def _some(self, most: int) -> memoryview:
         """Return up to `most` of the next bytes, and at least one."""
@@ -115,5 +119,4 @@ class _Incoming:
         count = int(self._socket.recv_into(target))
         if not count:
             raise Gone("Connection closed by server.")
-        self._sink.came(count)
         return count

@@ -1,0 +1,223 @@
+"""Stores that answer what they should not: a read ends in time, takes no more memory than was asked
+for, and what comes next on a connection is an answer to what was asked on it."""
+
+import socketserver
+import threading
+import tracemalloc
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("redis", reason="needs the clients: pip install 'omlx-cache[remote]'")
+
+from kit.examples import examples
+from kit.remote.engines import engine_at, reason_of
+from omlx_cache_storage.page import Buffer
+from omlx_cache_storage.remote.engine import Part, RemoteError
+from omlx_cache_storage.remote.slabs import Sink
+
+MIB = 1 << 20
+HONEST = b"what was asked for"
+
+
+class _Redis(socketserver.ThreadingTCPServer):
+    """Speaks as much of the protocol as reads take: honest, but for the next answers in `lies`."""
+
+    daemon_threads = False
+    block_on_close = True
+
+    def __init__(self) -> None:
+        self.lies: deque[bytes] = deque()
+        self.floods = threading.Event()
+        super().__init__(("127.0.0.1", 0), _Speaker)
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.server_address[1]}"
+
+
+class _Speaker(socketserver.StreamRequestHandler):
+    server: _Redis
+
+    def handle(self) -> None:
+        try:
+            while line := self.rfile.readline():
+                words = []
+                for _ in range(int(line[1:])):
+                    length = int(self.rfile.readline()[1:])
+                    words.append(self.rfile.read(length + 2)[:-2])
+                self._answer(words)
+        except (OSError, ValueError):
+            return
+
+    def _answer(self, words: list[bytes]) -> None:
+        if words[0] != b"GET":
+            self.wfile.write(b"+OK\r\n")
+        elif not self.server.lies:
+            self.wfile.write(b"$%d\r\n%s\r\n" % (len(HONEST), HONEST))
+        else:
+            self.wfile.write(self.server.lies.popleft())
+            while self.server.floods.is_set():
+                self.wfile.write(bytes(64 * 1024))
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[_Redis]:
+    with _Redis() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.floods.clear()
+            server.shutdown()
+            thread.join(30)
+
+
+PART = Part("name", 0, 0, 64)
+LIES = {
+    "half a value": b"$50\r\nhalf",
+    "half a length": b"$50",
+    "no value at all": b"",
+    "a value of a hundred terabytes": b"$99999999999999\r\n",
+    "a value of no length": b"$\r\n",
+    "a negative length": b"$-7\r\n",
+    "another end": b"$2\r\nab--",
+    "a number": b":7\r\n",
+    "an array": b"*1\r\n$2\r\nab\r\n",
+    "a push": b">1\r\n$2\r\nab\r\n",
+    "two answers": b"$2\r\nab\r\n$2\r\ncd\r\n",
+    "another protocol": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_a_lie_costs_a_time_out_at_most_and_no_other_read(redis: _Redis, lie: bytes) -> None:
+    with engine_at(redis.url, read_seconds=0.3) as engine:
+        assert [bytes(one or b"") for one in engine.read([PART])] == [HONEST]
+        redis.lies.append(lie)
+        assert reason_of(engine.read, [PART]).reason in ("lost", "timeout", "error")
+        for _ in range(3):
+            assert [bytes(one or b"") for one in engine.read([PART, PART])] == [HONEST] * 2
+
+
+@pytest.mark.parametrize("head", [b"$400000000\r\n", b"", b"-"], ids=["value", "zeros", "error"])
+def test_a_flood_is_left_alone_and_takes_no_memory(redis: _Redis, head: bytes) -> None:
+    came: list[int] = []
+    redis.floods.set()
+    redis.lies.append(head)
+    try:
+        with engine_at(redis.url, read_seconds=5.0) as engine:
+            engine.ping()
+            tracemalloc.start()
+            try:
+                assert reason_of(engine.read, [PART], Sink(came=came.append)).reason == "lost"
+                assert tracemalloc.get_traced_memory()[1] < 8 * MIB
+            finally:
+                tracemalloc.stop()
+    finally:
+        redis.floods.clear()
+    # What is thrown away is no progress that anybody would wait for.
+    assert sum(came) <= 4 * MIB
+
+
+@given(st.lists(st.binary(max_size=40) | st.sampled_from(list(LIES.values())), max_size=4))
+@settings(max_examples=examples(25), deadline=None)
+def test_whatever_is_answered_the_next_answer_is_right(redis: _Redis, lies: list[bytes]) -> None:
+    with engine_at(redis.url, read_seconds=0.05) as engine:
+        redis.lies.extend(lies)
+        while redis.lies:
+            with suppress(RemoteError):
+                for one in engine.read([PART]):
+                    assert one is None or memoryview(one).nbytes <= 64
+        found: list[Buffer | None] = []
+        while not found:
+            # So short a time may be too short for a machine with other work.
+            with suppress(RemoteError):
+                found = engine.read([PART])
+        assert [bytes(one or b"") for one in found] == [HONEST]
+
+
+Answers = Callable[[BaseHTTPRequestHandler], None]
+
+
+@pytest.fixture
+def bucket() -> Iterator[tuple[str, deque[Answers]]]:
+    """A bucket whose answers to GET are the next ones of a queue."""
+    answers: deque[Answers] = deque()
+
+    class Speaker(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            try:
+                answers.popleft()(self)
+            except OSError:
+                self.close_connection = True
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Speaker) as server:
+        server.daemon_threads = False
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            at = f"http://127.0.0.1:{server.server_address[1]}"
+            yield f"s3://KEY:SECRET@bucket?endpoint={at}&region=us-east-1", answers
+        finally:
+            server.shutdown()
+            thread.join(30)
+
+
+def _says(status: int, said: str, length: int, body: bytes, *, endless: bool = False) -> Answers:
+    def answer(speaker: BaseHTTPRequestHandler) -> None:
+        speaker.send_response(status)
+        speaker.send_header("Content-Range", said)
+        speaker.send_header("ETag", '"1"')
+        speaker.send_header("Last-Modified", "Mon, 23 Nov 2026 05:00:00 GMT")
+        if endless:
+            speaker.send_header("Transfer-Encoding", "chunked")
+        else:
+            speaker.send_header("Content-Length", str(length))
+        speaker.end_headers()
+        if not endless:
+            speaker.wfile.write(body)
+            if len(body) < length:
+                speaker.close_connection = True
+            return
+        while True:
+            speaker.wfile.write(b"%x\r\n%s\r\n" % (len(body), body))
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        _says(206, "bytes 0-63/64", 64, b"x" * 20),
+        _says(206, "bytes 7-99999999999999/99999999999999", 64, b"x" * 64),
+        _says(206, "bytes 63-0/64", 64, b"x" * 64),
+        _says(206, "nonsense", 64, b"x" * 64),
+        _says(200, "bytes 0-63/64", 64, b"x" * 64),
+        _says(206, "bytes 0-63/64", 0, b"x" * 100_000, endless=True),
+        _says(206, "bytes 0-63/64", 5000, b"x" * 5000),
+    ],
+    ids=["short", "far", "backwards", "nonsense", "whole", "endless", "long"],
+)
+def test_a_bucket_that_lies_about_what_it_sends_gives_no_more_than_was_asked_for(
+    bucket: tuple[str, deque[Answers]], answer: Answers
+) -> None:
+    url, answers = bucket
+    answers.append(answer)
+    with engine_at(url, read_seconds=2.0) as engine:
+        with suppress(RemoteError):
+            (found,) = engine.read([PART])
+            assert found is None or memoryview(found).nbytes <= 64
+        answers.append(_says(206, "bytes 0-63/64", 64, b"y" * 64))
+        assert [bytes(one or b"") for one in engine.read([PART])] == [b"y" * 64]
