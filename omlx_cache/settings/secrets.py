@@ -26,5 +26,5 @@ def read_secret(path: Path, setting: str) -> str:
     if mode & 0o077:
         raise ConfigError(f"{setting}: others may read {path}; chmod 600 {path}")
     if not secret:
-        raise ConfigError(f"{setting}: {path} is empty; it must hold the secret")
+        raise ConfigError(f"{setting}: {path} is empty; its first line counts")
     return secret

@@ -122,7 +122,7 @@ def _s3(parts: SplitResult, options: dict[str, str]) -> RemoteAddress:
     _known(options, "s3")
     credentials, _, bucket = parts.netloc.rpartition("@")
     if not _BUCKET.fullmatch(bucket):
-        raise ValueError("s3:// needs a bucket's name: s3://bucket/prefix")
+        raise ValueError("s3:// needs a bucket's name, of 3 to 63 characters: s3://bucket/prefix")
     user, password = _credentials(credentials)
     if (user is None) != (password is None):
         raise ValueError("s3:// takes an access key and its secret together, or neither")

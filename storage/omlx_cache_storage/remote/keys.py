@@ -25,7 +25,7 @@ class RemoteKeys:
                 "make one with `openssl rand -hex 32`"
             )
         if encrypts and secret is None:
-            raise ValueError("encryption needs a shared secret")
+            raise ValueError("remote_encrypt needs a shared secret")
         self._secret = secret
         self._tag = b"" if secret is None else _derived(secret, _TAG)
         self.encrypts = encrypts
