@@ -186,10 +186,18 @@ def test_a_server_that_is_killed_and_comes_back_is_used_again() -> None:
             engine.ping()
 
 
-def test_a_directory_that_cannot_be_made_is_told_when_it_is_asked(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    with engine_at(f"file://{tmp_path}/file/share") as engine:
-        assert reason_of(engine.ping).reason in ("error", "auth")
+def test_a_directory_that_is_not_mounted_is_not_made_and_used_once_it_is(tmp_path: Path) -> None:
+    mount, share = tmp_path / "mount", tmp_path / "mount" / "share"
+    with engine_at(share.as_uri()) as engine:
+        error = reason_of(engine.ping)
+        assert (error.reason, "make or mount it" in str(error)) == ("refused", True)
+        assert reason_of(write, engine, "v", b"value").reason == "refused"
+        assert engine.read([]) == []
+        assert reason_of(engine.read, [Part("v", 0, 0, 5)]).reason == "refused"
+        assert not mount.exists()
+        mount.mkdir()
+        assert write(engine, "v", b"value")
+        assert [bytes(one or b"") for one in engine.read([Part("v", 0, 0, 5)])] == [b"value"]
 
 
 def test_a_value_in_a_directory_is_a_file_and_nothing_else_is_left(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ class ObjectEngine:
         return None if found is None else bytes(found)
 
     def _part(self, part: Part, sink: Sink) -> Buffer | None:
-        if self._directory is not None:
+        if self._directory is not None and self._stores:
             return _stretch(self._directory / part.name, part, sink)
         return self._range(self._stores.reads, part.name, part.offset, part.nbytes, sink)
 
@@ -239,7 +239,11 @@ class _Stores(NamedTuple):
 
 def _open(address: RemoteAddress, options: RemoteOptions) -> _Stores:
     if address.kind == "file":
-        local = LocalStore(Path(address.path), automatic_cleanup=False, mkdir=True)
+        directory = Path(address.path)
+        if not directory.parent.is_dir():
+            # A share that is not mounted: made, it would fill this machine's own disk.
+            raise RemoteError("refused", f"there is no {directory.parent}: make or mount it")
+        local = LocalStore(directory, automatic_cleanup=False, mkdir=True)
         return _Stores(local, local, local)
     looking, silent = options.lookup_seconds, options.read_seconds
     return _Stores(
