@@ -1,6 +1,7 @@
 """Stores that answer what they should not: a read ends in time, takes no more memory than was asked
 for, and what comes next on a connection is an answer to what was asked on it."""
 
+import os
 import socketserver
 import threading
 import tracemalloc
@@ -8,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -221,3 +223,26 @@ def test_a_bucket_that_lies_about_what_it_sends_gives_no_more_than_was_asked_for
             assert found is None or memoryview(found).nbytes <= 64
         answers.append(_says(206, "bytes 0-63/64", 64, b"y" * 64))
         assert [bytes(one or b"") for one in engine.read([PART])] == [b"y" * 64]
+
+
+def test_nobody_waits_at_a_pipe_that_lies_where_a_value_would(tmp_path: Path) -> None:
+    found: list[object] = []
+    with engine_at(f"file://{tmp_path}/store") as engine:
+        assert engine.write("value", [[HONEST]], replace=True)
+        pipe = tmp_path / "store" / "pipe"
+        os.mkfifo(pipe)
+
+        def ask() -> None:
+            found.append(engine.look(["pipe", "value"], 64))
+            found.append(engine.read([Part("pipe", 0, 0, 64)]))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        asking.join(10)
+        waits = asking.is_alive()
+        if waits:
+            # Whoever waits to read is let go on by somebody who could write.
+            os.close(os.open(pipe, os.O_WRONLY))
+            asking.join(10)
+    assert not waits
+    assert found == [([None, HONEST], []), [None]]

@@ -113,17 +113,18 @@ class ObjectEngine:
         return True
 
     def _head(self, name: str, nbytes: int) -> bytes | None:
-        found = self._range(self._stores.looks, name, 0, nbytes)
+        found = self._some(self._stores.looks, Part(name, 0, 0, nbytes), NEW_MEMORY)
         return None if found is None else bytes(found)
 
     def _part(self, part: Part, sink: Sink) -> Buffer | None:
-        if self._directory is not None and self._stores:
-            return _stretch(self._directory / part.name, part, sink)
-        return self._range(self._stores.reads, part.name, part.offset, part.nbytes, sink)
+        return self._some(self._stores.reads, part, sink)
 
-    def _range(
-        self, store: Any, name: str, start: int, nbytes: int, sink: Sink = NEW_MEMORY
-    ) -> Buffer | None:
+    def _some(self, store: Any, part: Part, sink: Sink) -> Buffer | None:
+        if self._directory is not None:
+            return _stretch(self._directory / part.name, part, sink)
+        return self._range(store, part.name, part.offset, part.nbytes, sink)
+
+    def _range(self, store: Any, name: str, start: int, nbytes: int, sink: Sink) -> Buffer | None:
         # No store is asked for no bytes; a value that ends before them is as short as it is.
         try:
             answer = obstore.get(store, name, options={"range": (start, start + max(1, nbytes))})
@@ -209,7 +210,8 @@ def _at_once(path: str, flags: int) -> int:
 
 
 def _stretch(file: Path, part: Part, sink: Sink) -> Buffer | None:
-    """Read a stretch of a file, which the client of object stores would do into new memory."""
+    """Read a stretch of a file. The client of object stores would do that into new memory, and wait
+    for ever at a pipe."""
     try:
         with open(file, "rb", buffering=0, opener=_at_once) as opened:
             status = os.fstat(opened.fileno())
