@@ -14,7 +14,7 @@ def test_a_descriptor_left_open_is_named_and_a_closed_one_is_not(tmp_path: Path)
     before = leaks.now()
     left = os.open(tmp_path / "left", os.O_CREAT)
     os.close(os.open(tmp_path / "closed", os.O_CREAT))
-    found = leaks.left_since(before)
+    found = leaks.left_since(before, 0.1)
     os.close(left)
     assert str(found) == f"descriptor {left} of {tmp_path / 'left'}"
     assert not leaks.left_since(before)
@@ -106,6 +106,7 @@ def test_each_kind_of_thing_left_behind_fails_its_test_and_names_it(tmp_path: Pa
             "PYTHONPATH": entries,
             "OMLX_CACHE_RUNTIME_DIR": str(runtime),
             "COLUMNS": "400",
+            "LEAKS_SECONDS": "0.5",
         },
         capture_output=True,
         text=True,

@@ -23,7 +23,8 @@ _DESCRIPTORS = Path("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev
 _LOCKS = Path("/proc/locks")
 _NOT_OURS = ("MainThread", "idle-reader", "pytest_timeout", "tqdm", "asyncio_")
 """Threads that live as long as the process: idle readers wait for the next pool."""
-_ENDING_SECONDS = 2.0
+_ENDING_SECONDS = float(os.environ.get("LEAKS_SECONDS", "10"))
+"""A writer that was left behind may wait for a disk with other work."""
 
 
 class Open(NamedTuple):
@@ -63,14 +64,14 @@ def now() -> Open:
     )
 
 
-def left_since(before: Open) -> Open:
+def left_since(before: Open, seconds: float = _ENDING_SECONDS) -> Open:
     """Return what is still open when garbage is gone, and threads and children had time to end,
     and clients that keep threads of their own to close their connections."""
     left = now().since(before)
     if not left:
         return left
     gc.collect()
-    deadline = time.monotonic() + _ENDING_SECONDS
+    deadline = time.monotonic() + seconds
     for thread in now().since(before).threads:
         # One that is being started this very moment cannot be joined yet.
         with contextlib.suppress(RuntimeError):
