@@ -155,8 +155,8 @@ def test_a_router_without_a_tokeniser_asks_with_the_request_itself(
     query = f"namespace={told['namespace']}&keys={','.join(told['keys'])}"
     by_keys = json.loads(_get(server, f"/lookup?{query}")[2])
     assert 0 <= told["cached_tokens"] - by_keys["cached_tokens"] < 64 + 64
-    # What it said is what the next request then gets.
-    assert ask(server, models["dense"], more).cached_tokens == told["cached_tokens"]
+    # What it said is what the next request then gets, and the answer's end, if that came since.
+    assert 0 <= ask(server, models["dense"], more).cached_tokens - told["cached_tokens"] < 64
     assert _look_up(server, {"messages": []})[0] == 400
     assert _look_up(server, {"messages": said, "model": "another"})[1]["cached_tokens"] == 0
     assert _look_up(server, {"messages": said}, Origin="http://evil.example")[0] == 403
