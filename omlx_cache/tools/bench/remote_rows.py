@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from omlx_cache.tools.bench.remote import (
+    ALL,
     DELAYS,
     LOOKUP_RUNS,
     LOOKUP_TOKENS,
@@ -18,8 +19,6 @@ from omlx_cache_storage.errors import CacheError
 from omlx_cache_storage.remote.address import parse_address
 from omlx_cache_storage.remote.extras import ExtraMissing, check_extra
 
-PAGE_BYTES = 4 << 20
-MOST_PAGES = 32
 NEEDED = ("redis://127.0.0.1", "file:///share")
 
 
@@ -54,8 +53,8 @@ def why_not() -> str:
 
 
 def _work(size: Size) -> Work:
-    page_bytes = min(PAGE_BYTES, size.kv_bytes // 2)
-    pages = min(MOST_PAGES, size.kv_bytes // page_bytes)
+    page_bytes = min(ALL.page_bytes, size.kv_bytes // 2)
+    pages = min(ALL.pages, size.kv_bytes // page_bytes)
     # On loopback alone a look-up has nothing to be set beside: a round trip takes no time there.
     delays = DELAYS[1:2] if size.name == "tiny" else DELAYS[1:]
     runs, lookup_runs = 2 * size.runs + 1, min(size.runs, LOOKUP_RUNS)

@@ -11,6 +11,10 @@ from omlx_cache_storage.page import Buffer
 from omlx_cache_storage.remote.reasons import Trouble
 from omlx_cache_storage.remote.slabs import NEW_MEMORY, Sink
 
+MEMBERS = 256
+"""Members of a set that are kept or asked for: a boundary that thousands of prompts have in common
+would otherwise get as many, all of which every look-up brings."""
+
 
 class RemoteError(CacheError):
     """An engine did not do what it was asked. The text names no password."""

@@ -29,10 +29,9 @@ from omlx_cache_storage.format.wrapping import unwrapped, wrap
 from omlx_cache_storage.page import Buffer, Page
 from omlx_cache_storage.remote.body import NONCE_BYTES, TAG_BYTES, Body, sealed
 from omlx_cache_storage.remote.keys import RemoteKeys
+from omlx_cache_storage.remote.names import MOST_BYTES
 
 WIRE_BYTES = 128
-MAX_BODY_BYTES = 2**32
-"""The longest body: no page is so large, and what a part of it takes can be counted."""
 _MAGIC = b"OMLXREM1"
 _FAMILY = b"OMLXREM"
 _LAYOUT = struct.Struct("<8sH6xQQQQ16s32s")
@@ -109,7 +108,7 @@ def read_descriptor(name: str, first: Buffer, keys: RemoteKeys) -> Descriptor:
     if (
         head[10:16] != bytes(6)
         or flags & ~(_AUTHENTICATED | _ENCRYPTED)
-        or body_bytes > MAX_BODY_BYTES
+        or body_bytes > MOST_BYTES
         or held > position
     ):
         raise CorruptPage("the envelope's numbers are none that are written")

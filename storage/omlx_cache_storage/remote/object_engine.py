@@ -20,7 +20,7 @@ from obstore.store import LocalStore, S3Store
 from omlx_cache_storage.page import Buffer
 from omlx_cache_storage.readers import ReaderPool
 from omlx_cache_storage.remote.address import RemoteAddress
-from omlx_cache_storage.remote.engine import Part, RemoteError
+from omlx_cache_storage.remote.engine import MEMBERS, Part, RemoteError
 from omlx_cache_storage.remote.object_errors import is_absent, is_beyond, is_taken, trouble
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.slabs import NEW_MEMORY, Sink
@@ -32,9 +32,6 @@ READ_SECONDS = 60.0
 """What reading a stretch of a value may take at least, while some of it comes."""
 WRITE_SECONDS = 15.0
 """What a write may take at least: no request waits for it, and values are written in one piece."""
-MEMBERS = 256
-"""Members of a set that are asked for: a boundary that thousands of prompts have in common would
-otherwise get as many."""
 _CHUNK_BYTES = 1 << 18
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from omlx_cache_storage.page import Buffer
 from omlx_cache_storage.remote.address import RemoteAddress
-from omlx_cache_storage.remote.engine import Part, RemoteError
+from omlx_cache_storage.remote.engine import MEMBERS, Part, RemoteError
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.redis_errors import trouble
 from omlx_cache_storage.remote.redis_places import Named, Places, Sharded, Single
@@ -26,9 +26,6 @@ PIPELINE = 1024
 """Commands that are sent at once."""
 ANSWER_BYTES = 16 << 20
 """What a server is asked for at once: it keeps answers in its own memory until they are taken."""
-MEMBERS = 256
-"""Members of a set, the last ones that were added: a boundary that thousands of prompts have in
-common would otherwise get as many, all of which every look-up brings."""
 WRITING_MS = 60_000
 """How long a writer of parts has before another one may take it for dead."""
 

@@ -96,8 +96,7 @@ class _Incoming:
 
     def _some(self, most: int) -> memoryview:
         """Return up to `most` of the next bytes, and at least one."""
-        if self._start == self._stop:
-            self._start, self._stop = 0, self._received(self._ahead)
+        self._read_ahead()
         start = self._start
         self._start = min(self._stop, start + most)
         return self._ahead[start : self._start]
@@ -105,8 +104,7 @@ class _Incoming:
     def _line(self) -> bytes:
         line = b""
         while not line.endswith(b"\r\n"):
-            if self._start == self._stop:
-                self._start, self._stop = 0, self._received(self._ahead)
+            self._read_ahead()
             there = bytes(self._ahead[self._start : self._stop])
             end = there.find(b"\n") + 1 or len(there)
             line += there[:end]
@@ -114,6 +112,11 @@ class _Incoming:
             if len(line) > _ERROR_BYTES:
                 raise InvalidResponse("an answer's first line has no end")
         return line[:-2]
+
+    def _read_ahead(self) -> None:
+        """Have something of what comes next."""
+        if self._start == self._stop:
+            self._start, self._stop = 0, self._received(self._ahead)
 
     def _received(self, target: memoryview) -> int:
         count = int(self._socket.recv_into(target))

@@ -9,7 +9,7 @@ computes answers would wait for the network, and with it everybody who is being 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mlx_lm.server import CompletionRequest
 
@@ -81,14 +81,7 @@ class PromptLookup:
             return {**described(self._store, None), **TierTokens()._asdict()}
         tokens = as_tokens(self._responses.tokens_of(request, args))
         self._store.refresh()
-        best, chain = RestorePoint(0, {}, None, 0), None
-        for lane in self._lanes.lanes_of(key):
-            if not lane.view.supported:
-                continue
-            own = lane.view.chain(tokens)
-            point = lane.view.find(own, len(tokens) - 1, asks=False)
-            if chain is None or point.position > best.position:
-                best, chain = point, own
+        best, chain = _furthest(self._lanes.lanes_of(key), tokens, asks=False)
         known = described(self._store, None if chain is None else chain.namespace)
         found = {**known, "prompt_tokens": len(tokens), **_tokens(best)._asdict()}
         return found if chain is None else {**found, "keys": _keys(chain)}
@@ -107,20 +100,38 @@ class Ahead:
         if self._store.remote is None or key is None or not served_as(key, args.model.model):
             return
         try:
-            lanes = [lane for lane in self._lanes.lanes_of(key) if lane.view.supported]
-            if lanes:
+            lanes = list(self._lanes.lanes_of(key))
+            if any(lane.view.supported for lane in lanes):
                 self._bring(lanes, as_tokens(self._responses.tokens_of(request, args)))
         except Exception:
             _log.debug("nothing was fetched ahead", exc_info=True)
 
     def _bring(self, lanes: Sequence[Lane], tokens: Tokens) -> None:
-        points = [lane.view.find(lane.view.chain(tokens), len(tokens) - 1) for lane in lanes]
-        uses = max(points, key=lambda point: point.position).uses
+        uses = _furthest(lanes, tokens).point.uses
         far = [use for each in uses.values() for use in each if use.info.tier == REMOTE]
         far.sort(key=lambda use: use.info.position)
         pages: list[PageId] = [use.page for use in far]
         if pages:
             self._store.prefetch(pages, allocate_payload).wait(AHEAD_SECONDS)
+
+
+class _Found(NamedTuple):
+    """How far a prompt can be restored, and the keys by which that was found, None without any."""
+
+    point: RestorePoint
+    chain: KeyChain | None
+
+
+def _furthest(lanes: Iterable[Lane], tokens: Tokens, *, asks: bool = True) -> _Found:
+    """Return what the lane has that has most of a prompt, the first of several."""
+    best = _Found(RestorePoint(0, {}, None, 0), None)
+    for lane in lanes:
+        if lane.view.supported:
+            chain = lane.view.chain(tokens)
+            point = lane.view.find(chain, len(tokens) - 1, asks=asks)
+            if best.chain is None or point.position > best.point.position:
+                best = _Found(point, chain)
+    return best
 
 
 def _tokens(point: RestorePoint) -> TierTokens:
