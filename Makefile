@@ -11,6 +11,9 @@ ARGS ?=
 # Processes that run the tests; `make test WORKERS=0 ARGS=--pdb` runs them in one that can be asked.
 WORKERS ?= auto
 
+# Tests start hundreds of processes, and each would compile every source again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What lies below a session: bytes, keys, pages, codecs, commits, settings, the control protocol.
 FAST := $(addprefix tests/,arrays codec commit control identity kv pages settings storage)
 
@@ -73,7 +76,7 @@ check: setup ## Lint, check formatting, check types, check the import graph (a m
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python scripts/import_graph.py --max-chain 15
+	$(BIN)/python scripts/import_graph.py
 
 bench: setup ## Print benchmark ratios, each measured against its bound in one run
 	$(BIN)/omlx-cache bench $(ARGS)
@@ -81,7 +84,7 @@ bench: setup ## Print benchmark ratios, each measured against its bound in one r
 bench-peers: setup ## Set the cache beside mlx-lm's and mlx-vlm's: first token and memory (minutes)
 	@bash tests/peers/bench.sh $(ARGS)
 
-test-peers: setup ## Run inside other projects' servers, each in its own environment (minutes)
+test-peers: setup ## Check once inside each other project's server; all checks with ARGS=--all
 	@bash tests/peers/run.sh $(ARGS)
 
 lock: ## Resolve requirements.lock anew (needs uv)

@@ -1,6 +1,7 @@
 """Begun: a request whose cached prefix is on its way while other requests compute."""
 
 import logging
+import os
 import threading
 import time
 import weakref
@@ -46,6 +47,8 @@ class Begun:
         priority: object = "normal",
     ) -> None:
         self.scope = scope
+        # In the child of a fork its lock may be held by a thread that is not there.
+        self.pid = os.getpid()
         self.priority = priority_or_normal(priority, scope.store.counters)
         self.tokens = listed(tokens)
         self.chain: KeyChain | None = None
@@ -107,7 +110,7 @@ class Begun:
         """True when waiting longer makes the session no quicker: all has come, or nothing is read
         ahead because it is larger than `restore_bytes`, or the store closed. Cheap to poll."""
         pending = self._pending
-        if pending is None or self.scope.store.closed:
+        if pending is None or self.scope.store.closed or self.pid != os.getpid():
             return True
         if self.held:
             return False
@@ -147,6 +150,8 @@ class Begun:
     @uninterrupted
     def cancel(self) -> None:
         """Read no more and give the memory back; any thread, any number of times."""
+        if self.pid != os.getpid():
+            return
         self._wait_no_more()
         if self._pending is not None:
             with self._lock:

@@ -135,8 +135,9 @@ class Flights:
     """The prompts that are being computed in this process. Any thread may call.
 
     `lock` guards them, those that `_ended` last, and `changes`, which grows with whatever happens
-    to any of them; it is held over no I/O. To `lost` finalizers append without a lock. `_waiters`
-    are in a queue, and perhaps not asked before their turn comes.
+    to any of them; it is held over no I/O. To `lost` finalizers append flights that nobody ended,
+    without a lock; `settle` ends them. `_waiters` are in a queue, and perhaps not asked before
+    their turn comes.
     """
 
     def __init__(self) -> None:
@@ -155,8 +156,9 @@ class Flights:
     ) -> Flight:
         """Note a prompt that is about to be computed from `start` on; its owner ends it.
 
-        It keeps restore points for those that are in a queue already.
+        It keeps restore points for those that are in a queue already. Ends the lost ones.
         """
+        self.settle()
         flight = Flight(self, chain, start, stops, bends=bends)
         with self.lock:
             self._live.append(flight)
@@ -202,6 +204,16 @@ class Flights:
             except IndexError:
                 return
             flight.end()
+
+    @uninterrupted
+    def check_integrity(self) -> None:
+        """Assert that no prompt is kept that nobody computes or waits for: a lost flight is one
+        that still counts as live, and ended ones are remembered for waiters only."""
+        with self.lock:
+            live, lost = set(self._live), set(self.lost)
+            assert lost <= live, f"{len(lost - live)} flights that ended count as lost"
+            assert self._waiters or not self._ended, "flights are remembered, and nobody waits"
+        self.settle()
 
     @uninterrupted
     def shared(self, chain: KeyChain) -> int:

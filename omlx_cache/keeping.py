@@ -1,6 +1,8 @@
 """What a scheduler asks to be kept, or no longer: a pinned prefix, a conversation that is over."""
 
-from omlx_cache.commit.order import block_ends, needed
+from omlx_cache.adapters.base import PAGED
+from omlx_cache.commit.order import needed
+from omlx_cache.restore.lookup import first_pages
 from omlx_cache.scope import Scope, SequenceStore
 from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.keys import BlockKey, KeyChain
@@ -61,11 +63,13 @@ def retire(scope: Scope, chain: KeyChain) -> int:
     bounds = range(0, len(chain) + 1, size)
     parents = {_key(chain, bound): bound for bound in bounds}
     tails = {tail for tail in store.tails_of(list(parents)) if tail.position <= len(chain)}
-    ends = sorted({*block_ends(chain, len(chain)), *(tail.position for tail in tails)})
+    ends = sorted({*PAGED.page_ends(len(chain), size), *(tail.position for tail in tails)})
     left = store.branches({*parents, *(chain.key(end) for end in ends)})
     kept = max([parents.get(key, 0) for key in left] + [store.flights.shared(chain)])
     groups = {*(group.name for group in scope.groups), *(tail.group for tail in tails)}
-    store.demote(PageId(chain.key(end), group) for end in ends if end > kept for group in groups)
+    deep = {PageId(chain.key(end), group) for end in ends if end > kept for group in groups}
+    # Any other sequence that begins alike needs these, wherever it leaves this one.
+    store.demote(deep.difference(first_pages(chain, scope.groups)))
     return kept
 
 

@@ -10,7 +10,6 @@ from omlx_cache.control import ControlServer
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.upkeep.relief import Relief
 from omlx_cache_storage.prefetch import Prefetcher
-from omlx_cache_storage.readers import ReaderPool
 from omlx_cache_storage.remote.uploads import UploadCounts
 from omlx_cache_storage.stats import Counters
 
@@ -23,9 +22,16 @@ class Ending(Protocol):
 
     @property
     def counters(self) -> Counters: ...
+    def end_soon(self) -> None: ...
     def flush(self, timeout: float | None) -> bool: ...
     def stop_writing(self, timeout: float) -> bool: ...
     def empty_hot(self) -> None: ...
+
+
+class Stopping(Protocol):
+    """Threads that wait for disks."""
+
+    def stop(self, timeout: float) -> object: ...
 
 
 class Closing(Protocol):
@@ -48,6 +54,12 @@ class Sending(Protocol):
     def close(self, timeout: float) -> bool: ...
 
 
+class Settling(Protocol):
+    """What finalizers append to."""
+
+    def settle(self) -> None: ...
+
+
 class Kept(Protocol):
     """What keeps something that was learned for the processes to come; raises nothing."""
 
@@ -66,13 +78,14 @@ class StoreParts:
 
     tiers: Ending
     relief: Relief
-    pools: Sequence[ReaderPool]
+    pools: Sequence[Stopping]
     prefetcher: Prefetcher
     restores: RestoreQueue
     control: ControlServer | None
     kept: Sequence[Kept]
     remote: Remote | None = None
     uploads: Sending | None = None
+    flights: Settling | None = None
     status: list[Closing] = field(default_factory=list)
     pid: int = field(default_factory=os.getpid)
     ended: bool = False
@@ -81,6 +94,8 @@ class StoreParts:
         """Give back what lost sessions and lost restores held, which may hold the store; have
         kept what was learned."""
         self.restores.settle()
+        if self.flights is not None:
+            self.flights.settle()
         self.tiers.counters.requests()
         for one in self.kept:
             one.step()
@@ -97,6 +112,7 @@ class StoreParts:
         def left() -> float:
             return max(0.0, deadline - time.monotonic())
 
+        self.tiers.end_soon()
         self.prefetcher.cancel_all()
         for one in list(self.status):
             one.close(min(left(), THREADS_SECONDS))

@@ -1,5 +1,6 @@
 """PrefixCache: one model's view of a store."""
 
+import os
 from collections.abc import Sequence
 from typing import Unpack
 
@@ -45,16 +46,17 @@ class PrefixCache(Scopes):
     ) -> Session:
         """Restore what is cached of a prompt and return the session; never raises for a miss.
 
-        Blocks on the disk for pages that are not in memory, `deadline` seconds at most: what has
-        not come by then is left to be computed. `begun` is what `begin` returned for these tokens
-        and options; the deadline is then that of the settings, unless another is given. Restored
-        buffers have room for the prompt and `max_new_tokens` more (None: 256; at most 65,536).
-        `priority` is a hint, `low`, `normal` or `high`: what it uses counts as used ten minutes
-        earlier or later than it is. With `begun` it is that one's.
+        Waits for pages that are not in memory, `deadline` seconds at most, and without one until
+        the disk gives no byte for two: what has not come by then is left to be computed. `begun` is
+        what `begin` returned for these tokens and options; the deadline is then that of the
+        settings, unless another is given. Restored buffers have room for the prompt and
+        `max_new_tokens` more (None: 256; at most 65,536). `priority` is a hint, `low`, `normal` or
+        `high`: what it uses counts as used ten minutes earlier or later than it is. With `begun` it
+        is that one's.
         """
         with deferred:
             scope = self.scope(**options)
-            if begun is not None:
+            if begun is not None and begun.pid == os.getpid():
                 if begun.tokens == listed(tokens) and begun.scope.same_as(scope):
                     return Session(begun, begun.deadline if deadline is None else deadline)
                 begun.cancel()

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from omlx_cache import reasons
-from omlx_cache.adapters.base import GroupSpec, UnsupportedCache
+from omlx_cache.adapters.base import PAGED, GroupSpec, UnsupportedCache
 from omlx_cache.adapters.extracted import extracted
 from omlx_cache.codecs import CodecPolicy
 from omlx_cache.commit.admission import PageSink
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.committer import Committer
-from omlx_cache.commit.order import block_ends, needed
+from omlx_cache.commit.order import needed
 from omlx_cache.commit.progress import extent_of
 from omlx_cache.commit.snapshots import SnapshotPolicy
 from omlx_cache.commit.staging import Staging
@@ -241,7 +241,7 @@ class Scope:
             self.store.live.share(self._pages(chain, end))
 
     def _pages(self, chain: KeyChain, end: int) -> Iterator[PageId]:
-        for stop in block_ends(chain, end):
+        for stop in PAGED.page_ends(end, chain.block_size):
             yield from (PageId(chain.key(stop), group.name) for group in self.groups)
 
     def pending(

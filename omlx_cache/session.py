@@ -1,6 +1,7 @@
 """Session: one request's hold on the cache, from look-up to commit."""
 
 import logging
+import os
 import sys
 import time
 import weakref
@@ -50,6 +51,7 @@ class Session:
     @uninterrupted
     def __init__(self, begun: Begun, deadline: float | None = None) -> None:
         scope = self._scope = begun.scope
+        self._pid = os.getpid()
         self._counters = scope.store.counters
         self._staging = Staging(self._counters, scope.store.settings.snapshot_bytes)
         self._finished = False
@@ -404,6 +406,8 @@ class Session:
         without a hint, they are kept as the store has learned. A second commit, or one after
         `abort`, stores nothing.
         """
+        if self._pid != os.getpid():
+            return CommitResult.none(reasons.STORE_CLOSED)
         began = time.perf_counter()
         result = CommitResult.none(reasons.CLOSED)
         if not self._finished and not self._staging.closed:
@@ -463,6 +467,9 @@ class Session:
     @uninterrupted
     def _close(self) -> None:
         self._finished = True
+        if self._pid != os.getpid():
+            # What its locks guard is the parent's.
+            return
         self._under_way.end()
         self._due_at = 0
         self._asked.ended(len(self._prompt_tokens) - self._prompt_length)

@@ -13,8 +13,8 @@ from omlx_cache.requests.explainer import Walked
 from omlx_cache.scope import Scope
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, shared_length
 
-BLOCKS = 16_384
-"""32 MiB at 256 tokens a block."""
+BLOCKS = 4_096
+"""8 MiB at 256 tokens a block, a million tokens."""
 SIBLINGS = 32
 
 

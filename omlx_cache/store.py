@@ -35,12 +35,13 @@ from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.settings import CacheSettings, ConfigError
 from omlx_cache.settings.origin import render
 from omlx_cache.status.store_source import StoreSource
-from omlx_cache.upkeep.allowance import Allowance, allowance
+from omlx_cache.upkeep.allowance import Allowance, allowance, known_budget
 from omlx_cache.upkeep.keeper import keeper
 from omlx_cache.upkeep.rates import RateKeeper
 from omlx_cache.upkeep.relief import Relief
 from omlx_cache.upkeep.reuse import ReuseKeeper
 from omlx_cache_storage.cold import catalog
+from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.document import has_fields
 from omlx_cache_storage.cold.pinning import pinned_in
@@ -49,7 +50,7 @@ from omlx_cache_storage.cold.reuse import Reuse, read_reuse
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.columns import PageColumns
 from omlx_cache_storage.departures import Departures
-from omlx_cache_storage.errors import CacheError
+from omlx_cache_storage.errors import CacheError, PageUnanswered
 from omlx_cache_storage.events import EventLog
 from omlx_cache_storage.eviction.policies import EVICTION_POLICIES
 from omlx_cache_storage.format import planes
@@ -57,14 +58,20 @@ from omlx_cache_storage.hints import Priority
 from omlx_cache_storage.histograms import together
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.hot_page import Granted, columns_of
-from omlx_cache_storage.interrupts import deferred, result_of, uninterrupted
+from omlx_cache_storage.interrupts import deferred, uninterrupted
 from omlx_cache_storage.keys import BlockKey, Tokens
 from omlx_cache_storage.listed import ListedPage, list_pages, used_by_anybody
 from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageMeta
 from omlx_cache_storage.policy import write_policy
 from omlx_cache_storage.prefetch import Prefetch, Prefetcher
 from omlx_cache_storage.pruning import Chosen, Pruning, choose
-from omlx_cache_storage.readers import ReaderPool, on_another_thread
+from omlx_cache_storage.readers import (
+    DiskThread,
+    ReaderPool,
+    came,
+    in_a_pool,
+    within,
+)
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.remote.opening import open_tier
 from omlx_cache_storage.remote.upload_policy import POLICIES
@@ -82,6 +89,12 @@ _log = logging.getLogger(__name__)
 READ_THREADS = min(8, max(4, (os.cpu_count() or 4) // 2))
 """Enough to keep a disk busy, and to check what comes."""
 CLOSE_SECONDS = 30.0
+ENDING_SECONDS = 1.0
+"""How long a constructor that fails waits for each thread that it had started."""
+OPEN_SECONDS = 1.8
+"""How long a store waits for its directory to be read; after that it goes on in the background."""
+QUERY_SECONDS = 0.5
+"""How long a query of people waits for a small file; then it shows what is known."""
 RECORD_SECONDS = 5.0
 """How long a choice of pages by their last use waits for this process's uses to be recorded."""
 
@@ -92,9 +105,11 @@ class BlockStore(Tiers):
     Opens the cold directory and starts the writer and control threads; `close`, or leaving the
     `with` block, writes what is pending and ends them. Any thread may call any method; only
     `flush`, `clear`, `close` and `reading` wait for a disk, and `meta` of a page that is not in
-    memory. Raises ConfigError for bad settings only: a directory or socket that cannot be had is
-    logged and shown in `stats`. A store that is lost without `close` is closed by a thread of its
-    own.
+    memory. A directory that is not read after `OPEN_SECONDS` is read on in the background.
+
+    Raises ConfigError for bad settings only: a directory or socket that cannot be had is logged and
+    shown in `stats`. A store that is lost without `close` is closed by a thread of its own. In the
+    child of a fork it is closed.
 
     `_lock` guards `_labels` and `_closed` (nothing is taken any more). `told` holds what models
     have complained of, so that it is said once, `service` what the server that made the store says
@@ -130,12 +145,31 @@ class BlockStore(Tiers):
         self._labels: list[str] = []
         self.told: set[tuple[str, str]] = set()
         self._closed = False
-        clock, departures, events = clock or Clock(), Departures(), EventLog()
-        fs, reuse = filesystem or FileSystem(), Reuse()
+        self.decoder: Decoder | None = None
+        with contextlib.ExitStack() as opened:
+            self._build(opened, filesystem or FileSystem(), clock or Clock())
+            opened.pop_all()
+        if self.writer is not None:
+            self.writer.opened.wait(max(0.0, self.started + OPEN_SECONDS - time.monotonic()))
+
+    def _build(self, opened: contextlib.ExitStack, fs: FileSystem, clock: Clock) -> None:
+        """Start the threads and open the tiers; `opened` gets what ends each of them again."""
+        s = self.settings
+        departures, events = Departures(), EventLog()
+        reuse, cold = Reuse(), None
+        self._queries = DiskThread("omlx-cache-queries")
+        opened.callback(self._queries.stop)
+        self._budget: Budget | None = None
+        self._on_disk: dict[BlockKey, Mapping[str, object]] = {}
         if not s.hot_cache_only:
-            reuse = read_reuse(s.cold_dir, fs)
+            reuse = self._queries.ask(partial(read_reuse, s.cold_dir, fs), QUERY_SECONDS, reuse)
         # First: of settings that cannot work it says so, and nothing is open yet.
         remote = _open_remote(s, events)
+        if remote is not None:
+            opened.callback(remote.close, 0.0)
+        if not s.hot_cache_only:
+            cold = _cold(s, fs, clock, departures, reuse, events)
+        namespaces = KnownNamespaces()
         super().__init__(
             hot_bytes=s.hot_bytes,
             queue_bytes=s.queue_bytes,
@@ -145,23 +179,45 @@ class BlockStore(Tiers):
                 delay_seconds=s.write_delay_seconds,
             ),
             clock=clock,
-            cold=None if s.hot_cache_only else _open_cold(s, fs, clock, departures, reuse, events),
+            cold=cold,
             departures=departures,
             events=events,
             remote=remote,
             memory_once=s.memory_once,
             eviction=EVICTION_POLICIES[s.eviction_policy](reuse.memory),
-            documents=lambda digest: namespaces.document(digest),
+            documents=namespaces.document,
+            opening=partial(_open, cold, s, self._on_disk),
         )
-        self._namespaces = namespaces = KnownNamespaces(self.hot.namespaces)
-        self.trace = None if s.trace == "off" else RequestTrace(s.trace)
+        opened.callback(self.stop_writing, ENDING_SECONDS)
+        self._assemble(namespaces, reuse, opened)
+        opened.callback(keeper.forget, self._parts)
+        keeper.keep(self._parts)
+        self._finalizer = weakref.finalize(self, _lose, self._parts)
+        self._finalizer.atexit = False
+        _stores.add(self)
+        _open_stores.add(self)
+
+    def _assemble(
+        self,
+        namespaces: KnownNamespaces,
+        reuse: Reuse,
+        opened: contextlib.ExitStack,
+        *,
+        open_: bool = True,
+    ) -> None:
+        """Make what stands around the tiers; unless `open_` it touches no file and no socket."""
+        s, remote = self.settings, self.remote
+        self._namespaces = namespaces
+        namespaces.in_memory = self.hot.namespaces
+        self.trace = RequestTrace(s.trace) if open_ and s.trace != "off" else None
         self.requests = RequestLog(
-            self.counters, self._explainer(), trace=self.trace, events=events
+            self.counters, self._explainer(), trace=self.trace, events=self.events
         )
-        self.decoder: Decoder | None = None
         self.flights = Flights()
         self.uploads = uploads = _uploads(s, self.hot, self.cold, remote)
-        self.read_pool = ReaderPool(READ_THREADS, "omlx-cache-read")
+        if uploads is not None:
+            opened.callback(uploads.close, 0.0)
+        self.read_pool = ReaderPool(READ_THREADS, "omlx-cache-read", most=4 * READ_THREADS)
         self.copy_pool = ReaderPool(READ_THREADS, "omlx-cache-copy")
         self.reading_gate = ReadingGate(
             self.counters.work,
@@ -169,36 +225,50 @@ class BlockStore(Tiers):
             link=lambda: _link(remote),
         )
         tiers = self.without_owner()
-        self._prefetcher = Prefetcher(self.hot, tiers if self.cold or self.remote else None)
+        self._prefetcher = Prefetcher(self.hot, tiers if self.cold or remote else None)
         self.restores = RestoreQueue(s.restore_bytes)
         self._relief = Relief(tiers, s.min_free_memory_bytes)
+        control = self._start_control() if open_ else None
+        if control is not None:
+            opened.callback(control.close, ENDING_SECONDS)
         self._parts = StoreParts(
             tiers,
             self._relief,
-            (self.read_pool, self.copy_pool),
+            (self.read_pool, self.copy_pool, self._queries),
             self._prefetcher,
             self.restores,
-            self._start_control(),
-            self._keepers(None if s.hot_cache_only else s.cold_dir, reuse),
-            self.remote,
+            control,
+            self._keepers(s.cold_dir if self.cold else None, reuse),
+            remote,
             uploads,
+            self.flights,
         )
-        keeper.keep(self._parts)
-        self._finalizer = weakref.finalize(self, _lose, self._parts)
-        self._finalizer.atexit = False
-        _open_stores.add(self)
+
+    def after_fork(self) -> None:
+        """Become a closed store with locks of its own, in the child of a fork: threads that are not
+        here may hold the parent's. What the parent has stays as it is, and its memory held."""
+        _inherited.append(dict(self.__dict__))
+        s = self.settings
+        super().__init__(
+            hot_bytes=s.hot_bytes,
+            queue_bytes=s.queue_bytes,
+            policy=self._policy,
+            clock=Clock(),
+            cold=None,
+            documents=lambda digest: {},
+        )
+        self._lock = threading.Lock()
+        self._closed = True
+        self._queries = DiskThread("omlx-cache-queries")
+        self.operations = handlers(weakref.proxy(self))
+        self._assemble(KnownNamespaces(), Reuse(), contextlib.ExitStack(), open_=False)
+        self.hot.close()
+        self._parts.ended = True
 
     def _explainer(self) -> Explainer:
         s = self.settings
-        on_disk: dict[BlockKey, Mapping[str, object]] = {}
-        if self.cold is not None:
-            with contextlib.suppress(OSError):
-                on_disk = {
-                    BlockKey(bytes.fromhex(info.digest)): info.document
-                    for info in catalog.namespaces(s.cold_dir)
-                }
         tiers = self.without_owner()
-        others = OtherNamespaces(tiers, self._namespaces.documents, on_disk)
+        others = OtherNamespaces(tiers, self._namespaces.documents, self._on_disk)
         return Explainer(PromptHistory(s.prompt_history_bytes), tiers, others)
 
     def _keepers(self, cold_dir: Path | None, reuse: Reuse) -> tuple[RateKeeper, ReuseKeeper]:
@@ -317,19 +387,29 @@ class BlockStore(Tiers):
             nbytes, count, own, position=position, most=most, priority=priority
         )
 
+    def unanswered(self, page: PageId) -> PageUnanswered:
+        """`Tiers.unanswered`; another thread reads instead of the one that hangs."""
+        self.read_pool.allow_one_more()
+        return super().unanswered(page)
+
     def readable_document(self, digest: BlockKey) -> dict[str, object]:
         """Return a namespace's document, from its directory for one of another process; for people.
 
-        Reads a file.
+        A file is waited for `QUERY_SECONDS`.
         """
-        known = self.document(digest)
+        known = self.document(digest) or dict(self._on_disk.get(digest, {}))
         if known or self.cold is None:
             return known
-        return catalog.read_namespace(self.settings.cold_dir, digest)
+        read = partial(catalog.read_namespace, self.settings.cold_dir, digest)
+        return self._queries.ask(read, QUERY_SECONDS, known)
 
     def created_ns(self, digest: BlockKey) -> int | None:
-        """Return when a namespace came to the disk, None for one that is not there; asks it."""
-        return None if self.cold is None else catalog.created_ns(self.settings.cold_dir, digest)
+        """Return when a namespace came to the disk, None for one that is not there, and where the
+        disk does not say in `QUERY_SECONDS`."""
+        if self.cold is None:
+            return None
+        read = partial(catalog.created_ns, self.settings.cold_dir, digest)
+        return self._queries.ask(read, QUERY_SECONDS, None)
 
     @property
     def cold_dir(self) -> str | None:
@@ -337,19 +417,23 @@ class BlockStore(Tiers):
         return None if self.cold is None else str(self.settings.cold_dir)
 
     def meta(self, page: PageId) -> PageMeta:
-        """`Tiers.meta`; Ctrl-C ends the wait for a disk that hangs."""
+        """`Tiers.meta`; one that only the disk has is waited for until that hangs."""
         held = self.held(page)
         if held is not None:
             return held.meta
-        if not deferred.active:
+        if in_a_pool():
             return super().meta(page)
-        return result_of(self.read_pool.submit(super().meta, page))
+        read = self.read_pool.submit(super().meta, page)
+        if not came(read):
+            raise self.unanswered(page)
+        return read.result()
 
     def clear(self, namespace: BlockKey, timeout: float = FLUSH_SECONDS) -> int:
         """`Tiers.clear`; also forgets prompts. Ctrl-C ends the wait, and the deletion goes on."""
         self.requests.forget(namespace)
         with deferred:
-            return on_another_thread(partial(super().clear, namespace, timeout), "omlx-cache-clear")
+            clear = partial(super().clear, namespace, timeout)
+            return within(clear, "omlx-cache-clear", timeout, 0)
 
     def choose(self, asked: Pruning) -> Chosen:
         """Return the pages that `prune` would delete, by everybody's uses; reads the directory.
@@ -378,7 +462,10 @@ class BlockStore(Tiers):
         written now, at most `timeout` seconds; Ctrl-C as for `clear`.
         """
         with deferred:
-            return on_another_thread(partial(self._prune, asked, timeout), "omlx-cache-prune")
+            nothing = choose((), asked, self.document)
+            return within(
+                partial(self._prune, asked, timeout), "omlx-cache-prune", timeout, nothing
+            )
 
     def _prune(self, asked: Pruning, timeout: float) -> Chosen:
         chosen = self.choose(asked)
@@ -443,10 +530,14 @@ class BlockStore(Tiers):
 
     def namespaces(self, parts: Mapping[str, object]) -> list[BlockKey]:
         """Return the namespaces whose documents have these fields, those on the disk included."""
-        known = self._namespaces.documents()
+        known = {**self._on_disk, **self._namespaces.documents()}
         if self.cold is not None:
-            for info in catalog.namespaces(self.settings.cold_dir):
-                known.setdefault(BlockKey(bytes.fromhex(info.digest)), info.document)
+            read = self.read_pool.submit(catalog.namespaces, self.settings.cold_dir)
+            if came(read):
+                for info in read.result():
+                    known.setdefault(BlockKey(bytes.fromhex(info.digest)), info.document)
+            else:
+                _log.warning("%s does not answer: its namespaces are not known", self.cold_dir)
         return [digest for digest, document in known.items() if has_fields(document, parts)]
 
     @uninterrupted
@@ -535,9 +626,10 @@ class BlockStore(Tiers):
 
     def configuration(self) -> Mapping[str, object]:
         """Return the settings with their origins, and what to know of them, for
-        `omlx-cache config`. Reads the disk."""
+        `omlx-cache config`. The disk is waited for `QUERY_SECONDS`."""
         settings = {name: source.to_dict() for name, source in self.settings.sources().items()}
-        notes = self.settings.notes()
+        unknown = [f"cold_dir: {self.cold_dir} does not answer"]
+        notes = self._queries.ask(self.settings.notes, QUERY_SECONDS, unknown)
         allowed = self.allowance()
         if allowed is not None:
             notes = [*notes, *allowed.notes()]
@@ -554,10 +646,13 @@ class BlockStore(Tiers):
         return None if self.cold is None else self.cold.usage().limit_bytes
 
     def allowance(self) -> Allowance | None:
-        """Return what this store may write to its directory, None without one. Reads a file."""
-        return (
-            None if self.cold is None else allowance(self.settings, self.cold.usage().limit_bytes)
-        )
+        """Return what this store may write to its directory, None without one. A file is waited for
+        `QUERY_SECONDS`: a change that the store is to hear of counts already."""
+        if self.cold is None:
+            return None
+        read = partial(known_budget, self.settings.cold_dir)
+        self._budget = self._queries.ask(read, QUERY_SECONDS, self._budget)
+        return allowance(self.settings, self.cold.usage().limit_bytes, self._budget)
 
     def identity(self) -> Mapping[str, object]:
         """Return who this store is, for `omlx-cache ping`."""
@@ -574,7 +669,7 @@ def _learned(hot: HotTier, cold: ColdTier | None) -> Reuse:
     return Reuse(hot.learned(), None if cold is None else cold.learned())
 
 
-def _open_cold(
+def _cold(
     s: CacheSettings,
     fs: FileSystem,
     clock: Clock,
@@ -583,7 +678,7 @@ def _open_cold(
     events: EventLog,
 ) -> ColdTier:
     make = EVICTION_POLICIES[s.eviction_policy]
-    cold = ColdTier(
+    return ColdTier(
         s.cold_dir,
         s.cold_bytes,
         min_free_bytes=s.min_free_bytes,
@@ -596,9 +691,20 @@ def _open_cold(
         policy=lambda learned: make(learned or reuse.disk),
         derived=s.is_derived("cold_bytes"),
         events=events,
+        memory=s.machine.state_dir,
+        parents=s.makes_parents,
     )
-    cold.open(s.cold_budget)
-    return cold
+
+
+def _open(
+    cold: ColdTier | None, s: CacheSettings, documents: dict[BlockKey, Mapping[str, object]]
+) -> None:
+    """Read the directory, and the documents of what is in it; waits for the disk."""
+    if cold is not None:
+        cold.open(s.cold_budget)
+        with contextlib.suppress(OSError):
+            found = catalog.namespaces(s.cold_dir)
+            documents.update({BlockKey(bytes.fromhex(i.digest)): i.document for i in found})
 
 
 def _open_remote(s: CacheSettings, events: EventLog) -> RemoteBacking | None:
@@ -635,6 +741,9 @@ def _uploads(
 
 
 _open_stores: "weakref.WeakSet[BlockStore]" = weakref.WeakSet()
+_stores: "weakref.WeakSet[BlockStore]" = weakref.WeakSet()
+_inherited: list[object] = []
+"""What a child has of its parent's stores: to free it might wait for a lock of MLX's."""
 
 
 def _lose(parts: StoreParts) -> None:
@@ -654,4 +763,12 @@ def _close_all() -> None:
 
 
 atexit.register(_close_all)
-os.register_at_fork(after_in_child=_open_stores.clear)
+
+
+def _after_fork() -> None:
+    _open_stores.clear()
+    for store in list(_stores):
+        store.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Reads the packages' imports and fails on a circle, a long chain, or a reach through `store.hot`.
+"""Reads the packages' imports and fails on a circle or a reach through `store.hot`.
 
-    scripts/import_graph.py [--from MODULE] [--to MODULE] [--max-chain N] [--report] [FOLDER ...]
+    scripts/import_graph.py [--from MODULE] [--to MODULE] [--report] [FOLDER ...]
 
 Every import counts, inside a function or under TYPE_CHECKING too: what a reader must know of, not
 what the interpreter meets first. `from package import name` leads to the module of that name, or
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("storage/omlx_cache_storage", "omlx_cache", "daemon/omlx_cache_daemon")
-FIRST, LAST, MAX_CHAIN = "omlx_cache_storage.page", "omlx_cache_daemon.cli", 15
+FIRST, LAST = "omlx_cache_storage.page", "omlx_cache_daemon.cli"
 
 LOADED_BY_NAME = {"omlx_cache_daemon.cli": "omlx_cache_daemon.commands"}
 """Modules that import every module of a package by its file name, which no statement shows."""
@@ -179,7 +179,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="a package's")
     parser.add_argument("--from", dest="first", default=FIRST, metavar="MODULE")
     parser.add_argument("--to", dest="last", default=LAST, metavar="MODULE")
-    parser.add_argument("--max-chain", type=int, default=MAX_CHAIN, metavar="N")
     parser.add_argument("--report", action="store_true", help="print, and exit with 0 all the same")
     args = parser.parse_args(arguments)
     modules = read_modules(args.folders or [ROOT / folder for folder in PACKAGES])
@@ -191,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chain = longest_chain(graph, args.first, args.last)
     reaching = [reach for module in modules.values() for reach in sorted(reaches(module))]
     _print(graph, circles, chain, reaching)
-    failed = bool(circles or reaching) or len(chain) > args.max_chain
+    failed = bool(circles or reaching)
     return int(failed and not args.report)
 
 

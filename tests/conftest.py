@@ -1,16 +1,27 @@
 """What holds for every test: it leaves nothing behind, and a loaded machine fails no property."""
 
+import atexit
 import gc
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
 
+from kit import locks
 from kit.examples import EVERY_RUN, NIGHTLY
 
 pytest_plugins = ["kit.watchdog"]
 
-hypothesis.settings.register_profile(EVERY_RUN, deadline=None)
-hypothesis.settings.register_profile(NIGHTLY, deadline=None)
+if not os.environ.get("OMLX_TEST_STATE"):
+    # What stores remember of directories outlives them: it is no business of this user's.
+    os.environ["XDG_STATE_HOME"] = os.environ["OMLX_TEST_STATE"] = tempfile.mkdtemp(prefix="os-")
+    atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+
+hypothesis.settings.register_profile(EVERY_RUN, deadline=None, max_examples=30)
+hypothesis.settings.register_profile(NIGHTLY, deadline=None, max_examples=200)
 hypothesis.settings.load_profile(EVERY_RUN)
 
 
@@ -26,3 +37,10 @@ def _what_earlier_modules_left_is_not_collected_again() -> None:
     they make the tests that collect often several times slower at the end of a run."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _locks_are_taken_in_one_order() -> Iterator[None]:
+    yield
+    errors = locks.take_errors()
+    assert not errors, errors[0]

@@ -105,6 +105,8 @@ class Directory:
             durability="fsync",
             # Nobody has said with this command what the directory may take.
             derived=True,
+            memory=settings.machine.state_dir,
+            parents=settings.makes_parents,
         )
         self.evicted = self.lost = 0
         self._written: set[PageId] = set()

@@ -9,10 +9,16 @@ from os import environ, geteuid
 from pathlib import Path
 
 from omlx_cache.settings.errors import ConfigError
-from omlx_cache.settings.places import COLD_DIR_VARIABLE, cold_dir_from_environment
+from omlx_cache.settings.places import (
+    COLD_DIR_VARIABLE,
+    cold_dir_from_environment,
+    default_cold_dir,
+    state_dir,
+)
 from omlx_cache_daemon.errors import CommandError, NobodyThere
 from omlx_cache_daemon.render import text
 from omlx_cache_storage.cold.catalog import created_ns, read_namespace, scan
+from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.pinning import pinned_in
 from omlx_cache_storage.cold.records import ColdEntry
 from omlx_cache_storage.cold.removal import (
@@ -22,6 +28,7 @@ from omlx_cache_storage.cold.removal import (
     remove_pages,
     root_bytes,
 )
+from omlx_cache_storage.cold.root import Root
 from omlx_cache_storage.documents import Versions
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.listed import ListedPage, list_pages
@@ -47,6 +54,14 @@ def configured_directory() -> Path:
             f"{COLD_DIR_VARIABLE}: got {environ[COLD_DIR_VARIABLE]!r} ({error}); "
             "allowed: a directory, or auto"
         ) from None
+
+
+def root_of(cold_dir: Path) -> Root:
+    """Return a directory as a store that is started here would find it, or make it."""
+    system, home = "Darwin" if sys.platform == "darwin" else "Linux", Path.home()
+    whole = cold_dir == default_cold_dir(system, environ, home)
+    memory = state_dir(system, environ, home)
+    return Root(cold_dir, FileSystem(), memory=memory, parents=whole)
 
 
 def cold_namespaces(cold_dir: Path, limit: int) -> list[Row]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
-from omlx_cache_daemon.cold import reading
+from omlx_cache_daemon.cold import reading, root_of
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.replies import Map
 from omlx_cache_storage.cold.budget import EACH, Budget, Share, ShareKind, read_budget
@@ -15,6 +15,7 @@ from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.pools import Pool, pools_of
 from omlx_cache_storage.cold.quota import change_budget, with_share, without_share
 from omlx_cache_storage.cold.removal import entries, root_bytes
+from omlx_cache_storage.cold.root import DirectoryGone
 from omlx_cache_storage.documents import label
 from omlx_cache_storage.format.names import BUDGET_FILE, ENTRY_BYTES, LEDGER_FILE
 from omlx_cache_storage.keys import BlockKey
@@ -55,7 +56,10 @@ def change(
     `make`: a directory that no store has used yet is made. Raises CommandError, BudgetRefused.
     """
     if make and nbytes is not None and selected is None:
-        FileSystem().make_directory(cold_dir)
+        try:
+            root_of(cold_dir).have(deleted=False)
+        except DirectoryGone as gone:
+            raise CommandError(str(gone.strerror)) from gone
     with reading(cold_dir):
         _refuse_other_things(cold_dir)
         change_budget(cold_dir, _changing(cold_dir, selected, nbytes, fraction))

@@ -55,6 +55,17 @@ class GroupSpec:
         recent = TokenRange(start, position)
         return (TokenRange(0, self.keep), recent) if self.keep else (recent,)
 
+    def page_ends(self, position: int, block_size: int) -> list[int]:
+        """Return where the pages end, ascending, that restore to `position` or one token before.
+
+        The first `keep` tokens of a window have a page of their own, wherever the window is.
+        """
+        if self.kind == "state" or position == 0:
+            return [position] if position else []
+        start = max(0, self.needs(position)[-1].start - 1) // block_size * block_size
+        ends = {*range(start + block_size, position + 1, block_size), position}
+        return sorted(ends | {self.keep} if 0 < self.keep < position else ends)
+
 
 PAGED = GroupSpec("paged")
 STATE = GroupSpec("state")

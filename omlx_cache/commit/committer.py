@@ -16,7 +16,7 @@ from omlx_cache.codecs import Codec, CodecPolicy
 from omlx_cache.commit.admission import Admission, PageSink
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.capture import page_meta, phases_of
-from omlx_cache.commit.order import needed, superseded, window_ends, window_start
+from omlx_cache.commit.order import needed, superseded, window_start
 from omlx_cache.commit.progress import Extent
 from omlx_cache.commit.returning import bring_back
 from omlx_cache.commit.staging import Staging
@@ -357,7 +357,7 @@ class Committer:
         cutter = Cutter([*self._trail.sources(group), read_source(leaves)])
         phase = phases_of(layout, group) if exact else ""
         first = group.needs(stop)[-1].start
-        for end in window_ends(self._chain, group, stop):
+        for end in reversed(group.page_ends(stop, self._chain.block_size)):
             page = PageId(self._chain.key(end), group.name)
             block = TokenRange(window_start(self._chain, group, end), end)
             start = cutter.geometry.earliest(block)

@@ -1,29 +1,10 @@
 """Which pages a restore to the end of a chain uses, and which it has left behind. Pure."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
-from omlx_cache.adapters.base import GroupSpec
+from omlx_cache.adapters.base import PAGED, GroupSpec
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import PageId, Tail
-
-
-def block_ends(chain: KeyChain, end: int) -> list[int]:
-    """Return every boundary up to `end`, and `end` itself."""
-    size = chain.block_size
-    return sorted({*range(size, end + 1, size), end} - {0})
-
-
-def window_ends(chain: KeyChain, group: GroupSpec, position: int) -> list[int]:
-    """Return where the pages end that rebuild a window at a position, or one token before it, the
-    deepest first; the sinks have a page of their own."""
-    size = chain.block_size
-    ends = {position}
-    for span in group.needs(position):
-        first = max(0, span.start - 1) // size * size + size
-        ends.update(range(first, span.stop + 1, size))
-    if 0 < group.keep < position:
-        ends.add(group.keep)
-    return sorted(ends, reverse=True)
 
 
 def window_start(chain: KeyChain, group: GroupSpec, end: int) -> int:
@@ -38,12 +19,7 @@ def needed(chain: KeyChain, groups: Iterable[GroupSpec], end: int) -> list[PageI
     """Return the pages that a restore to `end` uses, root first."""
     found: list[tuple[int, PageId]] = []
     for group in groups:
-        if group.kind == "paged":
-            ends: Sequence[int] = block_ends(chain, end)
-        elif group.kind == "window":
-            ends = window_ends(chain, group, end)
-        else:
-            ends = [end]
+        ends = group.page_ends(end, chain.block_size)
         found += [(e, PageId(chain.key(e), group.name)) for e in ends]
     return [page for _end, page in sorted(found, key=lambda item: item[0])]
 
@@ -51,8 +27,8 @@ def needed(chain: KeyChain, groups: Iterable[GroupSpec], end: int) -> list[PageI
 def superseded(
     chain: KeyChain, end: int, tails_of: Callable[[BlockKey], set[Tail]]
 ) -> list[PageId]:
-    """Return tails of this chain whose block is complete now, those of restore points excepted:
-    a snapshot is found at its own position only."""
+    """Return paged tails of this chain whose block is complete now, those of restore points
+    excepted: windows and snapshots are restored where they were taken only."""
     size = chain.block_size
     found = []
     for start in range(0, end - size + 1, size):
@@ -60,7 +36,7 @@ def superseded(
         tails = tails_of(parent)
         if not tails:
             continue
-        kept = {tail.position for tail in tails if tail.group == "state"}
+        kept = {tail.position for tail in tails if tail.group != PAGED.name}
         for position, group in tails:
             if start < position < start + size and position not in kept:
                 found.append(PageId(chain.key(position), group))

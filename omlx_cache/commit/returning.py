@@ -7,7 +7,6 @@ from typing import NamedTuple
 from omlx_cache.adapters.base import TokenRange, paged_of
 from omlx_cache.commit.admission import Admission
 from omlx_cache.commit.capture import page_meta, phases_of
-from omlx_cache.commit.order import block_ends
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.pages.cut import Cutter
 from omlx_cache.pages.geometry import PageCut, read_source
@@ -35,7 +34,7 @@ def bring_back(
     group = paged_of(layout.groups)
     if group is None:
         return
-    ends = block_ends(chain, end)
+    ends = group.page_ends(end, chain.block_size)
     left = admission.left_memory(PageId(chain.key(stop), group.name) for stop in ends)
     if not left:
         return

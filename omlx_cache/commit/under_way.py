@@ -17,6 +17,7 @@ class UnderWay:
     def __init__(self, flights: Flights) -> None:
         self._flights = flights
         self._flight: Flight | None = None
+        self._finalizer: weakref.finalize[[Flight], object] | None = None
         self._committer: Committer | None = None
         self._length = 0
         self._block_size = 1
@@ -33,9 +34,10 @@ class UnderWay:
             return
         stops = None if trims else committer.stops
         self._flight = self._flights.begin(chain, start, stops)
-        # A finalizer may run while any lock is held, so it takes none: who waits looks there.
-        lost = weakref.finalize(owner, self._flights.lost.append, self._flight)
-        lost.atexit = False
+        # A finalizer may run while any lock is held, so it takes none: the next flight that begins
+        # ends those that were lost, and so does a request that waits.
+        self._finalizer = weakref.finalize(owner, self._flights.lost.append, self._flight)
+        self._finalizer.atexit = False
 
     def take_wanted(self, fed: int) -> list[int]:
         """Have restore points kept where others part from the prompt, and return the new ones."""
@@ -68,3 +70,6 @@ class UnderWay:
         flight, self._flight = self._flight, None
         if flight is not None:
             flight.end()
+        if self._finalizer is not None:
+            # It holds the flight, and with it every token of the prompt.
+            self._finalizer.detach()

@@ -19,6 +19,7 @@ from omlx_cache_storage.columns import PageColumns
 from omlx_cache_storage.documents import as_versions
 from omlx_cache_storage.event_kinds import KINDS
 from omlx_cache_storage.events import EventLog
+from omlx_cache_storage.integrity import Disagreement
 from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey, Tokens
 from omlx_cache_storage.listed import ListedPage
 from omlx_cache_storage.listing import (
@@ -60,6 +61,7 @@ class Answering(Protocol):
     def why(self, last: int, number: int | None) -> Mapping[str, object]: ...
     def clear(self, namespace: BlockKey, timeout: float) -> int: ...
     def flush(self, timeout: float) -> bool: ...
+    def compare(self) -> Disagreement: ...
     def choose(self, asked: Pruning) -> Chosen: ...
     def prune(self, asked: Pruning, timeout: float) -> Chosen: ...
     @property
@@ -84,6 +86,9 @@ def handlers(store: Answering) -> dict[str, Handler]:
         "requests": lambda args: _requests(store, args),
         "events": lambda args: _events(store, args),
         "inspect": lambda args: _inspect(store, args),
+        "compare": lambda args: {
+            what: len(pages) for what, pages in store.compare()._asdict().items()
+        },
         "flush": lambda args: {"durable": store.flush(_timeout(args))},
         "clear": lambda args: _clear(store, args),
         "why": lambda args: _why(store, args),

@@ -84,7 +84,13 @@ class ControlServer:
         self._remove = weakref.finalize(self, remove_all, (listener.identity, *listener.links))
         _servers.add(self)
         self._thread = threading.Thread(target=self._serve, name="omlx-cache-control", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._closed = True
+            self._remove()
+            self._close_descriptors()
+            raise ControlError("busy", str(error)) from error
 
     def close(self, timeout: float = _JOIN_SECONDS) -> None:
         """Stop the thread and remove the socket; waits at most `timeout` seconds for the thread.

@@ -17,12 +17,12 @@ class KnownNamespaces:
 
     A page's document is written with the first page of its namespace, which may be long after
     its session. What is forgotten has its document on the disk, or no page at all. Any thread may
-    call. `_lock` guards `_kept` (the latest last) and `_limit`, and is taken before memory's own;
-    `_held` guards itself.
+    call. `in_memory` names the namespaces that memory has pages of. `_lock` guards `_kept` (the
+    latest last) and `_limit`, and is taken before memory's own; `_held` guards itself.
     """
 
-    def __init__(self, in_memory: Callable[[], Collection[BlockKey]]) -> None:
-        self._in_memory = in_memory
+    def __init__(self, in_memory: Callable[[], Collection[BlockKey]] = tuple) -> None:
+        self.in_memory = in_memory
         self._lock = threading.Lock()
         self._kept: OrderedDict[BlockKey, Namespace] = OrderedDict()
         self._limit = 2 * RECENT
@@ -78,7 +78,7 @@ class KnownNamespaces:
             else:
                 self._keep(held)
         # Asked last: who has let go of a namespace has put his pages into memory before.
-        for digest in self._in_memory():
+        for digest in self.in_memory():
             if digest in idle:
                 self._keep(Namespace(digest, *idle[digest]))
         self._limit = len(self._kept) + RECENT

@@ -20,8 +20,9 @@ from omlx_cache.restore.plan import PageFailed, PageRead, batches, is_direct
 from omlx_cache.restore.source import PageSource
 from omlx_cache_storage.errors import PageError, PageUnreadable
 from omlx_cache_storage.hot_page import Granted
-from omlx_cache_storage.interrupts import result_of
 from omlx_cache_storage.page import Buffer, Page, PageId
+from omlx_cache_storage.readers import came as wait_for
+from omlx_cache_storage.readers import result_along
 
 READ_AHEAD = 12
 """Cold pages asked for at a time: enough to keep a disk busy, few enough that encoded ones stay
@@ -60,7 +61,7 @@ def fetch(source: PageSource, read: PageRead, targets: Targets | None = None) ->
 def _joined(source: PageSource, page: PageId) -> Page | None:
     """Wait for a prefetch's read of a page, which began before ours would."""
     coming = source.being_read(page)
-    return source.held(page) if coming is None else coming.result()
+    return source.held(page) if coming is None else result_along(coming)
 
 
 def _read(source: PageSource, read: PageRead, targets: Targets | None) -> Page | None:
@@ -104,11 +105,17 @@ def _memory(nbytes: int, *, lasting: bool) -> tuple[Buffer, HostView]:
 
 
 class _Came(NamedTuple):
-    """What a task has read and did not put into its place, up to the first page that failed."""
+    """What a task has read and did not put into its place, up to the first page that failed;
+    `ended` counts those that it did put there."""
 
     reads: list[PageRead]
     pages: dict[PageId, Page]
     error: BaseException | None
+    ended: list[PageRead]
+
+    @classmethod
+    def nothing(cls, error: BaseException | None = None) -> "_Came":
+        return cls([], {}, error, [])
 
 
 def fetch_all(
@@ -124,7 +131,8 @@ def fetch_all(
 
     With `targets`, large pages that need no decoding go there instead. After a page has failed no
     deeper one is begun. Returns or raises (PageFailed, for the first page that failed) after every
-    read has ended: nothing writes into `targets` later.
+    read has ended: nothing writes into `targets` later. But a disk that hangs is not waited for
+    (PageUnanswered): then some reads may still write where their pages belong.
     """
     pages = [read.use.page for read in reads]
     source.withdraw(pages)
@@ -144,53 +152,68 @@ def _fetch_all(
 ) -> None:
     failing = _FirstFailure(len(reads))
 
-    def bring(first: int, batch: Sequence[PageRead]) -> _Came:
-        came = _Came([], {}, None)
+    def bring(first: int, batch: Sequence[PageRead], came: _Came) -> _Came:
         for index, read in enumerate(batch, first):
             if index > failing.index:
                 break
             try:
                 page = fetch(source, read, targets)
                 if page is None:
+                    came.ended.append(read)
                     continue
                 # Decoding takes longer than reading: it is done here, by several.
                 together = len(batch) > 1 and is_direct(read, page.meta)
                 if targets is not None and not together:
                     targets.take_all([read], {read.use.page: page})
+                    came.ended.append(read)
                     continue
             except BaseException as error:
                 failing.note(index)
                 return came._replace(error=error)
-            came.reads.append(read)
+            # In this order: if it hangs later, others look.
             came.pages[read.use.page] = page
+            came.reads.append(read)
         return came
 
     left = deque(batches(reads, READ_TOGETHER, READ_BYTES))
-    under_way: deque[Future[_Came]] = deque()
+    under_way: deque[tuple[Future[_Came], Sequence[PageRead], _Came]] = deque()
     begun = nbytes = 0
-    came = _Came([], {}, None)
+    came = _Came.nothing()
+    hung: PageFailed | None = None
     while under_way or (left and came.error is None):
         while left and len(under_way) * len(left[0]) < READ_AHEAD and came.error is None:
-            under_way.append(source.read_pool.submit(bring, begun, left[0]))
-            begun += len(left.popleft())
+            task = left.popleft(), _Came.nothing()
+            under_way.append((source.read_pool.submit(bring, begun, *task), *task))
+            begun += len(task[0])
         try:
-            more = result_of(under_way.popleft())
+            read, batch, brought = under_way.popleft()
+            if wait_for(read):
+                more = read.result()
+            else:
+                failing.note(-1)
+                under_way.clear()
+                reads = list(brought.reads)
+                page = batch[min(len(reads) + len(brought.ended), len(batch) - 1)].use.page
+                hung = PageFailed(page, source.unanswered(page))
+                more = _Came(reads, dict(brought.pages), hung, [])
             if came.error is None:
-                came = _Came(came.reads + more.reads, came.pages | more.pages, more.error)
+                came = _Came(came.reads + more.reads, came.pages | more.pages, more.error, [])
                 nbytes += sum(page.meta.nbytes for page in more.pages.values())
             if nbytes >= step_bytes or not under_way:
                 take_all(came.reads, came.pages)
-                came, nbytes = _Came([], {}, came.error), 0
+                came, nbytes = _Came.nothing(came.error), 0
         except Exception as raised:
             # Of a page that comes before all that were not taken.
             failing.note(0)
-            came = _Came([], {}, raised)
+            came = _Came.nothing(raised)
         except BaseException:
             # An interrupt: nobody waits for the others, whose memory the views keep alive.
             failing.note(-1)
             raise
-    if came.error is not None:
-        raise came.error
+    # What may still be written counts more than what failed.
+    error = hung or came.error
+    if error is not None:
+        raise error
 
 
 class _FirstFailure:

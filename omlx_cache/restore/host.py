@@ -5,7 +5,7 @@ that are all on the disk and not encoded: the host may write what the device has
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,13 +49,16 @@ class HostTargets:
 
     Made and filled by any thread; the arrays are handed over by `arrays` after `close`. Their
     memory is zeroed while files are opened: who needs it first waits. Targets that a shorter plan
-    wants alike are taken over from `before`, which it closes, with what is in them. Mutable:
+    wants alike are taken over from `before`, which it closes, with what is in them; with `apart`
+    copied, since others may still write into those. Mutable:
     `filled`, `_copying` and `_closed`, guarded by `_guard`, which is not held while bytes are
     copied; `_ready`, and until it is true `_zeros`, `_arrays`, `_views` and `_bytes`, guarded by
     `_making`.
     """
 
-    def __init__(self, plan: Plan, *, before: "HostTargets | None" = None) -> None:
+    def __init__(
+        self, plan: Plan, *, before: "HostTargets | None" = None, apart: bool = False
+    ) -> None:
         self.plan = plan
         self._guard = threading.Condition()
         self._making = threading.Lock()
@@ -66,19 +69,25 @@ class HostTargets:
         self._views: dict[str, HostView] = {}
         self._bytes: dict[str, memoryview] = {}
         self._arrays: dict[str, Array] = {}
+        names: set[str] = set()
+        kept: dict[PageId, PageInfo] = {}
         if before is not None:
             before.close()
             names = reusable(before.plan, plan)
             before._await_memory()
-            self._arrays = {name: before._arrays[name] for name in names}
-        self._uneven = bool(self._arrays)
+            kept = dict(before.filled)
+            if not apart:
+                self._arrays = {name: before._arrays[name] for name in names}
+        self._uneven = bool(names)
         self._fresh = [name for name in plan.targets if name not in self._arrays]
         self._ready = False
         self._zeros = begin_zeros([plan.targets[name] for name in self._fresh])
         if self._zeros.ready:
             self._await_memory()
         if before is not None:
-            self.filled = still_filled(before.filled, plan, self._fresh)
+            if apart:
+                self._copy(before, names)
+            self.filled = still_filled(kept, plan, plan.targets.keys() - names)
             # While a view lives, MLX copies the array that it would otherwise update in place.
             before._drop_views()
 
@@ -95,6 +104,12 @@ class HostTargets:
             self._bytes = {name: _bytes_of(view) for name, view in self._views.items()}
             self._zeros.arrays.clear()
             self._ready = True
+
+    def _copy(self, before: "HostTargets", names: Iterable[str]) -> None:
+        self._await_memory()
+        for name in names:
+            if name in self._views:
+                self._views[name][...] = before._views[name]
 
     def _drop_views(self) -> None:
         self._views = {}

@@ -4,7 +4,7 @@ A restore point is a token count at which every layer group can be rebuilt. The 
 the pages on the token sequence's own chain, then tries positions from the longest down.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, repeat
@@ -290,7 +290,7 @@ def _inquiry(chain: KeyChain, groups: Sequence[GroupSpec], walked: _Walked) -> I
     # What ends behind the limit covers what lies before it.
     blocks = len(chain) // size
     others = {
-        group.name: 0 if group.kind == "state" else _reach(group, max(len(chain), 1), size)
+        group.name: 0 if group.kind == "state" else len(group.page_ends(len(chain), size))
         for group in groups
         if group is not paged
     }
@@ -303,13 +303,14 @@ def _inquiry(chain: KeyChain, groups: Sequence[GroupSpec], walked: _Walked) -> I
         others=others,
         length=len(chain),
         key=chain.key,
+        firsts=first_pages(chain, groups),
     )
 
 
-def _reach(group: GroupSpec, position: int, size: int) -> int:
-    """Return over how many blocks the pages lie that rebuild a window at a position."""
-    spans = [span for span in group.needs(position) if span.stop > group.keep]
-    return max((-(-len(span) // size) + 1 for span in spans), default=1)
+def first_pages(chain: KeyChain, groups: Iterable[GroupSpec]) -> list[PageId]:
+    """Return the pages with the tokens that windows keep for good, wherever they are."""
+    keeping = (group for group in groups if 0 < group.keep <= len(chain))
+    return [PageId(chain.key(group.keep), group.name) for group in keeping]
 
 
 def positions(found: Mapping[GroupSpec, GroupPages], top: int) -> Iterator[int]:
@@ -415,9 +416,9 @@ def collect(
                 note(names[tail.group], [tail.position], [chain.key(tail.position)])
         whole = whole and last < blocks
         first, stride = last, 2 * stride
-    for group in groups:
-        if size < group.keep <= len(chain) and group.keep % size:
-            note(group, [group.keep], [chain.key(group.keep)])
+    for page in first_pages(chain, groups):
+        group = names[page.group]
+        note(group, [group.keep], [page.key])
     for pages in found.values():
         pages.index(len(chain))
     return found, hidden

@@ -16,6 +16,7 @@ from omlx_cache.restore.plan import PageFailed, PageRead, Plan, batches, is_dire
 from omlx_cache.restore.source import InMemory, PageSource
 from omlx_cache.restore.walk import DISK_PASSES, Walk, plan_for
 from omlx_cache.restore.worth import Judge
+from omlx_cache_storage.errors import PageUnanswered
 from omlx_cache_storage.interrupts import result_of
 from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.page import REMOTE, Page, PageId
@@ -58,7 +59,8 @@ def restore(
     walk = Walk(source, layout, chain, limit, capacity, known, stamp, judge)
     work = Work()
     for attempt in range(DISK_PASSES + MEMORY_PASSES):
-        memory = None if attempt < DISK_PASSES else work.in_memory(source)
+        disk = attempt < DISK_PASSES and not work.is_apart
+        memory = None if disk else work.in_memory(source)
         point = walk.find(memory)
         if not point.position:
             return Restored(point, 0)
@@ -67,7 +69,8 @@ def restore(
             plan = plan_for(walk, point, held, disk=memory is None)
             arrays = work.carry_out(source, plan, held)
         except PageFailed as error:
-            walk.learn(error, point, held)
+            work.is_apart |= isinstance(error.cause, PageUnanswered)
+            walk.learn(error, point, held, disk=not work.is_apart)
             continue
         return rebuild(walk, point, plan, arrays, work.read)
     return Restored(RestorePoint(0, {}, walk.failure, point.matched, point.wanted_state), 0)
@@ -78,12 +81,14 @@ class Work:
     """What the walks of one restore have brought together: nothing is read twice.
 
     `arrived` has pages in memory, `read` the ids of those that came from the disk, and `targets`
-    the buffers of the last walk.
+    the buffers of the last walk. `is_apart`: the disk hangs, and reads that go on may still write
+    into them.
     """
 
     arrived: dict[PageId, Page] = field(default_factory=dict)
     read: set[PageId] = field(default_factory=set)
     targets: HostTargets | DeviceTargets | None = None
+    is_apart: bool = False
 
     def hold(self, source: PageSource, point: RestorePoint) -> dict[PageId, Page]:
         """Take hold of the pages that are in memory, so that eviction cannot take them away."""
@@ -117,7 +122,7 @@ class Work:
         self, source: PageSource, plan: Plan, held: Mapping[PageId, Page]
     ) -> dict[str, Array]:
         before = self.targets if isinstance(self.targets, HostTargets) else None
-        targets = self.targets = HostTargets(plan, before=before)
+        targets = self.targets = HostTargets(plan, before=before, apart=self.is_apart)
         left = [read for read in plan.reads if read.use.page not in targets.filled]
         fill_from(source, targets, [r for r in left if r.use.page in held], held)
         missing = self._missing(left, held)

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from omlx_cache.settings.machine import DiskSpace, Machine
 from omlx_cache.settings.sizes import format_size
+from omlx_cache_storage.readers import within
 
 GIB = 2**30
 MEMORY_SHARE = 8
@@ -21,6 +23,8 @@ FREE_MEMORY_SHARE = 16
 FREE_MEMORY_CAP = 2 * GIB
 HISTORY_SHARE = 1024
 HISTORY_CAP = 64 * 2**20
+ANSWER_SECONDS = 0.5
+"""How long settings wait for a disk that may hang."""
 _NO_COLD_TIER = "hot_cache_only: there is no cold tier"
 
 
@@ -128,8 +132,12 @@ def _hot_or_default(values: Mapping[str, Any]) -> _HotShare:
 
 
 def _disk(values: Mapping[str, Any]) -> DiskSpace:
+    """Return the space of the cold directory's disk; of the root's while that one hangs."""
     machine: Machine = values["machine"]
-    return machine.disk(values["cold_dir"])
+    place: Path = values["cold_dir"]
+    ask = partial(machine.disk, place)
+    found = within(ask, "omlx-cache-settings", ANSWER_SECONDS, None)
+    return found or machine.disk(Path(place.anchor))
 
 
 RULES = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache.settings.places import default_cold_dir
+from omlx_cache.settings.places import default_cold_dir, state_dir
 from omlx_cache_storage.private import trouble
 
 _UNKNOWN_MEMORY = 8 * 2**30
@@ -36,6 +36,7 @@ class Machine:
     home: Path
     default_cold_dir: Path
     disk: Callable[[Path], DiskSpace] = field(compare=False)
+    state_dir: Path | None = None
 
     @property
     def memory_bytes(self) -> int:
@@ -73,6 +74,7 @@ def probe(environ: Mapping[str, str] = os.environ) -> Machine:
         home=home,
         default_cold_dir=default_cold_dir(system, environ, home),
         disk=Disks(),
+        state_dir=state_dir(system, environ, home),
     )
 
 
@@ -102,7 +104,8 @@ def disk_space(path: Path) -> DiskSpace:
 def directory_trouble(path: Path) -> str:
     """Return in words why files cannot be kept in `path`, empty when they can. Creates nothing.
 
-    A directory that is missing is fine where it can be made.
+    A directory that is missing is fine where it can be made; so are missing parents, which may come
+    with their disk.
     """
     for place in (path, *path.parents):
         try:

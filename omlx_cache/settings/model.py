@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +20,7 @@ from pydantic_settings import SettingsConfigDict
 
 from omlx_cache.codecs.names import CodecName
 from omlx_cache.control.paths import check_length
-from omlx_cache.settings.derived import RULES, cold_share
+from omlx_cache.settings.derived import ANSWER_SECONDS, RULES, cold_share
 from omlx_cache.settings.environment import refuse_unknown, variable
 from omlx_cache.settings.explain import CONSEQUENCE, Allowed, config_error
 from omlx_cache.settings.machine import Machine, directory_trouble, probe
@@ -27,6 +28,7 @@ from omlx_cache.settings.origin import SettingSource, render
 from omlx_cache.settings.places import AUTO, PREFIX, expand, is_auto
 from omlx_cache.settings.remote import RemoteSettings
 from omlx_cache.settings.sizes import SIZE_FORMS, SMALLEST_COLD_BYTES, format_size, parse_size
+from omlx_cache_storage.readers import within
 
 
 def _derive(info: Info) -> Any:
@@ -125,7 +127,9 @@ class CacheSettings(RemoteSettings):
     one must be this user's and closed to the writes of others; otherwise nothing is kept on disk,
     and the state in `stats` says what to do: `chmod 700`, `chown`, or another directory. A disk
     without owners or modes (exFAT, some network mounts) must be mounted as this user's, mode 0700.
-    Backups that know `CACHEDIR.TAG` leave it out; for Time Machine say `tmutil addexclusion`."""
+    The directory above must be there, but for the default place: a disk that is not mounted yet is
+    waited for, and so is one that went away. See docs/operations.md. Backups that know
+    `CACHEDIR.TAG` leave it out; for Time Machine say `tmutil addexclusion`."""
 
     cold_bytes: Size = Field(_DERIVED)
     """What the files of the cold directory may take, temporary ones included. A directory has one
@@ -359,7 +363,17 @@ class CacheSettings(RemoteSettings):
 
     def cold_dir_trouble(self) -> str:
         """Return why nothing can be kept in the cold directory, "" when it can, or need not."""
-        return "" if self.hot_cache_only else directory_trouble(self.cold_dir)
+        if self.hot_cache_only:
+            return ""
+        look = partial(directory_trouble, self.cold_dir)
+        # One that does not answer may do so later.
+        return within(look, "omlx-cache-settings", ANSWER_SECONDS, "")
+
+    @property
+    def makes_parents(self) -> bool:
+        """True where a store makes the directories above the cold one too: the system's own place.
+        Above every other one a disk may not be mounted."""
+        return self.cold_dir == self.machine.default_cold_dir
 
     def empty_budgets(self) -> list[str]:
         """Return which budgets are so small that no page of any model is kept."""
@@ -382,13 +396,13 @@ class CacheSettings(RemoteSettings):
         A derived budget is a share of free disk; counting the cache's own files as free keeps
         it from shrinking at every restart. A budget that was set is returned as it is.
         """
-        if self.hot_cache_only or self._source("cold_bytes").kind != "derived":
+        if self.hot_cache_only or not self.is_derived("cold_bytes"):
             return self.cold_bytes
         return cold_share(self.machine.disk(self.cold_dir).free, used_bytes)
 
     def is_derived(self, name: str) -> bool:
         """True for a setting that nobody chose: it follows from the machine or from others."""
-        return self._source(name).kind == "derived"
+        return name in RULES and is_auto(self._given.get(name, (name, AUTO))[1])
 
     def _source(self, name: str) -> SettingSource:
         value = getattr(self, name)

@@ -27,6 +27,14 @@ def default_cold_dir(system: str, environ: Mapping[str, str], home: Path) -> Pat
     return (Path(xdg) if os.path.isabs(xdg) else home / ".cache") / "omlx-cache"
 
 
+def state_dir(system: str, environ: Mapping[str, str], home: Path) -> Path:
+    """Return where this user's programs remember what outlives them; it need not exist."""
+    if system == "Darwin":
+        return home / "Library" / "Application Support" / "omlx-cache"
+    xdg = environ.get("XDG_STATE_HOME", "")
+    return (Path(xdg) if os.path.isabs(xdg) else home / ".local" / "state") / "omlx-cache"
+
+
 def expand(text: str | os.PathLike[str], home: Path) -> Path:
     """Return an absolute path, with `~` for `home`; raises ValueError for an empty one."""
     raw = os.fspath(text)

@@ -205,7 +205,7 @@ METRICS: Final = (
         "writer_dropped_pages_total",
         "counter",
         "writer.dropped_pages",
-        "Pages that did not fit into the queue, or waited for a disk that had failed.",
+        "Pages that memory evicted, or the end came, before the disk had them.",
     ),
     _one(
         "writer_failed_pages_total", "counter", "writer.failed_pages", "Pages whose write failed."
@@ -324,7 +324,7 @@ CHOICES: Final = (
         "Whether the disk takes and gives pages: 1 for the state that it is in.",
         ("cold", "state"),
         "state",
-        ("ok", "full", "failing", "unavailable"),
+        ("ok", "full", "failing", "opening", "unavailable"),
     ),
     Choice(
         f"{PREFIX}memory_pressure",

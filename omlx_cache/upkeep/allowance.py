@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.sizes import format_size
-from omlx_cache_storage.cold.budget import WORDS, SetBy, read_budget
+from omlx_cache_storage.cold.budget import WORDS, Budget, SetBy, read_budget
 
 
 class Allowance(NamedTuple):
@@ -51,14 +51,18 @@ class Allowance(NamedTuple):
         ]
 
 
-def allowance(settings: CacheSettings, limit_bytes: int) -> Allowance:
-    """Return what a store goes by whose directory's file says so, or else has a budget of
-    `limit_bytes`. Reads a file: a change that the store is to hear of counts already."""
-    set_by: SetBy | None = None
+def known_budget(directory: Path) -> Budget | None:
+    """Return the budget that a directory's file says, None where there is none; reads the file."""
     with contextlib.suppress(OSError):
-        budget = read_budget(settings.cold_dir)
-        if budget is not None:
-            limit_bytes, set_by = budget.nbytes, budget.set_by
+        return read_budget(directory)
+    return None
+
+
+def allowance(settings: CacheSettings, limit_bytes: int, budget: Budget | None) -> Allowance:
+    """Return what a store goes by whose directory has a budget, or else one of `limit_bytes`."""
+    set_by: SetBy | None = None
+    if budget is not None:
+        limit_bytes, set_by = budget.nbytes, budget.set_by
     given = None if settings.is_derived("cold_bytes") else settings.cold_bytes
     is_lower = given is not None and given < limit_bytes
     return Allowance(settings.cold_dir, limit_bytes, set_by, given if is_lower else None, given)

@@ -1,6 +1,7 @@
 """A circuit breaker: after some failures in a row a resource is left alone, then tried once at a
 time."""
 
+import threading
 import time
 
 FAILURES = 3
@@ -36,46 +37,49 @@ class Pause:
 class CircuitBreaker:
     """Says whether a resource may be used. Not thread-safe: its owner's lock guards it.
 
-    Whoever gets True from `enter` reports with `succeeded`, `failed` or, when it found out neither,
-    `left`. After `FAILURES` in a row nobody enters for a while, and then one at a time until one
-    succeeds.
+    A thread that gets True from `enter` reports with `succeeded`, `failed` or, when it found out
+    neither, `left`. After `FAILURES` in a row nobody enters for a while, and then one at a time
+    until one succeeds. `_trying` is the thread whose try this is, 0 without one: what others report
+    who entered before ends no try.
     """
 
     def __init__(self) -> None:
         self._failures = 0
         self._pause = Pause()
-        self._trying = False
+        self._trying = 0
 
     @property
     def is_open(self) -> bool:
         """True when nobody may enter now."""
-        return self.tripped and (self._trying or self._pause.running)
+        return self.tripped and (self._trying != 0 or self._pause.running)
 
     def enter(self) -> bool:
         """Return whether the resource may be used now; it never waits."""
         if self.is_open:
             return False
-        self._trying = self.tripped
+        if self.tripped:
+            self._trying = threading.get_ident()
         return True
 
     def succeeded(self, *, sure: bool = True) -> None:
         """Everybody may enter again. A success that is not `sure` leaves the next pause as long as
         it would have been."""
         self._failures = 0
-        self._trying = False
+        self._trying = 0
         self._pause.end()
         if sure:
             self._pause = Pause()
 
     def failed(self) -> None:
-        self._trying = False
+        self.left()
         self._failures += 1
         if self.tripped:
             self._pause.begin(FIRST_SECONDS, LONGEST_SECONDS)
 
     def left(self) -> None:
-        """Take back an `enter` that found out nothing."""
-        self._trying = False
+        """Take back an `enter` of this thread, if it found out nothing."""
+        if self._trying == threading.get_ident():
+            self._trying = 0
 
     def ask_again(self) -> None:
         """Let the next one enter, whatever the time."""

@@ -37,6 +37,10 @@ class PageUnreadable(PageError):
     reason = "unreadable"
 
 
+class PageUnanswered(PageUnreadable):
+    """The disk does not answer: the caller goes on without it, and its read may end later."""
+
+
 class PageNotSent(PageUnreadable):
     """Other machines did not send the page; `reason` is the word for why."""
 

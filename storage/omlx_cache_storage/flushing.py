@@ -15,8 +15,6 @@ before it gives up: without a deadline it would go on for as long as they do."""
 class WriteQueue(Protocol):
     """What a flush asks of the writer."""
 
-    limit_bytes: int
-
     @property
     def setbacks(self) -> int: ...
     @property
@@ -42,13 +40,13 @@ def flush(
     while True:
         # Queued before the barrier: a page that the idle writer takes up behind it would
         # look durable, and be pending.
-        queued = offer_each(unwritten(hot, writer.limit_bytes, known))
+        queued = offer_each(unwritten(hot, known))
         setbacks = writer.setbacks
         remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
         if not writer.flush(remaining):
             return False
         failing = writer.setbacks > setbacks
-        left = unwritten(hot, writer.limit_bytes, known)
+        left = unwritten(hot, known)
         if failing and (retried or not left):
             return False
         pending = _pending(hot, known)
@@ -63,17 +61,14 @@ def flush(
 
 def unwritten(
     hot: HotTier,
-    limit_bytes: int,
     known: Collection[PageId] | None = None,
     *,
     superseded: bool = True,
 ) -> list[PageId]:
-    """Return pages, of `known` ones, that the disk lacks, root first, and that fit into the
-    queue; without `superseded` only those that are to be kept."""
+    """Return pages, of `known` ones, that the disk lacks, root first; without `superseded` only
+    those that are to be kept."""
     named = hot.dirty(superseded=superseded)
-    dirty = (p for p in reversed(named) if known is None or p in known)
-    infos = [(page, hot.info(page)) for page in dirty]
-    return [page for page, info in infos if info is not None and info.nbytes <= limit_bytes]
+    return [page for page in reversed(named) if known is None or page in known]
 
 
 def _pending(hot: HotTier, known: Collection[PageId]) -> int:

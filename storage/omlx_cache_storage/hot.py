@@ -1,6 +1,7 @@
 """The hot tier: pages in memory, under a byte budget."""
 
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from omlx_cache_storage.departures import Departures
@@ -10,7 +11,7 @@ from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.eviction.policy import EvictionPolicy, Lru
 from omlx_cache_storage.format.names import parent_hint
 from omlx_cache_storage.hints import Pinned
-from omlx_cache_storage.hot_page import Grant, Granted, Held, HotEntry
+from omlx_cache_storage.hot_page import Grant, Granted, Held, HotEntry, PageState
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.live import LivePages
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
@@ -24,6 +25,8 @@ from omlx_cache_storage.victims import Choice, Room, choose_victims
 SPARE_SHARE = 32
 """What a sequence larger than the tier pushes out of its own pages at a time, and what write-back
 queues at a time: this share of the tier, so that the order is not gone through for each page."""
+LOST = 16_384
+"""Lost pages that are known by name, 4 MB; `lost_unnamed` says that there were more."""
 ON_DISK = "the disk has it"
 """Why a page leaves, in the log of events."""
 
@@ -34,11 +37,14 @@ class HotTier:
     `_lock` guards `_index`, `_policy`, `_transit`, `_passing` (pages that pass), `_pins`, `_unused`
     (pages that were read for who comes), `_bytes`, `_reserved`, `_dirty_bytes` (of unwritten
     pages), `_queued_bytes` (pinned ones of them), `_allowed` (what may be held for now,
-    `limit_bytes` at most), `_peak`, `_evicted`, `_let_go`, `_passed`, `_refused`, `_closed`; any
-    thread may call. No I/O here.
+    `limit_bytes` at most), `_peak`, `_evicted`, `_let_go`, `_passed`, `_refused`, `_removed`
+    (pins of pages that were removed since), `_lost`
+    (pages that left while they were owed to the disk), `_dropped` (how many ever did),
+    `lost_unnamed` and `_closed`; any thread may call. No I/O here.
 
     A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that
-    the disk lacks is not evicted either, but named for writing first; with `keep_superseded` False
+    the disk lacks is not evicted either, but named for writing first, and is owed to the disk from
+    `put` until it is there; with `keep_superseded` False
     one that was superseded is evicted all the same. Without `retain` a page leaves as soon as the
     disk has it. `backed` says that there is a disk: a sequence may then push out pages of its own
     that the disk has, and what one live sequence holds, as `live` says, leaves when the disk has
@@ -85,6 +91,10 @@ class HotTier:
         self._let_go = 0
         self._passed = 0
         self._refused = 0
+        self._removed: Counter[PageId] = Counter()
+        self._lost: dict[PageId, BlockKey] = {}
+        self._dropped = 0
+        self.lost_unnamed = False
         self._closed = False
 
     def reserve(
@@ -190,7 +200,15 @@ class HotTier:
                 self._unused.add(identity)
             else:
                 self._policy.wanted([identity], began_ns)
-            held = Held(page, dirty, 0 if old is None else old.pins, passes=passes)
+            self._lost.pop(identity, None)
+            state = PageState.DIRTY if dirty else PageState.CLEAN
+            held = Held(
+                page,
+                state if self._backed or dirty else PageState.ONLY,
+                0 if old is None else old.pins,
+                owed=dirty and self._keep_dirty,
+                passes=passes,
+            )
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
             hint, stamp_ns = parent_hint(meta.parent), max(stamp_ns, self._hold(meta))
             self._index.put(identity, held, meta.position, hint, meta.tail, stamp_ns)
@@ -232,26 +250,53 @@ class HotTier:
             self._weigh(held, 1)
             return held.page
 
-    def unpin(self, page: PageId, *, written: Page | None, refused_ns: int | None = None) -> None:
-        """Undo one `pin`; `written` is the version of the page that the disk has now, `refused_ns`
-        the stamp at which its budget had no room for the page: one used since is worth more."""
+    def pinned(self, page: PageId) -> Page | None:
+        """Return the page that was pinned first, None for one that was removed since."""
         with self._lock:
             held = self._index.get(page)
+            return held.page if held is not None and page not in self._removed else None
+
+    def unpin(
+        self,
+        page: PageId,
+        *,
+        written: Page | None,
+        refused_ns: int | None = None,
+        rationed: bool = False,
+    ) -> bool:
+        """Undo the first `pin`; False when the page was removed since.
+
+        `written` is the version of the page that the disk has now, `refused_ns` the stamp at which
+        its budget, or a day's (`rationed`), had no room for the page: one used since is worth more.
+        """
+        with self._lock:
+            if page in self._removed:
+                # It may have been stored anew: that is another page to the writer.
+                self._removed[page] -= 1
+                self._removed += Counter()
+                return False
+            held = self._index.get(page)
             if held is None:
-                return
+                return self._closed
             self._weigh(held, -1)
             held.pins = max(0, held.pins - 1)
-            held.refused = refused_ns is not None and self._index.stamp(page) <= refused_ns
-            if written is not None and written.meta.held >= held.held:
-                held.dirty = False
+            if held.dirty and written is not None and written.meta.held >= held.held:
+                held.become(PageState.CLEAN)
+                held.owed = False
+            elif held.dirty:
+                rejected = refused_ns is not None and self._index.stamp(page) <= refused_ns
+                held.become(PageState.REJECTED if rejected else PageState.DIRTY)
+                held.owed = held.owed and (rationed or refused_ns is None)
             self._weigh(held, 1)
             leaves = not self.retain or held.passes
             if leaves and not held.pins and (held.refused or not held.dirty):
                 if held.dirty:
                     self._departures.note([page], "disk")
+                    self._note_lost(held)
                 self._drop(page, "evicted", "refused by the disk" if held.dirty else ON_DISK)
             else:
                 self._spare(page)
+            return True
 
     def let_go(self, pages: Iterable[PageId]) -> None:
         """Drop those of the pages that the disk has, and whose tokens one live sequence holds."""
@@ -263,7 +308,7 @@ class HotTier:
         """Note that the disk has lost pages: what is here of them must be written again."""
         with self._lock:
             for page in pages:
-                self._set_lost(page, refused=False)
+                self._set_lost(page, PageState.DIRTY)
 
     def mark_evicted(self, pages: Iterable[tuple[PageId, int]]) -> None:
         """Note that the disk has evicted pages, each with its stamp there: what is here of them is
@@ -271,7 +316,31 @@ class HotTier:
         with self._lock:
             for page, stamp_ns in pages:
                 if page in self._index:
-                    self._set_lost(page, refused=self._index.stamp(page) <= stamp_ns)
+                    used = self._index.stamp(page) > stamp_ns
+                    self._set_lost(page, PageState.DIRTY if used else PageState.EVICTED)
+
+    def clean(self) -> list[PageId]:
+        """Return the pages that the disk has too."""
+        with self._lock:
+            held = self._index.entries()
+            return [h.page.meta.id for h in held if h.state is PageState.CLEAN]
+
+    def owed(self, known: Collection[PageId]) -> list[PageId]:
+        """Return those of `known` pages, and of those that have left memory, that were accepted and
+        that the disk had neither had nor rejected for its budget."""
+        with self._lock:
+            held = zip(known, self._index.get_all(known), strict=True)
+            return [*self._lost, *(page for page, one in held if one is not None and one.owed)]
+
+    @property
+    def dropped(self) -> int:
+        """How many pages left memory while they were owed to the disk."""
+        return self._dropped
+
+    def forgive(self, namespace: BlockKey) -> None:
+        """Owe nothing of a namespace any more: it was cleared."""
+        with self._lock:
+            self._lost = {page: of for page, of in self._lost.items() if of != namespace}
 
     def is_dirty(self, page: PageId) -> bool:
         """True when the page is here, the disk lacks it, and no write is queued."""
@@ -297,8 +366,7 @@ class HotTier:
         """Have the disk asked once more for what it has refused."""
         with self._lock:
             for held in self._index.entries():
-                if held.refused:
-                    self._set_lost(held.page.meta.id, refused=False)
+                self._ask_for(held)
 
     def dirty(self, beyond_bytes: int = 0, *, superseded: bool = True) -> list[PageId]:
         """Return unpinned dirty pages, next to be evicted first, until no more than
@@ -357,10 +425,8 @@ class HotTier:
                 self._policy.refused(absent, stamp_ns)
             for page in (*touched, *here):
                 held = self._index.get(page)
-                if held is not None and held.refused:
-                    self._weigh(held, -1)
-                    held.refused = False
-                    self._weigh(held, 1)
+                if held is not None:
+                    self._ask_for(held)
 
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
         """Make pages the first to be evicted, the deepest of them first."""
@@ -395,7 +461,11 @@ class HotTier:
         """Forget pages, pinned or not; return how many there were. `kind` and `detail` are for the
         log of events; None for what the caller tells of as a whole."""
         with self._lock:
-            return sum(self._drop(page, kind, detail) for page in pages)
+            count = 0
+            for page in pages:
+                self._lost.pop(page, None)
+                count += self._drop(page, kind, detail)
+            return count
 
     def close(self) -> None:
         """Forget every page, and take no more, not even what was admitted before."""
@@ -477,9 +547,11 @@ class HotTier:
                 self._policy.patience_ns / 1e9,
             )
 
-    def check_integrity(self) -> None:
-        """Assert that the byte counts, the index and the order agree."""
+    def check_integrity(self, *, idle: bool = False) -> None:
+        """Assert that the byte counts, the index and the order agree; `idle`: that nobody has
+        anything reserved."""
         with self._lock:
+            assert not (idle and self._reserved), self._reserved
             entries = self._index.entries()
             held = sum(e.page.meta.nbytes for e in entries)
             dirty = sum(e.page.meta.nbytes for e in entries if e.unwritten)
@@ -492,6 +564,7 @@ class HotTier:
             assert passing <= self._transit.used <= self._transit.aside, passing
             assert self._passing == {e.page.meta.id for e in entries if e.passes}
             assert len(entries) == len(self._index)
+            assert not (idle and self._removed), self._removed
             self._index.check_integrity()
             assert self._bytes + self._reserved <= self.limit_bytes
 
@@ -568,16 +641,37 @@ class HotTier:
 
     def _wants_disk(self, page: PageId, held: Held) -> bool:
         """True for a page that the disk lacks and that may be asked for again."""
-        if not held.unwritten or self._keep_superseded:
-            return held.unwritten
+        return held.unwritten and (self._keep_superseded or self._is_wanted(page))
+
+    def _is_wanted(self, page: PageId) -> bool:
+        """False for a page that a longer one has replaced."""
         return self._index.stamp(page) > SUPERSEDED_NS
 
-    def _set_lost(self, page: PageId, *, refused: bool) -> None:
+    def _set_lost(self, page: PageId, state: PageState) -> None:
+        """Note that the disk has a page no longer; one that it lacks already stays as it is."""
         held = self._index.get(page)
-        if held is not None:
+        if held is not None and held.state is PageState.CLEAN:
             self._weigh(held, -1)
-            held.dirty, held.refused = True, refused
+            held.become(state)
             self._weigh(held, 1)
+
+    def _ask_for(self, held: Held) -> None:
+        """Have the disk asked again for a page that it had no room for."""
+        if held.refused:
+            self._weigh(held, -1)
+            held.become(PageState.DIRTY)
+            self._weigh(held, 1)
+
+    def _note_lost(self, held: Held) -> None:
+        """Note that a page leaves; one that a longer page has replaced is owed to nobody."""
+        meta = held.page.meta
+        if not held.owed or not (self._keep_superseded or self._is_wanted(meta.id)):
+            return
+        self._dropped += 1
+        if len(self._lost) < LOST:
+            self._lost[meta.id] = meta.namespace
+        else:
+            self.lost_unnamed = True
 
     def _weigh(self, held: Held, sign: int) -> None:
         """Count a page's dirty bytes, or with -1 no longer, before what they depend on changes."""
@@ -592,6 +686,7 @@ class HotTier:
             held = self._index.get(page)
             if held is not None and (held.dirty or not self._backed):
                 lost.append(page)
+                self._note_lost(held)
             self._drop(page, "evicted", "")
             self._evicted += 1
         self._departures.note(lost, "memory")
@@ -611,6 +706,8 @@ class HotTier:
 
     def _drop(self, page: PageId, kind: Kind | None, detail: str) -> bool:
         held = self._take_out(page)
+        if held is not None and held.pins:
+            self._removed[page] += held.pins
         if held is not None and kind is not None:
             self._events.note_page(kind, "hot", held.page.meta, detail)
         return held is not None

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -12,17 +12,55 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
 
 
+class PageState(Enum):
+    """What the disk has of a page that is in memory.
+
+    `ONLY`: there is no disk. `DIRTY`: the disk lacks it and should have it. `CLEAN`: the disk has
+    it. `REJECTED`: the disk's budget, or a day's, has no room for it until it is used again.
+    `EVICTED`: it left the disk for others, and is written again when it is used.
+    """
+
+    ONLY = "only"
+    DIRTY = "dirty"
+    CLEAN = "clean"
+    REJECTED = "rejected"
+    EVICTED = "evicted"
+
+
+TRANSITIONS: Final = frozenset(
+    {
+        (PageState.DIRTY, PageState.CLEAN),
+        (PageState.DIRTY, PageState.REJECTED),
+        (PageState.CLEAN, PageState.DIRTY),
+        (PageState.CLEAN, PageState.EVICTED),
+        (PageState.REJECTED, PageState.DIRTY),
+        (PageState.EVICTED, PageState.DIRTY),
+        # A root that was rejected is offered again with what follows it.
+        (PageState.REJECTED, PageState.CLEAN),
+        (PageState.EVICTED, PageState.CLEAN),
+        (PageState.EVICTED, PageState.REJECTED),
+    }
+)
+"""How a page's state may change while it is in memory; `docs/design.md` says by which event."""
+
+
 @dataclass(slots=True)
 class Held:
-    """A page in memory, mutable by its tier. `pins`: writes that still need it. `dirty`: the disk
-    lacks it. `refused`: it has no room for a page worth so little, until that is used again.
-    `passes`: it leaves as soon as the disk has it."""
+    """A page in memory, mutable by its tier. `pins`: queued writes. `owed`: it was accepted, and
+    the disk has neither had it since nor rejected it for its budget. `passes`: it leaves as soon as
+    the disk has it."""
 
     page: Page
-    dirty: bool
+    state: PageState
     pins: int = 0
-    refused: bool = False
+    owed: bool = False
     passes: bool = False
+
+    def become(self, state: PageState) -> None:
+        """Change the state; a change that no event makes is a bug."""
+        if state is not self.state:
+            assert (self.state, state) in TRANSITIONS, (self.state, state)
+            self.state = state
 
     @property
     def position(self) -> int:
@@ -45,9 +83,19 @@ class Held:
         return PageInfo(self.position, self.held, self.page.meta.nbytes, self.tier)
 
     @property
+    def dirty(self) -> bool:
+        """True when the disk lacks it."""
+        return self.state not in (PageState.CLEAN, PageState.ONLY)
+
+    @property
+    def refused(self) -> bool:
+        """True when the disk lacks it and is not asked to take it before its next use."""
+        return self.state in (PageState.REJECTED, PageState.EVICTED)
+
+    @property
     def unwritten(self) -> bool:
         """True when the disk lacks it and would take it."""
-        return self.dirty and not self.refused
+        return self.state is PageState.DIRTY
 
 
 class HotEntry(NamedTuple):

@@ -10,11 +10,10 @@ from typing import Final
 class WritePolicy:
     """What the tiers ask: each field is one moment at which a page may be queued for the disk.
 
-    `on_put`: when it is stored. `on_touch`: when it is used again. `on_evict`: before memory may
-    drop it, so that a page which the disk lacks is written instead of lost; without
-    `on_evict_superseded` one that a longer page has taken the place of is dropped instead.
-    `on_refusal`: when the eviction policy has no place in memory for it. `on_flush`: a flush writes
-    what is left. `dirty_share`: the share of the hot tier that pages
+    `on_put`: when it is stored. `on_touch`: when it is used again. `on_refusal`: when the eviction
+    policy has no place in memory for it. `on_flush`: a flush writes what is left, and memory evicts
+    no page that the disk lacks; without `on_evict_superseded` it does evict one that a longer page
+    has replaced. `dirty_share`: the share of the hot tier that pages
     which the disk lacks may take before the oldest of them are queued; 1.0 leaves them alone.
     `idle_seconds`: when nothing was stored or used for so long and the writer is idle, what is left
     is queued. `delay_seconds`: so long after it was stored a page is queued at the latest.
@@ -23,7 +22,6 @@ class WritePolicy:
     name: str
     on_put: bool = False
     on_touch: bool = False
-    on_evict: bool = False
     on_evict_superseded: bool = True
     on_refusal: bool = True
     on_flush: bool = True
@@ -33,7 +31,7 @@ class WritePolicy:
 
 
 THROUGH: Final = WritePolicy("through", on_put=True, on_touch=True, idle_seconds=0.0)
-BACK: Final = WritePolicy("back", on_evict=True, dirty_share=0.5)
+BACK: Final = WritePolicy("back", dirty_share=0.5)
 LAZY: Final = replace(
     BACK,
     name="lazy",

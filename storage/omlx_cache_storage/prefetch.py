@@ -14,7 +14,7 @@ from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.interrupts import deferred, uninterrupted, wait_in_turns
 from omlx_cache_storage.page import Buffer, Page, PageId
-from omlx_cache_storage.readers import ReaderPool
+from omlx_cache_storage.readers import Read, ReaderPool, progress
 from omlx_cache_storage.tier import Expecting, OpenPage
 
 _log = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ class Prefetcher:
         """Read one page unless somebody else does or has; False when the prefetch must end."""
         if self._hot.info(page) is not None:
             return True
-        coming: Future[Page | None] = Future()
+        coming: Future[Page | None] = Read(progress())
         with self._lock:
             if page in self._withdrawn.get(prefetch, ()):
                 return True

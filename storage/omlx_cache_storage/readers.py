@@ -6,27 +6,126 @@ employs them.
 """
 
 import contextlib
+import math
 import os
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Executor, Future
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
-from omlx_cache_storage.interrupts import deferred, result_of, wait_in_turns
+from omlx_cache_storage.interrupts import deferred, done_within, wait_in_turns
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+STALL_SECONDS = 2.0
+"""A disk that gives not a byte for so long hangs: it is not waited for."""
+_LOOK_SECONDS = 0.25
+
+
+class Progress:
+    """When the disk last answered somebody; a stamp is atomic."""
+
+    def __init__(self, pool: "Progress | None" = None) -> None:
+        self.at = time.monotonic()
+        self._pool = pool
+
+    def move(self) -> None:
+        self.at = time.monotonic()
+        if self._pool is not None:
+            self._pool.at = self.at
+
+    def stalls(self, seconds: float) -> bool:
+        """True when the disk did not answer for so long."""
+        return time.monotonic() - self.at >= seconds
+
+
+class Read(Future[T]):
+    """A pool's promise, with the progress of its call and that of all calls of the pool."""
+
+    def __init__(self, pool: Progress) -> None:
+        super().__init__()
+        self.pool = pool
+        self.own = Progress(pool)
+
+
+class _Current(threading.local):
+    """Whose progress the calling thread makes."""
+
+    progress: Progress | None = None
+
+
+_current = _Current()
+
+
+def follow(progress: Progress | None) -> None:
+    """Have what the disk answers the calling thread count as this progress."""
+    _current.progress = progress
+    if progress is not None:
+        progress.move()
+
+
+def note_answer() -> None:
+    """Say that the disk answered the calling thread."""
+    if _current.progress is not None:
+        _current.progress.move()
+
+
+def in_a_pool() -> bool:
+    """True on a thread that may wait for a disk."""
+    return _current.progress is not None
+
+
+def progress() -> Progress:
+    """Return whose progress the calling thread makes: its own, if nobody follows it."""
+    return _current.progress or Progress()
+
+
+@contextlib.contextmanager
+def bounded_elsewhere() -> Iterator[None]:
+    """Have the calling thread wait for what has deadlines of its own: its disk does not hang."""
+    known = _current.progress
+    if known is not None:
+        known.at = math.inf
+    try:
+        yield
+    finally:
+        note_answer()
+
+
+def result_along(future: "Future[T]") -> T:
+    """Return a future's result, or raise its error; its progress is the calling thread's."""
+    seen = 0.0
+    while not done_within(future, _LOOK_SECONDS):
+        at = future.pool.at if isinstance(future, Read) else seen
+        if at != seen or at == math.inf:
+            seen = at
+            note_answer()
+    return future.result()
+
+
+def came(future: "Future[Any]", seconds: float = STALL_SECONDS) -> bool:
+    """Wait for a future; False once the disk did not answer for `seconds`. A call that has not
+    begun moves with its pool's others. Handlers of signals run meanwhile."""
+    began = time.monotonic()
+    while not done_within(future, min(seconds, _LOOK_SECONDS)):
+        since = began
+        if isinstance(future, Read):
+            since = max(began, (future.own if future.running() else future.pool).at)
+        if time.monotonic() - since >= seconds:
+            return future.done()
+    return True
 
 
 class _Task(NamedTuple):
     """A call, and the future that it was promised to."""
 
-    future: "Future[Any]"
+    future: "Read[Any]"
     call: Callable[[], Any]
 
 
@@ -90,12 +189,18 @@ class ReaderPool(Executor):
         self._limit = threads
         self._most = max(threads, most)
         self._name = name
+        self._progress = Progress()
         self._lock = threading.Lock()
         self._tasks: _Tasks = SimpleQueue()
         self._employed: list[_Employment] = []
         self._closed = False
         self._finalizer = weakref.finalize(self, _end, self._tasks, self._most)
         self._finalizer.atexit = False
+
+    def allow_one_more(self) -> None:
+        """Employ another thread beside one that hangs, as far as there may be so many."""
+        with self._lock:
+            self._limit = min(self._limit + 1, self._most)
 
     def allow(self, threads: int) -> None:
         """From now on employ up to `threads`; those that are employed stay."""
@@ -105,7 +210,7 @@ class ReaderPool(Executor):
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         """Queue a call and return its future; raises RuntimeError after `shutdown`, and when there
         is no thread for it and none can be had."""
-        future: Future[T] = Future()
+        future: Read[T] = Read(self._progress)
         task = _Task(future, partial(fn, *args, **kwargs))
         with self._lock:
             if self._closed:
@@ -149,19 +254,57 @@ class ReaderPool(Executor):
         return all(employment.ended.is_set() for employment in employed)
 
 
-def on_another_thread(call: Callable[[], T], name: str) -> T:
-    """Return what a call that waits for a disk returns, or raise what it raises; on the main thread
-    such that an interrupt ends the wait, and not the call."""
-    if not deferred.active:
-        return call()
+class DiskThread:
+    """Calls what may wait for a disk, one call after the other, on a thread of its own.
+
+    A disk that hangs is waited for once: until that call has ended, others are not made.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._pool = ReaderPool(1, name)
+        self._late: Future[Any] | None = None
+
+    def ask(self, call: Callable[[], T], seconds: float, otherwise: T) -> T:
+        """Return what a call returns or raise what it raises; `otherwise` after `seconds`, and at
+        once while an earlier call is late, or when there is no thread. Runs no handlers."""
+        late = self._late
+        if late is not None and not late.done():
+            return otherwise
+        try:
+            asked = self._pool.submit(call)
+        except RuntimeError:
+            return otherwise
+        try:
+            error = asked.exception(seconds)
+        except TimeoutError:
+            self._late = asked
+            return otherwise
+        except CancelledError:
+            return otherwise
+        if error is not None:
+            raise error
+        return asked.result()
+
+    def stop(self, timeout: float = 0.0) -> None:
+        """Make no more calls; wait at most `timeout` seconds for the one that is being made."""
+        self._pool.stop(timeout)
+
+
+def within(call: Callable[[], T], name: str, seconds: float | None, otherwise: T) -> T:
+    """Return what a call that may wait for a disk returns, or raise what it raises; `otherwise`
+    after `seconds`, and the call goes on. An interrupt ends the wait, and not the call."""
     pool = ReaderPool(1, name)
     try:
-        result = result_of(pool.submit(call))
-    except BaseException:
-        pool.stop(0.0)
-        raise
-    pool.stop(1.0)
-    return result
+        asked = pool.submit(call)
+        return asked.result() if done_within(asked, seconds) else otherwise
+    finally:
+        pool.stop(0.0, cancel_futures=False)
+
+
+def on_another_thread(call: Callable[[], T], name: str) -> T:
+    """Return what a long call returns, or raise what it raises; on the main thread such that an
+    interrupt ends the wait, and not the call."""
+    return within(call, name, None, cast(T, None)) if deferred.active else call()
 
 
 def _run(tasks: _Tasks) -> None:
@@ -176,12 +319,15 @@ def _run(tasks: _Tasks) -> None:
 
 
 def _fulfil(task: _Task) -> None:
+    follow(task.future.own)
     try:
         result = task.call()
     except BaseException as error:
         task.future.set_exception(error)
     else:
         task.future.set_result(result)
+    finally:
+        follow(None)
 
 
 def _end(tasks: _Tasks, threads: int) -> None:

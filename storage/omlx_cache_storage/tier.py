@@ -6,7 +6,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from omlx_cache_storage.columns import PageColumns
 from omlx_cache_storage.eviction.learned import Learned
@@ -17,10 +17,18 @@ from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageM
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 from omlx_cache_storage.stats import ColdUsage, RemoteUsage
 
-WriteResult = Literal["written", "present", "refused", "rationed", "full", "busy"]
+WriteResult = Literal["written", "present", "refused", "rationed", "undecodable", "full", "busy"]
 """What `BackingTier.write` did. `present`: the tier had the page. `refused`: the budget is taken by
-pages that are worth more. `rationed`: what may be written in a day is spent. `full`: no room can be
-made, whatever is evicted."""
+pages that are worth more. `rationed`: what may be written in a day is spent. `undecodable`:
+the page's file is one that only others can decode. `full`: no room can be made, whatever is
+evicted."""
+
+
+class Cleared(NamedTuple):
+    """The pages that a namespace had on the disk, and those of them that were deleted by now."""
+
+    found: set[PageId]
+    deleted: set[PageId]
 
 
 class TierEntry(Protocol):
@@ -201,6 +209,10 @@ class BackingTier(Tier, Protocol):
         """Open a page; raises PageError inside the `with` statement. Waits for the disk."""
         ...
 
+    def unanswered(self, page: PageId) -> None:
+        """Note a read that whoever wanted it waits for no more; touches no disk."""
+        ...
+
     def write(self, page: Page, time_ns: int, document: Mapping[str, object]) -> WriteResult:
         """Publish a page whole or not at all; raises OSError when the disk refuses."""
         ...
@@ -213,7 +225,7 @@ class BackingTier(Tier, Protocol):
         """Record recency, and evict down to the budget; raises nothing."""
 
     def take_missing(self) -> Sequence[PageId]:
-        """Return, once, the pages that were lost without being evicted or discarded."""
+        """Return, once, the pages that were lost or removed without being evicted."""
         ...
 
     def take_evicted(self) -> Sequence[tuple[PageId, int]]:
@@ -224,17 +236,16 @@ class BackingTier(Tier, Protocol):
         """Note that pages are used: near the end of a day's ration they are written, and new ones
         are not."""
 
-    @property
-    def rations(self) -> bool:
-        """True while pages are refused because a day's ration is spent."""
-        ...
-
     def listing(self) -> Sequence[TierEntry]:
         """Return every page, in no order."""
         ...
 
-    def discard(self, pages: Iterable[PageId], *, told: bool = True) -> int:
-        """`Tier.discard`; with `told` False the caller tells of the pages in one event."""
+    def clear(self, namespace: BlockKey, seconds: float) -> Cleared:
+        """Delete every page of a namespace, which is served no more whatever the disk does."""
+        ...
+
+    def dismiss(self, pages: Iterable[PageId]) -> None:
+        """Forget pages, whose files are deleted later; touches no disk."""
         ...
 
     def timings(self) -> Mapping[str, Histogram]:

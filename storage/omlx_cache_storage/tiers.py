@@ -4,25 +4,28 @@ One way in (`admit`, then `put`) and one way out (`find`, then `held` or `readin
 page holds. No MLX.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import count
 
 from omlx_cache_storage.backlog import Backlog
 from omlx_cache_storage.departures import Departures
-from omlx_cache_storage.errors import PageUnreadable
+from omlx_cache_storage.errors import PageUnanswered, PageUnreadable
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.eviction.policy import EvictionPolicy
 from omlx_cache_storage.flushing import flush, unwritten
 from omlx_cache_storage.hints import Ended, PinnedPages, Priority, shift_ns, use_stamp
 from omlx_cache_storage.hot import ON_DISK, HotTier
 from omlx_cache_storage.hot_page import Granted
+from omlx_cache_storage.integrity import Disagreement, compare
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.live import LiveHold, LivePages
 from omlx_cache_storage.page import REMOTE, Known, Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.policy import WritePolicy
+from omlx_cache_storage.readers import DiskThread, bounded_elsewhere
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 from omlx_cache_storage.roots import rooted
@@ -39,8 +42,14 @@ from omlx_cache_storage.tier import (
 from omlx_cache_storage.writer import IDLE_SECONDS, Documents, Writer
 
 FLUSH_SECONDS = 30.0
+LOCK_SECONDS = 2.0
+"""How long `clear` waits for peer processes that hold the directory."""
+COMPARE_SECONDS = 2.0
+"""How long a comparison of the tiers waits for the writer to tell memory what left the disk."""
 BEHIND_SECONDS = 0.2
 """How long a look-up waits for a directory to be read again: others' pages are worth more."""
+NEWS_SECONDS = 0.2
+"""How long a look-up waits for what peer processes changed; a disk that answers takes 0.1 ms."""
 _PARTS = (
     "counters",
     "departures",
@@ -53,6 +62,7 @@ _PARTS = (
     "_levels",
     "writer",
     "_backlog",
+    "_news",
     "remote",
     "uploads",
 )
@@ -70,6 +80,12 @@ class _Nothing:
 
 
 _NOTHING = _Nothing()
+
+
+@contextmanager
+def _reading_far(remote: RemoteBacking, page: PageId) -> Iterator[OpenPage]:
+    with bounded_elsewhere(), remote.reading(page) as reader:
+        yield reader
 
 
 def _nothing(_view: TierView) -> Iterable[PageId]:
@@ -99,6 +115,7 @@ class Tiers:
         writer: type[Writer] = Writer,
         events: EventLog = SILENT,
         remote: RemoteBacking | None = None,
+        opening: Callable[[], None] = lambda: None,
     ) -> None:
         self.remote = remote
         self.uploads: PageUploads | None = None
@@ -110,7 +127,7 @@ class Tiers:
         self._clock = clock
         self.hot = HotTier(
             hot_bytes or queue_bytes,
-            keep_dirty=policy.on_evict and cold is not None,
+            keep_dirty=policy.on_flush and cold is not None,
             keep_superseded=policy.on_evict_superseded,
             retain=hot_bytes > 0,
             backed=cold is not None,
@@ -125,14 +142,22 @@ class Tiers:
         self._levels: tuple[Tier, ...] = (self.hot,) if cold is None else (self.hot, cold)
         self.writer: Writer | None = None
         self._backlog: Backlog | None = None
+        self._news = DiskThread("omlx-cache-news")
         if cold is not None:
             queue = min(queue_bytes, self.hot.limit_bytes)
             # Of parts, not of this object: the thread would keep that alive.
-            left = partial(unwritten, self.hot, queue, superseded=policy.on_evict_superseded)
+            left = partial(unwritten, self.hot, superseded=policy.on_evict_superseded)
             self._backlog = Backlog(policy, clock, left, self.hot.unwritten, IDLE_SECONDS)
             due, stranded = self._backlog.due, self.hot.stranded
             self.writer = writer(
-                self.hot, cold, queue, documents, lambda: [*stranded(), *due()], events
+                self.hot,
+                cold,
+                queue,
+                documents,
+                lambda: [*stranded(), *due()],
+                events,
+                opening,
+                cold.close,
             )
             self.writer.start()
 
@@ -199,13 +224,13 @@ class Tiers:
         return 0 if self.cold is None else self.cold.generation
 
     def refresh(self) -> bool:
-        """Take over what other processes changed on the disk; False when that was nothing. Waits
-        for no page; where more was changed than could be followed, `BEHIND_SECONDS` at most for the
-        writer's thread to read the directory."""
+        """Take over what other processes changed on the disk; False when that was nothing. Another
+        thread asks the disk, and is waited for `NEWS_SECONDS` at most; where more was changed than
+        could be followed, the writer's is for `BEHIND_SECONDS`, which reads the directory."""
         cold, writer = self.cold, self.writer
         if cold is None or writer is None:
             return False
-        if cold.refresh():
+        if self._news.ask(cold.refresh, NEWS_SECONDS, False):
             return True
         if not cold.is_lost or writer.settling:
             # A disk that does not answer is waited for once, not by each look-up.
@@ -227,7 +252,7 @@ class Tiers:
     def reading(self, page: PageId) -> AbstractContextManager[OpenPage]:
         """Open a page that is not in memory; raises PageError inside the `with` statement."""
         if self.remote is not None and self._is_far(page):
-            return self.remote.reading(page)
+            return _reading_far(self.remote, page)
         if self.cold is None:
             raise PageUnreadable("there is no cold tier")
         return self.cold.reading(page)
@@ -242,13 +267,20 @@ class Tiers:
         far = self.remote.info(page)
         return far is not None and far.held > stored.held
 
+    def unanswered(self, page: PageId) -> PageUnanswered:
+        """Note that the disk gives nothing of a page, and return the error that says so."""
+        if self.cold is not None:
+            self.cold.unanswered(page)
+        return PageUnanswered("the disk does not answer")
+
     def meta(self, page: PageId) -> PageMeta:
         """Return a page's description, from memory or from its file's header; raises PageError."""
         held = self.hot.get(page)
         if held is not None:
             return held.meta
         if self.remote is not None and self._is_far(page):
-            return self.remote.meta(page)
+            with bounded_elsewhere():
+                return self.remote.meta(page)
         with self.reading(page) as reader:
             return reader.meta
 
@@ -281,7 +313,7 @@ class Tiers:
         """
         writer = self.writer
         fails = self._writes_fail()
-        queued = writer is not None and nbytes <= writer.limit_bytes and not fails
+        queued = writer is not None and not fails
         if evict and queue and self._policy.on_put and queued and not self._has_room(nbytes):
             return Granted.NO
         shift = shift_ns(priority)
@@ -328,10 +360,13 @@ class Tiers:
         )
         if count < 2:
             return 0
-        if self._policy.on_put and writer is not None and not writer.has_room(count * nbytes):
+        total = count * nbytes
+        queued = writer is not None and self._policy.on_put
+        # One page may be larger than the queue; a run may not.
+        if writer and queued and (total > writer.limit_bytes or not writer.has_room(total)):
             return 0
         granted = self.hot.reserve(
-            count * nbytes, own, position=position, shift_ns=shift_ns(priority)
+            total, own, position=position, shift_ns=shift_ns(priority)
         ).granted
         return count if granted else 0
 
@@ -385,8 +420,8 @@ class Tiers:
         if self._backlog is not None:
             self._backlog.stored(page.meta.id)
         if self._policy.on_put or passes:
-            if not self._offer(page.meta.id) and (passes or not self.hot.retain):
-                self.hot.discard([page.meta.id], "evicted", "no room in the writer's queue")
+            # Without room in the queue it stays here until the writer takes it up.
+            self._offer_each([page.meta.id])
         elif self._policy.dirty_share < 1.0 and self._has_room(page.meta.nbytes):
             share = int(self.hot.limit_bytes * self._policy.dirty_share)
             self._offer_rooted(self.hot.dirty(beyond_bytes=share, superseded=False))
@@ -563,14 +598,18 @@ class Tiers:
         return self.hot.usage()
 
     def stop_writing(self, timeout: float) -> bool:
-        """End the writer, within `timeout` seconds; False when something was left unwritten. The
-        disk is left to other processes."""
-        if self.writer is None or self.cold is None:
+        """End the writer, within `timeout` seconds; False when something was left unwritten. Its
+        thread leaves the disk to other processes."""
+        if self.writer is None:
             return True
         clean = self.writer.stop(timeout)
-        if self.writer.has_ended:
-            self.cold.close()
+        self._news.stop()
         return clean
+
+    def end_soon(self) -> None:
+        """From now on wait for the disk only while it answers: the process is about to end."""
+        if self.writer is not None:
+            self.writer.end_soon()
 
     def empty_hot(self) -> None:
         """Drop every page from memory, whatever it is worth, and take no more."""
@@ -591,29 +630,38 @@ class Tiers:
         held = self.hot.get(page)
         if held is not None:
             self.events.note_page("failed", "hot", held.meta, "it could not be restored")
-        for tier in self._levels:
-            tier.discard([page])
+        self.hot.discard([page])
+        if self.cold is not None:
+            self.cold.dismiss([page])
         if self.remote is not None:
             self.remote.shun(page)
 
     @uninterrupted
     def clear(self, namespace: BlockKey, timeout: float = FLUSH_SECONDS) -> int:
-        """Delete every page of a namespace and return how many there were.
+        """Delete every page of a namespace and return how many were deleted. What was stored before
+        is served no more, here or after a restart, also when the disk, or a peer process, does not
+        let it be deleted within `timeout` seconds: then it is deleted later. Only a disk that also
+        refuses a new name, or that is away until the process ends, may have it served again.
 
-        Waits for a page that is being written now, at most `timeout` seconds.
+        Waits for a page that is being written now.
         """
-        pages = {e.meta.id for e in self.hot.entries() if e.meta.namespace == namespace}
-        deleted = self.drop(pages, timeout, told=False)
-        if self.cold is None:
-            self._cleared(namespace, len(pages), 0)
-            return len(pages)
+        deadline = time.monotonic() + timeout
+        held = {e.meta.id for e in self.hot.entries() if e.meta.namespace == namespace}
+        self.departures.note(held, "removed")
+        self.hot.discard(held, None)
+        self.hot.forgive(namespace)
+        if self.cold is None or self.writer is None:
+            self._cleared(namespace, len(held), 0)
+            return len(held)
+        self.writer.wait_for_progress(timeout)
         # What other processes have written goes too.
         self.refresh()
-        on_disk = {e.page for e in self.cold.listing() if e.namespace == namespace}
-        self.departures.note(on_disk, "removed")
-        deleted += self.cold.discard(on_disk, told=False)
-        self._cleared(namespace, len(pages), deleted)
-        return len(pages | on_disk)
+        # Half for the directory's lock: the rest is for deleting without it.
+        left = max(0.0, deadline - time.monotonic())
+        found, deleted = self.cold.clear(namespace, min(LOCK_SECONDS, left / 2))
+        self.departures.note(found, "removed")
+        self._cleared(namespace, len(held), len(deleted))
+        return len((held - found) | deleted)
 
     def _cleared(self, namespace: BlockKey, held: int, on_disk: int) -> None:
         # Last: what somebody stores meanwhile is rather missed than believed to be there.
@@ -628,30 +676,48 @@ class Tiers:
         cold = self.cold
         if cold is None:
             return 0
-        held = [entry.meta for entry in self.hot.entries() if entry.meta.namespace == namespace]
+        # Not what is being written: the writer deletes a page that is removed meanwhile.
+        entries = [entry for entry in self.hot.entries() if entry.tier == "hot"]
+        held = [entry.meta for entry in entries if entry.meta.namespace == namespace]
         stored = zip(held, [cold.info(meta.id) for meta in held], strict=True)
         gone = [meta for meta, info in stored if info is not None and info.held >= meta.held]
         self.hot.discard([meta.id for meta in gone], "evicted", ON_DISK)
         return sum(meta.nbytes for meta in gone)
 
-    def drop(self, pages: Collection[PageId], timeout: float, *, told: bool = True) -> int:
+    def drop(self, pages: Collection[PageId], timeout: float) -> int:
         """Delete pages from both tiers, and return how many the disk had; waits for one that is
-        being written, as `clear` does. Each is an event, but with `told` False."""
+        being written, as `clear` does. Each is an event."""
         self.departures.note(pages, "removed")
-        for page in pages:
-            self.hot.discard([page], "removed" if told else None)
+        self.hot.discard(pages)
         if self.cold is not None and self.writer is not None:
             # What is being written now would appear after the deletion.
             self.writer.wait_for_progress(timeout)
-            return self.cold.discard(pages, told=told)
+            return self.cold.discard(pages)
         return 0
 
     def evict_cold(self, pages: Mapping[PageId, int]) -> None:
         """Delete pages, each with its stamp, from the disk: memory keeps what it has of them."""
         if self.cold is not None:
             self.departures.note(pages, "removed")
-            self.cold.discard(pages)
+            # First: what the writer tells memory of the deletion comes too late then.
             self.hot.mark_evicted(pages.items())
+            self.cold.discard(pages)
+
+    def compare(self) -> Disagreement:
+        """Compare memory with the disk, page by page; waits two seconds at most for the writer.
+        Commits may go on."""
+        cold, writer = self.cold, self.writer
+        if cold is None or writer is None:
+            return Disagreement([], [])
+        return compare(self.hot, cold, partial(writer.settle, COMPARE_SECONDS))
+
+    def check_integrity(self) -> None:
+        """Assert that the tiers agree with themselves and with each other while nothing is stored
+        or restored: counts, clean pages, reservations."""
+        self.hot.check_integrity(idle=True)
+        if self.cold is not None:
+            self.cold.check_integrity()
+        assert not self.compare().unbacked
 
     # The writer.
 
@@ -668,13 +734,14 @@ class Tiers:
 
     @uninterrupted
     def flush(self, timeout: float | None = FLUSH_SECONDS) -> bool:
-        """Block until what was stored before the call is durable; False after `timeout` seconds,
-        when the disk refused a page, or when others keep the queue full; and for the rest of an
-        hour in which a day's ration refused a page, which may be gone from memory.
+        """Block until each page that was stored before the call has been on the disk, as durable as
+        `durability` says; False after `timeout` seconds, when the disk failed or a day's ration
+        rejected one of them, or when others keep the queue full.
 
-        Pages that the policy holds back are not waited for, nor one larger than the queue, nor
-        the deep end of a sequence that the disk's budget has no room for. What the disk refused
-        because others were used there a short while ago is written after all, in their place.
+        What the disk's budget evicted or rejected is not waited for: it is counted. A page that
+        left memory before the disk had it makes this False until it is stored again or cleared.
+        Under a policy that holds pages back only queued ones count. What the disk rejected because
+        others were used there a short while ago is written after all, in their place.
         """
         writer, cold = self.writer, self.cold
         if writer is None or cold is None:
@@ -687,7 +754,8 @@ class Tiers:
                 # A day's ration may have room again; what only the budget refused, it refuses.
                 self.hot.ask_again()
             done = flush(self.hot, writer, known, self._offer_each, timeout)
-        return done and not cold.rations
+        missing = any(cold.info(page) is None for page in self.hot.owed(known))
+        return done and not missing and not self.hot.lost_unnamed
 
     def tick(self) -> None:
         """Queue what the write policy wants on the disk by now, by the clock. The writer's thread
@@ -702,9 +770,7 @@ class Tiers:
 
     def _lacking(self, page: PageId) -> PageMeta | None:
         held = self.hot.get(page)
-        if held is None or self.writer is None or held.meta.nbytes > self.writer.limit_bytes:
-            return None
-        return held.meta if self.hot.is_dirty(page) else None
+        return held.meta if held is not None and self.hot.is_dirty(page) else None
 
     def _offer_each(self, pages: Iterable[PageId]) -> bool:
         """Queue pages in order until one does not fit; False, and nothing counted, then."""
@@ -722,9 +788,3 @@ class Tiers:
 
     def _writes_fail(self) -> bool:
         return self.cold is not None and self.cold.refuses_writes
-
-    def _offer(self, page: PageId) -> bool:
-        held = self.hot.get(page)
-        if held is None or self.writer is None:
-            return False
-        return self.writer.offer(page, held.meta.nbytes)

@@ -11,8 +11,9 @@ class Candidate(Protocol):
     """A page in memory: see `Held`."""
 
     pins: int
-    dirty: bool
 
+    @property
+    def dirty(self) -> bool: ...
     @property
     def position(self) -> int: ...
     @property

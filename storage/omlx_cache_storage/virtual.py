@@ -142,7 +142,12 @@ class VirtualCold(ColdTier):
         return False
 
     def _delete(
-        self, removed: Iterable[StoredPage], why: How = "disk", seconds: float = 0.0
+        self,
+        removed: Iterable[StoredPage],
+        why: How = "disk",
+        seconds: float = 0.0,
+        *,
+        held: bool = False,
     ) -> None:
         """Delete nothing."""
         with self._lock:

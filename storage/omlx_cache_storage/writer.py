@@ -16,22 +16,28 @@ from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.interrupts import wait_in_turns
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId
+from omlx_cache_storage.readers import Progress, follow
 from omlx_cache_storage.stats import WriterUsage
 from omlx_cache_storage.tier import BackingTier
 
 _log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 5.0
+ENDING_SECONDS = 3.0
+"""A disk that answers nothing for so long keeps no process from ending: longer than most syncs."""
+_LOOK_SECONDS = 0.25
 Documents = Callable[[BlockKey], dict[str, object]]
-Outcome = Literal["written", "refused", "rationed", "failed", "put off", "gone"]
+Outcome = Literal["written", "refused", "rationed", "undecodable", "failed", "put off", "gone"]
 """How a job ended. `refused`: the disk's budget has no room for a page so deep; `rationed`: what
-may be written in a day is spent; `put off`: the disk failed a moment ago, and was not asked;
-`gone`: the page was discarded while it was queued."""
+may be written in a day is spent; `undecodable`: only others can decode the page's
+file, which stays; `put off`: the disk failed a moment ago, and was not asked; `gone`: the page was
+discarded while it was queued."""
 
-_REFUSALS = ("refused", "rationed")
+_REFUSALS = ("refused", "rationed", "undecodable")
 _UNWRITTEN: dict[Outcome, str] = {
     "refused": "all that the disk has is worth more",
     "rationed": "what may be written in a day is spent",
+    "undecodable": "the disk has it in a form that only others can decode",
     "put off": "the disk failed a moment ago",
 }
 
@@ -46,10 +52,11 @@ class Writer:
 
     The condition `_changed` guards `_jobs`, `_bytes`, `_busy`, `_stopping`, `_flushes` (how many
     jobs must have ended before the recency of each is recorded), `_asked`, `_answered`,
-    `_settles_asked`, `_settles_done`, `_accepted`, `_ended`, `_breaker` and the counts; any thread
-    may call. `_failing` and `_settled` belong to the writer's thread. `backlog` names pages that
-    should be on the disk and were not queued, when there was no room for them: an idle writer takes
-    them up.
+    `_settles_asked`, `_settles_done`, `_accepted`, `_ended`, `_at_work`, `_ending`, `_breaker` and
+    the counts; any thread may call. `_failing` and `_settled` belong to the writer's thread.
+    `backlog` names pages that should be on the disk and were not queued, when there was no room for
+    them: an idle writer takes them up. The thread begins with `opening`, which may take long and
+    sets `opened`, and ends with `closing`.
 
     A disk that failed a few times in a row is left alone for a while: what is queued then is put
     off, counted as dropped, and stays dirty. A flush has it asked again at once.
@@ -63,12 +70,20 @@ class Writer:
         documents: Documents,
         backlog: Callable[[], Iterable[PageId]] = tuple,
         events: EventLog = SILENT,
+        opening: Callable[[], None] = lambda: None,
+        closing: Callable[[], None] = lambda: None,
     ) -> None:
         self._hot = hot
         self._cold = cold
         self._documents = documents
         self._backlog = backlog
         self._events = events
+        self._opening = opening
+        self._closing = closing
+        self._progress = Progress()
+        self._ending = False
+        self._at_work = True
+        self.opened = threading.Event()
         self.limit_bytes = limit_bytes
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()
@@ -105,19 +120,18 @@ class Writer:
     def has_room(self, nbytes: int) -> bool:
         """True when `offer` would take a page of this size now."""
         with self._changed:
-            return not self._stopping and self._bytes + nbytes <= self.limit_bytes
+            return self._takes(nbytes)
+
+    def _takes(self, nbytes: int) -> bool:
+        # A page larger than the queue has it for itself.
+        room = not self._bytes or self._bytes + nbytes <= self.limit_bytes
+        return room and not self._stopping
 
     def offer(self, page: PageId, nbytes: int) -> bool:
-        """Queue a page that the hot tier holds; False, counted, when the queue is full.
-
-        A page that the hot tier does not hold is False as well, and not counted.
-        """
+        """Queue a page that the hot tier holds; False when the queue is full, or when the hot tier
+        does not hold it."""
         with self._changed:
-            if self._stopping or self._bytes + nbytes > self.limit_bytes:
-                self._dropped += 1
-                self._note_unwritten(page, "no room in the queue")
-                return False
-            if self._hot.pin(page) is None:
+            if not self._takes(nbytes) or self._hot.pin(page) is None:
                 return False
             self._jobs.append(_Job(page, nbytes))
             self._bytes += nbytes
@@ -202,10 +216,22 @@ class Writer:
 
     def _wait(self, done: Callable[[], bool], timeout: float | None) -> None:
         def turn(seconds: float | None) -> bool:
-            with self._changed:
-                return self._changed.wait_for(lambda: done() or self._stopping, seconds)
+            return self._ends(lambda: done() or self._stopping, seconds)
 
         wait_in_turns(turn, timeout)
+
+    def _ends(self, done: Callable[[], bool], seconds: float | None) -> bool:
+        """Wait for something; True for a disk that is given up, too."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = _LOOK_SECONDS if deadline is None else deadline - time.monotonic()
+            with self._changed:
+                if self._changed.wait_for(done, max(0.0, min(left, _LOOK_SECONDS))):
+                    return True
+            if self._is_given_up():
+                return True
+            if left <= _LOOK_SECONDS and deadline is not None:
+                return False
 
     def stop(self, timeout: float | None) -> bool:
         """Write what is pending and end the thread, within `timeout` seconds in all.
@@ -234,9 +260,13 @@ class Writer:
         return self._stopping and not self._thread.is_alive()
 
     def _has_ended(self, timeout: float | None) -> bool:
-        if self._thread.is_alive():
-            self._thread.join(timeout)
-        return not self._thread.is_alive()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._thread.is_alive() and not self._is_given_up():
+            left = _LOOK_SECONDS if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._thread.join(min(left, _LOOK_SECONDS))
+        return True
 
     def usage(self) -> WriterUsage:
         with self._changed:
@@ -247,21 +277,44 @@ class Writer:
                 self.limit_bytes,
                 self._written,
                 self._written_bytes,
-                self._dropped,
+                self._dropped + self._hot.dropped,
                 self._failed,
                 self._refused,
                 self._rationed,
             )
 
+    def end_soon(self) -> None:
+        """From now on wait for the disk only while it answers: who waits is about to end."""
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+
+    def _is_given_up(self) -> bool:
+        """True for a disk that hangs when nobody has the time to wait for it."""
+        return self._ending and self._at_work and self._progress.stalls(ENDING_SECONDS)
+
     def _run(self) -> None:
+        follow(self._progress)
+        try:
+            self._opening()
+        except Exception:
+            _log.exception("the directory is not opened")
+        self.opened.set()
+        self._work()
+        self._closing()
+
+    def _work(self) -> None:
         while True:
             with self._changed:
+                self._at_work = False
                 woken = self._changed.wait_for(
                     lambda: bool(self._jobs or self._stopping or self.settling or self._due()),
                     IDLE_SECONDS,
                 )
                 if self._stopping:
                     return
+                self._at_work = True
+                self._progress.move()
                 # First, so that a flush does not wait for what is offered after it.
                 due, settles = self._due(), self._settles_asked
                 settled = self._settles_done == settles and not due
@@ -318,12 +371,11 @@ class Writer:
 
     def _write(self, job: _Job) -> Outcome:
         while True:
-            page = self._hot.get(job.page)
-            stamp = self._hot.used_ns(job.page)
+            page, stamp = self._hot.pinned(job.page), self._hot.used_ns(job.page)
             if page is None or stamp is None:
+                self._hot.unpin(job.page, written=None)
                 return "gone"
             outcome = self._ask_disk(page, stamp)
-            self._note_losses()
             # Whoever used the page meanwhile told the hot tier first, and the cold one in vain.
             used = self._hot.used_ns(job.page)
             if outcome not in _REFUSALS or used is None or used <= stamp:
@@ -335,11 +387,18 @@ class Writer:
             self._cold.demote([job.page], used)
         if outcome in _UNWRITTEN:
             self._events.note_page("unwritten", "cold", page.meta, _UNWRITTEN[outcome])
-        self._hot.unpin(
+        there = self._hot.unpin(
             job.page,
             written=page if outcome == "written" else None,
             refused_ns=stamp if outcome in _REFUSALS else None,
+            rationed=outcome == "rationed",
         )
+        if outcome == "written" and not there:
+            # It was removed from both tiers while it was written.
+            self._cold.discard([job.page])
+            outcome = "gone"
+        # Last: what left the disk after it was published is news to memory.
+        self._note_losses()
         return outcome
 
     def _note_losses(self) -> None:
@@ -359,7 +418,9 @@ class Writer:
             result = self._cold.write(page, stamp, self._documents(page.meta.namespace))
             works = result != "full"
             if works:
-                outcome = result if result == "refused" or result == "rationed" else "written"
+                outcome = "written"
+                if result == "refused" or result == "rationed" or result == "undecodable":
+                    outcome = result
             self._failing = False
         except OSError as error:
             # Once, not for each of the thousands of pages that a full disk refuses.
@@ -386,8 +447,7 @@ class Writer:
         self._ended += 1
         self._written += outcome == "written"
         self._failed += outcome == "failed"
-        self._refused += outcome == "refused"
+        self._refused += outcome in ("refused", "undecodable")
         self._rationed += outcome == "rationed"
         self._put_off += outcome == "put off"
-        self._dropped += outcome in ("put off", "gone")
         self._written_bytes += job.nbytes if outcome == "written" else 0

@@ -117,7 +117,7 @@ def positions(plan: Plan, total: int) -> list[int]:
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
 @hypothesis_settings(
-    max_examples=examples(20),
+    max_examples=examples(7, nightly=100),
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -22,13 +22,18 @@ def _one_process_forks_all() -> None:
     forks.parent()
 
 
-@pytest.fixture
-def run_briefly(tmp_path: Path, tally: Tally) -> Callable[[str], Arena]:
-    """Run a short round of a name, with a few kills and each of its disturbances once."""
+Run = Callable[..., Arena]
 
-    def run_it(name: str) -> Arena:
-        plan = replace(plans(Length(8.0), 7)[name], seconds=8.0, disturb_every=2.6)
-        arena = run(plan, tally, tmp_path)
+
+@pytest.fixture
+def run_briefly(tmp_path: Path, tally: Tally) -> Run:
+    """Run a short round of a name, with a few kills and each of its disturbances once, until so
+    much of what is named has been counted."""
+
+    def run_it(name: str, **least: int) -> Arena:
+        plan = replace(plans(Length(8.0), 7)[name], seconds=4.5, disturb_every=1.4, kill_every=0.8)
+        wanted = {KILL: 3, "exact": 21, **least}
+        arena = run(replace(plan, least=wanted), tally, tmp_path)
         if arena is None:
             pytest.skip(f"mounting a small disk needs root or CAP_SYS_ADMIN: {tally.document()}")
         assert tally.counted(KILL) >= 3
@@ -39,25 +44,25 @@ def run_briefly(tmp_path: Path, tally: Tally) -> Callable[[str], Arena]:
 
 
 def test_processes_that_are_killed_stay_under_one_budget_and_read_right_bytes(
-    run_briefly: Callable[[str], Arena], tally: Tally
+    run_briefly: Run, tally: Tally
 ) -> None:
-    run_briefly("tight")
+    run_briefly("tight", read=101, evicted=1)
     assert tally.document()["failures"] == []
     assert tally.sum("read") > 100
     assert tally.sum("evicted") > 0
 
 
 def test_processes_on_a_full_disk_stay_under_one_budget_and_read_right_bytes(
-    run_briefly: Callable[[str], Arena], tally: Tally
+    run_briefly: Run, tally: Tally
 ) -> None:
-    run_briefly("small disk")
+    run_briefly("small disk", read=101)
     assert tally.document()["failures"] == []
     assert tally.sum("read") > 100
 
 
 def test_what_a_process_flushed_the_next_look_up_of_another_finds(
-    run_briefly: Callable[[str], Arena], tally: Tally
+    run_briefly: Run, tally: Tally
 ) -> None:
-    run_briefly("roomy")
+    run_briefly("roomy", found=101)
     assert tally.document()["failures"] == []
     assert tally.sum("found") > 100

@@ -36,7 +36,8 @@ def test_a_flaw_is_seen(
     verdict: str, tally: Tally, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, verdict)
-    plan = Plan(2.5, 3, roomy=verdict == "lost", audit_every=0.8, writers=2, readers=1)
+    seen = {"failures": 1}
+    plan = Plan(1, 3, verdict == "lost", audit_every=0.4, writers=2, readers=1, least=seen)
     run(replace(plan, odds=0.0, kill_every=10.0, worker="chaos.shared.flawed"), tally, tmp_path)
     assert verdict in {failure["verdict"] for failure in tally.document()["failures"]}
 
@@ -69,6 +70,16 @@ def test_what_moves_between_two_walks_is_not_surely_there(tmp_path: Path) -> Non
     after = walk(tmp_path)
     whole = nbytes(after) - 2 * 8 * KIB
     assert surely(before, after) == whole
+
+
+def test_a_file_that_left_and_came_back_is_not_surely_there(tmp_path: Path) -> None:
+    """A new file is often given the inode that was freed last."""
+    (tmp_path / "page").write_bytes(bytes(8 * KIB))
+    before = walk(tmp_path)
+    (tmp_path / "page").unlink()
+    (tmp_path / "page").write_bytes(bytes(8 * KIB))
+    after = walk(tmp_path)
+    assert surely(before, after) == nbytes(after) - 8 * KIB
 
 
 def test_a_file_that_was_met_under_two_names_counts_once(tmp_path: Path) -> None:

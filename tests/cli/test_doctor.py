@@ -16,12 +16,14 @@ import pytest
 from kit.output import check_output
 from kit.storage import Story, files_in, open_store, store_page
 from kit.storage.mounts import small_disk
+from omlx_cache.settings.places import state_dir
 from omlx_cache_daemon.doctor import examination, pages, software
 from omlx_cache_daemon.doctor.context import Context, Process, asked
 from omlx_cache_daemon.doctor.examination import DIRECTORY, MACHINE, examine, fix
 from omlx_cache_daemon.doctor.finding import Finding
 from omlx_cache_daemon.stores import RunningStore
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
+from omlx_cache_storage.cold.root import record_path
 
 from .conftest import Cli, Store
 
@@ -171,6 +173,46 @@ def test_things_that_are_no_caches_are_noted(cold: Path) -> None:
     (finding,) = _found(cold)
     assert (finding.check, finding.severity, finding.fix) == ("foreign files", "note", None)
     assert finding.found.startswith("3 files are no cache's")
+    assert not finding.remedy.startswith("rm ")
+
+
+@pytest.mark.parametrize("sign", ["CACHEDIR.TAG", "budget.json"])
+def test_a_cache_that_was_moved_into_the_directory_is_known_and_not_for_deletion(
+    cold: Path, sign: str
+) -> None:
+    inner = cold / "omlx-cache"
+    inner.mkdir()
+    (inner / sign).write_text("{}")
+    (cold / "shopping.txt").write_text("milk")
+    cache, other = _found(cold)
+    assert (cache.check, cache.severity, cache.fix) == ("foreign files", "warning", None)
+    assert cache.found == f"{inner} is another cache, inside of this one"
+    assert cache.remedy == f"move it out of {cold}: mv {inner} {cold}-2"
+    assert other.found.startswith("1 files are no cache's")
+    assert not any(" rm " in f" {one.remedy}" for one in (cache, other))
+
+
+def test_a_directory_whose_disk_is_not_mounted_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was remembered of it when it was: where, and its identity."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    system = "Darwin" if sys.platform == "darwin" else "Linux"
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    memory = state_dir(system, {"XDG_STATE_HOME": str(tmp_path / "state")}, home)
+    record = Path(record_path(memory, str(place)))
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps({"identity": "ab" * 16, "mount": str(place)}))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    found = [one for one in _found(place) if one.check == "directory"]
+    assert [(one.severity, one.fix) for one in found] == [("error", None)]
+    assert f"nothing is mounted at {place}" in found[0].found
+    assert str(record) in found[0].found
+    assert _found(tmp_path / "missing" / "cold")[0].found.endswith(
+        f"make the directory above (mkdir -p {tmp_path / 'missing'})"
+    )
 
 
 def test_pins_that_cannot_be_read_are_set_aside_and_newer_ones_are_not(cold: Path) -> None:

@@ -271,3 +271,12 @@ def test_a_store_that_does_not_answer_can_be_passed_over(
         assert cli("quota", "--cold-dir", str(tmp_path / "cold"), "1GiB").code == 0
     finally:
         process.send_signal(signal.SIGCONT)
+
+
+def test_a_directory_whose_parents_are_missing_is_not_made(cli: Cli, tmp_path: Path) -> None:
+    """Its disk may not be mounted yet."""
+    cold = tmp_path / "away" / "cold"
+    ended = cli("quota", "1GiB", OMLX_CACHE_COLD_DIR=str(cold))
+    assert ended.code == 1
+    assert f"{cold.parent} is missing" in ended.err
+    assert not cold.parent.exists()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kit.forks import CAN_FORK, parent
+from kit.remote.processes import NotYet, eventually
 from kit.tinylm import Server, free_port, make_model, serve_ours
 
 ROUTER = Path(__file__).parents[2] / "examples" / "router.py"
@@ -37,11 +38,15 @@ def machines(tmp_path: Path, model: Path) -> Iterator[list[Server]]:
 
 
 class Router:
-    """The example, in a process of its own."""
+    """The example, in a process of its own, that waits for as long as a loaded machine takes."""
 
-    def __init__(self, *urls: str) -> None:
+    def __init__(self, directory: Path, *urls: str) -> None:
+        text = ROUTER.read_text()
+        patient = directory / "router.py"
+        patient.write_text(text.replace("\nDEADLINE = 0.3 ", "\nDEADLINE = 60.0 "))
+        assert patient.read_text() != text
         self.process = subprocess.Popen(
-            [sys.executable, str(ROUTER), "--port", "0", *urls],
+            [sys.executable, str(patient), "--port", "0", *urls],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -74,20 +79,33 @@ class Router:
 
 
 @pytest.fixture
-def routed(machines: list[Server]) -> Iterator[Router]:
-    router = Router(f"http://127.0.0.1:{free_port()}", *(server.url for server in machines))
+def routed(tmp_path: Path, machines: list[Server]) -> Iterator[Router]:
+    router = Router(
+        tmp_path, f"http://127.0.0.1:{free_port()}", *(server.url for server in machines)
+    )
     yield router
     router.close()
 
 
 def _directly(server: Server, messages: Messages) -> None:
+    """Ask a machine, and wait until it knows what it computed: it stores behind its answer."""
     body = {"messages": messages, "max_tokens": 8, "temperature": 0}
+    _post(server, "/v1/chat/completions", body)
+
+    def known() -> None:
+        told = json.loads(_post(server, "/lookup", body))
+        if told["cached_tokens"] <= 64:
+            raise NotYet(str(told))
+
+    eventually(known, "storing what was computed", 60)
+
+
+def _post(server: Server, path: str, body: dict[str, Any]) -> bytes:
     request = urllib.request.Request(
-        f"{server.url}/v1/chat/completions",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
+        f"{server.url}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    urllib.request.urlopen(request, timeout=60).close()
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return bytes(answer.read())
 
 
 def test_a_second_turn_goes_to_the_machine_that_has_the_first(
@@ -120,7 +138,7 @@ def test_machines_without_a_status_port_are_served_all_the_same(
     tmp_path: Path, model: Path
 ) -> None:
     server = serve_ours(tmp_path / "plain", "--model", str(model), forked=True)
-    router = Router(server.url)
+    router = Router(tmp_path, server.url)
     try:
         assert router.chat([{"role": "user", "content": "hello"}])[0] == server.url
         with urllib.request.urlopen(f"{router.url}/v1/models", timeout=30) as answer:

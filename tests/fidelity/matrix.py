@@ -46,6 +46,7 @@ def measure(names: Sequence[str], root: Path) -> dict[str, FamilyResult]:
     """Measure families; one new process serves them all."""
     results, jobs = {}, {}
     for name in names:
+        (root / name).mkdir(parents=True, exist_ok=True)
         results[name], cases = _measure_here(name, root / name)
         if cases:
             jobs[name] = [case.to_json() for case in cases]

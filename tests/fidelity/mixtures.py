@@ -1,7 +1,7 @@
 """Which families keep the same mixture of caches, read off the caches that mlx-lm makes for them.
 
 Families of one mixture take the same way through the store, so every run measures the smallest of
-each, and the nightly run all of them.
+each mixture of classes, and the nightly run all of them.
 """
 
 import re
@@ -17,6 +17,16 @@ from kit import zoo
 from omlx_cache.adapters.registry import adapter_for, children, layout_name
 
 NAMES = [name for name, family in zoo.FAMILIES.items() if not family.broken]
+REPRESENTATIVES = (
+    "qwen2", "gemma2", "youtu_llm", "deepseek_v32", "longcat_flash_ngram", "falcon_h1",
+    "baichuan_m1", "minimax_m3_vl", "deepseek_v41", "mamba2", "recurrent_gemma", "olmo_hybrid",
+    "mamba", "lfm2-vl", "gpt_oss", "olmo3", "llama4", "gear",
+)  # fmt: skip
+"""The smallest family of each mixture: written down, since finding them builds all models."""
+IN_OTHER_SIZES = ("gemma2", "youtu_llm", "mamba", "lfm2-vl", "olmo3")
+"""Those that have the classes of another one, in another precision or with another window."""
+EVERY_RUN = tuple(name for name in REPRESENTATIVES if name not in IN_OTHER_SIZES)
+OTHERS = tuple(name for name in NAMES if name not in EVERY_RUN)
 
 Mixture = frozenset[str]
 
@@ -56,8 +66,7 @@ def _described(layer: Any) -> str:
     return f"{layout_name(layer)} as {adapter_for(layer).group(layer).name}"
 
 
-@cache
-def representatives() -> tuple[str, ...]:
+def smallest_of_each() -> tuple[str, ...]:
     """The smallest family of each mixture."""
     smallest: dict[Mixture, str] = {}
     for name in sorted(NAMES, key=lambda name: _kept(name).size):
@@ -65,11 +74,15 @@ def representatives() -> tuple[str, ...]:
     return tuple(name for name in NAMES if name in smallest.values())
 
 
-def others() -> tuple[str, ...]:
-    """The families whose mixture another one stands for."""
-    return tuple(name for name in NAMES if name not in representatives())
-
-
 def nightly(values: Iterable[Any]) -> list[Any]:
     """Parameters that only the nightly run takes."""
     return [pytest.param(value, marks=pytest.mark.nightly) for value in values]
+
+
+def one_of_each(names: Iterable[str] = NAMES) -> list[Any]:
+    """Of these families: those of every run, and for the nightly run the others."""
+    named = set(names)
+    return [
+        *(name for name in EVERY_RUN if name in named),
+        *nightly(name for name in OTHERS if name in named),
+    ]

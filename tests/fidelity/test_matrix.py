@@ -9,10 +9,18 @@ import pytest
 from fidelity.cases import LONG_ANSWER, POSITIONS
 from fidelity.document import PATH, render
 from fidelity.matrix import TIERS, FamilyResult, measure
-from fidelity.mixtures import NAMES, classes, mixture, nightly, others, representatives
+from fidelity.mixtures import (
+    EVERY_RUN,
+    NAMES,
+    OTHERS,
+    REPRESENTATIVES,
+    classes,
+    mixture,
+    one_of_each,
+)
 from fidelity.record import matrix_cells, read
 
-GROUP = 12
+GROUP = 4
 EXPECTED = {
     "prefill boundary": 160,
     "mid-sequence branch": 96,
@@ -34,13 +42,13 @@ def measured(names: tuple[str, ...], root: Path) -> dict[str, FamilyResult]:
 
 
 def group_of(name: str) -> tuple[str, ...]:
-    """The dozen families, of every run or of the nightly one, that are measured together."""
-    names = representatives() if name in representatives() else others()
+    """The few families, of every run or of the nightly one, that are measured together."""
+    names = EVERY_RUN if name in EVERY_RUN else OTHERS
     start = names.index(name) // GROUP * GROUP
     return names[start : start + GROUP]
 
 
-@pytest.mark.parametrize("name", [*representatives(), *nightly(others())])
+@pytest.mark.parametrize("name", one_of_each())
 def test_every_cell_is_restored_bit_for_bit_and_its_controls_fail(name: str, root: Path) -> None:
     result = measured(group_of(name), root)[name]
     assert result.problem == ""
@@ -62,7 +70,7 @@ def test_every_family_of_the_zoo_is_on_record_with_its_cache_classes() -> None:
 
 def test_the_record_has_one_result_for_each_mixture() -> None:
     records = read()
-    stands_for = {mixture(name): name for name in representatives()}
+    stands_for = {mixture(name): name for name in REPRESENTATIVES}
     assert [
         name for name in NAMES if records[name].cells != records[stands_for[mixture(name)]].cells
     ] == []

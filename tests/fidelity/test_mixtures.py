@@ -1,13 +1,22 @@
 """The families of every run stand for the others."""
 
-from fidelity.mixtures import NAMES, mixture, others, representatives
+from fidelity.mixtures import (
+    EVERY_RUN,
+    NAMES,
+    OTHERS,
+    REPRESENTATIVES,
+    classes,
+    mixture,
+    smallest_of_each,
+)
 
 
-def test_every_family_has_the_mixture_of_exactly_one_family_of_every_run() -> None:
-    for name in NAMES:
-        assert [first for first in representatives() if mixture(first) == mixture(name)] != []
-    assert len({mixture(first) for first in representatives()}) == len(representatives())
-    assert sorted([*representatives(), *others()]) == sorted(NAMES)
+def test_every_mixture_of_classes_has_one_family_in_every_run() -> None:
+    assert smallest_of_each() == REPRESENTATIVES
+    assert len({mixture(name) for name in NAMES}) == len(REPRESENTATIVES)
+    of_every_run = [classes(name) for name in EVERY_RUN]
+    assert sorted(of_every_run) == sorted({classes(name) for name in NAMES})
+    assert sorted([*EVERY_RUN, *OTHERS]) == sorted(NAMES)
 
 
 def test_nesting_ageing_and_precision_are_told_apart() -> None:

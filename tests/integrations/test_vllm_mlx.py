@@ -47,6 +47,21 @@ def test_what_is_stored_is_restored_and_a_token_is_left_over(
     assert cache.held_by(make_prompt_cache(model)) == []
 
 
+def test_prompts_that_are_served_together_come_back_up_to_their_last_token(
+    open_store: Open,
+) -> None:
+    """The answer completes the block in which the prompt ends."""
+    model, prompts = model_of("qwen3"), [prompt_of(250, seed) for seed in range(3)]
+    cache = TieredPrefixCache(model, open_store())
+    for prompt in prompts:
+        assert cache.fetch(prompt) == (None, prompt)
+    for prompt in prompts:
+        answered = [*prompt, *prompt_of(12)]
+        assert cache.store(answered, computed(model, answered)[0])
+    again = TieredPrefixCache(model, open_store())
+    assert [len(again.fetch(prompt)[1]) for prompt in prompts] == [1, 1, 1]
+
+
 def test_a_prepared_entry_is_the_cache_of_that_moment(store: BlockStore) -> None:
     model, tokens = model_of("qwen3_next"), prompt_of(200)
     cache = TieredPrefixCache(model, store)

@@ -72,10 +72,7 @@ def left_since(before: Open, seconds: float = _ENDING_SECONDS) -> Open:
         return left
     gc.collect()
     deadline = time.monotonic() + seconds
-    for thread in now().since(before).threads:
-        # One that is being started this very moment cannot be joined yet.
-        with contextlib.suppress(RuntimeError):
-            thread.join(max(0.0, deadline - time.monotonic()))
+    # Looked at again and again: a thread need not end, one that reads may become an idle one.
     while (left := now().since(before)) and time.monotonic() < deadline:
         time.sleep(0.005)
     return left

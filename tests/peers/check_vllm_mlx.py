@@ -203,6 +203,17 @@ def a_restarted_process_restores_what_another_has_stored() -> None:
         print(f"       {name:10} after a restart, its own with its files: {both}")
 
 
+def prompts_of_a_batch_are_found_by_a_new_process_up_to_their_last_token() -> None:
+    prompts = [prompt_of(length, length) for length in (510, 700, 1023)]
+    for family, options in MODELS.values():
+        directory, model = Path(tempfile.mkdtemp(dir=FOLDER)), loaded(FOLDER, family)
+        with ours(model, directory, **options) as serving:
+            answers(serving, [request(prompt) for prompt in prompts])
+        with ours(model, directory, **options) as serving:
+            left = [len(prompt) - ask(serving, prompt).cached for prompt in prompts]
+        assert left == [1, 1, 1], (family, left)
+
+
 def two_models_in_one_store_find_their_own_only() -> None:
     models = [loaded(FOLDER, "qwen3", seed) for seed in (0, 1)]
     plain = [conversation(none(model)) for model in models]
@@ -346,6 +357,7 @@ CHECKS: tuple[Callable[[], None], ...] = (
     what_is_restored_after_a_batch_is_what_a_request_alone_holds,
     what_was_computed_before_an_abort_is_found_again,
     a_restarted_process_restores_what_another_has_stored,
+    prompts_of_a_batch_are_found_by_a_new_process_up_to_their_last_token,
     two_models_in_one_store_find_their_own_only,
     pages_are_written_once_however_often_the_scheduler_stores,
     the_engine_serves_from_threads_of_its_own,

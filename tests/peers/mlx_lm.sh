@@ -4,18 +4,22 @@ OLDEST_MLX_LM=0.31.3
 REQUESTS="requests==2.34.2 urllib3==2.8.0 certifi==2026.10.18 charset-normalizer==3.5.2"
 
 # A part of our tests, for what differs between the versions: classes, batches, servers.
+DIFFERS="tests/kv/test_options.py tests/integrations/test_generate.py \
+    tests/integrations/test_prompt_cache.py tests/integrations/test_versions.py \
+    tests/integrations/server/test_equals_upstream.py::test_a_chat_of_several_turns"
+DIFFERS_TOO="tests/adapters tests/kv/test_batch_generator.py tests/store/test_operations.py \
+    tests/store/test_without_mlx_lm.py tests/integrations/test_batch.py \
+    tests/integrations/test_packed_inserts.py tests/integrations/test_rows.py \
+    tests/integrations/server/test_bad_requests.py \
+    tests/integrations/server/test_equals_upstream.py::test_a_draft_model_restores_both_caches"
+
 ours_with_the_oldest() {
     local folder
     folder=$(install "mlx_lm-$OLDEST_MLX_LM" "mlx-lm==$OLDEST_MLX_LM")
     echo "our tests with mlx-lm $OLDEST_MLX_LM:"
+    # shellcheck disable=SC2086
     PYTHONPATH="$folder:.:daemon:storage" "$python" -m pytest -q -p no:cacheprovider \
-        -n 2 --dist loadfile \
-        tests/adapters tests/kv/test_batch_generator.py tests/kv/test_options.py \
-        tests/store/test_operations.py tests/store/test_without_mlx_lm.py \
-        tests/integrations/test_{batch,generate,packed_inserts,prompt_cache,rows,versions}.py \
-        tests/integrations/server/test_bad_requests.py \
-        tests/integrations/server/test_equals_upstream.py::test_a_chat_of_several_turns \
-        tests/integrations/server/test_equals_upstream.py::test_a_draft_model_restores_both_caches
+        -n 2 --dist loadfile $DIFFERS ${ALL:+$DIFFERS_TOO}
 }
 
 # mlx-lm's tests of its server, with our prompt cache.
@@ -35,6 +39,6 @@ theirs_with_our_cache() {
 }
 
 mlx_lm() {
-    theirs_with_our_cache
     ours_with_the_oldest
+    [ -z "$ALL" ] || theirs_with_our_cache
 }

@@ -10,7 +10,7 @@ openai_server() {
     local folder script
     # shellcheck disable=SC2086
     folder=$(install mlx_openai_server $MLX_OPENAI_SERVER)
-    for script in check_openai_server check_run_openai_server; do
+    for script in check_openai_server ${ALL:+check_run_openai_server}; do
         PYTHONPATH=".:daemon:storage:tests:$folder" "$python" "tests/peers/$script.py"
     done
 }

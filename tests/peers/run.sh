@@ -1,12 +1,19 @@
 #!/usr/bin/env bash
-# Runs the checks against other projects' packages: all of them, or those that are named.
+# Runs checks against other projects' packages: the first one of each peer, or of those peers that
+# are named. With `--all`, which comes first, every check: those of the nightly run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+ALL=
+if [ "${1:-}" = --all ]; then
+    ALL=yes
+    shift
+fi
 . tests/peers/install.sh
 . tests/peers/mlx_lm.sh
 . tests/peers/openai_server.sh
 . tests/peers/mlx_vlm.sh
 . tests/peers/vllm_mlx.sh
+. tests/peers/omlx.sh
 
 in_turn() {
     local peer

@@ -30,8 +30,8 @@ vllm_mlx() {
     folder=$(install vllm_mlx $VLLM_MLX)
     # shellcheck disable=SC2086
     beside=$(install mlx_vlm $MLX_VLM)
-    for script in check_vllm_mlx check_vllm_mlx_images; do
+    for script in check_vllm_mlx ${ALL:+check_vllm_mlx_images}; do
         PYTHONPATH=".:daemon:storage:tests:$folder:$beside" "$python" "tests/peers/$script.py"
     done
-    own_tests_of_vllm_mlx
+    [ -z "$ALL" ] || own_tests_of_vllm_mlx
 }

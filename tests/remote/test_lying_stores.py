@@ -4,6 +4,7 @@ for, and what comes next on a connection is an answer to what was asked on it.""
 import os
 import socketserver
 import threading
+import time
 import tracemalloc
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -36,6 +37,9 @@ class _Redis(socketserver.ThreadingTCPServer):
     def __init__(self) -> None:
         self.lies: deque[bytes] = deque()
         self.floods = threading.Event()
+        self.flood = bytes(64 * 1024)
+        self.pause = 0.0
+        self.said = 0
         super().__init__(("127.0.0.1", 0), _Speaker)
 
     @property
@@ -58,14 +62,17 @@ class _Speaker(socketserver.StreamRequestHandler):
             return
 
     def _answer(self, words: list[bytes]) -> None:
-        if words[0] != b"GET":
+        if words[0] in (b"CLIENT", b"PING"):
             self.wfile.write(b"+OK\r\n")
         elif not self.server.lies:
             self.wfile.write(b"$%d\r\n%s\r\n" % (len(HONEST), HONEST))
         else:
             self.wfile.write(self.server.lies.popleft())
             while self.server.floods.is_set():
-                self.wfile.write(bytes(64 * 1024))
+                self.wfile.write(self.server.flood)
+                self.server.said += len(self.server.flood)
+                if self.server.pause:
+                    threading.Event().wait(self.server.pause)
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +133,63 @@ def test_a_flood_is_left_alone_and_takes_no_memory(redis: _Redis, head: bytes) -
         redis.floods.clear()
     # What is thrown away is no progress that anybody would wait for.
     assert sum(came) <= 4 * MIB
+
+
+ENDLESS = {
+    "elements": (b"*2000000000\r\n", b"$1\r\nx\r\n"),
+    "empty elements": (b"*2000000000\r\n", b"$0\r\n\r\n"),
+    "arrays": (b"*2000000000\r\n", b"*0\r\n"),
+    "bytes": (b"$2000000000\r\n", b"xxxx"),
+}
+PLACES = {
+    "single": "redis://127.0.0.1:{}",
+    "cluster": "redis+cluster://127.0.0.1:{}",
+    "sentinel": "redis+sentinel://127.0.0.1:{}/master",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [*((kind, "single") for kind in ENDLESS), ("elements", "cluster"), ("elements", "sentinel")],
+)
+def test_an_endless_answer_to_a_look_up_is_no_longer_than_the_question_allows(
+    redis: _Redis, kind: str, place: str
+) -> None:
+    """Of a cluster, and of a Sentinel, the first question is who has the values."""
+    head, redis.flood = ENDLESS[kind]
+    redis.flood *= 16 * 1024
+    redis.said = 0
+    redis.floods.set()
+    redis.lies.append(head)
+    tracemalloc.start()
+    try:
+        url = PLACES[place].format(redis.server_address[1])
+        with engine_at(url, read_seconds=30.0) as engine:
+            error = reason_of(engine.look, [f"name {n}" for n in range(64)], 1024, ["tails"])
+            assert error.reason == "lost"
+            assert "longer" in str(error)
+        # A connection holds some more; four bytes are an object of forty, and a place in a list.
+        assert redis.said < 16 * MIB
+        assert tracemalloc.get_traced_memory()[1] < 128 * MIB
+    finally:
+        tracemalloc.stop()
+        redis.floods.clear()
+        redis.flood = bytes(64 * 1024)
+
+
+def test_an_answer_that_drips_has_one_deadline(redis: _Redis) -> None:
+    """Each piece comes long before a read of the socket would time out."""
+    redis.flood, redis.pause = b"$1\r\nx\r\n", 0.02
+    redis.floods.set()
+    redis.lies.append(b"*2000000000\r\n")
+    try:
+        with engine_at(redis.url, read_seconds=0.5) as engine:
+            began = time.monotonic()
+            assert reason_of(engine.look, ["name"], 1024, ["tails"]).reason == "timeout"
+            assert time.monotonic() - began < 20
+    finally:
+        redis.floods.clear()
+        redis.flood, redis.pause = bytes(64 * 1024), 0.0
 
 
 @given(st.lists(st.binary(max_size=40) | st.sampled_from(list(LIES.values())), max_size=4))

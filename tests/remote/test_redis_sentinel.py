@@ -10,9 +10,16 @@ from kit.remote.redis_groups import Sentinels, redis_sentinels, replicas_have_al
 from omlx_cache_storage.remote.engine import RemoteEngine, RemoteError
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def sentinels() -> Iterator[Sentinels]:
     with redis_sentinels() as running:
+        yield running
+
+
+@pytest.fixture
+def watched() -> Iterator[Sentinels]:
+    """Those of which a master that is gone is replaced within seconds."""
+    with redis_sentinels(down_after_seconds=1) as running:
         yield running
 
 
@@ -28,36 +35,36 @@ def test_values_go_to_the_master(sentinels: Sentinels) -> None:
         assert engine.look(["v"], 4) == ([b"head"], [])
 
 
-def test_a_failover_in_the_middle_is_a_fault_and_then_over(sentinels: Sentinels) -> None:
-    with engine_at(sentinels.url) as engine:
+def test_a_failover_in_the_middle_is_a_fault_and_then_over(watched: Sentinels) -> None:
+    with engine_at(watched.url) as engine:
         works(engine, "v")
-        replicas_have_all(sentinels.master())
-        before = sentinels.master()
+        replicas_have_all(watched.master())
+        before = watched.master()
         before.process.kill()
         assert reason_of(engine.look, ["v"], 4).reason in ("refused", "lost")
-        sentinels.failed_over(before)
+        watched.failed_over(before)
         assert engine.look(["v"], 4) == ([b"head"], [])
         works(engine, "w")
 
 
 def test_a_master_that_was_made_a_replica_is_left_within_the_call(sentinels: Sentinels) -> None:
     with engine_at(sentinels.url) as engine:
-        works(engine, "v")
+        works(engine, "before")
         replicas_have_all(sentinels.master())
         before = sentinels.master()
         sentinels.change_master()
-        works(engine, "w")
+        works(engine, "after")
         assert sentinels.failed_over(before).calls("set") > 0
 
 
-def test_a_master_that_stands_still_costs_a_time_out_and_is_replaced(sentinels: Sentinels) -> None:
-    with engine_at(sentinels.url, lookup_seconds=1, read_seconds=1) as engine:
+def test_a_master_that_stands_still_costs_a_time_out_and_is_replaced(watched: Sentinels) -> None:
+    with engine_at(watched.url, lookup_seconds=1, read_seconds=1) as engine:
         works(engine, "v")
-        replicas_have_all(sentinels.master())
-        before = sentinels.master()
+        replicas_have_all(watched.master())
+        before = watched.master()
         before.process.suspend()
         assert reason_of(engine.look, ["v"], 4).reason == "timeout"
-        sentinels.failed_over(before)
+        watched.failed_over(before)
         assert engine.look(["v"], 4) == ([b"head"], [])
         before.process.resume()
 
@@ -65,7 +72,7 @@ def test_a_master_that_stands_still_costs_a_time_out_and_is_replaced(sentinels: 
 def test_a_sentinel_that_is_gone_is_passed_over(sentinels: Sentinels) -> None:
     dead = f"127.0.0.1:{free_port()}"
     with engine_at(sentinels.url.replace("://", f"://{dead},")) as engine:
-        works(engine, "v")
+        works(engine, "passed over")
 
 
 def test_no_sentinel_and_no_such_service(sentinels: Sentinels) -> None:

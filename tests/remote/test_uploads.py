@@ -515,3 +515,17 @@ def test_what_is_shared_ends_where_the_last_other_sequence_leaves(
     assert sent == chain[: len(sent)]
     assert not any(page.key in left for page in chain[len(sent) :])
     assert not sent or sent[-1].key in left
+
+
+def test_the_tries_of_a_page_that_is_dropped_are_forgotten(
+    machine: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_PAGES", 1)
+    monkeypatch.setattr(module, "BUSY_SECONDS", 0.0)
+    one = machine(starts=False)
+    busy, other = STORY.ids(1, 2)
+    one.uploads._put_off(busy)
+    one.uploads._add(other)
+    one.uploads._take_in()
+    assert one.uploads.counts().dropped == 1
+    assert not one.uploads._tries

@@ -140,7 +140,9 @@ def test_a_server_that_hangs_delays_no_commit(
         if name == "hanging":
             server.process.suspend()
         try:
-            with open_store(tmp_path / name, remote=remote, cold_bytes=64 * MIB) as store:
+            # With room in memory for all: a commit waits for no disk either.
+            sizes = {"hot_bytes": 8 * MIB, "cold_bytes": 64 * MIB}
+            with open_store(tmp_path / name, remote=remote, **sizes) as store:
                 taken = []
                 for turn in range(200):
                     story = Story(f"{name} {turn}", nbytes=4 * KIB)

@@ -1,6 +1,7 @@
 """What looks like a hit and is not: each of these must be a miss with a reason."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 from mlx.utils import tree_flatten, tree_unflatten
+from mlx_lm.models.cache import KVCache, RotatingKVCache
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
 from kit import zoo
@@ -237,6 +239,21 @@ def test_another_architecture_is_another_namespace(
     request(model, PrefixCache(model, store), PROMPT)
     monkeypatch.setattr("omlx_cache.scopes.architecture", lambda: "gpu sm_90")
     assert request(model, PrefixCache(model, store), PROMPT, commit=False).cached == 0
+
+
+def test_another_layout_of_the_same_model_finds_nothing_and_spoils_nothing(
+    store: BlockStore,
+) -> None:
+    model = zoo.build("llama")
+
+    def make(window: int) -> list[Any]:
+        layers = range(len(model.layers))
+        return [RotatingKVCache(512) if n == window else KVCache() for n in layers]
+
+    for again in (False, True):
+        for window in (0, 1):
+            cache = PrefixCache(model, store, make_cache=partial(make, window))
+            assert request(model, cache, PROMPT).cached == again * (len(PROMPT) - 1)
 
 
 def test_another_block_size_or_key_hash_finds_nothing(model: Any, open_store: Opener) -> None:

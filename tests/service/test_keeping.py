@@ -1,5 +1,6 @@
 """What the service does to a directory when no server runs."""
 
+import json
 import shutil
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.health import UNAVAILABLE
 from omlx_cache_storage.cold.keeping import KeepingTier
 from omlx_cache_storage.cold.quota import set_budget
+from omlx_cache_storage.cold.root import record_path
 from omlx_cache_storage.cold.tier import ColdTier
 
 MIB = 2**20
@@ -102,6 +104,7 @@ def test_a_directory_that_is_gone_is_not_made_again_and_followed_when_it_is_back
     assert keeper.usage().pages == 40
     shutil.rmtree(filled)
     keeper.keep()
+    assert not filled.exists(), "a store is to make it, or a person"
     tier = ColdTier(filled, 64 * MIB)
     tier.open()
     tier.write(story.page(1), 10**18, story.document)
@@ -142,6 +145,27 @@ def test_a_directory_that_belongs_to_others_is_left_as_it_is(tmp_path: Path) -> 
     assert upkeep.tier.usage().state.startswith(UNAVAILABLE)
     assert sorted(path.name for path in foreign.iterdir()) == ["letter"]
     assert told
+
+
+def test_an_empty_place_whose_disk_is_not_mounted_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "disk"
+    place.mkdir(mode=0o700)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    settings = read_configuration({"cold_dir": str(place)}, None, {})
+    memory = settings.settings.machine.state_dir
+    assert memory is not None
+    record = Path(record_path(memory, str(place)))
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps({"identity": "ab" * 16, "mount": str(place)}))
+    upkeep = Upkeep(settings, lambda: None)
+    upkeep.start()
+    assert upkeep.opened.wait(30)
+    assert upkeep.stop(30)
+    assert "nothing is mounted" in upkeep.tier.usage().state
+    assert list(place.iterdir()) == []
 
 
 def test_a_lowered_quota_and_a_restored_directory_are_seen_by_a_running_service(

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import stat
 import sys
 import time
@@ -56,6 +57,21 @@ def test_a_second_one_of_the_directory_ends_and_says_why(daemon: Daemon) -> None
     assert ended.returncode == 75
     assert f"process {daemon.process.pid}" in ended.stderr
     assert len(list((daemon.home / "run").iterdir())) == 1
+
+
+def test_a_second_one_with_the_same_status_port_ends_as_one_that_is_too_many(home: Path) -> None:
+    """With 1, a failure, its manager would start it again for ever."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    first = Daemon(home, "--status-port", str(port))
+    try:
+        first.wait_for("READY=1")
+        ended = first.run("--status-port", str(port), module="omlx_cache_daemon.service")
+        assert ended.returncode == 75, ended.stderr
+        assert f"process {first.process.pid}" in ended.stderr
+    finally:
+        first.close()
 
 
 def test_a_reload_is_told_and_a_bad_file_changes_nothing(home: Path) -> None:

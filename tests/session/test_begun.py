@@ -1,6 +1,7 @@
 """`cache.begin`: a prefix comes from the disk while others compute, and a session takes it over."""
 
 import gc
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,9 @@ def test_a_hanging_disk_costs_a_session_no_more_than_its_deadline(
 def test_a_plain_session_has_a_deadline_too(talk: Conversation, disk: PagedDisk) -> None:
     with talk.open(disk, hot_bytes=0) as store:
         disk.hold = lambda position, group: True
-        with PrefixCache(talk.model, store).session(talk.tokens + MORE, deadline=0.1) as session:
+        cache, began = PrefixCache(talk.model, store), time.monotonic()
+        with cache.session(talk.tokens + MORE, deadline=0.1) as session:
+            assert time.monotonic() - began < 5
             assert session.cached_tokens == 0
             assert session.miss_reason == "deadline"
         disk.gate.set()

@@ -1,7 +1,13 @@
 """A tier that has no room for all of it keeps what can be restored: never a deep end without its
-root, nor a prefix without a window or a state to go on from."""
+root, nor a prefix without a window or a state to go on from.
+
+What the writer and a conversation do to a full disk in between each other is not left to the
+machine: the writer is done with each chunk before the next one, or begins at a turn's end.
+"""
 
 from collections.abc import Callable, Iterable
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +17,7 @@ from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
 from kit import zoo
 from kit.drive import random_tokens, settings
+from kit.storage import FaultyDisk, HandClock
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache_storage.keys import as_tokens
 from omlx_cache_storage.page import PageId
@@ -25,16 +32,27 @@ LAYERS: dict[str, Callable[[], list[Any]]] = {
     "hybrid": lambda: [KVCache(), ArraysCache(1)],
 }
 POLICIES = ["through", "back", "lazy"]
+EVERY_RUN = {
+    ("dense", "back"), ("windowed", "through"), ("windowed", "lazy"), ("hybrid", "through"),
+}  # fmt: skip
+"""Every kind of layers and every policy; the nightly run has each with each."""
+
+
+def layers_and_policies() -> list[Any]:
+    return [
+        pytest.param(*case, marks=[] if case in EVERY_RUN else [pytest.mark.nightly])
+        for case in product(LAYERS, POLICIES)
+    ]
 
 
 def fill(prompt_cache: list[Any], count: int) -> None:
     """Feed caches as a model would that computes nothing: pages have the sizes of a small one."""
     kv = mx.zeros((1, HEADS, count, DIM), dtype=mx.bfloat16)
-    for cache in prompt_cache:
-        if isinstance(cache, ArraysCache):
-            cache[0] = mx.zeros((1, HEADS, DIM, DIM))
+    for each in prompt_cache:
+        if isinstance(each, ArraysCache):
+            each[0] = mx.zeros((1, HEADS, DIM, DIM))
         else:
-            mx.eval(cache.update_and_fetch(kv, kv))
+            mx.eval(each.update_and_fetch(kv, kv))
 
 
 class Share(NamedTuple):
@@ -46,17 +64,22 @@ class Share(NamedTuple):
 
 
 class Talks:
-    """Conversations that grow in turns, in stores over one directory."""
+    """Conversations that grow in turns, in stores over one directory. Of a turn nothing is on the
+    disk before its end with `behind`, and without it each chunk before the next one."""
 
-    def __init__(self, layers: str, directory: Path, count: int = 1, **fields: Any) -> None:
+    def __init__(
+        self, layers: str, directory: Path, count: int = 1, *, behind: bool = False, **fields: Any
+    ) -> None:
         self.tokens: list[list[int]] = [[] for _ in range(count)]
-        self._model = zoo.build("llama")
+        self._disk, self._clock, self._behind = FaultyDisk(), HandClock(), behind
+        self._model = model()
         self._layers = LAYERS[layers]
         self._directory = directory
         self._fields = {"block_size": BLOCK, "snapshot_stride": 2 * BLOCK, **fields}
 
     def open(self) -> BlockStore:
-        return BlockStore(settings(self._directory, **self._fields))
+        chosen = settings(self._directory, **self._fields)
+        return BlockStore(chosen, filesystem=self._disk, clock=self._clock)
 
     def cache(self, store: BlockStore) -> PrefixCache:
         return PrefixCache(self._model, store, make_cache=self._layers)
@@ -64,14 +87,27 @@ class Talks:
     def ask(self, store: BlockStore, which: int, count: int) -> None:
         tokens = self.tokens[which]
         tokens += random_tokens(count - ANSWER, 1000 * which + len(tokens))
+        self._clock.pass_by(1)
+        if self._behind:
+            self._disk.gate.clear()
         with self.cache(store).session(tokens) as session:
             for chunk in session.prefill_chunks(4 * BLOCK):
                 fill(session.prompt_cache, len(chunk))
+                self._written(store)
             for token in range(ANSWER):
                 fill(session.prompt_cache, 1)
                 session.append(token)
+                self._written(store)
             session.commit()
+        self._disk.gate.set()
+        self._written(store)
         tokens += range(ANSWER)
+
+    def _written(self, store: BlockStore) -> None:
+        """Wait until the writer has nothing to do, unless it is to be behind."""
+        if self._disk.gate.is_set():
+            while store.wait_for_writer(60):
+                pass
 
     def share(self, store: BlockStore, held: Iterable[tuple[PageId, int]]) -> Share:
         useful: set[bytes] = set()
@@ -94,23 +130,34 @@ class Talks:
             return self.share(store, [(e.page, e.info.nbytes) for e in store.cold.entries()])
 
 
-def whole(layers: str, directory: Path, *, hot: bool = False) -> int:
+@cache
+def model() -> Any:
+    return zoo.build("llama")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., int]:
     """What the disk, or memory, takes for one conversation of full length."""
-    talks = Talks(layers, directory, hot_cache_only=hot, cold_bytes="64MiB")
-    with talks.open() as store:
-        talks.ask(store, 0, LENGTH)
-        assert store.flush(60)
-        stats = store.stats()
-        return stats.hot.nbytes if stats.cold is None else stats.cold.nbytes
+
+    @cache
+    def of(layers: str, *, hot: bool = False) -> int:
+        directory = tmp_path_factory.mktemp("whole")
+        talks = Talks(layers, directory, hot_cache_only=hot, cold_bytes="64MiB")
+        with talks.open() as store:
+            talks.ask(store, 0, LENGTH)
+            assert store.flush(60)
+            stats = store.stats()
+            return stats.hot.nbytes if stats.cold is None else stats.cold.nbytes
+
+    return of
 
 
-@pytest.mark.parametrize("layers", LAYERS)
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("layers", "policy"), layers_and_policies())
 @pytest.mark.parametrize("hot", ["256MiB", "2MiB"])
 def test_of_a_prompt_of_three_disks_four_fifths_of_a_disk_are_restorable(
-    tmp_path: Path, layers: str, policy: str, hot: str
+    tmp_path: Path, whole: Callable[..., int], layers: str, policy: str, hot: str
 ) -> None:
-    limit = whole(layers, tmp_path / "whole") // 3
+    limit = whole(layers) // 3
     budgets = {"cold_bytes": limit, "hot_bytes": hot, "queue_bytes": "1MiB"}
     talks = Talks(layers, tmp_path / "cold", write_policy=policy, **budgets)
     with talks.open() as store:
@@ -121,14 +168,19 @@ def test_of_a_prompt_of_three_disks_four_fifths_of_a_disk_are_restorable(
     assert share.restored[0] >= 0.25 * LENGTH
 
 
-@pytest.mark.parametrize("layers", LAYERS)
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("layers", "policy"), layers_and_policies())
 @pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("behind", [False, True], ids=["in step", "behind"])
 def test_of_a_conversation_that_outgrows_the_disk_four_fifths_of_the_disk_are_restorable(
-    tmp_path: Path, layers: str, policy: str, restarts: bool
+    tmp_path: Path,
+    whole: Callable[..., int],
+    layers: str,
+    policy: str,
+    restarts: bool,
+    behind: bool,
 ) -> None:
-    limit = whole(layers, tmp_path / "whole") // 3
-    talks = Talks(layers, tmp_path / "cold", write_policy=policy, cold_bytes=limit)
+    limit = whole(layers) // 3
+    talks = Talks(layers, tmp_path / "cold", behind=behind, write_policy=policy, cold_bytes=limit)
     turns = 8
     store = talks.open()
     for _ in range(turns):
@@ -144,13 +196,12 @@ def test_of_a_conversation_that_outgrows_the_disk_four_fifths_of_the_disk_are_re
     assert share.restored[0] >= 0.25 * LENGTH
 
 
-@pytest.mark.parametrize("layers", LAYERS)
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("layers", "policy"), layers_and_policies())
 def test_of_conversations_in_turn_on_half_their_disk_four_fifths_are_restorable(
-    tmp_path: Path, layers: str, policy: str
+    tmp_path: Path, whole: Callable[..., int], layers: str, policy: str
 ) -> None:
     """Memory has all of them: what the disk has lost must go there again before what follows."""
-    limit = whole(layers, tmp_path / "whole")
+    limit = whole(layers)
     talks = Talks(layers, tmp_path / "cold", 8, write_policy=policy, cold_bytes=limit)
     with talks.open() as store:
         for _ in range(5):
@@ -164,9 +215,9 @@ def test_of_conversations_in_turn_on_half_their_disk_four_fifths_are_restorable(
 
 @pytest.mark.parametrize("layers", LAYERS)
 def test_of_a_conversation_that_pushes_out_half_of_another_four_fifths_of_the_rest_are_restorable(
-    tmp_path: Path, layers: str
+    tmp_path: Path, whole: Callable[..., int], layers: str
 ) -> None:
-    limit = whole(layers, tmp_path / "whole") * 3 // 2
+    limit = whole(layers) * 3 // 2
     talks = Talks(layers, tmp_path / "cold", 2, cold_bytes=limit, hot_bytes=0)
     with talks.open() as store:
         for which in range(2):
@@ -181,9 +232,9 @@ def test_of_a_conversation_that_pushes_out_half_of_another_four_fifths_of_the_re
 
 @pytest.mark.parametrize("layers", LAYERS)
 def test_of_a_conversation_that_outgrows_memory_alone_four_fifths_are_restorable(
-    tmp_path: Path, layers: str
+    tmp_path: Path, whole: Callable[..., int], layers: str
 ) -> None:
-    limit = whole(layers, tmp_path / "whole", hot=True) // 3
+    limit = whole(layers, hot=True) // 3
     talks = Talks(layers, tmp_path, hot_cache_only=True, hot_bytes=limit)
     with talks.open() as store:
         for _ in range(8):
@@ -195,10 +246,10 @@ def test_of_a_conversation_that_outgrows_memory_alone_four_fifths_are_restorable
 
 
 def test_what_is_known_and_computed_again_is_not_pushed_out_by_what_follows_it(
-    tmp_path: Path,
+    tmp_path: Path, whole: Callable[..., int]
 ) -> None:
     """Without a state nothing of it can be restored; the disk need not write it again for that."""
-    limit = whole("hybrid", tmp_path / "whole") * 3 // 4
+    limit = whole("hybrid") * 3 // 4
     talks = Talks("hybrid", tmp_path / "cold", 2, cold_bytes=limit, hot_bytes=0)
     with talks.open() as store:
         assert store.cold is not None

@@ -17,16 +17,19 @@ from omlx_cache import BlockStore, PrefixCache
 PROMPT = random_tokens(320, 1)
 
 
-def test_a_session_in_a_cycle_is_collected_while_a_lock_is_held(cache: PrefixCache) -> None:
+@pytest.mark.parametrize("whose", ["counters", "flights"])
+def test_a_session_in_a_cycle_is_collected_while_a_lock_is_held(
+    cache: PrefixCache, whose: str
+) -> None:
     """The collector runs in whatever thread allocates, also in one that holds a lock."""
-    counters = cache.store.counters
+    lock = {"counters": cache.store.counters._lock, "flights": cache.store.flights.lock}[whose]
     cycle: list[object] = [cache.session(PROMPT)]
     cycle.append(cycle)
     collected = threading.Event()
     del cycle
 
     def collect() -> None:
-        with counters._lock:
+        with lock:
             gc.collect()
         collected.set()
 
@@ -36,6 +39,14 @@ def test_a_session_in_a_cycle_is_collected_while_a_lock_is_held(cache: PrefixCac
     thread.join()
     assert cache.store.stats().requests.live_sessions == 0
     assert cache.store.stats().snapshots.live_bytes == 0
+
+
+def test_a_session_that_ended_is_not_taken_for_a_lost_one(cache: PrefixCache) -> None:
+    with cache.session(PROMPT) as session:
+        assert next(session.prefill_chunks(64))
+    del session
+    gc.collect()
+    cache.store.flights.check_integrity()
 
 
 CHILD = """

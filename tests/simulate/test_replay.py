@@ -1,7 +1,8 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.examples import examples
 from kit.workloads import grown
 from omlx_cache.simulate.costs import Costs
 from omlx_cache.simulate.requests import Workload
@@ -52,6 +53,7 @@ def test_least_recently_used_serves_what_a_plain_model_of_it_serves(seed: int, r
     assert outcome.tokens == outcome.hot_tokens == expected
 
 
+@settings(max_examples=examples(10))
 @given(st.integers(0, 10**6), st.integers(1, 20), st.integers(0, 40))
 def test_no_tiers_serve_more_than_the_optimum_of_their_room(seed: int, hot: int, cold: int) -> None:
     for written in WRITE_POLICIES:

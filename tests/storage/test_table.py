@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from kit.examples import examples
 from omlx_cache_storage import order
 from omlx_cache_storage.index import PageIndex
 from omlx_cache_storage.keys import BlockKey
@@ -125,8 +126,8 @@ class RestingMachine(TableMachine):
 
 TestMergedAgainAndAgain = TableMachine.TestCase
 TestHardlyEverMerged = RestingMachine.TestCase
-TestMergedAgainAndAgain.settings = settings(max_examples=60, stateful_step_count=40)
-TestHardlyEverMerged.settings = settings(max_examples=60, stateful_step_count=40)
+TestMergedAgainAndAgain.settings = settings(max_examples=examples(20), stateful_step_count=40)
+TestHardlyEverMerged.settings = settings(max_examples=examples(20), stateful_step_count=40)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), STAMPS), max_size=40), st.lists(NUMBERS, max_size=40))

@@ -109,18 +109,6 @@ def test_a_write_that_fails_is_told_of_with_its_reason(tmp_path: Path) -> None:
     assert event.key == Story().id(1).key.hex()
 
 
-def test_what_the_writer_does_not_try_is_told_of_as_unwritten(tmp_path: Path) -> None:
-    disk = FaultyDisk()
-    with open_store(tmp_path, disk, queue_bytes=8 * KIB, queue_full="drop") as store:
-        disk.gate.clear()
-        for page in Story().pages(1, 2, 3, 4):
-            store.hot.reserve(page.meta.nbytes)
-            store.put(page)
-        disk.gate.set()
-        (event, *_) = _of(store, "unwritten")
-    assert event.detail == "no room in the queue"
-
-
 def _damage(path: Path) -> None:
     raw = bytearray(path.read_bytes())
     raw[-1] ^= 1

@@ -88,7 +88,9 @@ def test_second_touch_writes_what_is_wanted_again(tmp_path: Path) -> None:
     assert _on_disk(tmp_path, story) == [1, 2]
 
 
-def test_a_page_that_the_queue_dropped_is_written_when_the_writer_is_idle(tmp_path: Path) -> None:
+def test_a_page_without_room_in_the_queue_is_written_when_the_writer_is_idle(
+    tmp_path: Path,
+) -> None:
     story, disk = Story(nbytes=16 * KIB), FaultyDisk()
     with open_store(tmp_path, disk, queue_bytes=32 * KIB) as store:
         disk.gate.clear()
@@ -96,7 +98,6 @@ def test_a_page_that_the_queue_dropped_is_written_when_the_writer_is_idle(tmp_pa
         commit(store, story, 1, 2, 3)
         assert disk.reached.wait(30)
         assert store.writer is not None
-        assert store.writer.usage().dropped_pages == 1
         assert store.hot.is_dirty(story.id(3))
         disk.gate.set()
         # The first ends when the writer has taken the page up, the second when it is written.

@@ -1,12 +1,11 @@
 """A store on real small disks that fill up, turn read-only or go away: misses, and then no more."""
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
-from kit.storage import SetTime, Story, commit, disk_usage, files_in, is_right, open_store
+from kit.storage import SetTime, Story, commit, disk_usage, is_right, open_store
 from kit.storage.mounts import small_disk
 from omlx_cache import BlockStore
 
@@ -129,17 +128,3 @@ def test_a_disk_that_is_full_when_a_store_opens_serves_what_it_has(tmp_path: Pat
         with open_store(disk.path / "cold", cold_bytes=LIMIT) as store:
             assert _state(store) == "ok"
             assert all(is_right(store, page, story.nbytes) for page in story.ids(1, 2, 3))
-
-
-def test_a_directory_that_goes_with_its_disk_is_filled_anew(tmp_path: Path) -> None:
-    story = Story()
-    with open_store(tmp_path / "disk" / "cold") as store:
-        commit(store, story, 1, 2, 3)
-        assert store.flush(30)
-        shutil.rmtree(tmp_path / "disk")
-        with small_disk(tmp_path / "disk", "size=8m") as disk:
-            assert store.flush(30)
-            assert len(files_in(disk.path)) == 3
-            assert _state(store) == "ok"
-        assert store.flush(30)
-        assert len(files_in(tmp_path)) == 3

@@ -41,8 +41,11 @@ def _mode(path: Path) -> int:
 
 
 @pytest.mark.usefixtures("open_umask")
-def test_directories_are_0700_and_files_0600(tmp_path: Path) -> None:
-    cold = tmp_path / "made" / "on" / "demand"
+def test_directories_are_0700_and_files_0600(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "made" / "on"))
+    cold = tmp_path / "made" / "on" / "omlx-cache"
     with open_store(cold, durability="full") as store:
         commit(store, Story(), 1, 2, 3)
         assert store.flush()

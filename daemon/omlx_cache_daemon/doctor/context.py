@@ -1,5 +1,6 @@
 """What checks look at, each part looked up once and only if a check wants it."""
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,13 +24,15 @@ ASK_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A store, or a service, with its answers to `ping` and `ps`; `error` says why it has none."""
+    """A store, or a service, with its answers to `ping`, `ps` and `compare`; `error` says why it
+    has none."""
 
     store: RunningStore
     is_service: bool
     ping: Map
     ps: Map
     error: str | None
+    compared: Map = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -115,6 +118,11 @@ def ask(store: RunningStore, *, is_service: bool) -> Process:
     client = store.client(ASK_SECONDS)
     try:
         ping = as_map(client.call("ping"))
-        return Process(store, is_service, ping, as_map(client.call("ps")), None)
+        ps = as_map(client.call("ps"))
+        # An earlier version does not know the question.
+        with contextlib.suppress(ControlError):
+            if not is_service:
+                return Process(store, False, ping, ps, None, as_map(client.call("compare")))
+        return Process(store, is_service, ping, ps, None)
     except (NobodyThere, ControlError, CommandError) as error:
         return Process(store, is_service, {}, {}, str(error))

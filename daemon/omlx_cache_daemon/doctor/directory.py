@@ -1,9 +1,11 @@
 """The cold directory itself: whose it is, who may change it, and what lies in it beside pages."""
 
+import itertools
 import os
 import stat
 from pathlib import Path
 
+from omlx_cache_daemon.cold import root_of
 from omlx_cache_daemon.doctor.context import Context
 from omlx_cache_daemon.doctor.finding import Finding
 from omlx_cache_daemon.render import quantity
@@ -13,6 +15,7 @@ from omlx_cache_storage.cold.files import TAG_FILE
 from omlx_cache_storage.cold.pins_file import is_newer as pins_are_newer
 from omlx_cache_storage.cold.pins_file import is_readable
 from omlx_cache_storage.cold.removal import remove_useless
+from omlx_cache_storage.cold.root import DirectoryGone
 from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE, PINS_FILE
 from omlx_cache_storage.private import is_private, trouble
 
@@ -20,8 +23,24 @@ _PRIVATE = 0o700
 
 
 def place(context: Context) -> list[Finding]:
-    """The directory is there and can be read, or a store can make it."""
+    """The directory is there, is the one that it was, and can be read; or a store can make it."""
     directory = context.directory
+    if not context.exists and context.settings is not None and context.settings.hot_cache_only:
+        return []
+    try:
+        root_of(directory).check()
+    except DirectoryGone as gone:
+        return [
+            Finding(
+                "error",
+                str(gone.strerror),
+                "nothing is kept on the disk",
+                "mount its disk, or set OMLX_CACHE_COLD_DIR to another place",
+            )
+        ]
+    except OSError:
+        # That is told of below.
+        pass
     if context.exists:
         return []
     if directory.exists() or directory.is_symlink():
@@ -33,8 +52,6 @@ def place(context: Context) -> list[Finding]:
                 f"ls -ld {directory}",
             )
         ]
-    if context.settings is not None and context.settings.hot_cache_only:
-        return []
     above = next((path for path in directory.parents if path.exists()), directory.parent)
     if os.access(above, os.W_OK):
         return []
@@ -60,7 +77,7 @@ def permissions(context: Context) -> list[Finding]:
     meaning = "others may read what prompts were about" if used else "no store uses it"
     own = info.st_uid == os.geteuid()
     remedy = f"chmod 700 {directory}" if own else wrong
-    fix = (lambda: _close(directory)) if own and _is_cold(context) else None
+    fix = (lambda: _close(directory)) if own and _is_cold(directory, context) else None
     return [Finding("warning" if used else "error", wrong, meaning, remedy, fix)]
 
 
@@ -80,7 +97,7 @@ def passed_over(context: Context) -> list[Finding]:
         # While nobody else could get at them, nobody else has changed them.
         closed = not trouble(context.directory, context.directory.stat(), allowed=_PRIVATE)
         fix = (lambda: _close_all(own)) if closed else None
-        remedy = f"chmod -R go-rwx {context.directory}" if closed else f"rm -r {own[0]}"
+        remedy = f"chmod -R go-rwx {context.directory}" if closed else f"ls -lR {own[0]}"
         what = "pages or their directories may be changed by other users"
         found.append(
             Finding("warning", f"{len(own):,} {what}", "stores pass them over", remedy, fix)
@@ -132,16 +149,27 @@ def leftovers(context: Context) -> list[Finding]:
 def foreign(context: Context) -> list[Finding]:
     """Nothing lies in the directory that is no cache's."""
     known = context.census.foreign if context.exists else []
-    if not known:
-        return []
-    return [
+    caches = [path for path in known if _is_cold(Path(path), context)]
+    found = [
         Finding(
-            "note",
-            f"{len(known):,} files are no cache's: {known[0]}",
-            "nobody uses or deletes them",
-            f"rm -r {known[0]}",
+            "warning",
+            f"{path} is another cache, inside of this one",
+            "no store uses its pages here, and no budget counts their bytes",
+            f"move it out of {context.directory}: mv {path} {_free_name(context.directory)}",
         )
+        for path in caches
     ]
+    others = [path for path in known if path not in caches]
+    if others:
+        found.append(
+            Finding(
+                "note",
+                f"{len(others):,} files are no cache's: {others[0]}",
+                "nobody uses or deletes them",
+                f"ls -lR {others[0]}",
+            )
+        )
+    return found
 
 
 def budget_file(context: Context) -> list[Finding]:
@@ -192,12 +220,18 @@ def _is_newer_pins(context: Context) -> bool:
         return False
 
 
-def _is_cold(context: Context) -> bool:
+def _is_cold(directory: Path, context: Context) -> bool:
     """True for a directory that is a cache's, and not somebody's home."""
     names = (TAG_FILE, LEDGER_FILE, BUDGET_FILE)
-    if any((context.directory / name).is_file() for name in names):
+    if any((directory / name).is_file() for name in names):
         return True
-    return any(True for _ in namespace_directories(context.directory, context.fs))
+    return any(True for _ in namespace_directories(directory, context.fs))
+
+
+def _free_name(directory: Path) -> Path:
+    """Return a name beside a directory that nothing has."""
+    names = (directory.with_name(f"{directory.name}-{number}") for number in itertools.count(2))
+    return next(name for name in names if not os.path.lexists(name))
 
 
 def _close(path: os.PathLike[str]) -> str:

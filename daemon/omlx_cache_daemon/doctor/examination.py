@@ -19,6 +19,7 @@ MACHINE: dict[str, Check] = {
     "sockets": sockets.dead,
     "answers": processes.answering,
     "disks of stores": processes.disks,
+    "memory and disk": processes.agreement,
     "remotes of stores": processes.remotes,
 }
 """What is about the machine and its processes."""

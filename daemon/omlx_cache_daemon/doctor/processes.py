@@ -52,6 +52,20 @@ def disks(context: Context) -> list[Finding]:
     return found
 
 
+def agreement(context: Context) -> list[Finding]:
+    """Memory and disk of every store agree on what the disk has."""
+    return [
+        Finding(
+            "error",
+            f"{process.name} takes {pages:,} pages for written that the disk does not have",
+            "after a restart they are missing, and what follows them cannot be restored",
+            "restart it, and report this",
+        )
+        for process in context.processes
+        if isinstance(pages := process.compared.get("unbacked"), int) and pages
+    ]
+
+
 def remotes(context: Context) -> list[Finding]:
     """Every store has the use of the one that machines share."""
     found = []

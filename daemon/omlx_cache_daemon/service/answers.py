@@ -9,7 +9,7 @@ from typing import cast
 from omlx_cache.control.operations import Answering, Handler, handlers
 from omlx_cache.requests.decoding import Decoder
 from omlx_cache.status.levels import KEPT_SECONDS
-from omlx_cache.upkeep.allowance import Allowance, allowance
+from omlx_cache.upkeep.allowance import Allowance, allowance, known_budget
 from omlx_cache_daemon.service.configuration import Configuration
 from omlx_cache_daemon.service.memory import give_back_memory
 from omlx_cache_daemon.service.upkeep import Upkeep
@@ -121,7 +121,8 @@ class Answers:
 
     def allowance(self) -> Allowance | None:
         limit = self._upkeep.tier.usage().limit_bytes
-        return allowance(self.configuration_read.settings, limit)
+        settings = self.configuration_read.settings
+        return allowance(settings, limit, known_budget(settings.cold_dir))
 
     def listing(self) -> list[ListedPage]:
         self.refresh()

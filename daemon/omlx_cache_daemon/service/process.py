@@ -65,13 +65,13 @@ class Service:
         signal.signal(signal.SIGHUP, self._reload)
         # Another thread may be the one that is interrupted.
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
-        self._start_status()
+        token = self._token()
         self._start_control()
         self._upkeep.start()
         started = time.monotonic()
         try:
             while not self._stopping:
-                self._step(started)
+                self._step(started, token)
         finally:
             self._end()
         return OK
@@ -82,19 +82,23 @@ class Service:
         except (ControlError, ConfigError, OSError) as error:
             _log.warning("no control socket: %s", error)
 
-    def _start_status(self) -> None:
+    def _token(self) -> str | None:
+        """Return what clients of the port must know; raises ConfigError."""
+        options = self._configuration.options
+        if options.status_port == "off" or options.status_token_file == "off":
+            return None
+        return read_secret(options.status_token_file, "status_token_file")
+
+    def _start_status(self, token: str | None) -> None:
         """Open the port, if there is to be one; raises ConfigError, OSError."""
         options = self._configuration.options
         if options.status_port == "off":
             return
-        token = None
-        if options.status_token_file != "off":
-            token = read_secret(options.status_token_file, "status_token_file")
         self._source = MachineSource(self._answers.handlers())
         self._status = StatusServer(self._source, options.status_port, token)
         self._answers.status_url = self._status.url
 
-    def _step(self, started: float) -> None:
+    def _step(self, started: float, token: str | None) -> None:
         if self._upkeep.ended is not None:
             raise self._upkeep.ended
         if self._reloading:
@@ -102,6 +106,8 @@ class Service:
         waited = time.monotonic() - started
         if not self._is_ready and (self._upkeep.opened.is_set() or waited > OPENING_SECONDS):
             self._is_ready = True
+            # Not before: a second service of the directory finds its port taken, and must say why.
+            self._start_status(token)
             _log.info("keeps %s: %s", self._upkeep.directory, self._summary())
             if self._status is not None:
                 _log.info("the status of all processes is at %s", self._status.url)

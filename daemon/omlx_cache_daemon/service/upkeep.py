@@ -67,6 +67,8 @@ class Upkeep:
             derived=settings.is_derived("cold_bytes"),
             fs=self._fs,
             events=self.events,
+            memory=settings.machine.state_dir,
+            parents=settings.makes_parents,
         )
         self.scrubber = Scrubber(
             self.directory, self._fs, self.state, self.figures, self.tier.drop_damaged
@@ -123,7 +125,7 @@ class Upkeep:
     def _begin(self) -> float:
         """Open the directory, and return 0 seconds; raises AlreadyKept."""
         with contextlib.suppress(OSError):
-            if self._fs.exists(self.directory):
+            if self.tier.is_there():
                 self._fs.claim(self.directory)
                 self.tier.set_before = self.state.take().budget_bytes or None
         self.tier.open(self._configuration.settings.cold_budget)

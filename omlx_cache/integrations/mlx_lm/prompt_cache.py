@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.arrays.mlxio import check_packing
@@ -72,7 +70,7 @@ class TieredPromptCache:
     raise: what goes wrong is a miss, or nothing stored.
 
     A fetch on another thread sees what an insert that has begun stores: `_inserting` is held by
-    one. Mutable, by that one thread: `_known`, `_asked`, `_followed`, `_unended`, the ledger,
+    one. Mutable, by that one thread: `_known`, `_followed`, `_unended`, the ledger,
     `last`.
     """
 
@@ -103,7 +101,6 @@ class TieredPromptCache:
         self._ledger = SequenceLedger(self._store)
         self._inserting = threading.RLock()
         self._unended = Unended()
-        self._asked: Tokens = as_tokens([])
         self._followed: deque[Following] = deque(maxlen=REMEMBERED)
         self.last: Fetched | None = None
 
@@ -146,9 +143,8 @@ class TieredPromptCache:
     ) -> tuple[list[Any] | None, int, int, str | None]:
         if len(prompt) < 2:
             return None, 0, 0, reasons.TOO_SHORT
-        array = self._asked = as_tokens(prompt)
-        if self.insert_ends_request:
-            self._unended.begin(array, asked)
+        array = as_tokens(prompt)
+        self._unended.begin(array, asked if self.insert_ends_request else None)
         known = self._lanes(model)
         if known is None:
             return None, 0, 0, reasons.ABSENT
@@ -196,8 +192,7 @@ class TieredPromptCache:
         cache_type: str,
         ended: Ended | None,
     ) -> None:
-        if self.insert_ends_request:
-            self._unended.stored(tokens)
+        prompt_length = self._unended.stored(tokens)
         known = self._lanes(model)
         if known is None:
             known = self._remember(model, unknown_model(self._store, prompt_cache))
@@ -205,10 +200,7 @@ class TieredPromptCache:
         lane = known.lanes.get(bits)
         if lane is None:
             lane = known.lanes[bits] = Lane(known.models, bits, self._salt)
-        # Served one at a time, the sequence that ends is the one that was asked for last.
-        asked = len(self._asked)
-        begins = asked <= len(tokens) and np.array_equal(tokens[:asked], self._asked)
-        stored = lane.store(tokens, prompt_cache, asked if begins else 0, self._along, ended)
+        stored = lane.store(tokens, prompt_cache, prompt_length, self._along, ended)
         if stored is None:
             self._store.counters.skip(reasons.LAYOUT_CHANGED)
         elif stored.result.tokens:

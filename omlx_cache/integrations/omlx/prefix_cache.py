@@ -5,8 +5,9 @@ Written from its public source; `docs/omlx.md` says what was run.
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from omlx_cache import reasons
@@ -14,15 +15,24 @@ from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.integrations.mlx_lm.models import LoadedModel
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
 from omlx_cache.integrations.omlx.keyed import ExtraRanges, keyed
-from omlx_cache.integrations.omlx.states import Layer, caches_at, caches_of
+from omlx_cache.integrations.omlx.states import Layer, Snapshots, caches_at
+from omlx_cache.integrations.omlx.statistics import PrefixStatistics
+from omlx_cache.requests.log import AskedRequest
 from omlx_cache.store import BlockStore
 
 _log = logging.getLogger(__name__)
 
+STORE_SECONDS = 1.0
+"""How long a fetch waits for a store on another thread; then it is a miss."""
+
+MOST_UNDER_WAY = 1024
+"""Requests that nobody ends are ended when so many newer ones have been fetched."""
+
 
 @dataclass(slots=True)
 class RestoredBlocks:
-    """Stands for oMLX's BlockTable: a request's restored prefix, until its caches are taken."""
+    """Stands for oMLX's BlockTable: a request's restored prefix, until its caches are taken. There
+    are as many ids as oMLX would have blocks; they name nothing."""
 
     request_id: str
     num_tokens: int
@@ -30,14 +40,23 @@ class RestoredBlocks:
     caches: list[Any] | None = None
 
 
+@dataclass(slots=True)
+class _UnderWay:
+    asked: AskedRequest
+    prompt_tokens: int
+    generated: int = 0
+
+
 class OmlxPrefixCache:
     """Serves the calls of oMLX's scheduler, on its thread and on the one that stores.
 
     A prefix is restored when it is fetched, to at most all tokens but the last, so that the
     scheduler's cases of exact hits do not come up. `block_size` is what its boundary snapshots are
-    taken at; blocks are the store's. No method raises for what it is given.
+    taken at; blocks are the store's. A request ends when it is cleared or released; of its answer
+    the tokens that are stored count. No method raises for what it is given.
 
-    `_lock` guards `_cache`, which one thread at a time may call, and `_tables`.
+    `_lock` guards `_cache`, which one thread at a time may call. The scheduler's thread alone
+    changes `_statistics`; each change of `_under_way` is one operation of a dict.
     """
 
     def __init__(
@@ -46,7 +65,9 @@ class OmlxPrefixCache:
         self.block_size = block_size or store.settings.block_size
         self._store, self._key = store, (model_name or "model", None, None)
         self._cache = TieredPromptCache(store, LoadedModel(self._key, model))
-        self._tables: dict[str, RestoredBlocks] = {}
+        self._cache.insert_ends_request = False
+        self._under_way: dict[str, _UnderWay] = {}
+        self._statistics = PrefixStatistics()
         self._lock = threading.Lock()
 
     def fetch_cache(
@@ -60,25 +81,62 @@ class OmlxPrefixCache:
         """Restore a prefix, and return it with the tokens after it; `(None, tokens)` for a miss.
         Evaluates MLX and reads the disk."""
         asked = keyed(tokens, extra_keys, extra_key_token_start, extra_key_ranges)
-        with self._lock:
-            caches, rest = self._cache.fetch_nearest_cache(self._key, asked)
-            if caches is None:
-                return None, tokens
-            held = len(tokens) - len(rest)
-            # The scheduler logs how many there are, and asks nothing else of them.
-            blocks = list(range(-(-held // self._store.settings.block_size)))
-            table = self._tables[request_id] = RestoredBlocks(request_id, held, blocks, caches)
-        return table, list(tokens[held:])
+        caches, rest = self._fetch(request_id, asked)
+        held = 0 if caches is None else len(tokens) - len(rest)
+        self._statistics.look_up(len(tokens), held)
+        if not held:
+            return None, tokens
+        blocks = list(range(-(-held // self.block_size)))
+        return RestoredBlocks(request_id, held, blocks, caches), list(tokens[held:])
 
-    def preload_blocks(self, block_table: RestoredBlocks) -> None:
-        """Do nothing: a fetch has read them."""
+    def _fetch(self, request_id: str, tokens: list[int]) -> tuple[list[Any] | None, list[int]]:
+        began = time.perf_counter()
+        caches, rest = None, tokens
+        if self._lock.acquire(timeout=STORE_SECONDS):
+            try:
+                caches, rest = self._cache.fetch_nearest_cache(self._key, tokens)
+                asked = self._cache.last.asked if self._cache.last else None
+            finally:
+                self._lock.release()
+        else:
+            asked = self._store.requests.ask("", {}, len(tokens))
+            asked.restored(0, 0, time.perf_counter() - began, reasons.NOT_STORED)
+        if asked is not None:
+            self._under_way[request_id] = _UnderWay(asked, len(tokens))
+            for forgotten in list(self._under_way)[:-MOST_UNDER_WAY]:
+                self.release_cache(forgotten)
+        return caches, rest
+
+    def preload_blocks(self, block_table: RestoredBlocks) -> int:
+        """Return 0: a fetch has read them."""
+        return 0
 
     def reconstruct_cache(
-        self, block_table: RestoredBlocks, *_: Any, **__: Any
+        self, block_table: RestoredBlocks, promote_to_hot_cache: bool = True
     ) -> list[Any] | None:
-        """Return the caches of a fetched prefix, once: they are the caller's own; then None."""
+        """Return the caches of a fetched prefix, once: they are the caller's own; then None.
+        Without `promote_to_hot_cache`, what the disk has of the model's pages leaves memory."""
         caches, block_table.caches = block_table.caches, None
+        if not promote_to_hot_cache:
+            self._leave_memory()
         return caches
+
+    def restore_exact_prefix(
+        self, request_id: str, tokens: Sequence[int], *, promote_to_hot_cache: bool = True
+    ) -> list[Any] | None:
+        """Return None: what SpecPrefill keeps beside its requests is not kept here."""
+        self._statistics.exact_prefix_misses += 1
+        return None
+
+    def store_exact_prefix(
+        self,
+        request_id: str,
+        tokens: Sequence[int],
+        cache_data: Sequence[Layer],
+        model_cache_config: Any = None,
+    ) -> RestoredBlocks | None:
+        """Store nothing, and return None, as for a store that did not succeed."""
+        return None
 
     def store_cache(
         self,
@@ -86,20 +144,26 @@ class OmlxPrefixCache:
         tokens: Sequence[int],
         cache_data: Sequence[Layer],
         model_cache_config: Any = None,
-        boundary_snapshots: Mapping[int, Sequence[Layer | None]] | None = None,
+        boundary_snapshots: Snapshots | None = None,
         extra_keys: tuple[Any, ...] | None = None,
         extra_key_token_start: int | None = None,
         extra_key_ranges: ExtraRanges | None = None,
+        hot_cache_write_back: bool = True,
     ) -> RestoredBlocks | None:
         """Store a sequence as far as its caches hold it, and what cannot be cut at each boundary.
-        Copies what it keeps; None where its caches are of classes that are not known."""
+        Copies what it keeps; None where its caches are of classes that are not known. Without
+        `hot_cache_write_back`, what the disk has of the model's pages leaves memory."""
         stored = keyed(tokens, extra_keys, extra_key_token_start, extra_key_ranges)
+        under_way = self._under_way.get(request_id)
+        if under_way is not None:
+            under_way.generated = max(0, len(stored) - under_way.prompt_tokens)
         try:
-            for position in sorted(boundary_snapshots or ()):
-                if 0 < position < len(stored):
-                    snapshot = (boundary_snapshots or {})[position]
+            for position in self._boundaries(len(stored), boundary_snapshots):
+                snapshot = boundary_snapshots and boundary_snapshots[position]
+                # oMLX's own disk may have lost what it says it has.
+                if snapshot:
                     self._insert(stored[:position], caches_at(position, cache_data, snapshot))
-            self._insert(stored, caches_of(cache_data))
+            self._insert(stored, caches_at(len(stored), cache_data))
         except UnsupportedCache as error:
             self._store.counters.skip(reasons.UNSUPPORTED)
             _log.debug("not stored: %s", error)
@@ -108,46 +172,68 @@ class OmlxPrefixCache:
             self._store.counters.skip(reasons.ERROR)
             _log.exception("a sequence is not stored")
             return None
+        finally:
+            if not hot_cache_write_back:
+                self._leave_memory()
         return RestoredBlocks(request_id, len(stored))
+
+    def _boundaries(self, length: int, snapshots: Snapshots | None) -> list[int]:
+        """Return where there are snapshots: oMLX's object answers `in`, and cannot be iterated."""
+        if not snapshots:
+            return []
+        return [at for at in range(self.block_size, length, self.block_size) if at in snapshots]
 
     def _insert(self, tokens: list[int], caches: list[Any]) -> None:
         with self._lock:
             self._cache.insert_cache(self._key, tokens, caches)
 
+    def _leave_memory(self) -> None:
+        """Drop from memory what the disk has. What is not written yet leaves with a later call, and
+        so does all of it while another thread stores."""
+        if self._store.cold_dir is None or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._cache.clear(self._key)
+        except Exception:
+            _log.exception("pages stay in memory")
+        finally:
+            self._lock.release()
+
     def release_cache(self, request_id: str) -> None:
-        """Forget what was restored for a request; pages that are stored stay."""
-        with self._lock:
-            self._tables.pop(request_id, None)
+        """End a request; pages that are stored stay."""
+        under_way = self._under_way.pop(request_id, None)
+        if under_way is not None:
+            under_way.asked.ended(under_way.generated)
 
     clear_request_entry = release_cache
 
-    def get_block_table(self, request_id: str) -> RestoredBlocks | None:
-        """Return what was restored for a request, while it is not released."""
-        with self._lock:
-            return self._tables.get(request_id)
-
     def clear(self) -> int:
-        """Forget what was restored for requests, as after an error; pages that are stored stay."""
-        with self._lock:
-            count = len(self._tables)
-            self._tables.clear()
-        return count
+        """End all requests, as after an error, and count anew; pages that are stored stay."""
+        ended = list(self._under_way)
+        for request_id in ended:
+            self.release_cache(request_id)
+        self._statistics = PrefixStatistics()
+        return len(ended)
 
-    def get_stats(self) -> dict[str, Any]:
-        """Return the store's figures, as `omlx-cache stats --json` has them."""
-        return self._store.stats().to_dict()
+    def get_stats(self) -> PrefixStatistics:
+        """Return the counts that oMLX shows, of this model since `clear`; evictions are those of
+        the store's memory. `omlx-cache stats` has all figures."""
+        return replace(
+            self._statistics,
+            block_size=self.block_size,
+            evictions=self._store.hot_usage().evicted_pages,
+        )
 
-    def set_cold_restore_callback(self, callback: object) -> None:
-        """Do nothing: the store reads its own disk."""
-
-    def set_paged_ssd_cache_manager(self, manager: object) -> None:
-        """Do nothing: the store has its own disk tier."""
+    def get_stats_dict(self) -> dict[str, Any]:
+        """Return the same counts under the names that oMLX's panel reads."""
+        return {**self.get_stats().to_dict(), "active_requests": len(self._under_way)}
 
 
 def install(scheduler: Any, store: BlockStore) -> OmlxPrefixCache:
     """Have a scheduler that has no request yet keep its prompts in `store`; returns what it calls.
 
-    Its own managers of blocks and of the SSD are taken out: where it has none it asks none.
+    Its own managers of blocks and of the SSD are taken out, the latter closed: where it has none it
+    asks none.
     """
     config = scheduler.config
     cache = OmlxPrefixCache(
@@ -156,6 +242,10 @@ def install(scheduler: Any, store: BlockStore) -> OmlxPrefixCache:
         model_name=str(getattr(config, "model_name", "") or ""),
         block_size=getattr(config, "paged_cache_block_size", None),
     )
+    own = scheduler.paged_ssd_cache_manager
     scheduler.block_aware_cache = cache
     scheduler.paged_cache_manager = scheduler.paged_ssd_cache_manager = None
+    if own is not None:
+        # Its writer's thread would keep it, and its memory, for the life of the process.
+        own.close()
     return cache

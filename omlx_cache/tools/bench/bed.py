@@ -51,6 +51,7 @@ class Bed:
         kind: type[BlockStore] = BlockStore,
     ) -> None:
         self.size = size
+        directory.parent.mkdir(parents=True, exist_ok=True)
         room = 3 * size.kv_bytes + (64 << 20)
         self.store = kind(
             CacheSettings(

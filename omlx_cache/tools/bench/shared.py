@@ -11,6 +11,9 @@ from omlx_cache.tools.bench.sizes import Size
 
 def measure_shared(size: Size, directory: Path) -> list[Row]:
     """Writes, several processes, and a directory of many files."""
+    # A store makes the last component of its directory only.
+    for name in ("writes", "processes", "index"):
+        (directory / name).mkdir(parents=True, exist_ok=True)
     return [
         *measure_shared_writes(size, directory / "writes"),
         *measure_shared_processes(size, directory / "processes"),

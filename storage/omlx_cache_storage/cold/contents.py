@@ -278,8 +278,10 @@ class Contents:
     def touch(
         self, chain: Iterable[PageId], stamp_ns: int, since_ns: int = 0, *, used: bool = True
     ) -> list[PageId]:
-        """Mark pages as used at a stamp, but those used later than that and than `since_ns`; return
-        those that are marked. `used`: a request wants them."""
+        """Mark pages as used at a stamp, but those used later than that and than `since_ns`, and
+        undecodable ones; return those that are marked. `used`: a request wants them."""
+        if self._undecodable:
+            chain = [page for page in chain if page not in self._undecodable]
         latest_ns = max(stamp_ns, since_ns)
         return self._placed(self._table.touch(chain, stamp_ns, latest_ns, used=used), stamp_ns)
 
@@ -317,9 +319,10 @@ class Contents:
         is_pinned: Callable[[PageId], bool] = lambda page: False,
         until_ns: int = sys.maxsize,
         within: frozenset[BlockKey] | None = None,
+        most: int = sys.maxsize,
     ) -> Victims:
         """Choose pages to evict for `excess` bytes, the first in the order first; `within`: of
-        these namespaces only.
+        these namespaces only. `most` pages: they are enough, or the first of those that are.
 
         For a candidate only pages that are worth less are chosen, none that is pinned or was used
         after `until_ns` by another use, and its own earlier version: a chain's deep end never
@@ -344,13 +347,13 @@ class Contents:
             if not outranked:
                 pages.append(page)
                 excess -= self._nbytes.item(row) + ENTRY_BYTES
-            return excess > 0 and not outranked
+            return excess > 0 and not outranked and len(pages) < most
 
         if within is None:
             self._table.visit_rows(take)
         else:
             self._lanes.visit(within, self._number, take)
-        return Victims(pages, excess <= 0, outranked, young_ns)
+        return Victims(pages, excess <= 0 or len(pages) == most, outranked, young_ns)
 
     def first(self, count: int) -> list[PageId]:
         """Return the pages that would leave first, `count` at most."""

@@ -21,10 +21,6 @@ class Changing(Protocol):
     def __call__(self, seconds: float = ...) -> AbstractContextManager[None]: ...
 
 
-TOGETHER = 64
-"""Files that are deleted while others wait."""
-
-
 class Deleter:
     """Deletes files; one that the disk will not delete keeps its bytes and is tried again, and so
     is one for which the directory was not to be had.
@@ -32,7 +28,8 @@ class Deleter:
     `_lock` guards `_undeletable` and `_nbytes`; no I/O under it. A file is deleted under
     `changing`, and not when `is_named` says that the name is in use again. `tidy` removes the
     directories among those given that are empty now, `going` is told which files are about to go
-    and `gone` which did.
+    and `gone` which did. `allow` says how many of so many files are deleted before others have the
+    directory.
     Any thread may call.
     """
 
@@ -41,6 +38,7 @@ class Deleter:
         fs: FileSystem,
         tidy: Callable[[Iterable[str]], None],
         changing: Changing,
+        allow: Callable[[int], int],
         is_named: Callable[[PendingDeletion], bool],
         gone: Callable[[list[PendingDeletion]], None],
         going: Callable[[list[PendingDeletion]], None] = lambda files: None,
@@ -48,6 +46,7 @@ class Deleter:
         self._fs = fs
         self._tidy = tidy
         self._changing = changing
+        self._allow = allow
         self._is_named = is_named
         self._gone = gone
         self._going = going
@@ -70,24 +69,34 @@ class Deleter:
         """Delete files, and the directories that they leave empty; waits for the directory for
         about so many seconds. Raises nothing."""
         left = list(files)
+        # They count until they are gone: others write between two holds.
+        for file in left:
+            self.keep(file)
         while left:
-            some, left = left[:TOGETHER], left[TOGETHER:]
             try:
                 with self._changing(seconds):
-                    self._delete(some)
+                    count = self._allow(len(left)) or 1
+                    while left and count:
+                        self.delete_held(left[:count])
+                        left = left[count:]
+                        count = self._allow(len(left))
             except OSError:
                 # Each once: a directory that is held is not waited for again and again.
-                for file in [*some, *left]:
-                    self.keep(file)
                 return
 
-    def _delete(self, files: list[PendingDeletion]) -> None:
-        files = [file for file in files if not self._is_named(file)]
+    def delete_held(self, files: list[PendingDeletion]) -> None:
+        """Delete files, and the directories that they leave empty, for a caller that holds the
+        directory. Raises nothing."""
+        named = {file.path for file in files if self._is_named(file)}
+        for path in named:
+            self.left(path)
+        files = [file for file in files if file.path not in named]
         self._going(files)
         gone = []
         for file in files:
             try:
                 self._fs.remove(file.path)
+                self.left(file.path)
                 gone.append(file)
             except OSError:
                 self.keep(file)

@@ -1,6 +1,7 @@
 """Every touch of the file system, in one narrow class that a test can make slow, full or torn.
 
-Methods raise OSError as the system does; none of them takes a lock.
+Methods raise OSError as the system does; none of them takes a lock. What takes long says each time
+that the disk has answered (`note_answer`).
 """
 
 import contextlib
@@ -16,12 +17,13 @@ from typing import Literal
 
 from omlx_cache_storage.page import Buffer
 from omlx_cache_storage.private import claim, is_private
+from omlx_cache_storage.readers import note_answer
 
 Durability = Literal["none", "fsync", "full"]
 StrPath = str | os.PathLike[str]
 IOV_LIMIT = 1024
-WRITE_LIMIT = 1 << 30
-"""macOS refuses to write 2 GiB or more at once."""
+WRITE_LIMIT = 8 << 20
+"""Bytes of one write: each shows that a slow disk makes progress. macOS refuses 2 GiB."""
 SPARE_FILES = 1024
 LOCK_SECONDS = 0.2
 LOCK_PAUSE_SECONDS = 0.001
@@ -66,12 +68,9 @@ class FileSystem:
     """The real file system."""
 
     def make_directory(self, path: StrPath) -> bool:
-        """Create a directory with mode 0700 and its parents; True when it is new."""
+        """Create a directory with mode 0700 in one that is there; True when it is new."""
         if os.path.isdir(path):
             return False
-        parent = os.path.dirname(path)
-        if parent and not os.path.isdir(parent):
-            self.make_directory(parent)
         try:
             os.mkdir(path, 0o700)
         except FileExistsError:
@@ -112,6 +111,17 @@ class FileSystem:
         it is opened to the writes of others."""
         info = os.stat(path)
         return info.st_dev, info.st_ino, is_private(info)
+
+    def mount_point(self, path: StrPath) -> str:
+        """Return where the file system is mounted that holds a path, or would: that of its nearest
+        ancestor that exists."""
+        here = os.path.realpath(path)
+        while not os.path.exists(here):
+            here = os.path.dirname(here)
+        device = os.stat(here).st_dev
+        while (above := os.path.dirname(here)) != here and os.stat(above).st_dev == device:
+            here = above
+        return here
 
     def open_shared(self, path: StrPath, *, writing: bool = True) -> int:
         """Open a small file that processes share: to write it, made with mode 0600 if it is
@@ -235,6 +245,7 @@ class FileSystem:
                 view = view.cast("B") if view.nbytes else memoryview(b"")
                 while view:
                     view = view[os.write(fd, view[:WRITE_LIMIT]) :]
+                    note_answer()
             self.sync(fd, durability)
             return physical_bytes(os.fstat(fd))
         finally:
@@ -310,7 +321,9 @@ class FileSystem:
 
     def read(self, fd: int, length: int, offset: int) -> bytes:
         """Read up to `length` bytes at `offset`."""
-        return os.pread(fd, length, offset)
+        raw = os.pread(fd, length, offset)
+        note_answer()
+        return raw
 
     def read_into(self, fd: int, offset: int, buffers: Sequence[Buffer]) -> int:
         """Fill the buffers one after the other from `offset`; return how many bytes came."""
@@ -323,6 +336,7 @@ class FileSystem:
             if came == 0:
                 break
             total += came
+            note_answer()
             if total < wanted:
                 start, rest = _advance(views, start, came)
                 if rest is not None:
@@ -359,11 +373,13 @@ class FileSystem:
     def set_times(self, path: StrPath, time_ns: int) -> None:
         """Set a file's modification time: the record of its recency."""
         os.utime(path, ns=(time_ns, time_ns))
+        note_answer()
 
     def remove(self, path: StrPath) -> None:
         """Delete a file; a missing one is fine."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
+        note_answer()
 
     def scan(self, path: StrPath) -> Iterator[os.DirEntry[str]]:
         """Yield a directory's entries; nothing when it does not exist."""
@@ -371,6 +387,7 @@ class FileSystem:
             contextlib.suppress(FileNotFoundError, NotADirectoryError),
             os.scandir(path) as entries,
         ):
+            note_answer()
             yield from entries
 
     def free_bytes(self, path: StrPath) -> int:

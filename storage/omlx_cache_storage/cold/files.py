@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
+    CLEARED_PREFIX,
     ENTRY_BYTES,
     KEEPER_FILE,
     LEDGER_FILE,
@@ -21,6 +23,7 @@ from omlx_cache_storage.format.names import (
     REUSE_FILE,
     WRITES_FILE,
     StoredPage,
+    parse_name,
     shard_of,
 )
 from omlx_cache_storage.keys import BlockKey
@@ -33,7 +36,7 @@ TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
 """
 
 
-_DESCRIPTIONS = (NAMESPACE_FILE, RATE_FILE)
+DESCRIPTIONS = (NAMESPACE_FILE, RATE_FILE)
 """What a namespace's directory holds beside pages: it goes with the last of them."""
 _ROOT_FILES = (TAG_FILE, REUSE_FILE, BUDGET_FILE, WRITES_FILE, LEDGER_FILE)
 """What lies beside the namespaces. What may come later counts as if it were there."""
@@ -133,9 +136,34 @@ class PageFiles:
         if shard:
             self._forget(os.path.join(directory, shard))
             return
-        for name in _DESCRIPTIONS:
+        for name in DESCRIPTIONS:
             self._forget(os.path.join(directory, name))
         self._forget(directory)
+
+    def set_aside(self, namespace: BlockKey) -> str | None:
+        """Rename a namespace's directory, as durably as the tier's policy says, to a name that no
+        store reads; return its path, None for a namespace without one. It goes on counting."""
+        directory = os.path.join(self._root, namespace.hex())
+        aside = os.path.join(self._root, CLEARED_PREFIX + secrets.token_hex(8))
+        try:
+            self.fs.publish(directory, aside)
+        except FileNotFoundError:
+            return None
+        with self._lock:
+            inside = [p for p in self._counted if p.startswith(directory)]
+            self._counted[aside] = sum(self._counted.pop(p) for p in inside)
+        self.fs.sync_directory(self._root, self.durability)
+        return aside
+
+    def end_aside(self, namespace: BlockKey, aside: str) -> None:
+        """Count a directory that was set aside no longer, if it is gone. One that has nothing but
+        what is somebody else's gets its name back; raises nothing."""
+        with contextlib.suppress(OSError):
+            pages = (file for shard in self.fs.scan(aside) for file in self.fs.scan(shard.path))
+            if not any(parse_name(file.name) for file in pages):
+                self.fs.publish(aside, os.path.join(self._root, namespace.hex()))
+        if not self.fs.exists(aside):
+            self._forget(aside)
 
     def is_ours(self) -> bool:
         """True when the directory is the one that was read last, not removed or replaced."""
@@ -147,11 +175,10 @@ class PageFiles:
             return False
 
     def open(self) -> None:
-        """Make the directory, and forget what was known of it before.
+        """Begin with the directory as it is: forget what was known of it before.
 
         Raises NotPrivate, before anything is trusted, for a directory that others may write to.
         """
-        self._make_root()
         self.fs.claim(self.directory)
         identity = self.fs.identity(self.directory)
         with self._lock:
@@ -171,15 +198,6 @@ class PageFiles:
         self._forget(path)
         if nbytes:
             self._count(path, nbytes)
-
-    def _make_root(self) -> None:
-        """Make the directory and its parents; their names are as durable as what will lie below."""
-        new = [path for path in (self.directory, *self.directory.parents) if not path.is_dir()]
-        self.fs.make_directory(self.directory)
-        for path in new:
-            # A parent that may be written to and not read is no reason to keep nothing.
-            with contextlib.suppress(PermissionError):
-                self.fs.sync_directory(path.parent, self.durability)
 
     def _mark(self) -> None:
         """Put the tag into the directory that lets backups leave it out, unless one is there.
@@ -245,8 +263,8 @@ class PageFiles:
     def tidy_namespace(self, directory: str) -> None:
         """Remove a namespace's directory if there is nothing in it but what describes it."""
         with contextlib.suppress(OSError):
-            if {entry.name for entry in self.fs.scan(directory)} <= {*_DESCRIPTIONS}:
-                for path in (os.path.join(directory, name) for name in _DESCRIPTIONS):
+            if {entry.name for entry in self.fs.scan(directory)} <= {*DESCRIPTIONS}:
+                for path in (os.path.join(directory, name) for name in DESCRIPTIONS):
                     self.fs.remove(path)
                     self._forget(path)
                 with contextlib.suppress(FileNotFoundError):
@@ -262,8 +280,8 @@ class PageFiles:
         """Make the namespace's directory, its document and the shard, when they are missing."""
         directory = os.path.dirname(shard)
         described = os.path.join(directory, NAMESPACE_FILE)
-        for path in (self._root, directory):
-            self._make_directory(path)
+        self.fs.claim(self._root)
+        self._make_directory(directory)
         if not self._count_file(described):
             temporary = self._names.new(directory)
             raw = encode_document(document)
@@ -286,7 +304,7 @@ class PageFiles:
     def _make_directory(self, path: str) -> None:
         made = self.fs.make_directory(path)
         if not made:
-            self.fs.claim(path, links=path == self._root)
+            self.fs.claim(path, links=False)
         self._count(path)
         if made:
             self.fs.sync_directory(os.path.dirname(path), self.durability)

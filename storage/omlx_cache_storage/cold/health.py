@@ -16,6 +16,8 @@ REMEMBERED_PAGES = 4096
 
 SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 """What a process or the system lacks: no fault of the page that was asked for."""
+OPENING = "opening"
+"""The state of a tier whose directory is being read for the first time."""
 UNAVAILABLE = "unavailable: "
 """How the state of a tier begins whose directory cannot be had."""
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
@@ -36,10 +38,15 @@ class Health:
         self._blames_disk = False
         self._read_error = ""
         self._write_error = ""
+        self._opening = ""
 
     @property
     def state(self) -> str:
-        return self._write_error or self._read_error or "ok"
+        return self._write_error or self._read_error or self._opening or "ok"
+
+    def begin_open(self) -> None:
+        """Note that the directory is about to be read: nothing of it is known yet."""
+        self._opening = OPENING
 
     @property
     def refuses_writes(self) -> bool:
@@ -119,10 +126,12 @@ class Health:
 
     def fail_open(self, error: OSError) -> None:
         """Note that the directory cannot be had."""
+        self._opening = ""
         self._write_error = f"{UNAVAILABLE}{error.strerror or error}"
 
     def end_open(self) -> None:
         """Note that the directory is there."""
+        self._opening = ""
         if self._write_error.startswith(UNAVAILABLE):
             self._write_error = ""
 

@@ -1,6 +1,7 @@
 """The pages that a cold tier has: finding, reading, marking and dropping them."""
 
 import contextlib
+import errno
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ from omlx_cache_storage.cold.deletion import Deleter
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.health import Health
+from omlx_cache_storage.cold.inventory import remove_tree
 from omlx_cache_storage.cold.ledger import WAIT_SECONDS
 from omlx_cache_storage.cold.reader import PageReader, open_page
 from omlx_cache_storage.cold.records import ColdEntry, PendingDeletion
@@ -33,6 +35,7 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo, Tail
 from omlx_cache_storage.pins import SHARE, Pins
 from omlx_cache_storage.recency import SUPERSEDED_NS, Clock
+from omlx_cache_storage.tier import Cleared
 
 TOGETHER = 1024
 """Pages that are pinned, or let loose, while look-ups wait."""
@@ -47,10 +50,11 @@ class HeldPages:
     Other processes change the directory too: `_sharing` tells of it. `policy` makes a policy for
     the contents, of what was learned before.
 
-    `_lock` guards `limit_bytes`, `_contents`, `_pins`, `_health`, `_missing`, `_left` (evicted
-    pages that nobody took note of), `_unrecorded`, `_leaving` (they left the index, and their files
-    go), `_refused_rank`, `_refused_until_ns` (when it is forgotten) and `_corrupt`; no I/O, sorting
-    or making of paths under it.
+    `_lock` guards `limit_bytes`, `_contents`, `_pins`, `_health`, `_missing`, `_cleared`
+    (namespaces to clear before the directory is read), `_left` (evicted pages that nobody took note
+    of), `_unrecorded`, `_leaving` (they left the index, and their files go), `_refused_rank`,
+    `_refused_until_ns` (when it is forgotten) and `_corrupt`; no I/O, sorting or making of paths
+    under it.
     Deletions and publications keep apart by `_changing`, which is taken before `_lock`.
     """
 
@@ -77,6 +81,7 @@ class HeldPages:
             fs,
             lambda shards: self._files.tidy(shards),
             self._changing,
+            self._sharing.ledger.allow,
             self._is_published_again,
             lambda files: self._gone(files),
             lambda files: self._going(files),
@@ -94,6 +99,7 @@ class HeldPages:
         self._unrecorded: set[PageId] = set()
         self._leaving: set[PageId] = set()
         self._missing: list[PageId] = []
+        self._cleared: set[BlockKey] = set()
         self._left: list[tuple[PageId, int]] = []
         # Pages worth less than the last one that was refused are refused unseen: a smaller one
         # would fill the gap behind a page that its chain lacks.
@@ -203,6 +209,16 @@ class HeldPages:
             with self._lock:
                 self._health.leave_read()
 
+    def unanswered(self, page: PageId) -> None:
+        """Note a read that nobody waits for any more, as a failed one: it may end later."""
+        error = OSError(errno.ETIMEDOUT, "the disk does not answer")
+        with self._lock:
+            stored = self._contents.get(page)
+            if stored is not None and self._health.fail_read(page, error):
+                self._missing.append(page)
+        if stored is not None:
+            self._events.note_file("failed", stored, f"not read: {error.strerror}")
+
     def _is_still(self, page: PageId, serial: int | None) -> bool:
         """True unless a page was written anew since it was found: that one is neither gone nor
         wrong."""
@@ -230,15 +246,73 @@ class HeldPages:
         """Return how long pages took to be read and written."""
         return self._timings.observed()
 
-    def discard(self, pages: Iterable[PageId], *, told: bool = True) -> int:
-        """Delete pages; return how many there were. Each is an event, but with `told` False: the
-        caller tells of them as a whole."""
+    def discard(self, pages: Iterable[PageId]) -> int:
+        """Delete pages; return how many there were. Each is an event."""
         with self._lock:
             removed = self._remove(pages)
-            if told:
-                self._events.note_files("removed", removed)
+            # Memory may have taken one for written meanwhile.
+            self._missing += (stored.name.id for stored in removed)
+            self._events.note_files("removed", removed)
         self._delete(removed, "removed")
         return len(removed)
+
+    def clear(self, namespace: BlockKey, seconds: float = WAIT_SECONDS) -> Cleared:
+        """Delete every page of a namespace; waits for peer processes for `seconds` at a time.
+
+        First its directory gets another name, so that no store serves its pages again, whatever
+        becomes of deleting them: what the disk does not delete now is deleted later. A disk that
+        refuses the new name too may serve them after a restart.
+        """
+        aside, alone = None, True
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self._changing(seconds))
+            except OSError:
+                alone = False
+                with self._lock:
+                    if self._sharing.is_lost or not self._sharing.ledger.is_open:
+                        # What is read of the directory meanwhile, or when it is back, has it still.
+                        self._cleared.add(namespace)
+            listed = [entry.stored for entry in self.listing() if entry.namespace == namespace]
+            with self._lock:
+                serials = [self._contents.serial(stored.name.id) for stored in listed]
+            with contextlib.suppress(OSError):
+                aside = self._files.set_aside(namespace)
+            with self._lock:
+                still = [self._is_still(s.name.id, n) for s, n in zip(listed, serials, strict=True)]
+                removed = self._remove(s.name.id for s, it in zip(listed, still, strict=True) if it)
+                pages = {stored.name.id for stored in removed}
+                self._missing += pages
+            paths = [self._path(stored) for stored in removed]
+            shards = {os.path.dirname(path) for path in paths}
+            if aside is not None:
+                paths = [os.path.join(aside, *path.split(os.sep)[-2:]) for path in paths]
+            found = zip(removed, paths, strict=True)
+            files = [PendingDeletion(page, path, page.cost, "removed") for page, path in found]
+            for file in files:
+                self._deleter.keep(file)
+        self._deleter.delete(files, seconds if alone else 0.0)
+        with self._lock:
+            self._leaving -= pages
+        if aside is not None:
+            # Without the directory's lock too: nobody else knows the name.
+            remove_tree(aside, self._fs)
+            self._files.end_aside(namespace, aside)
+            with contextlib.suppress(OSError), self._changing(seconds if alone else 0.0):
+                self._files.tidy(shards)
+        left = {f.page.name.id for f in files if f.page is not None and self._fs.exists(f.path)}
+        return Cleared(pages, pages - left)
+
+    def dismiss(self, pages: Iterable[PageId]) -> None:
+        """Forget pages whose files the writer's thread deletes; touches no disk."""
+        with self._lock:
+            removed = self._remove(pages)
+            self._missing += (stored.name.id for stored in removed)
+            self._events.note_files("removed", removed)
+        for stored in removed:
+            self._deleter.keep(PendingDeletion(stored, self._path(stored), stored.cost, "removed"))
+        with self._lock:
+            self._leaving.difference_update(stored.name.id for stored in removed)
 
     def tails(self, parent: BlockKey) -> set[Tail]:
         return self.tails_of([parent])
@@ -578,16 +652,30 @@ class HeldPages:
             self._tell(Removing(pages))
 
     def _gone(self, files: list[PendingDeletion]) -> None:
-        self._tell(*(Removed(file.page, file.why) for file in files if file.page is not None))
+        with self._lock:
+            gone = [f for f in files if f.page is not None and not self._is_stored(f.page)]
+        self._tell(*(Removed(file.page, file.why) for file in gone if file.page is not None))
+
+    def _is_stored(self, page: StoredPage) -> bool:
+        stored = self._contents.stored(page.name.id)
+        return stored is not None and stored.name == page.name
 
     def _delete(
-        self, removed: Iterable[StoredPage], why: How = "disk", seconds: float = WAIT_SECONDS
+        self,
+        removed: Iterable[StoredPage],
+        why: How = "disk",
+        seconds: float = WAIT_SECONDS,
+        *,
+        held: bool = False,
     ) -> None:
-        """Delete the files of pages that have left the index."""
+        """Delete the files of pages that have left the index; `held`: the caller holds the
+        directory, for these at least."""
         leaving = list(removed)
-        self._deleter.delete(
-            [PendingDeletion(s, self._path(s), s.cost, why) for s in leaving], seconds
-        )
+        files = [PendingDeletion(s, self._path(s), s.cost, why) for s in leaving]
+        if held:
+            self._deleter.delete_held(files)
+        else:
+            self._deleter.delete(files, seconds)
         with self._lock:
             self._leaving.difference_update(s.name.id for s in leaving)
 
@@ -604,4 +692,4 @@ class HeldPages:
             return False
         with self._lock:
             stored = self._contents.stored(file.page.name.id)
-        return stored is not None and stored.name == file.page.name
+        return stored is not None and self._path(stored) == file.path

@@ -61,6 +61,12 @@ class InFlight:
             flight = self._flights.pop(temporary, None)
             self.nbytes -= 0 if flight is None else flight.cost
 
+    def cost_of(self, temporary: str) -> int:
+        """Return what is reserved under a temporary name, 0 for nothing."""
+        with self._lock:
+            flight = self._flights.get(temporary)
+            return 0 if flight is None else flight.cost
+
     def disown(self, temporary: str) -> None:
         """Leave it to anybody to find out, at once, what became of a page."""
         self._change(temporary, own=False, since=0.0)

@@ -13,9 +13,14 @@ from omlx_cache_storage.cold.catalog import (
     walk,
 )
 from omlx_cache_storage.cold.disk import FileSystem, physical_bytes
-from omlx_cache_storage.cold.files import PageFiles
+from omlx_cache_storage.cold.files import DESCRIPTIONS, PageFiles
 from omlx_cache_storage.cold.temporary import remove_leftovers
-from omlx_cache_storage.format.names import PageName
+from omlx_cache_storage.format.names import (
+    CLEARED_PREFIX,
+    TEMPORARY_PREFIX,
+    PageName,
+    parse_name,
+)
 
 Take = Callable[[Found, PageName], None]
 """Takes a page file with what its name says."""
@@ -54,19 +59,53 @@ def take_inventory(directory: Path, fs: FileSystem, take: Take) -> Inventory:
     return Inventory(useless, under_way, used, len(ignored))
 
 
+def remove_cleared(directory: Path, fs: FileSystem) -> None:
+    """Delete what is left of namespaces that were cleared; raises nothing."""
+    with contextlib.suppress(OSError):
+        for entry in list(fs.scan(directory)):
+            if entry.name.startswith(CLEARED_PREFIX) and entry.is_dir(follow_symlinks=False):
+                remove_tree(entry.path, fs)
+
+
+def remove_tree(directory: str, fs: FileSystem) -> None:
+    """Delete a namespace's files, wherever it lies, and the directories that are empty then; what
+    else lies in it stays. Raises nothing."""
+    with contextlib.suppress(OSError):
+        for entry in list(fs.scan(directory)):
+            if entry.is_dir(follow_symlinks=False):
+                for file in list(fs.scan(entry.path)):
+                    _remove_own(file, fs)
+                with contextlib.suppress(OSError):
+                    fs.remove_directory(entry.path)
+            else:
+                _remove_own(entry, fs)
+        fs.remove_directory(directory)
+
+
+def _remove_own(entry: "os.DirEntry[str]", fs: FileSystem) -> None:
+    own = parse_name(entry.name) is not None or entry.name in DESCRIPTIONS
+    if own or entry.name.startswith(TEMPORARY_PREFIX):
+        fs.remove(entry.path)
+
+
 def _taken(file: Found, fs: FileSystem) -> int:
     info = fs.own_file(file.path)
     return 0 if info is None else physical_bytes(info, 0)
 
 
-def clear_up(files: PageFiles, found: Inventory, is_used: Callable[[str], bool]) -> None:
-    """Delete what an inventory found useless, and empty directories; count the others. Nobody else
-    changes the directory meanwhile; `is_used` tells of a path that is of use by now."""
+def remove_useless(files: PageFiles, paths: list[str], is_used: Callable[[str], bool]) -> None:
+    """Delete some of what an inventory found useless. Nobody else changes the directory meanwhile;
+    `is_used` tells of a path that is of use by now."""
+    for path in (path for path in paths if not is_used(path)):
+        with contextlib.suppress(OSError):
+            files.fs.remove(path)
+
+
+def clear_up(files: PageFiles, found: Inventory) -> None:
+    """Delete empty directories, and count the others. Nobody else changes the directory
+    meanwhile."""
     fs = files.fs
     remove_leftovers(os.fspath(files.directory), fs)
-    for path in (path for path in found.useless if not is_used(path)):
-        with contextlib.suppress(OSError):
-            fs.remove(path)
     used = found.used - set(map(os.path.dirname, found.useless))
     for digest, directory in namespace_directories(files.directory, fs):
         files.count_document(directory)

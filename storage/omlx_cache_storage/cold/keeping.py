@@ -2,22 +2,22 @@
 does."""
 
 import contextlib
-import errno
-import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from omlx_cache_storage.cold.budget import Budget, read_budget
 from omlx_cache_storage.cold.contents import Contents
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.inventory import Inventory
-from omlx_cache_storage.cold.tier import EVICTED_BYTES, ColdTier
+from omlx_cache_storage.cold.ledger import HOLD_FILES
+from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.format.names import StoredPage
 from omlx_cache_storage.page import PageId
 
-FILES_TOGETHER = 64
-"""Pages that leave at a time for a disk that lacks files."""
+EVICTED_BYTES = 256 * 1024 * 1024
+"""What is evicted before the disk is asked whether that helps."""
 
 
 class KeepingTier(ColdTier):
@@ -25,9 +25,8 @@ class KeepingTier(ColdTier):
     out of what the budget is: a store that is alone beside this one is alone.
 
     A budget that is there stays, but one that was derived from free space where this one was given
-    a figure, and the figure that this one set itself (`set_before`). A directory that is gone is
-    not made again: it may lie on a disk that comes back, and its place on another one. `readings`
-    counts how often it was read as a whole. All but look-ups belongs to one thread.
+    a figure, and the figure that this one set itself (`set_before`). `readings` counts how often
+    the directory was read as a whole. All but look-ups belongs to one thread.
     """
 
     def __init__(
@@ -40,6 +39,8 @@ class KeepingTier(ColdTier):
         set_before: int | None = None,
         fs: FileSystem | None = None,
         events: EventLog = SILENT,
+        memory: Path | None = None,
+        parents: bool = False,
     ) -> None:
         super().__init__(
             directory,
@@ -48,11 +49,18 @@ class KeepingTier(ColdTier):
             derived=derived,
             fs=fs,
             events=events,
+            memory=memory,
+            parents=parents,
         )
         self._sharing.counts = False
-        self._made = False
         self.readings = 0
         self.set_before = set_before
+
+    def is_there(self) -> bool:
+        """True for a directory that exists, and is no empty place of one that went away; raises
+        OSError."""
+        self._root.check()
+        return self._fs.exists(self.directory)
 
     def has_limits(
         self, limit_bytes: int, min_free_bytes: int, budget: Callable[[int], int], *, derived: bool
@@ -84,19 +92,23 @@ class KeepingTier(ColdTier):
     def _free_some(self) -> int:
         """Evict a part of what the disk lacks; 0 when it lacks nothing, or when it does not help.
         Raises OSError."""
-        with self._changing():
-            self._heed_budget()
-            short, lacks_files = self._lacking(0)
-            if short <= 0 and not lacks_files:
-                return 0
-            before = self._room()
-            if short > 0:
-                with self._lock:
-                    part = min(short, EVICTED_BYTES, self._contents.nbytes)
-            else:
-                part = self._cost_of(self._first(FILES_TOGETHER))
-            victims = self._victims(lambda: part, None)
-            evicted = self._expel(victims)
+        short, lacks_files = self._lacking(0)
+        if short <= 0 and not lacks_files:
+            return 0
+        before, evicted = self._room(), 0
+        with self._lock:
+            part = min(short, EVICTED_BYTES, self._contents.nbytes)
+        if short <= 0:
+            part = self._cost_of(self._first(HOLD_FILES))
+        while part > 0:
+            with self._changing():
+                self._heed_budget()
+                victims = self._victims(partial(int, part), None, most=HOLD_FILES)
+                some = self._expel(victims.pages)
+            if not some:
+                break
+            part -= sum(stored.cost for stored in some)
+            evicted += len(some)
         after = self._room()
         helped = after[0] > before[0] if short > 0 else after[1] > before[1]
         return evicted if helped else 0
@@ -153,7 +165,7 @@ class KeepingTier(ColdTier):
                     removed = self._remove([name])
                 self._departures.note([name], "damaged")
                 self._events.note_files("removed", removed, "damaged")
-                self._delete(removed, "damaged")
+                self._delete(removed, "damaged", held=True)
         except OSError:
             return False
         return True
@@ -172,17 +184,9 @@ class KeepingTier(ColdTier):
         return alone and not self._derived and (own or known.set_by == "free space")
 
     def _load(self) -> None:
-        if self._made and not self._fs.exists(self.directory):
-            error = FileNotFoundError(
-                errno.ENOENT, "the directory is gone", os.fspath(self.directory)
-            )
-            with self._lock:
-                self._contents = Contents(self._make_policy(None))
-                self._health.fail_open(error)
-            self._sharing.is_lost = True
-            raise error
         super()._load()
-        self._made = True
+        # From now on it waits for a store, or a person, to make one that was deleted.
+        self._root.makes = False
 
     def _read_directory(self) -> tuple[Contents, Inventory]:
         # What is read takes the place of what was: for a million pages both are too much.

@@ -2,7 +2,8 @@
 
 `ledger` is a header and a ring of records:
 
-    header  64 bytes: magic, epoch, bytes of the ring, head, xxh64 of these; little-endian
+    header  64 bytes: magic, epoch, bytes of the ring, head, xxh64 of these; little-endian; then the
+            directory's identity: 16 random bytes that stay
     ring    frames, one after the other: length, xxh32, record (msgpack, see `changes`)
 
 The head counts all bytes ever appended; a record lies at its number modulo the ring's size. A
@@ -25,11 +26,12 @@ from pathlib import Path
 
 import xxhash
 
-from omlx_cache_storage.cold.disk import Descriptor, FileSystem
+from omlx_cache_storage.cold.disk import Descriptor, FileSystem, StrPath
 from omlx_cache_storage.format.names import LEDGER_FILE
 
 MAGIC = b"omlxldg1"
 HEADER_BYTES = 64
+IDENTITY_BYTES = 16
 SMALLEST_BYTES = 16 * 1024
 LARGEST_BYTES = 4 * 1024 * 1024
 """Bounds of the file: 60 records to be behind in a small directory, which is read again in no time,
@@ -38,7 +40,10 @@ DISK_SHARE = 64
 """It takes one part in so many of what the disk has free, at most, or the smallest size."""
 WAIT_SECONDS = 2.0
 """For so long a lock is waited for. Its holder changes a few names, and waits for nobody."""
-_LONGEST_PAUSE = 0.002
+HOLD_FILES = 64
+HOLD_SECONDS = 0.02
+"""Files, and seconds, of one hold at most: then peer processes get the lock."""
+_LONGEST_PAUSE = 0.001
 _HEADER = struct.Struct("<8sQQQ")
 _CHECKED = struct.Struct("<8sQQQQ")
 _FRAME = struct.Struct("<II")
@@ -58,10 +63,10 @@ class Ledger:
     """One reader's and writer's view of a directory's ledger. Any thread may call.
 
     `_mutex` is held by the thread that has the file locked, through the descriptor `_locked`, and
-    `_depth` is how often; `_reading`
-    guards the place up to which records were returned (`_epoch`, `_at`) and the header that was
-    seen then. Methods raise OSError as the disk does, FileNotFoundError for a ledger that was
-    removed or replaced.
+    `_depth` is how often, `_since` since when, `_deleted` how many files were allowed to go since;
+    nobody here locks it before `_rests_until`. `_reading` guards the place up to which records were
+    returned (`_epoch`, `_at`) and the header that was seen then. Methods raise OSError as the disk
+    does, FileNotFoundError for a ledger that was removed or replaced.
     """
 
     def __init__(self, directory: Path, fs: FileSystem) -> None:
@@ -69,8 +74,11 @@ class Ledger:
         self._fs = fs
         self._mutex = threading.RLock()
         self._depth = 0
+        self._since = self._rests_until = 0.0
+        self._deleted = 0
         self._reading = threading.Lock()
         self._open = Descriptor(-1)
+        self.identity: str | None = None
         self._locked = -1
         self._seen = b""
         self._epoch = self._at = 0
@@ -104,6 +112,11 @@ class Ledger:
                     nbytes = nbytes if self._is_small(nbytes) else SMALLEST_BYTES
                     header = self._begin((nbytes - HEADER_BYTES) // 8 * 8)
                 self._go_to(*header)
+                self.identity = _identity(self._fs, self._open.fd)
+                if self.identity is None:
+                    raw = secrets.token_bytes(IDENTITY_BYTES)
+                    self._fs.poke(self._locked, raw, _CHECKED.size)
+                    self.identity = raw.hex()
         finally:
             self._mutex.release()
 
@@ -117,6 +130,7 @@ class Ledger:
                 header = self._header()
                 if header is not None:
                     self._go_to(*header)
+                    self.identity = _identity(self._fs, self._open.fd)
         if header is None:
             self.close()
 
@@ -159,21 +173,39 @@ class Ledger:
 
         Waits for `seconds` at most; raises LedgerBusy then.
         """
-        deadline = time.monotonic() + seconds
+        now = time.monotonic()
+        deadline = now + seconds
+        if now < self._rests_until:
+            # Others ask every now and then only: who lets go and locks at once keeps them out.
+            time.sleep(_LONGEST_PAUSE)
         if not self._mutex.acquire(timeout=max(0.0, seconds)):
             raise _busy()
         try:
             if not self._depth:
                 self._lock(deadline)
+                self._since, self._deleted, self._rests_until = time.monotonic(), 0, 0.0
             self._depth += 1
             try:
                 yield
             finally:
                 self._depth -= 1
                 if not self._depth:
+                    if self._deleted and not self._files_left():
+                        self._rests_until = time.monotonic() + _LONGEST_PAUSE
                     self._unlock()
         finally:
             self._mutex.release()
+
+    def allow(self, files: int) -> int:
+        """Return how many of so many files may be deleted next, in this hold of the directory: one
+        at first, then as many as before that. 0: the rest has to wait for the next hold."""
+        allowed = min(files, max(1, self._deleted), self._files_left() if self._deleted else 1)
+        self._deleted += allowed
+        return allowed
+
+    def _files_left(self) -> int:
+        is_over = time.monotonic() - self._since >= HOLD_SECONDS
+        return 0 if is_over else HOLD_FILES - self._deleted
 
     def _lock(self, deadline: float) -> None:
         if not self.is_current:
@@ -308,6 +340,24 @@ class Ledger:
         if len(first) == length:
             return first
         return first + self._fs.peek(self._open.fd, length - len(first), HEADER_BYTES)
+
+
+def read_identity(directory: StrPath, fs: FileSystem) -> str | None:
+    """Return what tells a directory from every other one, wherever it is mounted; None where no
+    store has used it, or only earlier versions. Raises OSError."""
+    try:
+        fd = fs.open_shared(os.path.join(directory, LEDGER_FILE), writing=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        return _identity(fs, fd)
+    finally:
+        fs.close(fd)
+
+
+def _identity(fs: FileSystem, fd: int) -> str | None:
+    raw = fs.peek(fd, IDENTITY_BYTES, _CHECKED.size)
+    return raw.hex() if len(raw) == IDENTITY_BYTES and any(raw) else None
 
 
 def _busy() -> LedgerBusy:

@@ -22,7 +22,7 @@ from omlx_cache_storage.format.names import ENTRY_BYTES, LEDGER_FILE, StoredPage
 from omlx_cache_storage.keys import BlockKey
 
 TOGETHER = 32
-"""Files that are deleted while others wait, and that the smallest ledger has room for."""
+"""Files that are told of at a time: the smallest ledger has room for them."""
 WAIT_SECONDS = 10.0
 """For so long a directory is waited for that others change."""
 
@@ -108,15 +108,22 @@ def _delete(
     cold_dir: Path, files: Sequence[_File], fs: FileSystem, empty: Sequence[str] = ()
 ) -> int:
     """Return how many files were those that were meant."""
-    deleted = 0
+    deleted = start = 0
+    total = max(len(files), len(empty))
     with ledger_of(cold_dir, fs) as ledger:
-        for start in range(0, max(len(files), len(empty)), TOGETHER):
-            end = start + TOGETHER
+        while start < total:
             with contextlib.nullcontext() if ledger is None else ledger.held(WAIT_SECONDS):
-                meant = [file for file in files[start:end] if _is_meant(file, fs)]
-                _delete_some(cold_dir, meant, fs, ledger, empty[start:end])
-                deleted += len(meant)
+                while start < total and (count := _allowed(ledger, total - start)):
+                    end = start + count
+                    meant = [file for file in files[start:end] if _is_meant(file, fs)]
+                    _delete_some(cold_dir, meant, fs, ledger, empty[start:end])
+                    deleted, start = deleted + len(meant), end
     return deleted
+
+
+def _allowed(ledger: Ledger | None, files: int) -> int:
+    some = min(files, TOGETHER)
+    return some if ledger is None else ledger.allow(some)
 
 
 def _is_meant(file: _File, fs: FileSystem) -> bool:

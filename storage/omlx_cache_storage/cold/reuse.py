@@ -14,7 +14,7 @@ from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.document import read_document
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.eviction.learned import Learned, parse_learned
-from omlx_cache_storage.format.names import REUSE_FILE
+from omlx_cache_storage.format.names import LEDGER_FILE, REUSE_FILE
 
 VERSION = 1
 
@@ -36,12 +36,13 @@ def write_reuse(
     cold_dir: Path, reuse: Reuse, names: TemporaryNames, fs: FileSystem | None = None
 ) -> bool:
     """Replace a directory's file, whole or not at all; False where the directory is not this user's
-    alone, or is missing.
+    alone, is missing, or was not used by a store.
 
     Raises OSError. `names` lives for as long as somebody may write with it.
     """
     fs = fs or FileSystem()
-    if not fs.exists(cold_dir) or not fs.identity(cold_dir)[-1]:
+    # Without a ledger it is the place where a disk is mounted at other times.
+    if not fs.exists(os.path.join(cold_dir, LEDGER_FILE)) or not fs.identity(cold_dir)[-1]:
         return False
     tiers = {name: one.document() for name, one in reuse._asdict().items() if one is not None}
     raw = json.dumps({"version": VERSION, **tiers}).encode() + b"\n"

@@ -123,8 +123,9 @@ class Sharing:
         """True when nothing was missed, as far as is known, and the ledger is the directory's."""
         if self.read_only:
             # Nobody changes anything, or what another mount changes is read there.
-            missed = self._fs.is_writable(self.directory) or self.ledger.is_gone
-            return not self.is_lost and not missed
+            if self.is_lost or not self._fs.exists(self.directory):
+                return False
+            return not (self._fs.is_writable(self.directory) or self.ledger.is_gone)
         return not self.is_lost and self.ledger.is_current
 
     def enter(self, ledger_bytes: int) -> None:
@@ -171,6 +172,15 @@ class Sharing:
     def _attach(self) -> None:
         self._attached.close()
         self._attached = Descriptor(self._fs.open_directory(self.directory), locked=True)
+
+    @property
+    def was_deleted(self) -> bool:
+        """True when the directory that was entered was deleted, as far as its disk says; False for
+        one that was renamed or unmounted."""
+        try:
+            return self.ledger.is_gone
+        except OSError:
+            return False
 
     def close(self) -> None:
         """Leave the directory to others: what they do is not seen any more."""
@@ -257,10 +267,10 @@ class Sharing:
             self._end_removals()
             yield
 
-    def announce(self, change: Change) -> None:
+    def announce(self, *changes: Change) -> None:
         """Tell the others what is about to be changed; the directory is held. Raises OSError: then
         it must not be changed."""
-        self.ledger.append([encode(change)])
+        self.ledger.append([encode(change) for change in changes])
 
     def tell(self, *changes: Change) -> None:
         """Tell the others what was changed; the directory is held. What the disk does not take is

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -20,22 +21,42 @@ from omlx_cache_storage.cold.budget import (
     write_budget,
 )
 from omlx_cache_storage.cold.catalog import Found
-from omlx_cache_storage.cold.changes import Added, Cancelled, Rebudgeted, Repinned, Reserved
+from omlx_cache_storage.cold.changes import (
+    Added,
+    Cancelled,
+    Change,
+    Rebudgeted,
+    Repinned,
+    Reserved,
+)
 from omlx_cache_storage.cold.collector import uncollected
 from omlx_cache_storage.cold.contents import Candidate, Contents, Victims
 from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
 from omlx_cache_storage.cold.files import Staged
 from omlx_cache_storage.cold.filling import Filling
-from omlx_cache_storage.cold.health import NO_ROOM, Health
+from omlx_cache_storage.cold.health import NO_ROOM, UNAVAILABLE, Health
 from omlx_cache_storage.cold.held import AHEAD_NS, HeldPages
-from omlx_cache_storage.cold.inventory import Inventory, clear_up, take_inventory
-from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, WAIT_SECONDS, LedgerBusy, ledger_bytes
+from omlx_cache_storage.cold.inventory import (
+    Inventory,
+    clear_up,
+    remove_cleared,
+    remove_useless,
+    take_inventory,
+)
+from omlx_cache_storage.cold.ledger import (
+    HOLD_FILES,
+    SMALLEST_BYTES,
+    WAIT_SECONDS,
+    LedgerBusy,
+    ledger_bytes,
+)
 from omlx_cache_storage.cold.pin import living
 from omlx_cache_storage.cold.pins_file import file_bytes as file_bytes_of_pins
 from omlx_cache_storage.cold.pins_file import read_pins, write_pins
 from omlx_cache_storage.cold.pools import Ceiling, Shares
 from omlx_cache_storage.cold.ration import Ration
 from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
+from omlx_cache_storage.cold.root import DirectoryGone, Root
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.events import SILENT, EventLog
@@ -45,6 +66,7 @@ from omlx_cache_storage.eviction.policy import EvictionPolicy
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
+    ENTRY_BYTES,
     LEDGER_FILE,
     PINS_FILE,
     PageName,
@@ -76,8 +98,6 @@ ELSEWHERE_SECONDS = 1.0
 _PAUSE_SECONDS = 0.002
 LOOKED_AHEAD = 1024
 """Pages whose use by others is asked for at a time, at most."""
-EVICTED_BYTES = 256 * 1024 * 1024
-"""What is evicted for a smaller budget while others wait."""
 
 
 class Writing(NamedTuple):
@@ -88,6 +108,26 @@ class Writing(NamedTuple):
     reserved: StoredPage
     before: int | None
     parent: BlockKey
+
+
+@dataclass(slots=True)
+class Room:
+    """What is being made room for, in turns with others: `reserves` for it under the name of its
+    temporary file, `short` of so many bytes on the disk itself (None: not asked yet)."""
+
+    wanted: StoredPage
+    temporary: str
+    described: int = 0
+    reserves: bool = False
+    short: int | None = None
+
+    @property
+    def file(self) -> str:
+        return os.path.basename(self.temporary)
+
+
+class HeldEnough(Exception):
+    """A part of the room is made and reserved; others have the directory before the rest is."""
 
 
 class ColdTier(HeldPages):
@@ -115,6 +155,8 @@ class ColdTier(HeldPages):
         policy: Callable[[Learned | None], EvictionPolicy] | None = None,
         derived: bool = False,
         events: EventLog = SILENT,
+        memory: Path | None = None,
+        parents: bool = False,
     ) -> None:
         super().__init__(
             directory,
@@ -126,6 +168,7 @@ class ColdTier(HeldPages):
             events,
         )
         self._flights = self._sharing.flights
+        self._root = Root(directory, self._fs, durability, memory, parents=parents)
         self.limit_bytes = limit_bytes
         self._wanted = limit_bytes
         self._derived = derived
@@ -153,10 +196,12 @@ class ColdTier(HeldPages):
         """Make the directory, delete leftovers of dead writers, index what is there, and evict
         down to the budget. What this process wants of it `budget` may derive from the bytes found.
 
-        A disk that refuses leaves an empty tier whose state says why, and is asked again by
-        `write` and `settle`; nothing raises.
+        One that went away, or whose parents are missing, is not made. A disk that refuses leaves an
+        empty tier whose state says why, and is asked again by `write` and `settle`; nothing raises.
         """
         self._budget_of = budget
+        with self._lock:
+            self._health.begin_open()
         with contextlib.suppress(OSError):
             self._load()
         if self._ration is not None:
@@ -167,13 +212,16 @@ class ColdTier(HeldPages):
 
     def _load(self) -> None:
         """Index the directory if it is not the one that was indexed; raises OSError."""
+        was_away = self._health.state.startswith(UNAVAILABLE)
         try:
             if self._sharing.follows and self._files.is_ours():
                 with self._lock:
                     self._health.end_open()
-                return
-            self._index()
+            else:
+                self._index()
         except OSError as error:
+            if isinstance(error, DirectoryGone):
+                self._lose_all()
             with self._lock:
                 known = self._health.state
                 self._health.fail_open(error)
@@ -181,12 +229,27 @@ class ColdTier(HeldPages):
             if news:
                 _log.warning("no cold tier: %s", error.strerror or error)
             raise
+        if was_away:
+            _log.warning("the cold tier is there again: %s", self.directory)
+
+    def _lose_all(self) -> None:
+        """Know no page while the directory is gone: what memory has is written nowhere, then."""
+        self._sharing.is_lost = True
+        with self._lock:
+            before, self._contents = self._contents, Contents(self._make_policy(self._learned()))
+            self._missing += before
+            self._unrecorded.clear()
+            self._pins.all_left()
+
+    def _learned(self) -> Learned | None:
+        return self._contents.policy.learned()
 
     @uncollected()
     def _index(self) -> None:
         """Read the directory, and go on from there; raises OSError."""
         # Of one that changed too fast to be followed, what is known of recency is not lost.
         self._record_recency()
+        self._root.have(deleted=self._sharing.was_deleted)
         self._files.open()
         try:
             self._sharing.enter(ledger_bytes(self.limit_bytes))
@@ -195,6 +258,7 @@ class ColdTier(HeldPages):
                 raise
             self._make_way()
             self._sharing.enter(ledger_bytes(self.limit_bytes))
+        self._root.remember(self._sharing.ledger.identity)
         self._files.count_small(LEDGER_FILE, self._sharing.ledger.nbytes)
         took = 0.0
         for tries_left in reversed(range(SCANS)):
@@ -205,6 +269,7 @@ class ColdTier(HeldPages):
                     if alone:
                         self._sharing.ledger.skip()
                     began = time.monotonic()
+                    self._clear_first()
                     contents, found = self._read_directory()
                     took = time.monotonic() - began
                     self._go_on_from(contents, found)
@@ -214,6 +279,15 @@ class ColdTier(HeldPages):
                     raise
                 self._sharing.ledger.skip()
 
+    def _clear_first(self) -> None:
+        """Clear what was cleared while the directory was not there, or was being read."""
+        with self._lock:
+            cleared, self._cleared = self._cleared, set()
+        for namespace in cleared:
+            with contextlib.suppress(OSError):
+                self._files.set_aside(namespace)
+        remove_cleared(self.directory, self._fs)
+
     def _go_on_from(self, contents: Contents, found: Inventory) -> None:
         """Index what was read, and take in what others changed meanwhile; raises OSError,
         LedgerBusy when that is too much."""
@@ -221,8 +295,11 @@ class ColdTier(HeldPages):
         if self._sharing.read_only:
             self._agree()
             return
+        for start in range(0, len(found.useless), HOLD_FILES):
+            with self._changing():
+                remove_useless(self._files, found.useless[start:][:HOLD_FILES], self._is_indexed)
         with self._changing():
-            clear_up(self._files, found, self._is_indexed)
+            clear_up(self._files, found)
             self._agree()
 
     def _make_way(self) -> None:
@@ -252,7 +329,7 @@ class ColdTier(HeldPages):
         taken, useless = files.finish()
         inventory.useless.extend(map(self._path, useless))
         with self._lock:
-            learned = self._contents.policy.learned()
+            learned = self._learned()
         contents = Contents(self._make_policy(learned))
         contents.fill(taken)
         return contents, inventory
@@ -260,6 +337,8 @@ class ColdTier(HeldPages):
     def _begin_with(self, contents: Contents, found: Inventory) -> None:
         """Take what was read for what is there; what others changed meanwhile is followed next."""
         with self._sharing.beginning(found.under_way, FILE_SLACK_BYTES), self._lock:
+            if self._cleared:
+                raise LedgerBusy(errno.EAGAIN, "a namespace was cleared while it was read")
             before, self._contents = self._contents, contents
             for file in self._deleter.forget():
                 self._drop_again(file)
@@ -273,8 +352,10 @@ class ColdTier(HeldPages):
             self._unrecorded = {page for page in self._unrecorded if page in contents}
             self._health = Health()
             self._ignored = found.ignored
-            self._note_peak()
             self._events.note_tier("resynced", "cold", detail=f"read, with {len(contents)} pages")
+        # Now without what was in flight before: it may have been published since.
+        with self._lock:
+            self._note_peak()
 
     def _agree(self) -> None:
         """Agree with other processes on a budget; the directory is held, or cannot be changed."""
@@ -375,8 +456,8 @@ class ColdTier(HeldPages):
         Evicts only pages that leave before this one: never its chain's root for its deep end.
         Raises OSError when the disk refuses, for want of room only after some were evicted, and
         ValueError for a payload of another size than the page's tensors; nothing is left behind
-        then. A page that could not be read is written again; one that another process is writing
-        is waited for a moment. Writer thread only.
+        then. A page that could not be read is written again, but one that only this process cannot
+        decode; one that another process is writing is waited for a moment. Writer thread only.
         """
         self._load()
         candidate = Candidate(page.meta.id, page.meta.position, time_ns)
@@ -412,8 +493,9 @@ class ColdTier(HeldPages):
         """Return what `write` answers at once for a page that holds so many tokens, None when room
         must be made for it."""
         with self._lock:
-            if self._has(candidate.page, held):
-                return "present"
+            known = self._known(candidate.page, held)
+            if known is not None:
+                return known
             if self._refused_rank is not None and self._clock.now() >= self._refused_until_ns:
                 self._refused_rank = None
             if self._refused_rank is not None and candidate.rank < self._refused_rank:
@@ -422,6 +504,13 @@ class ColdTier(HeldPages):
         if self._ration is not None and self._ration.is_closed(candidate.page):
             return "rationed"
         return None
+
+    def _known(self, page: PageId, held: int) -> WriteResult | None:
+        """Return what keeps a page from being written: its file is of use to others, or to this
+        process, as far as is known; None for neither."""
+        if self._contents.is_undecodable(page):
+            return "undecodable"
+        return "present" if self._has(page, held) else None
 
     def _has(self, page: PageId, held: int) -> bool:
         """True for a page of which the disk has as much, readable as far as is known."""
@@ -439,22 +528,43 @@ class ColdTier(HeldPages):
         pieces: list[Buffer] = [header, page.payload]
         size = len(header) + page.meta.nbytes
         wanted = StoredPage(page.meta.namespace, name_of(page.meta), size + FILE_SLACK_BYTES)
+        room = Room(wanted, self._names.new(os.path.dirname(self._path(wanted))))
+        try:
+            return self._place_in(room, size, page.meta.parent, pieces, candidate, document)
+        finally:
+            if room.reserves:
+                self._release(room)
+
+    def _place_in(
+        self,
+        room: Room,
+        size: int,
+        parent: BlockKey,
+        pieces: list[Buffer],
+        candidate: Candidate,
+        document: Mapping[str, object],
+    ) -> WriteResult:
+        wanted = room.wanted
         # A disk that eviction did not help the last time is not emptied for nothing.
         with self._lock:
             tries = 1 if self._health.refuses_writes else NO_ROOM_TRIES
-        more, deadline = wanted.cost, time.monotonic() + ELSEWHERE_SECONDS
+        more, deadline, cleared = wanted.cost, time.monotonic() + ELSEWHERE_SECONDS, False
         while True:
+            if not room.reserves:
+                self._deleter.retry()
             try:
                 with self._changing():
                     self._heed_budget()
                     waits = self._is_elsewhere(wanted) and time.monotonic() < deadline
-                    decided = None if waits else self._decided_exactly(wanted, candidate, document)
+                    decided = None if waits else self._decided_exactly(room, candidate, document)
                     if decided is not None:
                         return decided
                     if not waits:
-                        writing = self._stage(wanted, size, document, page.meta.parent)
+                        writing = self._stage(room, size, document, parent)
                 if not waits:
                     return self._publish(writing, pieces, candidate.stamp_ns)
+            except HeldEnough:
+                continue
             except LedgerBusy:
                 # More was changed than could be followed; or somebody holds the directory, still.
                 if not self.is_lost:
@@ -462,6 +572,10 @@ class ColdTier(HeldPages):
                 self._load()
                 continue
             except OSError as error:
+                if error.errno == errno.ENOENT and not cleared:
+                    # Its namespace was cleared meanwhile, directory and all.
+                    cleared = True
+                    continue
                 if error.errno not in NO_ROOM or not tries:
                     raise
                 victims = self._give_way(more, candidate)
@@ -480,21 +594,26 @@ class ColdTier(HeldPages):
         return bool(flights) and bool(self._flights.elsewhere(wanted))
 
     def _decided_exactly(
-        self, wanted: StoredPage, candidate: Candidate, document: Mapping[str, object]
+        self, room: Room, candidate: Candidate, document: Mapping[str, object]
     ) -> WriteResult | None:
         """Return why a page is not written, None when there is room for it. The directory is held:
-        what others have done by now is known."""
+        what others have done by now is known. Raises HeldEnough."""
+        wanted = room.wanted
         with self._lock:
-            if self._has(candidate.page, wanted.held):
-                return "present"
+            known = self._known(candidate.page, wanted.held)
+            if known is not None:
+                return known
         found = self._adopt(wanted, candidate)
         if found is not None:
             return found
-        described = self._files.document_bytes(wanted.namespace, document)
-        shard = shard_of(wanted.name.id.key)
-        places = self._files.places_bytes(wanted.namespace, shard, described)
+        room.described = self._files.document_bytes(wanted.namespace, document)
         ceilings = self._ceilings(wanted.namespace, document)
-        return self._make_room(wanted.cost, candidate, ceilings, places)
+        return self._make_room(wanted.cost, candidate, ceilings, self._places_of(room), room)
+
+    def _places_of(self, room: Room) -> int:
+        """Return what the directories and the document take that a page still needs."""
+        shard = shard_of(room.wanted.name.id.key)
+        return self._files.places_bytes(room.wanted.namespace, shard, room.described)
 
     def _ceilings(self, namespace: BlockKey, document: Mapping[str, object]) -> Sequence[Ceiling]:
         """Return what a namespace's pages may take together with others; the directory is held."""
@@ -530,28 +649,52 @@ class ColdTier(HeldPages):
         return "present"
 
     def _stage(
-        self, wanted: StoredPage, size: int, document: Mapping[str, object], parent: BlockKey
+        self, room: Room, size: int, document: Mapping[str, object], parent: BlockKey
     ) -> Writing:
         """Begin to write a page that there is room for; the directory is held."""
-        name, namespace = wanted.name, wanted.namespace
-        described = self._files.document_bytes(namespace, document)
-        path = self._path(wanted)
-        directory = os.path.dirname(path)
-        temporary = self._names.new(directory)
-        file = os.path.basename(temporary)
-        self._sharing.expect(wanted, described)
+        wanted, path = room.wanted, self._path(room.wanted)
         with self._lock:
-            before = self._contents.serial(name.id)
-            self._flights.begin(file, directory, namespace, wanted.nbytes, wanted, own=True)
-            self._note_peak()
+            before = self._contents.serial(wanted.name.id)
         try:
             # First of all: of a writer that is killed others must know what to look for.
-            self._sharing.announce(Reserved(file, wanted, described))
-            opened = self._files.stage(temporary, size, document)
+            self._reserve(room, wanted)
+            opened = self._files.stage(room.temporary, size, document)
         except BaseException:
-            self._cancel(file, directory)
+            self._cancel(room.file, os.path.dirname(path))
             raise
-        return Writing(Staged(temporary, path, opened), wanted, before, parent)
+        finally:
+            room.reserves = False
+        return Writing(Staged(room.temporary, path, opened), wanted, before, parent)
+
+    def _reserve(self, room: Room, page: StoredPage) -> None:
+        """Count a page, as large as there is room for it now, in place of what was reserved before;
+        the directory is held."""
+        again: tuple[Change, ...] = (Cancelled(room.file),) if room.reserves else ()
+        self._sharing.expect(page, room.described)
+        directory = self._files.directory_of(page)
+        with self._lock:
+            self._flights.end(room.file)
+            self._flights.begin(room.file, directory, page.namespace, page.nbytes, page, own=True)
+            room.reserves = True
+            self._note_peak()
+        self._sharing.announce(*again, Reserved(room.file, page, room.described))
+
+    def _reserve_part(self, room: Room, ceilings: Sequence[Ceiling]) -> None:
+        """Keep for a page what has become free so far: nobody else takes it before the rest is."""
+        with self._lock:
+            over = [self._lacks(0), *(self._over(ceiling, 0) for ceiling in ceilings)]
+        free = self._flights.cost_of(room.file) - max(over) - self._places_of(room)
+        if free > ENTRY_BYTES:
+            nbytes = min(free - ENTRY_BYTES, room.wanted.nbytes)
+            self._reserve(room, room.wanted._replace(nbytes=nbytes))
+
+    def _release(self, room: Room) -> None:
+        """Give back what was reserved for a page that is not written; raises nothing."""
+        with contextlib.suppress(OSError), self._changing():
+            self._cancel(room.file, os.path.dirname(room.temporary))
+            return
+        # Whoever has the directory next finds out about it.
+        self._flights.disown(room.file)
 
     def _cancel(self, temporary: str, directory: str) -> None:
         """Note that a page is not written after all; the directory is held."""
@@ -624,7 +767,7 @@ class ColdTier(HeldPages):
             self._events.note_file("stored", stored, parent=parent)
         self._tell(Added(temporary, stored, time_ns, 0))
         if replaced is not None and replaced.name != stored.name:
-            self._delete([replaced], "disk")
+            self._delete([replaced], "disk", held=True)
 
     def _give_way(self, nbytes: int, candidate: Candidate) -> Victims:
         """Evict about `nbytes`, one page at least if one may leave, for a candidate that the disk
@@ -645,12 +788,21 @@ class ColdTier(HeldPages):
         self._put(stored, stamp_ns, used=not pinned)
 
     def _make_room(
-        self, nbytes: int, candidate: Candidate, ceilings: Sequence[Ceiling] = (), places: int = 0
+        self,
+        nbytes: int,
+        candidate: Candidate,
+        ceilings: Sequence[Ceiling] = (),
+        places: int = 0,
+        room: Room | None = None,
     ) -> WriteResult | None:
         """Evict what must go for a file of `nbytes` and its `places`, of what comes under the same
         ceilings first; else a refusal. The directory is held, and what is freed is the caller's
-        until then."""
-        self._deleter.retry()
+        until then; with `room` beyond that: raises HeldEnough for another call to go on."""
+        short = None
+        if room is not None:
+            nbytes, short = nbytes - self._flights.cost_of(room.file), room.short
+        # That it is enough is known by then.
+        most = sys.maxsize if short is None else HOLD_FILES
         if self._own_limit is not None:
             with self._lock:
                 used = self._used_bytes() + nbytes + places
@@ -665,10 +817,11 @@ class ColdTier(HeldPages):
                 with self._lock:
                     self._refuse(candidate, victims, lasting=False)
                 return "refused"
-            self._expel(victims)
+            self._expel_for(room, victims, ceilings)
         nbytes += places
-        lacks = max(self._lacking(nbytes))
-        victims = self._victims(lambda: max(self._lacks(nbytes), lacks), candidate)
+        # Once for a page: a disk that gives nothing back is not emptied for it.
+        lacks = max(self._lacking(nbytes)) if short is None else short
+        victims = self._victims(lambda: max(self._lacks(nbytes), lacks), candidate, most=most)
         if victims.outranked:
             with self._lock:
                 # What others have reserved they may not need.
@@ -676,7 +829,9 @@ class ColdTier(HeldPages):
                 self._refuse(candidate, victims, lasting=lasting)
             return "refused"
         if victims.enough:
-            self._expel(victims)
+            if room is not None:
+                room.short = lacks
+            self._expel_for(room, victims, ceilings)
         with self._lock:
             # What was evicted and could not be deleted is still there.
             if not victims.enough or self._lacks(nbytes) > 0:
@@ -689,9 +844,11 @@ class ColdTier(HeldPages):
         lacks: Callable[[], int],
         candidate: Candidate | None,
         within: frozenset[BlockKey] | None = None,
+        most: int = sys.maxsize,
     ) -> Victims:
         """Choose what to evict for the bytes that are lacking, as far as their files know of no
-        later use; the directory is held."""
+        later use, those that leave in this hold of the directory at least; `most` as in
+        `Contents.victims`."""
         ahead, asked = 1, set[PageId]()
 
         def catch_up(pages: list[PageId]) -> bool:
@@ -704,21 +861,37 @@ class ColdTier(HeldPages):
             with self._lock:
                 until = sys.maxsize if candidate is None else self._until(candidate)
                 pinned = self._is_pinned if candidate is not None else _nothing_is_pinned
-                victims = self._contents.victims(lacks(), candidate, pinned, until, within)
-            if not catch_up(victims.pages):
+                victims = self._contents.victims(lacks(), candidate, pinned, until, within, most)
+            if not catch_up(victims.pages[:HOLD_FILES]):
                 return victims
             # Others used what comes next as well: a chain is used as a whole.
             ahead = min(2 * ahead, LOOKED_AHEAD)
             catch_up(self._first(ahead))
 
-    def _expel(self, victims: Victims) -> int:
-        """Evict pages and delete their files; return how many."""
-        if not victims.pages:
-            return 0
-        with self._lock:
-            evicted = self._evict(victims.pages)
-        self._delete(evicted, "disk")
-        return len(evicted)
+    def _expel(self, pages: list[PageId], *, whole: bool = False) -> list[StoredPage]:
+        """Evict pages and delete their files, as many as one hold of the directory is for, or the
+        `whole` of them; return them. The directory is held."""
+        expelled: list[StoredPage] = []
+        while pages and (count := len(pages) if whole else self._sharing.ledger.allow(len(pages))):
+            with self._lock:
+                evicted = self._evict(pages[:count])
+            self._delete(evicted, "disk", held=True)
+            expelled += evicted
+            pages = pages[count:]
+        return expelled
+
+    def _expel_for(self, room: Room | None, victims: Victims, ceilings: Sequence[Ceiling]) -> None:
+        """Evict pages for one that is to be written; raises HeldEnough when more are to follow."""
+        undeletable = self._deleter.nbytes
+        expelled = self._expel(victims.pages, whole=room is None)
+        if room is None:
+            return
+        if room.short is not None:
+            room.short -= sum(stored.cost for stored in expelled)
+        is_part = len(expelled) < len(victims.pages) or len(expelled) == HOLD_FILES
+        if is_part and self._deleter.nbytes <= undeletable:
+            self._reserve_part(room, ceilings)
+            raise HeldEnough
 
     def _lacks(self, nbytes: int) -> int:
         """Return by how much the budget is exceeded with `nbytes` more."""
@@ -781,7 +954,7 @@ class ColdTier(HeldPages):
         return short, int(spare is not None and spare < 1)
 
     def _evict(self, pages: Iterable[PageId]) -> list[StoredPage]:
-        leaving = [(page, self._contents.stamp(page)) for page in pages]
+        leaving = [(p, self._contents.stamp(p)) for p in pages if p in self._contents]
         self._left += leaving
         evicted = self._remove(page for page, _ in leaving)
         self._evicted += len(evicted)
@@ -795,11 +968,6 @@ class ColdTier(HeldPages):
         are not."""
         if self._ration is not None:
             self._ration.used(pages)
-
-    @property
-    def rations(self) -> bool:
-        """True for the rest of an hour in which a day's ration refused a page."""
-        return self._ration is not None and self._ration.refuses
 
     def settle(self) -> None:
         """Record recency on the disk and evict down to the budget; notice a directory that was
@@ -846,12 +1014,12 @@ class ColdTier(HeldPages):
         evicted = 0
         for ceiling in self._shares.every():
             over = partial(self._over, ceiling, 0)
-            evicted += self._expel(self._victims(partial(_part, over), None, ceiling.namespaces))
-        over = partial(_part, lambda: self._used_bytes() - self.limit_bytes)
-        victims = self._victims(over, None)
-        with self._lock:
-            every = [] if victims.enough else list(self._contents)
-        return evicted + self._expel(victims._replace(pages=every or victims.pages))
+            victims = self._victims(over, None, ceiling.namespaces, HOLD_FILES)
+            evicted += len(self._expel(victims.pages))
+        over = partial(self._lacks, -DIRECTORY_SLACK_BYTES)
+        victims = self._victims(over, None, most=HOLD_FILES)
+        pages = victims.pages if victims.enough else self._first(HOLD_FILES)
+        return evicted + len(self._expel(pages))
 
     def usage(self) -> ColdUsage:
         day = None if self._ration is None else self._ration.usage()
@@ -889,11 +1057,6 @@ class ColdTier(HeldPages):
             assert not any(flight.own for flight in self._flights.all())
             self._contents.check_integrity()
             assert self._used_bytes() <= self.limit_bytes
-
-
-def _part(nbytes: Callable[[], int]) -> int:
-    """Return what is evicted at a time of so many bytes."""
-    return min(nbytes(), EVICTED_BYTES)
 
 
 def _nothing_is_pinned(page: PageId) -> bool:

@@ -15,6 +15,8 @@ from omlx_cache_storage.page import PageId, PageInfo, PageMeta
 
 SUFFIX = ".safetensors"
 TEMPORARY_PREFIX = ".tmp-"
+CLEARED_PREFIX = ".cleared-"
+"""Of a namespace's directory that was cleared: its pages are served no more, and are deleted."""
 NAMESPACE_FILE = "namespace.json"
 RATE_FILE = "prefill.json"
 REUSE_FILE = "reuse.json"

@@ -130,8 +130,9 @@ class Asking:
         return [] if group is None else [PageId(keys[n], group) for n in blocks]
 
     def _others(self, blocks: Iterable[int]) -> list[PageId]:
-        keys = self._inquiry.keys
-        return [PageId(keys[n], group) for n in blocks for group in self._inquiry.others]
+        keys, firsts = self._inquiry.keys, self._inquiry.firsts
+        found = [PageId(keys[n], group) for n in blocks for group in self._inquiry.others]
+        return list(dict.fromkeys((*firsts, *found)))
 
     def _parents(self, first: int, last: int) -> list[BlockKey]:
         return list(self._inquiry.keys[first : last + 1])

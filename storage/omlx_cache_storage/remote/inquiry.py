@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import PageId
 
 
 class Inquiry(NamedTuple):
@@ -13,7 +14,8 @@ class Inquiry(NamedTuple):
     n blocks. `paged` is the group of which every block is needed, None for a model without one; the
     first `known` blocks of it are to be had here. `others` are the other groups: a window's with
     the blocks that it reaches back, a state's with 0. `length` is the prompt's, in tokens, and
-    `key` gives the key of a prefix of any length up to that.
+    `key` gives the key of a prefix of any length up to that. `firsts` are pages of the other groups
+    that are needed wherever a prefix ends.
     """
 
     namespace: BlockKey
@@ -24,6 +26,7 @@ class Inquiry(NamedTuple):
     others: Mapping[str, int]
     length: int
     key: Callable[[int], BlockKey]
+    firsts: Sequence[PageId] = ()
 
 
 class Asked(NamedTuple):

@@ -15,8 +15,6 @@ from omlx_cache_storage.remote.slabs import Sink
 _AHEAD_BYTES = 16 << 10
 """Read at once where it is not known yet what comes; of a value it is then copied."""
 _MOST_DIGITS = 20
-_LONGEST = 512 << 20
-"""What a server takes for one value, unless it was told otherwise."""
 _ERROR_BYTES = 4096
 
 
@@ -24,9 +22,8 @@ def receive(connection: Any, count: int, sink: Sink, most_bytes: int) -> list[An
     """Return the next `count` answers, each to a command whose answer is one value, or a word: its
     bytes, None for none, or the error that the server answered.
 
-    Of a value that is longer than `most_bytes` the first ones are returned. Raises what a socket
-    does, and errors of the client for an end or an answer of another kind; nothing more can be
-    read then.
+    Raises what a socket does, and errors of the client for an end, an answer of another kind or a
+    value longer than `most_bytes`; nothing more can be read then.
     """
     socket = connection._sock
     if socket is None:
@@ -70,13 +67,10 @@ class _Incoming:
         raise InvalidResponse(f"a value was asked for, the answer begins with {line[:20]!r}")
 
     def _value(self, nbytes: int) -> memoryview:
-        if nbytes > _LONGEST:
-            raise InvalidResponse(f"a value of {nbytes} bytes is longer than a server's may be")
-        value = self._sink.memory(min(nbytes, self._most_bytes))
+        if nbytes > self._most_bytes:
+            raise InvalidResponse(f"a value of {nbytes} bytes is longer than a part may be")
+        value = self._sink.memory(nbytes)
         self._fill(value)
-        beyond = nbytes - value.nbytes
-        while beyond > 0:
-            beyond -= len(self._some(beyond))
         if self._line():
             raise InvalidResponse("a value is longer than the server said")
         return value

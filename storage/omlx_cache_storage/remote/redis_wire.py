@@ -14,7 +14,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from omlx_cache_storage.remote.address import Host, RemoteAddress
-from omlx_cache_storage.remote.engine import RemoteError
+from omlx_cache_storage.remote.bounded import BoundedConnection, BoundedTlsConnection
+from omlx_cache_storage.remote.engine import MEMBERS, RemoteError
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.redis_errors import trouble
 from omlx_cache_storage.remote.redis_values import receive
@@ -29,6 +30,14 @@ PART_BYTES = 4 << 20
 came at half the rate on loopback. Writers and readers have to cut alike: it is never changed."""
 _BESIDES_READS = 4
 """Connections for look-ups and writes while every reader has one."""
+_MEMBER_BYTES = 512
+"""No member of a set is as long: a tail's key, its group and three numbers."""
+_WORD_BYTES = 512
+"""A number, a word, an error, and what frames an answer."""
+_SAID_BYTES = 1 << 20
+"""What a server says of itself: INFO, or the thousands of ranges that a large cluster has."""
+_LEAST_RATE = 64 << 10
+"""Bytes a second: values that come slower are given up."""
 
 
 class Wire:
@@ -45,11 +54,12 @@ class Wire:
         # With it, their answers take along the session tickets that a server sends unasked, which
         # the pool would take for answers that nobody read.
         tls = _tls(address) or {"driver_info": None}
-        self._class: Any = redis.SSLConnection if address.tls else redis.Connection
+        self._class: Any = BoundedTlsConnection if address.tls else BoundedConnection
         self._arguments: dict[str, Any] = {
             "username": address.user,
             "password": given,
             "db": address.database if address.kind == "redis" else 0,
+            "redis_connect_func": self._begin,
             **_patience(options),
             **tls,
         }
@@ -68,6 +78,9 @@ class Wire:
         value each are received into `sink`, if there is one. Raises RemoteError when a server does
         not answer; what it answers, also an error, is returned."""
         failed: Exception
+        seconds = self._wait
+        if sink is not None:
+            seconds += sum(map(_most_bytes, batches.values())) / _LEAST_RATE
         under_way: list[tuple[Host, redis.BlockingConnectionPool, Any]] = []
         answers: dict[Host, Answers] = {}
         try:
@@ -77,6 +90,8 @@ class Wire:
                 pool = self._pool(host)
                 connection = pool.get_connection()
                 under_way.append((host, pool, connection))
+                connection.answer_bytes = _most_bytes(batches[host])
+                connection.answer_seconds = seconds
                 connection.send_packed_command(connection.pack_commands(batches[host]))
             for host, _, connection in under_way:
                 answers[host] = _answers(connection, len(batches[host]), sink)
@@ -137,6 +152,12 @@ class Wire:
                 )
             return pool
 
+    def _begin(self, connection: Any) -> None:
+        """Greet a server; a thread that lost its connection to `close` gets no other."""
+        if self._closed:
+            raise failures.ConnectionError("the engine is closed")
+        connection.on_connect()
+
     def _ask_anonymously(self, host: Host, command: Command) -> Any:
         connection = self._class(host=host.name, port=host.port, **self._without_password)
         try:
@@ -154,6 +175,24 @@ def _answers(connection: Any, count: int, sink: Sink | None) -> Answers:
     return [_answer(connection) for _ in range(count)]
 
 
+def _most_bytes(commands: Sequence[Command]) -> int:
+    """Return how long the answers to commands are together, at most."""
+    return sum(map(_most_bytes_of, commands))
+
+
+def _most_bytes_of(command: Command) -> int:
+    name, *arguments = command
+    if name == "GETRANGE":
+        return _WORD_BYTES + int(arguments[2]) + 1 - int(arguments[1])
+    if name == "ZRANGE":
+        return _WORD_BYTES + MEMBERS * _MEMBER_BYTES
+    if name == "GET":
+        return _WORD_BYTES + PART_BYTES
+    if name in ("INFO", "CLUSTER"):
+        return _SAID_BYTES
+    return _WORD_BYTES
+
+
 def _answer(connection: Any) -> Any:
     """Return the next answer; an error of the server's is returned, one of the connection raised,
     after which nothing more comes on it."""
@@ -165,6 +204,8 @@ def _answer(connection: Any) -> Any:
 
 def _patience(options: RemoteOptions) -> dict[str, Any]:
     return {
+        "answer_bytes": _WORD_BYTES,
+        "answer_seconds": options.read_seconds,
         "socket_timeout": options.read_seconds,
         "socket_connect_timeout": min(options.lookup_seconds, options.read_seconds),
         "socket_keepalive": True,

@@ -222,6 +222,7 @@ class Uploads:
             return
         if len(self._queue) >= MOST_PAGES:
             self._dropped += 1
+            self._tries.pop(page, None)
             return
         self._queued.add(page)
         self._queue.append(page)

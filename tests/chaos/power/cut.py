@@ -63,12 +63,17 @@ class Disk:
         """Do what was done before the cut, and begin what was under way."""
         for operation in operations:
             self._do(operation)
+        if under_way is not None and not under_way.path.is_relative_to(self._root):
+            return
         if under_way is not None and under_way.kind == "write":
             self._parent(under_way.path).change((under_way.path.name, File(under_way.data, False)))
         elif under_way is not None and under_way.kind != "sync directory":
             self._do(under_way)
 
     def _do(self, operation: Operation) -> None:
+        if not operation.path.is_relative_to(self._root):
+            # What is remembered of the directory elsewhere is not what is cut off.
+            return
         if operation.kind == "sync directory":
             self._directory(operation.path).sync()
             return

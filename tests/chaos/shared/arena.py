@@ -4,8 +4,8 @@ import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ BETWEEN = "kill -9 between two calls"
 SILENCE_SECONDS = 60.0
 QUIET_SECONDS = 60.0
 QUIET_TRIES = 10
+STRETCH = 30
 ROOM_BYTES = 2 << 30
 
 
@@ -32,7 +33,8 @@ class Plan:
     """How long, how often, and in what directory. `roomy`: nothing may leave it, and chains are new
     ones; otherwise it has room for a fifth of what is asked for again and again. One writer of two
     and one reader of four die by themselves, before or behind one of 1 / `odds` calls that change
-    the disk."""
+    the disk. With `least` a slow machine takes more than these seconds, up to `STRETCH` times as
+    many, until so much is counted and each of `turns` has been taken."""
 
     seconds: float
     seed: int
@@ -46,6 +48,7 @@ class Plan:
     odds: float = 0.0005
     worker: str = WORKER
     repeat: str = "python -m tests.chaos shared"
+    least: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def roles(self) -> dict[str, int]:
@@ -125,7 +128,8 @@ class Arena:
         due = {"kill": now + plan.kill_every, "audit": now + plan.audit_every}
         due["disturb"] = now + plan.disturb_every / 2 if plan.turns else float("inf")
         undisturbed = float("inf")
-        while (now := time.monotonic()) < end:
+        last = end + (STRETCH - 1) * plan.seconds
+        while (now := time.monotonic()) < end or (now < last and self._lacks):
             self._listen(0.005)
             self.sampler.sample()
             if now >= due["kill"]:
@@ -144,12 +148,23 @@ class Arena:
         if self._disturbed is not None:
             self._calm()
 
+    @property
+    def _lacks(self) -> bool:
+        """True as long as something of the plan is to come."""
+        if not self.plan.least:
+            return False
+        counted = {turn.name: self.tally.counted(turn.name) for turn in self.plan.turns}
+        counted |= {**self.sums, **self.sampler.counts, KILL: self.tally.counted(KILL)}
+        counted["failures"] = self.tally.failed
+        least = {**dict.fromkeys((turn.name for turn in self.plan.turns), 1), **self.plan.least}
+        return any(counted.get(what, 0) < count for what, count in least.items())
+
     def _disturb(self) -> float:
         self._disturbed = next(self._turns)(self)
         self._disturbed.begin()
         self.tally.count(self._disturbed.name)
         self._listener.excuse(self._disturbed)
-        return self._disturbed.seconds
+        return min(self._disturbed.seconds, self.plan.disturb_every)
 
     def _calm(self) -> None:
         assert self._disturbed is not None

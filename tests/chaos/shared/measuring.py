@@ -7,11 +7,13 @@ from pathlib import Path
 
 from omlx_cache_storage.format.names import TEMPORARY_PREFIX, parse_name
 
-Walk = dict[tuple[str, int], int]
+Walk = dict[tuple[str, int, int], int]
+"""Bytes by path, inode, and when a file's inode changed last: the next file of a name may have the
+inode of the one before."""
 
 
 def walk(directory: Path) -> Walk:
-    """Return the physical bytes of each file and directory, itself included, by path and inode.
+    """Return the physical bytes of each file and directory, itself included.
 
     What vanishes meanwhile is left out. Of a directory that moves, this is no picture of any
     moment.
@@ -22,35 +24,37 @@ def walk(directory: Path) -> Walk:
         path = pending.pop()
         try:
             info = os.lstat(path)
-            if stat.S_ISDIR(info.st_mode):
+            is_directory = stat.S_ISDIR(info.st_mode)
+            if is_directory:
                 pending += [entry.path for entry in os.scandir(path)]
         except (FileNotFoundError, NotADirectoryError):
             continue
-        found[path, info.st_ino] = info.st_blocks * 512
+        changed = 0 if is_directory else info.st_ctime_ns
+        found[path, info.st_ino, changed] = info.st_blocks * 512
     return found
 
 
 def nbytes(found: Walk) -> int:
     """Return the bytes of a walk: a file that was met under two names is one."""
-    return sum({inode: size for (_, inode), size in found.items()}.values())
+    return sum({inode: size for (_, inode, _), size in found.items()}.values())
 
 
 def surely(earlier: Walk, later: Walk) -> int:
     """Return bytes that lay there at the moment between two walks: of what both have met under the
-    same name. More may have been there, and not less."""
+    same name, and nobody has touched. More may have been there, and not less."""
     both = {one: min(size, later[one]) for one, size in earlier.items() if one in later}
     return nbytes(both)
 
 
 def temporary(found: Walk) -> list[str]:
     """Return the temporary files."""
-    return [path for path, _ in found if os.path.basename(path).startswith(TEMPORARY_PREFIX)]
+    return [path for path, _, _ in found if os.path.basename(path).startswith(TEMPORARY_PREFIX)]
 
 
 def twice(found: Walk) -> list[str]:
     """Return the pages that a namespace has two files of."""
     pages: Counter[tuple[str, str]] = Counter()
-    for path, _ in found:
+    for path, _, _ in found:
         name = parse_name(os.path.basename(path))
         if name is not None:
             namespace = os.path.dirname(os.path.dirname(path))
@@ -62,7 +66,7 @@ def parts(found: Walk) -> str:
     """Say what takes how many bytes."""
     sums: Counter[str] = Counter()
     counts: Counter[str] = Counter()
-    for (path, _), size in found.items():
+    for (path, _, _), size in found.items():
         base = os.path.basename(path)
         kind = (
             "temporary" if base.startswith(TEMPORARY_PREFIX)

@@ -58,10 +58,18 @@ class Writer:
             store.demote(chain.ids(numbers[-1]))
         told: dict[str, Any] = {"stored": new, "asked": len(numbers)}
         if self._draw.random() < 0.7:
-            told["flushed"] = store.flush(FLUSH_SECONDS)
+            told |= flushed(store)
             if told["flushed"]:
                 told |= durable(store, self._directory, chain, numbers)
         return told
+
+
+def flushed(store: BlockStore) -> dict[str, Any]:
+    """Flush, and say how many pages were dropped while the disk failed: they keep a flush False
+    until they are stored again."""
+    done = store.flush(FLUSH_SECONDS)
+    writer = store.stats().writer
+    return {"flushed": done, "dropped": 0 if writer is None else writer.dropped_pages}
 
 
 class Reader:

@@ -91,7 +91,7 @@ class Worker:
 
     def _answer(self, what: str, command: dict[str, Any]) -> dict[str, Any]:
         if what == "rest":
-            return {"flushed": self._store.flush(work.FLUSH_SECONDS)}
+            return work.flushed(self._store)
         if what == "clock":
             self._clock.offset_ns = command["offset_ns"]
         if what == "look":

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.examples import some
 from kit.tinylm import Server, serve_ours
 from kit.tinylm.failing import BAD, ODD, make_failing_model
 from kit.wire import completion, connected, read_answer
@@ -30,7 +31,7 @@ from .test_why import why_of
 Start = Callable[..., Server]
 
 PREFIX = tokens(1500, 1)
-LONG = tokens(6000, 1)
+LONG = tokens(3000, 1)
 """One that is still being computed when somebody else has come, on a quick machine too."""
 SUFFIX = 40
 KINDS = ["dense", "windowed", "hybrid"]
@@ -77,7 +78,7 @@ def assert_shared(kind: str, first: Said, others: list[Said]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", some([2, 4], 4))
 def test_agents_with_one_new_prefix_compute_it_once(
     kind: str, count: int, start: Start, models: dict[str, Path], theirs: Server
 ) -> None:
@@ -92,7 +93,7 @@ def test_agents_with_one_new_prefix_compute_it_once(
         assert each.result().text == alone(theirs, models[kind], agent(number))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some(KINDS, "windowed"))
 def test_agents_that_ask_in_the_same_instant_compute_it_once(kind: str, start: Start) -> None:
     with asking(start(kind)) as server:
         said = [each.result() for each in [server.ask(agent(n)) for n in range(4)]]
@@ -100,7 +101,7 @@ def test_agents_that_ask_in_the_same_instant_compute_it_once(kind: str, start: S
     assert_shared(kind, said[0], said[1:])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some(KINDS, "hybrid"))
 def test_chats_with_one_new_system_prompt_compute_it_once(
     kind: str, start: Start, models: dict[str, Path], theirs: Server
 ) -> None:
@@ -125,7 +126,7 @@ def test_chats_with_one_new_system_prompt_compute_it_once(
         assert turn.text == ask(theirs, models[kind], chat(number)).text
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some(KINDS, "dense"))
 def test_a_retry_after_a_timeout_finds_what_its_first_try_computes(kind: str, start: Start) -> None:
     with asking(start(kind)) as server:
         with connected(server.server.url) as connection:
@@ -136,26 +137,30 @@ def test_a_retry_after_a_timeout_finds_what_its_first_try_computes(kind: str, st
         assert WAITS in server.server.text()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some(KINDS, "hybrid"))
 def test_when_the_one_that_computes_is_aborted_another_goes_on_from_there(
     kind: str, start: Start, models: dict[str, Path], theirs: Server
 ) -> None:
-    prompts = [tokens(2600, 1) + tokens(SUFFIX, 10 + n) for n in range(3)]
-    with asking(start(kind, "--snapshot-stride", "128")) as server:
-        with stream_begun(server.server, prompts[0]):
-            others = [server.ask(prompts[1]), server.ask(prompts[2])]
-            server.until_held(2)
-        said = sorted((each.result() for each in others), key=lambda each: each.cached)
-        done = max(server.progress_of(len(prompts[0])))
+    # On a loaded machine a short one may have ended before it is aborted.
+    for seed, length in enumerate([1500, 3000, 6000, 12_000], 1):
+        prompts = [tokens(length, seed) + tokens(SUFFIX, 10 + n) for n in range(3)]
+        with asking(start(kind, "--snapshot-stride", "128")) as server:
+            with stream_begun(server.server, prompts[0]):
+                others = [server.ask(prompts[1]), server.ask(prompts[2])]
+                server.until_held(2)
+            said = sorted((each.result() for each in others), key=lambda each: each.cached)
+            done = max(server.progress_of(len(prompts[0])))
+        if done < length:
+            break
     # It was in its middle, and one of the others computed the rest, once.
-    assert 0 < done < 2600
-    assert done // 128 * 128 - 128 <= said[0].cached < 2600 - BLOCK
-    assert said[1].cached > 2600 - BLOCK
+    assert 0 < done < length
+    assert done // 128 * 128 - 128 <= said[0].cached < length - BLOCK
+    assert said[1].cached > length - BLOCK
     for prompt, each in zip(prompts[1:], others, strict=True):
         assert each.result().text == alone(theirs, models[kind], prompt)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some(KINDS, "dense"))
 def test_what_was_prefilled_before_kill_9_is_restored(
     kind: str, start: Start, home: Path, models: dict[str, Path], theirs: Server
 ) -> None:

@@ -202,10 +202,14 @@ class Sentinels:
 
 @contextlib.contextmanager
 def redis_sentinels(
-    *, password: str | None = None, sentinel_password: str | None = None
+    *,
+    password: str | None = None,
+    sentinel_password: str | None = None,
+    down_after_seconds: float = 600,
 ) -> Iterator[Sentinels]:
     """Run a master, a replica and one Sentinel. `password` is the servers', `sentinel_password` the
-    Sentinel's own."""
+    Sentinel's own. Whoever kills a master wants a short `down_after_seconds`; elsewhere a master
+    that only has to wait for this machine is not to be replaced."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as ending:
 
         def started(kind: str, *settings: str, mode: str = "", secret: str | None) -> RedisServer:
@@ -225,7 +229,7 @@ def redis_sentinels(
         second = started("second", fast, of_first, *auth, secret=password)
         watch = [
             f"sentinel monitor {SERVICE} {LOCAL} {first.port} 1",
-            f"sentinel down-after-milliseconds {SERVICE} 1000",
+            f"sentinel down-after-milliseconds {SERVICE} {down_after_seconds * 1000:.0f}",
             f"sentinel failover-timeout {SERVICE} 3000",
             *([f"sentinel auth-pass {SERVICE} {password}"] if password else []),
         ]

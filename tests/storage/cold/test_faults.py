@@ -209,7 +209,7 @@ def test_a_directory_that_appears_later_is_indexed_then(tmp_path: Path, story: S
     tier.check_integrity()
 
 
-@pytest.mark.parametrize("operation", ["scan", "identity", "make_directory"])
+@pytest.mark.parametrize("operation", ["scan", "identity"])
 def test_a_disk_that_refuses_at_the_start_is_asked_again(
     tmp_path: Path, disk: FaultyDisk, story: Story, operation: str
 ) -> None:

@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from kit.examples import examples
 from omlx_cache_storage import order
 from omlx_cache_storage.cold import lanes
 from omlx_cache_storage.cold.contents import Candidate, Contents, Victims
@@ -160,8 +161,8 @@ class RestingMachine(LanesMachine):
 
 TestCopiedAgainAndAgain = LanesMachine.TestCase
 TestHardlyEverCopied = RestingMachine.TestCase
-TestCopiedAgainAndAgain.settings = settings(max_examples=100, stateful_step_count=40)
-TestHardlyEverCopied.settings = settings(max_examples=100, stateful_step_count=40)
+TestCopiedAgainAndAgain.settings = settings(max_examples=examples(25), stateful_step_count=40)
+TestHardlyEverCopied.settings = settings(max_examples=examples(25), stateful_step_count=40)
 
 
 class Looks:

@@ -2,12 +2,13 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kit.storage import Story
+from kit.storage import FaultyDisk, Story
 from omlx_cache_storage import table
 from omlx_cache_storage.cold import held, records
 from omlx_cache_storage.cold.filling import filled
@@ -87,3 +88,20 @@ def test_a_listing_makes_no_path_and_sorts_nothing(
     for module in (held, records):
         monkeypatch.setattr(module, "page_path", never)
     assert len(crowded.listing()) == PAGES
+
+
+def test_pages_are_found_while_another_is_written(tmp_path: Path) -> None:
+    story, disk = Story(), FaultyDisk()
+    cold = ColdTier(tmp_path, 2**30, fs=disk)
+    cold.open()
+    cold.write(story.page(1), 10**18, story.document)
+    disk.reached.clear()
+    disk.gate.clear()
+    with ThreadPoolExecutor(2) as threads:
+        try:
+            written = threads.submit(cold.write, story.page(2), 10**18, story.document)
+            assert disk.reached.wait(30)
+            assert threads.submit(cold.info, story.id(1)).result(5) is not None
+        finally:
+            disk.gate.set()
+        assert written.result(30) == "written"

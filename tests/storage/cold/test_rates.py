@@ -22,11 +22,10 @@ _KEPT = KeptRate("cd" * 32, PrefillRate(45_678, 12.5))
 
 def _opened(cold_dir: Path) -> PageFiles:
     """Return the files of a directory as a store finds them that opens it."""
+    cold_dir.mkdir(mode=0o700, exist_ok=True)
     files = PageFiles(cold_dir, FileSystem(), "none")
     files.open()
-    clear_up(
-        files, take_inventory(cold_dir, files.fs, lambda found, name: None), lambda path: False
-    )
+    clear_up(files, take_inventory(cold_dir, files.fs, lambda found, name: None))
     return files
 
 

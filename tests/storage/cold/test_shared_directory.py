@@ -5,6 +5,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,30 @@ def test_greedy_writers_stay_under_one_budget_by_a_byte(tmp_path: Path) -> None:
         tier.check_integrity()
         assert tier.usage().nbytes == tiers[0].usage().nbytes
     assert sum(tier.usage().evicted_pages for tier in tiers) > 50
+
+
+def test_what_one_is_writing_counts_for_itself_and_for_the_others(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    one, two = _open(tmp_path, LIMIT, fs=disk), _open(tmp_path, LIMIT)
+    story, large = Story(nbytes=PAGE), 8 * PAGE
+    _write(one, story, 1)
+    disk.reached.clear()
+    disk.gate.clear()
+    before = one.usage().nbytes
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            page = story.page(2, nbytes=large)
+            written = thread.submit(one.write, page, DAY + 9, story.document)
+            assert disk.reached.wait(30)
+            assert one.usage().nbytes >= before + large
+            _write(two, story, *range(3, 40))
+            assert disk_usage(tmp_path) <= two.usage().nbytes <= LIMIT
+        finally:
+            disk.gate.set()
+        assert written.result(30) == "written"
+    assert disk_usage(tmp_path) <= LIMIT
+    two.refresh()
+    assert two.usage().nbytes == one.usage().nbytes <= LIMIT
 
 
 def test_what_another_used_does_not_leave_first(tmp_path: Path) -> None:

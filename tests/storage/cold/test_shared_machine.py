@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from kit.examples import examples
 from kit.storage import Story, disk_usage, expected_payload, files_in, read_cold
 from kit.storage.told import Told
 from omlx_cache_storage.cold.tier import ColdTier
@@ -127,4 +128,6 @@ class SharedDirectory(RuleBasedStateMachine):
 
 
 TestSharedDirectory = SharedDirectory.TestCase
-TestSharedDirectory.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestSharedDirectory.settings = settings(
+    max_examples=examples(20), stateful_step_count=50, deadline=None
+)

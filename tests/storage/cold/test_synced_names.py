@@ -1,9 +1,10 @@
-"""A page is as durable as the names above it: each new directory's parent is synced."""
+"""A page is as durable as its bytes and the names above it: all are synced, each in its turn."""
 
+import os
 from pathlib import Path
 
 from kit.storage import Story
-from omlx_cache_storage.cold.disk import Durability, FileSystem
+from omlx_cache_storage.cold.disk import Durability, FileSystem, StrPath
 from omlx_cache_storage.cold.tier import ColdTier
 
 
@@ -21,7 +22,7 @@ class NamesDisk(FileSystem):
 def test_the_names_of_the_cold_directory_and_its_new_parents_are_synced(tmp_path: Path) -> None:
     disk = NamesDisk()
     cold = tmp_path / "new" / "newer" / "cold"
-    tier = ColdTier(cold, 2**30, durability="fsync", fs=disk)
+    tier = ColdTier(cold, 2**30, durability="fsync", fs=disk, parents=True)
     tier.open()
     assert set(disk.synced) == {
         (directory, "fsync") for directory in (tmp_path, tmp_path / "new", tmp_path / "new/newer")
@@ -36,3 +37,30 @@ def test_every_directory_above_a_written_page_is_synced(tmp_path: Path) -> None:
     (page,) = (tmp_path / "cold").rglob("*.safetensors")
     above = {directory for directory in page.parents if directory.is_relative_to(tmp_path)}
     assert {directory for directory, _ in disk.synced} >= above
+
+
+class BytesDisk(FileSystem):
+    """Remembers which files were synced before they got their names, and which were not."""
+
+    def __init__(self) -> None:
+        self.synced: set[int] = set()
+        self.published: dict[str, bool] = {}
+
+    def sync(self, fd: int, durability: Durability) -> None:
+        super().sync(fd, durability)
+        if durability == "fsync":
+            self.synced.add(os.fstat(fd).st_ino)
+
+    def publish(self, temporary: StrPath, final: StrPath) -> None:
+        self.published[Path(final).name] = os.stat(temporary).st_ino in self.synced
+        super().publish(temporary, final)
+
+
+def test_a_files_bytes_are_synced_before_it_has_its_name(tmp_path: Path) -> None:
+    disk, story = BytesDisk(), Story()
+    tier = ColdTier(tmp_path / "cold", 2**30, durability="fsync", fs=disk)
+    tier.open()
+    assert tier.write(story.page(1), 10**18, story.document) == "written"
+    (page,) = (tmp_path / "cold").rglob("*.safetensors")
+    assert disk.published[page.name]
+    assert disk.published["namespace.json"]

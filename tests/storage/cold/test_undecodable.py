@@ -145,12 +145,29 @@ def test_an_undecodable_page_counts_and_is_evicted_in_its_turn(
     tier.check_integrity()
 
 
-def test_writing_an_undecodable_page_heals_it(tmp_path: Path, story: Story) -> None:
+def test_an_undecodable_page_is_not_written_before_it_was_evicted(
+    tmp_path: Path, story: Story
+) -> None:
     tier = _undecodable(tmp_path, story)
+    before = {path: path.read_bytes() for path in files_in(tmp_path)}
+    assert tier.write(story.page(2), 10**18, story.document) == "undecodable"
+    assert {path: path.read_bytes() for path in files_in(tmp_path)} == before
+    limit, tier.limit_bytes = tier.limit_bytes, tier.usage().nbytes - 1
+    tier.settle()
+    tier.limit_bytes = limit
     assert tier.write(story.page(2), 10**18, story.document) == "written"
     assert read_cold(tier, story.id(2)) == story.page(2).payload
     assert tier.usage().undecodable_pages == 0
-    assert len(files_in(tmp_path)) == 2
+    tier.check_integrity()
+
+
+def test_who_cannot_decode_a_page_does_not_keep_it_from_leaving(
+    tmp_path: Path, story: Story
+) -> None:
+    tier = _undecodable(tmp_path, story)
+    tier.touch(story.ids(1, 2))
+    entries = {entry.page: entry.used_ns for entry in tier.entries()}
+    assert entries[story.id(2)] == 10**18 < entries[story.id(1)]
 
 
 def test_a_later_packing_is_kept_and_a_damaged_header_of_a_later_format_is_not(

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -283,3 +285,40 @@ def test_a_page_that_is_replaced_while_it_is_opened_stays_on_the_books(tmp_path:
     assert info.held == whole.meta.held
     assert len(files_in(tmp_path)) == tier.usage().pages == 1
     assert read_cold(tier, whole.meta.id) == whole.payload
+
+
+def test_a_read_that_ends_late_leaves_the_try_of_another_thread_alone(
+    tier: ColdTier, disk: BadSectors, story: Story, time: SetTime
+) -> None:
+    """The first read began before the disk failed; while a try hangs nobody else may begin one."""
+    began, ends, hangs, opened = (threading.Event() for _ in range(4))
+
+    def read_late() -> None:
+        with suppress(ZeroDivisionError), tier.reading(story.id(1)):
+            began.set()
+            ends.wait(30)
+            raise ZeroDivisionError
+
+    late = threading.Thread(target=read_late)
+    late.start()
+    assert began.wait(30)
+    disk.bad = {2, 3, 4}
+    for number in (2, 3, 4):
+        _fail(tier, story, number)
+    time.pass_by(breaker.FIRST_SECONDS)
+
+    def open_late(path: StrPath) -> int:
+        opened.set()
+        hangs.wait(30)
+        return FaultyDisk.open(disk, path)
+
+    disk.open = open_late  # type: ignore[method-assign]
+    tried = threading.Thread(target=read_cold, args=(tier, story.id(5)))
+    tried.start()
+    assert opened.wait(30)
+    ends.set()
+    late.join(30)
+    assert tier.info(story.id(6)) is None, "a second try beside the first"
+    hangs.set()
+    tried.join(30)
+    assert tier.info(story.id(6)) is not None

@@ -1,12 +1,15 @@
 """What a server finds in its cache when it starts, in one line for its log."""
 
 from collections import Counter
+from functools import partial
 
 from omlx_cache.identity.software import installed
+from omlx_cache.settings.derived import ANSWER_SECONDS
 from omlx_cache.settings.sizes import format_size
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.documents import label, versions
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.readers import within
 from omlx_cache_storage.recency import SUPERSEDED_NS, age_seconds
 
 _UNITS = ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
@@ -57,11 +60,13 @@ def _grants(store: BlockStore) -> str:
     memory = f"memory {format_size(settings.hot_bytes)}"
     if cold is None:
         return memory
-    free = settings.machine.disk(settings.cold_dir).free
+    ask = partial(settings.machine.disk, settings.cold_dir)
+    disk = within(ask, "omlx-cache-settings", ANSWER_SECONDS, None)
     allowed = store.allowance()
     own = None if allowed is None else allowed.own_limit_bytes
     shared = "" if own is None else f" ({format_size(own)} by this process)"
-    return f"{memory}, disk {format_size(cold.limit_bytes)}{shared} of {format_size(free)} free"
+    free = "" if disk is None else f" of {format_size(disk.free)} free"
+    return f"{memory}, disk {format_size(cold.limit_bytes)}{shared}{free}"
 
 
 def period(seconds: float) -> str:

@@ -181,6 +181,7 @@ class _Serving:
         """Write what is pending, say what is on the disk and what is not, and return whether all
         that the disk accepted is there."""
         deadline = time.monotonic() + CLOSE_SECONDS
+        self._store.end_soon()
         self._store.flush(CLOSE_SECONDS - CLOSE_MARGIN_SECONDS)
         left = unwritten(self._store)
         clean = self._store.close(max(0.0, deadline - time.monotonic()))

@@ -1,0 +1,64 @@
+"""A disk whose operations hang until they are let go, and calls that must return all the same."""
+
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from omlx_cache_storage.cold.disk import FileSystem
+
+SLACK_SECONDS = 12.0
+"""What a loaded machine may take beyond a deadline: a call that hangs takes for ever."""
+
+OPERATIONS = sorted(
+    name
+    for name, function in inspect.getmembers(FileSystem, inspect.isfunction)
+    if not name.startswith("_")
+)
+
+
+class HangingDisk(FileSystem):
+    """Operations named in `hangs` wait until `go`; `reached` is set when one does."""
+
+    def __init__(self) -> None:
+        self.hangs: frozenset[str] = frozenset()
+        self.reached = threading.Event()
+        self._gate = threading.Event()
+
+    def hang(self, *names: str) -> None:
+        self.hangs = frozenset(names)
+
+    def go(self) -> None:
+        """Let everything go on, for good."""
+        self.hangs = frozenset()
+        self._gate.set()
+
+    def _pass(self, name: str) -> None:
+        if name in self.hangs:
+            self.reached.set()
+            self._gate.wait()
+
+
+def _hanging(name: str) -> Callable[..., Any]:
+    real = getattr(FileSystem, name)
+
+    def call(self: HangingDisk, *args: Any, **fields: Any) -> Any:
+        self._pass(name)
+        return real(self, *args, **fields)
+
+    return call
+
+
+for _name in OPERATIONS:
+    setattr(HangingDisk, _name, _hanging(_name))
+
+
+def in_time(call: Callable[[], Any], deadline: float) -> Any:
+    """Return what a call on a thread of its own returns; fails when it has not returned long after
+    its deadline."""
+    done: list[Any] = []
+    thread = threading.Thread(target=lambda: done.append(call()), daemon=True)
+    thread.start()
+    thread.join(deadline + SLACK_SECONDS)
+    assert done, f"no answer after {deadline + SLACK_SECONDS:.0f} s: {call}"
+    return done[0]

@@ -1,0 +1,298 @@
+"""Nobody has the directory for itself for long: files are deleted a few at a time, in turns."""
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kit.children import kill_9, program, said
+from kit.storage import Story, disk_usage, files_in
+from omlx_cache_storage.cold import sharing
+from omlx_cache_storage.cold.budget import Budget, Share
+from omlx_cache_storage.cold.disk import FileSystem, StrPath
+from omlx_cache_storage.cold.keeping import KeepingTier
+from omlx_cache_storage.cold.quota import set_budget
+from omlx_cache_storage.cold.removal import remove_namespace
+from omlx_cache_storage.cold.tier import ColdTier
+
+KIB = 1024
+MIB = 1024 * KIB
+DAY = 10**18
+SMALL = 200
+"""Pages of 4 KiB in a full directory, 20 KiB with their headers."""
+MOST = 64
+"""Files that are deleted while others wait, at most."""
+
+
+class Watched(FileSystem):
+    """A file system that notes how many files go in each hold of a directory's ledger. `between` is
+    called after each, when others may have the directory; a file takes `seconds` to go."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.holds: list[int] = []
+        self.between: Callable[[], None] = lambda: None
+        self._seconds = seconds
+        self._ledgers: set[int] = set()
+        self._is_held = False
+        self._removed = 0
+
+    def open_shared(self, path: StrPath, *, writing: bool = True) -> int:
+        fd = super().open_shared(path, writing=writing)
+        (self._ledgers.add if str(path).endswith("ledger") else self._ledgers.discard)(fd)
+        return fd
+
+    def try_lock(self, fd: int, *, shared: bool = False) -> bool:
+        got = super().try_lock(fd, shared=shared)
+        if got and fd in self._ledgers and not shared:
+            self._is_held, self._removed = True, 0
+        return got
+
+    def unlock(self, fd: int) -> None:
+        super().unlock(fd)
+        if self._is_held and fd in self._ledgers:
+            self._is_held = False
+            self.holds.append(self._removed)
+            self.between()
+
+    def remove(self, path: StrPath) -> None:
+        if str(path).endswith(".safetensors"):
+            self._removed += 1
+            time.sleep(self._seconds)
+        super().remove(path)
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story(blocks=2 * SMALL)
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A directory that is full of small pages, and its budget."""
+    directory, story = tmp_path_factory.mktemp("full") / "cold", Story(blocks=2 * SMALL)
+    tier = ColdTier(directory, 64 * MIB)
+    tier.open()
+    for number in range(1, SMALL + 1):
+        assert tier.write(story.page(number), DAY, story.document) == "written"
+    limit = tier.usage().nbytes + 32 * KIB
+    tier.close()
+    return directory, limit
+
+
+@pytest.fixture
+def limit(tmp_path: Path, full: tuple[Path, int]) -> int:
+    """The budget of a directory `cold` that is full of small pages."""
+    shutil.copytree(full[0], tmp_path / "cold")
+    return full[1]
+
+
+def _open(directory: Path, limit: int, fs: FileSystem | None = None) -> ColdTier:
+    tier = ColdTier(directory / "cold", limit, fs=fs)
+    tier.open()
+    return tier
+
+
+def _numbers(fs: Watched, least: int) -> None:
+    """Assert that so many files went, and never many in one hold."""
+    assert sum(fs.holds) >= least
+    assert max(fs.holds) <= MOST
+
+
+def test_a_lower_budget_is_reached_in_short_holds(tmp_path: Path, limit: int) -> None:
+    fs = Watched()
+    tier = _open(tmp_path, limit, fs)
+    set_budget(tmp_path / "cold", Budget(limit // 4, "quota"))
+    tier.settle()
+    _numbers(fs, SMALL // 2)
+    assert disk_usage(tmp_path / "cold") <= tier.usage().nbytes <= limit // 4
+    tier.check_integrity()
+    tier.close()
+
+
+def test_a_budget_of_nothing_empties_the_directory_in_short_holds(
+    tmp_path: Path, limit: int
+) -> None:
+    fs = Watched()
+    tier = _open(tmp_path, limit, fs)
+    set_budget(tmp_path / "cold", Budget(0, "quota"))
+    tier.settle()
+    _numbers(fs, SMALL)
+    assert files_in(tmp_path / "cold") == []
+    tier.close()
+
+
+def test_a_share_is_reached_in_short_holds(tmp_path: Path, limit: int, story: Story) -> None:
+    fs = Watched()
+    tier = _open(tmp_path, limit, fs)
+    share = Share("namespace", story.namespace.hex(), nbytes=limit // 4)
+    set_budget(tmp_path / "cold", Budget(limit, "quota", (share,)))
+    tier.settle()
+    _numbers(fs, SMALL // 2)
+    tier.close()
+
+
+def test_pages_are_deleted_on_request_in_short_holds(
+    tmp_path: Path, limit: int, story: Story
+) -> None:
+    fs = Watched()
+    tier = _open(tmp_path, limit, fs)
+    assert tier.discard(story.ids(*range(1, SMALL + 1))) == SMALL
+    _numbers(fs, SMALL)
+    tier.close()
+
+
+@pytest.mark.usefixtures("limit")
+def test_a_command_deletes_a_namespace_in_short_holds(tmp_path: Path, story: Story) -> None:
+    fs = Watched()
+    assert remove_namespace(tmp_path / "cold", story.namespace, fs).pages == SMALL
+    _numbers(fs, SMALL)
+
+
+def test_the_service_frees_a_disk_in_short_holds(tmp_path: Path, limit: int) -> None:
+    class Filled(Watched):
+        def free_bytes(self, path: StrPath) -> int:
+            return limit - disk_usage(tmp_path / "cold")
+
+    fs = Filled()
+    tier = KeepingTier(tmp_path / "cold", limit, min_free_bytes=limit // 2, fs=fs)
+    tier.open()
+    assert tier.keep() >= SMALL // 4
+    _numbers(fs, SMALL // 4)
+    tier.close()
+
+
+def test_slow_deletions_end_a_hold_before_it_has_its_files(
+    tmp_path: Path, limit: int, story: Story
+) -> None:
+    fs = Watched(0.006)
+    tier = _open(tmp_path, limit, fs)
+    tier.discard(story.ids(*range(SMALL - 40, SMALL + 1)))
+    assert sum(fs.holds) == 41
+    assert max(fs.holds) <= 4, "four of them take more than 20 ms"
+    tier.close()
+
+
+def test_room_for_a_large_page_is_made_in_short_holds(tmp_path: Path, limit: int) -> None:
+    fs, large = Watched(), Story("large", nbytes=3 * MIB)
+    tier = _open(tmp_path, limit, fs)
+    assert tier.write(large.page(1), DAY + 1, large.document) == "written"
+    _numbers(fs, 100)
+    usage = tier.usage()
+    assert disk_usage(tmp_path / "cold") <= usage.nbytes <= usage.peak_bytes <= limit
+    assert usage.evicted_pages < 170, "no more than the page needs"
+    tier.check_integrity()
+    tier.close()
+
+
+@pytest.mark.nightly  # How many pages a hold of 20 ms evicts depends on the machine's load.
+def test_what_an_eviction_freed_is_for_its_page_and_for_no_peer(tmp_path: Path, limit: int) -> None:
+    """A peer writes whenever it can. What it writes takes the place of what it evicts itself."""
+    fs, large, stolen = Watched(), Story("large", nbytes=3 * MIB), Story("stolen", blocks=512)
+    tier, peer = _open(tmp_path, limit, fs), _open(tmp_path, limit)
+    # The last room that nobody has evicted anything for.
+    number = 0
+    while not peer.usage().evicted_pages:
+        number += 1
+        assert peer.write(stolen.page(number), DAY + 2, stolen.document) == "written"
+    told: list[int] = []
+
+    def steal() -> None:
+        if sum(fs.holds) and len(told) < 100:
+            told.append(peer.usage().evicted_pages)
+            page = stolen.page(number + len(told))
+            assert peer.write(page, DAY + 2, stolen.document) == "written"
+
+    before = peer.usage().evicted_pages
+    fs.between = steal
+    assert tier.write(large.page(1), DAY + 1, large.document) == "written"
+    fs.between = lambda: None
+    assert len(told) >= 2, "the room was made in several holds"
+    assert len(told) < 100, "each hold brings it nearer"
+    assert peer.usage().evicted_pages - before >= len(told) - 1
+    assert tier.usage().evicted_pages < 170
+    for one in (tier, peer):
+        one.settle()
+        assert (
+            disk_usage(tmp_path / "cold") <= one.usage().nbytes <= one.usage().peak_bytes <= limit
+        )
+        one.check_integrity()
+        one.close()
+
+
+def test_a_page_that_is_refused_after_a_part_of_its_room_was_made_leaves_nothing_reserved(
+    tmp_path: Path, limit: int, story: Story
+) -> None:
+    fs, large = Watched(), Story("large", nbytes=3 * MIB)
+    tier, peer = _open(tmp_path, limit, fs), _open(tmp_path, limit)
+
+    def use_the_rest() -> None:
+        if sum(fs.holds):
+            peer.refresh()
+            peer.touch(story.ids(*range(1, SMALL + 1)), DAY + 2)
+            peer.settle()
+
+    fs.between = use_the_rest
+    assert tier.write(large.page(1), DAY + 1, large.document) == "refused"
+    fs.between = lambda: None
+    assert 0 < tier.usage().evicted_pages <= MOST
+    for one in (tier, peer):
+        one.settle()
+        one.check_integrity()
+    assert tier.usage().nbytes == peer.usage().nbytes
+    tier.close()
+    peer.close()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[3])
+from test_holds_are_short import DAY, MIB, Story, Watched, _open
+fs, large = Watched(), Story("large", nbytes=3 * MIB)
+def wait():
+    if sum(fs.holds):
+        fs.between = lambda: None
+        print("between", flush=True)
+        sys.stdin.readline()
+fs.between = wait
+tier = _open(Path(sys.argv[1]), int(sys.argv[2]), fs)
+print(tier.write(large.page(1), DAY + 1, large.document), flush=True)
+"""
+
+
+def test_a_process_writes_while_another_one_makes_room(tmp_path: Path, limit: int) -> None:
+    large, mine = Story("large"), Story("mine")
+    tier = _open(tmp_path, limit)
+    with program(WRITER, tmp_path, str(limit), Path(__file__).parent) as writer:
+        assert said(writer) == "between\n"
+        for number in range(1, 6):
+            assert tier.write(mine.page(number), DAY + 2, mine.document) == "written"
+        there = [file for file in files_in(tmp_path) if large.namespace.hex() in file.parts]
+        assert there == [], "the other one is still at it"
+        assert writer.stdin is not None
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+        assert said(writer) == "written\n"
+    tier.settle()
+    assert tier.info(large.id(1)) is not None
+    assert disk_usage(tmp_path / "cold") <= tier.usage().nbytes <= tier.usage().peak_bytes <= limit
+    tier.close()
+
+
+def test_what_a_killed_process_reserved_is_given_back(
+    tmp_path: Path, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = _open(tmp_path, limit)
+    before = tier.usage().nbytes
+    with program(WRITER, tmp_path, str(limit), Path(__file__).parent) as writer:
+        assert said(writer) == "between\n"
+        kill_9(writer)
+    monkeypatch.setattr(sharing, "ABANDONED_SECONDS", 0.0)
+    tier.settle()
+    assert tier.usage().nbytes < before, "what it evicted is free, and no longer reserved"
+    again = _open(tmp_path, limit)
+    assert again.usage().nbytes == tier.usage().nbytes
+    tier.close()
+    again.close()

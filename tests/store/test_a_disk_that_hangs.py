@@ -1,0 +1,120 @@
+"""No caller's thread touches the file system: whatever hangs, each call returns in its time."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit import zoo
+from kit.drive import random_tokens, settings
+from kit.hung import KNOWN, STALLED, commit, make_calls
+from kit.restoring import DENSE, Conversation, PagedDisk
+from kit.storage.hanging import OPERATIONS, HangingDisk, in_time
+from omlx_cache import BlockStore, PrefixCache
+from omlx_cache_storage.readers import came, note_answer
+
+ALL = "everything"
+EACH_RUN = (ALL, "peek", "read_into")
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return zoo.build("llama")
+
+
+@pytest.fixture
+def disk() -> Iterator[HangingDisk]:
+    disk = HangingDisk()
+    yield disk
+    disk.go()
+
+
+def _store(directory: Path, disk: HangingDisk, **fields: Any) -> BlockStore:
+    return BlockStore(settings(directory, **fields), filesystem=disk)
+
+
+def _hang(disk: HangingDisk, operation: str) -> None:
+    disk.hang(*(OPERATIONS if operation == ALL else [operation]))
+
+
+def _marked(operations: list[str]) -> list[Any]:
+    return [
+        one if one in EACH_RUN else pytest.param(one, marks=pytest.mark.nightly)
+        for one in operations
+    ]
+
+
+@pytest.mark.parametrize("operation", _marked([ALL, *OPERATIONS]))
+def test_each_call_returns_in_its_time(
+    tmp_path: Path, model: Any, disk: HangingDisk, operation: str
+) -> None:
+    with BlockStore(settings(tmp_path)) as peer:
+        commit(model, PrefixCache(model, peer), KNOWN)
+    store = _store(tmp_path, disk)
+    try:
+        cache = PrefixCache(model, store)
+        commit(model, cache, random_tokens(40, 3))
+        _hang(disk, operation)
+        make_calls(model, cache, store)
+    finally:
+        disk.go()
+        store.close()
+
+
+@pytest.mark.parametrize("operation", _marked([ALL, *OPERATIONS]))
+def test_a_store_opens_in_its_time_and_finds_what_is_there_once_it_can(
+    tmp_path: Path, model: Any, disk: HangingDisk, operation: str
+) -> None:
+    with BlockStore(settings(tmp_path)) as before:
+        commit(model, PrefixCache(model, before), KNOWN)
+    _hang(disk, operation)
+    store = in_time(lambda: _store(tmp_path, disk), STALLED)
+    with store:
+        cache = PrefixCache(model, store)
+        if operation == ALL:
+            assert store.stats().cold.state == "opening"
+            assert in_time(lambda: cache.lookup(KNOWN), 0.2).cached_tokens == 0
+        disk.go()
+        assert store.flush(60)
+        assert store.stats().cold.state == "ok"
+        assert cache.lookup(KNOWN).cached_tokens == len(KNOWN) - 1
+
+
+def test_what_came_before_the_disk_hung_is_restored_and_no_late_byte_changes_it(
+    tmp_path: Path,
+) -> None:
+    disk = PagedDisk()
+    talk = Conversation(DENSE, tmp_path)
+    disk.hold = lambda position, group: position == 128
+    with talk.open(disk, hot_bytes=0) as store:
+        caches, restored = in_time(lambda: talk.restore(store), STALLED)
+        try:
+            assert restored.point.position == 96
+            assert restored.point.reason == "unreadable"
+            assert talk.is_exact(caches, 96)
+            assert "does not answer" in store.stats().cold.state
+        finally:
+            disk.gate.set()
+        # The read that hung ends.
+        assert store.close()
+        assert talk.is_exact(caches, 96)
+
+
+def test_a_slow_disk_is_waited_for_as_long_as_bytes_come(tmp_path: Path, monkeypatch: Any) -> None:
+    class Slow(PagedDisk):
+        """Each payload takes longer than a disk may be silent, and comes byte by byte."""
+
+        def read_into(self, fd: int, offset: int, buffers: list[Any]) -> int:
+            for _ in range(4):
+                time.sleep(STALLED / 20)
+                note_answer()
+            return super().read_into(fd, offset, buffers)
+
+    talk = Conversation(DENSE, tmp_path)
+    with talk.open(Slow(), hot_bytes=0) as store:
+        monkeypatch.setattr(came, "__defaults__", (STALLED / 10,))
+        caches, restored = talk.restore(store)
+        assert restored.point.position == 200
+        assert talk.is_exact(caches, 200)

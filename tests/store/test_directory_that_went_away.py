@@ -1,0 +1,300 @@
+"""A directory that is unmounted or renamed is not made elsewhere; it is used when it is back."""
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kit.storage import Story, commit, files_in, is_right, open_store
+from kit.storage.mounts import small_disk
+from omlx_cache import BlockStore
+from omlx_cache_storage.cold.budget import Budget, read_budget
+from omlx_cache_storage.cold.quota import set_budget
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's state directory of one test."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+@contextmanager
+def disk_image(path: Path) -> Iterator[Path]:
+    """A directory `disk` whose contents come and go by `mount` and `umount -l`."""
+    with small_disk(path, "size=32m") as disk:
+        yield disk.path
+
+
+def _mount(image: Path, place: Path) -> None:
+    subprocess.run(["mount", "--bind", str(image), str(place)], check=True)
+
+
+def _unmount(place: Path) -> None:
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A place at which the disk `image` is mounted."""
+    place = tmp_path / "mnt"
+    place.mkdir()
+    with disk_image(tmp_path / "image") as image:
+        _mount(image, place)
+        yield place
+        while os.path.ismount(place):
+            _unmount(place)
+
+
+def _settle(store: BlockStore) -> str:
+    """Have the store look at its directory; return what it says of it then."""
+    assert store.writer is not None
+    assert store.writer.settle(30)
+    usage = store.stats().cold
+    assert usage is not None
+    return usage.state
+
+
+def _gone(store: BlockStore, story: Story, text: str) -> None:
+    """Assert that a store says that its directory is gone, and works from memory."""
+    state = _settle(store)
+    assert state.startswith("unavailable: ")
+    assert text in state
+    assert commit(store, story, 4, 5) == [True, True]
+    assert not store.flush(10)
+    assert all(is_right(store, page, story.nbytes) for page in story.ids(1, 2, 3, 4, 5))
+
+
+def _back(store: BlockStore, story: Story) -> None:
+    """Assert that a store goes on with its directory, and writes what that lacks."""
+    assert _settle(store) == "ok"
+    assert store.flush(30)
+    store.hot.discard(story.ids(1, 2, 3, 4, 5))
+    assert all(is_right(store, page, story.nbytes) for page in story.ids(1, 2, 3, 4, 5))
+
+
+def _everything(place: Path) -> list[Path]:
+    return sorted(place.rglob("*"))
+
+
+@pytest.mark.parametrize("inside", ["cold", ""], ids=["on the disk", "the disk itself"])
+def test_a_disk_that_is_unmounted_while_a_store_runs(
+    disk: Path, story: Story, inside: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cold = disk / inside
+    with open_store(cold) as store:
+        set_budget(cold, Budget(20 * MIB, "quota"))
+        commit(store, story, 1, 2, 3)
+        assert store.flush(30)
+        image = disk.with_name("image")
+        before = _everything(image)
+        _unmount(disk)
+        _gone(store, story, "disk")
+        assert _everything(disk) == [], "nothing is written in its place"
+        assert _everything(image) == before
+        assert [r.message for r in caplog.records if "no cold tier" in r.message]
+        _mount(image, disk)
+        _back(store, story)
+        assert [r.message for r in caplog.records if "is there again" in r.message]
+        assert read_budget(cold) == Budget(20 * MIB, "quota")
+    assert len(files_in(cold)) == 5
+
+
+def test_a_disk_that_was_mounted_read_only_is_not_made_in_its_place_either(
+    disk: Path, story: Story
+) -> None:
+    (disk / "cold").mkdir(mode=0o700)
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(disk)], check=True)
+    with open_store(disk / "cold") as store:
+        commit(store, story, 1, 2, 3)
+        assert not store.flush(10)
+        _unmount(disk)
+        _gone(store, story, "disk")
+        assert _everything(disk) == []
+        _mount(disk.with_name("image"), disk)
+        _back(store, story)
+
+
+def test_nothing_is_written_by_a_store_that_is_closed_while_its_disk_is_away(
+    disk: Path, story: Story
+) -> None:
+    with open_store(disk) as store:
+        commit(store, story, 1, 2, 3)
+        assert store.flush(30)
+        _unmount(disk)
+        _gone(store, story, "disk")
+    assert _everything(disk) == []
+
+
+def test_a_disk_that_is_not_mounted_at_the_start_is_waited_for(
+    disk: Path, story: Story, state: Path
+) -> None:
+    """An empty place is not taken for the cache that it had the last time."""
+    with open_store(disk) as store:
+        commit(store, story, 1, 2, 3)
+        assert store.flush(30)
+    _unmount(disk)
+    with open_store(disk) as store:
+        commit(store, story, 1, 2, 3)
+        _gone(store, story, f"nothing is mounted at {disk}")
+        assert _everything(disk) == []
+        _mount(disk.with_name("image"), disk)
+        _back(store, story)
+    (record,) = (state / "omlx-cache" / "directories").iterdir()
+    assert json.loads(record.read_text())["mount"] == str(disk)
+    assert record.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_cache_that_was_copied_to_where_its_disk_was_mounted_is_used(
+    disk: Path, story: Story
+) -> None:
+    with open_store(disk / "cold") as store:
+        commit(store, story, 1, 2, 3)
+        assert store.flush(30)
+    _unmount(disk)
+    subprocess.run(["cp", "-a", f"{disk.with_name('image')}/cold", str(disk)], check=True)
+    with open_store(disk / "cold") as store:
+        assert _settle(store) == "ok"
+        assert all(is_right(store, page, story.nbytes) for page in story.ids(1, 2, 3))
+
+
+def test_another_cache_below_the_place_of_the_disk_is_not_taken_for_it(
+    disk: Path, story: Story
+) -> None:
+    """As an earlier version left it, that made one there."""
+    _unmount(disk)
+    with open_store(disk) as store:
+        commit(store, Story("hidden"), 1)
+        assert store.flush(30)
+    _mount(disk.with_name("image"), disk)
+    with open_store(disk) as store:
+        commit(store, story, 1, 2, 3)
+        assert store.flush(30)
+        hidden = len(files_in(disk))
+        _unmount(disk)
+        _gone(store, story, f"nothing is mounted at {disk}")
+        assert hidden == 3
+        assert len(files_in(disk)) == 1
+
+
+def test_an_empty_disk_in_the_place_of_the_one_that_went_is_not_used(
+    tmp_path: Path, disk: Path, story: Story
+) -> None:
+    with open_store(disk / "cold") as store:
+        commit(store, story, 1, 2, 3)
+        assert store.flush(30)
+        _unmount(disk)
+        with small_disk(tmp_path / "other", "size=8m") as other:
+            _mount(other.path, disk)
+            _gone(store, story, "disk")
+            assert _everything(disk) == []
+            _unmount(disk)
+        _mount(disk.with_name("image"), disk)
+        _back(store, story)
+
+
+def test_a_directory_that_is_renamed_is_used_again_when_it_has_its_name_back(
+    tmp_path: Path, story: Story
+) -> None:
+    cold, moved = tmp_path / "cold", tmp_path / "moved"
+    with open_store(cold) as store, open_store(cold) as peer:
+        set_budget(cold, Budget(20 * MIB, "quota"))
+        commit(store, story, 1, 2, 3)
+        assert store.flush(30)
+        cold.rename(moved)
+        _gone(store, story, "mkdir")
+        assert _settle(peer).startswith("unavailable: ")
+        assert not cold.exists()
+        assert len(files_in(moved)) == 3
+        moved.rename(cold)
+        _back(store, story)
+        assert _settle(peer) == "ok"
+        assert read_budget(cold) == Budget(20 * MIB, "quota")
+
+
+def test_a_directory_that_a_person_deletes_is_made_again_in_its_place(
+    tmp_path: Path, story: Story
+) -> None:
+    cold = tmp_path / "cold"
+    with open_store(cold) as store:
+        commit(store, story, 1, 2, 3)
+        assert store.flush(30)
+        shutil.rmtree(cold)
+        assert _settle(store) == "ok"
+        assert store.flush(30)
+        assert len(files_in(cold)) == 3
+
+
+def test_a_renamed_directory_that_is_deleted_then_is_made_again(
+    tmp_path: Path, story: Story
+) -> None:
+    """As a desktop deletes: into the bin first."""
+    cold = tmp_path / "cold"
+    with open_store(cold) as store:
+        commit(store, story, 1, 2, 3)
+        assert store.flush(30)
+        cold.rename(tmp_path / "bin")
+        _gone(store, story, "mkdir")
+        shutil.rmtree(tmp_path / "bin")
+        _back(store, story)
+
+
+def test_missing_parents_are_named_and_not_made_and_heal(tmp_path: Path, story: Story) -> None:
+    above = tmp_path / "disk" / "caches"
+    with open_store(above / "cold") as store:
+        commit(store, story, 1, 2, 3)
+        _gone(store, story, f"{tmp_path / 'disk'} is missing")
+        assert not (tmp_path / "disk").exists()
+        above.mkdir(parents=True)
+        _back(store, story)
+
+
+def test_the_systems_own_place_is_made_whole(
+    tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home" / "caches"))
+    with open_store(tmp_path / "home" / "caches" / "omlx-cache") as store:
+        commit(store, story, 1)
+        assert store.flush(30)
+        assert _settle(store) == "ok"
+
+
+def test_a_state_directory_that_cannot_be_written_to_costs_nothing_else(
+    disk: Path, story: Story, state: Path
+) -> None:
+    state.write_text("no directory")
+    with open_store(disk) as store:
+        commit(store, story, 1)
+        assert store.flush(30)
+        assert _settle(store) == "ok"
+
+
+def test_the_identity_is_kept_by_versions_that_do_not_know_of_it(
+    tmp_path: Path, story: Story, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They begin the ring anew in place, and leave the rest of the header alone."""
+    cold = tmp_path / "cold"
+    with open_store(cold) as store:
+        commit(store, story, 1)
+        assert store.flush(30)
+        identity = (cold / "ledger").read_bytes()[40:56]
+        set_budget(cold, Budget(64 * MIB, "quota"))
+        assert _settle(store) == "ok"
+    assert any(identity)
+    caplog.set_level(logging.WARNING)
+    with open_store(cold):
+        assert (cold / "ledger").read_bytes()[40:56] == identity

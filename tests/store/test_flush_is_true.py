@@ -1,0 +1,277 @@
+"""`flush` is True when each page that was accepted before has been on the disk since."""
+
+import errno
+import fcntl
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kit.storage import (
+    FaultyDisk,
+    Story,
+    bytes_of,
+    commit,
+    files_in,
+    open_store,
+    read_cold,
+    store_page,
+)
+from omlx_cache import BlockStore
+from omlx_cache_storage.cold.disk import Durability, StrPath
+from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.page import Page
+
+KIB = 1024
+
+
+class HookedDisk(FaultyDisk):
+    """Calls `published` after a page has its name, on the writer's thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.published: Callable[[], object] = lambda: None
+
+    def sync_directory(self, path: StrPath, durability: Durability) -> None:
+        super().sync_directory(path, durability)
+        if len(Path(path).name) == 2 and files_in(Path(path)):
+            self.published()
+
+
+def _on_disk(store: BlockStore, story: Story, *numbers: int) -> list[bool]:
+    assert store.cold is not None
+    return [store.cold.info(page) is not None for page in story.ids(*numbers)]
+
+
+@pytest.mark.parametrize("policy", ["through", "lazy"])
+@pytest.mark.parametrize("full", ["drop", "wait"])
+@pytest.mark.parametrize("queue", [64 * KIB, 1024 * KIB])
+def test_what_several_threads_flushed_is_whole_on_the_disk(
+    tmp_path: Path, policy: str, full: str, queue: int
+) -> None:
+    blocks, nbytes = 20, 32 * KIB
+    options = {"write_policy": policy, "queue_full": full, "queue_bytes": queue}
+    untrue: list[str] = []
+    flushed: list[str] = []
+    with open_store(tmp_path, cold_bytes=64 * 1024 * KIB, **options) as store:
+
+        def work(name: str) -> None:
+            for turn in range(4):
+                story = Story(f"{name}-{turn}", nbytes=nbytes)
+                numbers = range(1, blocks + 1)
+                if all(commit(store, story, *numbers)) and store.flush(60):
+                    flushed.append(name)
+                    if not all(_on_disk(store, story, *numbers)):
+                        untrue.append(f"{name}-{turn}")
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in "abc"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        assert store.flush(60)
+    assert flushed
+    assert untrue == []
+
+
+def test_a_page_that_a_failing_disk_pushed_out_of_memory_makes_flush_false_until_it_is_stored(
+    tmp_path: Path,
+) -> None:
+    story, other, disk = Story(nbytes=16 * KIB), Story("other", nbytes=16 * KIB), FaultyDisk()
+    with open_store(tmp_path, disk, hot_bytes=64 * KIB, queue_bytes=64 * KIB) as store:
+        disk.fail["write"] = errno.EIO
+        assert all(commit(store, story, 1, 2, 3, 4))
+        assert not store.flush(30)
+        assert all(commit(store, other, 1, 2))
+        disk.fail.clear()
+        assert not store.flush(30)
+        assert store.stats().writer.dropped_pages == 2  # type: ignore[union-attr]
+        lost = [n for n in (1, 2, 3, 4) if not any(_on_disk(store, story, n))]
+        assert lost == [3, 4]
+        commit(store, story, 3, 4)
+        assert store.flush(30)
+        assert all(_on_disk(store, story, 1, 2, 3, 4))
+
+
+def test_what_was_cleared_is_owed_no_longer(tmp_path: Path) -> None:
+    story, other, disk = Story(nbytes=16 * KIB), Story("other", nbytes=16 * KIB), FaultyDisk()
+    with open_store(tmp_path, disk, hot_bytes=64 * KIB, queue_bytes=64 * KIB) as store:
+        disk.fail["write"] = errno.EIO
+        assert all(commit(store, story, 1, 2, 3, 4))
+        assert not store.flush(30)
+        assert all(commit(store, other, 1, 2))
+        disk.fail.clear()
+        assert not store.flush(30)
+        store.clear(story.namespace)
+        assert store.flush(30)
+
+
+def test_a_page_larger_than_the_queue_is_written(tmp_path: Path) -> None:
+    story = Story(nbytes=128 * KIB)
+    with open_store(tmp_path, queue_bytes=64 * KIB, queue_full="wait") as store:
+        assert all(commit(store, story, 1, 2, 3))
+        assert store.flush(30)
+        assert all(_on_disk(store, story, 1, 2, 3))
+
+
+def test_a_page_that_leaves_the_disk_right_after_it_was_published_is_written_again(
+    tmp_path: Path,
+) -> None:
+    story, disk = Story(), HookedDisk()
+    with open_store(tmp_path, disk) as store:
+        evicted: list[int] = []
+
+        def evict() -> None:
+            if not evicted:
+                evicted.append(1)
+                store.evict_cold({story.id(1): 1})
+
+        disk.published = evict
+        commit(store, story, 1)
+        assert store.flush(30)
+        assert evicted
+        assert all(_on_disk(store, story, 1))
+
+
+def test_a_page_that_was_forgotten_while_it_was_written_is_not_published(tmp_path: Path) -> None:
+    story, disk = Story(), FaultyDisk()
+    with open_store(tmp_path, disk) as store:
+        disk.reached.clear()
+        disk.gate.clear()
+        commit(store, story, 1)
+        assert disk.reached.wait(30)
+        store.forget(story.id(1))
+        disk.gate.set()
+        assert store.flush(30)
+        assert not any(_on_disk(store, story, 1))
+    assert files_in(tmp_path) == []
+
+
+def test_a_page_that_is_stored_again_while_its_predecessor_is_written_is_the_one_that_stays(
+    tmp_path: Path,
+) -> None:
+    story, disk = Story(), FaultyDisk()
+    with open_store(tmp_path, disk) as store:
+        disk.reached.clear()
+        disk.gate.clear()
+        misfit = Page(story.meta(1), bytes(story.nbytes))
+        assert store_page(store, misfit)
+        assert disk.reached.wait(30)
+        store.forget(story.id(1))
+        assert store_page(store, story.page(1))
+        disk.gate.set()
+        assert store.flush(30)
+        assert store.cold is not None
+        assert read_cold(store.cold, story.id(1)) == bytes_of(story.page(1))
+    assert len(files_in(tmp_path)) == 1
+
+
+def test_what_is_stored_while_its_namespace_is_cleared_is_written_by_the_next_flush(
+    tmp_path: Path,
+) -> None:
+    story = Story()
+
+    class Clearing(FaultyDisk):
+        def publish(self, temporary: StrPath, final: StrPath) -> None:
+            if Path(temporary).is_dir():
+                # Between the end of memory's pages and the end of the disk's.
+                commit(store, story, 1, 2, 3)
+            super().publish(temporary, final)
+
+    with open_store(tmp_path, Clearing()) as store:
+        commit(store, story, 1, 2)
+        assert store.flush(30)
+        assert store.clear(story.namespace) == 2
+        assert store.flush(30)
+        assert all(_on_disk(store, story, 1, 2, 3))
+        here = [path.name[:8] for path in files_in(tmp_path)]
+        assert len(here) == 3
+
+
+def test_a_cleared_namespace_is_served_no_more_while_a_peer_process_has_the_directory(
+    tmp_path: Path,
+) -> None:
+    story = Story()
+    with open_store(tmp_path) as store:
+        commit(store, story, 1, 2)
+        assert store.flush(30)
+        with open(tmp_path / "ledger", "rb") as ledger:
+            fcntl.flock(ledger, fcntl.LOCK_EX)
+            assert store.clear(story.namespace, 10) == 2
+        assert store.find(story.id(1)) is None
+        assert files_in(tmp_path) == []
+        assert store.flush(30)
+        store.cold.check_integrity()  # type: ignore[union-attr]
+
+
+def test_a_cleared_namespace_is_served_no_more_when_the_disk_deletes_nothing(
+    tmp_path: Path,
+) -> None:
+    story, disk = Story(), FaultyDisk()
+    with open_store(tmp_path, disk) as store:
+        commit(store, story, 1, 2)
+        assert store.flush(30)
+        disk.fail["remove"] = errno.EACCES
+        assert store.clear(story.namespace) == 0
+        assert store.find(story.id(1)) is None
+        # As after kill -9: nothing of what this process knows is left.
+        again = ColdTier(tmp_path, 2**30)
+        again.open()
+        try:
+            assert again.usage().pages == 0
+            assert files_in(tmp_path) == []
+            assert not list(tmp_path.glob(".cleared-*"))
+        finally:
+            again.close()
+        disk.fail.clear()
+        assert store.flush(30)
+        store.cold.check_integrity()  # type: ignore[union-attr]
+
+
+def test_pages_that_are_being_written_do_not_leave_memory(tmp_path: Path) -> None:
+    story, disk = Story(), HookedDisk()
+    with open_store(tmp_path, disk) as store:
+        left: list[int] = []
+
+        def leave() -> None:
+            if not left:
+                left.append(1)
+                store.leave_memory(story.namespace)
+
+        disk.published = leave
+        assert all(commit(store, story, 1, 2, 3))
+        assert store.flush(30)
+        assert left
+        assert all(_on_disk(store, story, 1, 2, 3))
+
+
+def test_a_namespace_that_is_cleared_while_its_directory_is_away_is_not_served_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    story, directory = Story(), tmp_path / "cold"
+    with open_store(directory) as store:
+        assert all(commit(store, story, 1, 2))
+        assert store.flush(30)
+        assert store.writer is not None
+        directory.rename(tmp_path / "away")
+        assert store.writer.settle(30)
+        store.clear(story.namespace)
+        (tmp_path / "away").rename(directory)
+        assert store.writer.settle(30)
+        assert not any(_on_disk(store, story, 1, 2))
+    assert files_in(directory) == []
+
+
+def test_what_the_disk_gives_up_for_room_is_not_written_back(tmp_path: Path) -> None:
+    story = Story()
+    with open_store(tmp_path) as store:
+        assert all(commit(store, story, 1, 2, 3))
+        assert store.flush(30)
+        stamps = {page: store.hot.used_ns(page) or 0 for page in story.ids(1, 2, 3)}
+        store.evict_cold(stamps)
+        assert all(commit(store, Story("other"), 1))
+        assert store.writer is not None
+        assert store.writer.flush(30)
+        assert store.writer.flush(30)
+        assert not any(_on_disk(store, story, 1, 2, 3))
