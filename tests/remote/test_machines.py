@@ -10,6 +10,7 @@ import pytest
 from kit import leaks
 from kit.drive import random_tokens, request
 from kit.examples import some
+from kit.remote.engines import PATIENT_SECONDS
 from kit.remote.machines import BLOCK, Machine, on_another_machine
 from kit.remote.redis_servers import RedisServer, redis_server
 from omlx_cache import PrefixCache
@@ -29,6 +30,13 @@ FAMILIES_OF_ALL_KINDS = (
     "llama4",
 )
 FAMILIES = {"dense": "llama", "windowed": "gemma3_text", "hybrid": "qwen3_next"}
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with other work is no reason for a miss."""
+    monkeypatch.setenv("OMLX_CACHE_REMOTE_LOOKUP_SECONDS", str(PATIENT_SECONDS))
+    monkeypatch.setenv("OMLX_CACHE_REMOTE_READ_SECONDS", str(PATIENT_SECONDS))
 
 
 @pytest.fixture
