@@ -9,7 +9,6 @@ from omlx_cache_storage.event_kinds import Kind
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.eviction.policy import EvictionPolicy, Lru
-from omlx_cache_storage.format.names import parent_hint
 from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.hot_page import Grant, Granted, Held, HotEntry, PageState
 from omlx_cache_storage.keys import BlockKey
@@ -18,7 +17,7 @@ from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.pins import SHARE, Pins
 from omlx_cache_storage.recency import SUPERSEDED_NS, Clock
 from omlx_cache_storage.stats import HotUsage
-from omlx_cache_storage.table import EntryTable
+from omlx_cache_storage.table import PageTable
 from omlx_cache_storage.transit import Transit
 from omlx_cache_storage.victims import Choice, Room, choose_victims
 
@@ -77,7 +76,7 @@ class HotTier:
         self._backed = backed
         self._clock = clock or Clock()
         self._lock = threading.Lock()
-        self._index: EntryTable[Held] = EntryTable(self._policy)
+        self._index: PageTable[Held] = PageTable(self._policy)
         self._pins = Pins()
         self._passing: set[PageId] = set()
         self._unused: set[PageId] = set()
@@ -153,13 +152,11 @@ class HotTier:
             excess = self._bytes + self._reserved - nbytes
             victims: list[PageId] = []
 
-            def consider(page: PageId) -> bool:
+            def consider(held: Held) -> bool:
                 nonlocal excess
-                held = self._index.get(page)
-                kept = held is None or held.pins or (self._must_write(held) and not give_up_dirty)
-                if held is not None and not kept:
-                    victims.append(page)
-                    excess -= held.page.meta.nbytes
+                if not held.pins and (give_up_dirty or not self._must_write(held)):
+                    victims.append(held.id)
+                    excess -= held.nbytes
                 return excess > 0
 
             if excess > 0:
@@ -210,8 +207,7 @@ class HotTier:
                 passes=passes,
             )
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
-            hint, stamp_ns = parent_hint(meta.parent), max(stamp_ns, self._hold(meta))
-            self._index.put(identity, held, meta.position, hint, meta.tail, stamp_ns)
+            self._index.add(held, max(stamp_ns, self._hold(meta)))
             if passes:
                 self._passing.add(identity)
             self._bytes += meta.nbytes
@@ -322,8 +318,8 @@ class HotTier:
     def clean(self) -> list[PageId]:
         """Return the pages that the disk has too."""
         with self._lock:
-            held = self._index.entries()
-            return [h.page.meta.id for h in held if h.state is PageState.CLEAN]
+            held = self._index.records()
+            return [h.id for h in held if h.state is PageState.CLEAN]
 
     def owed(self, known: Collection[PageId]) -> list[PageId]:
         """Return those of `known` pages, and of those that have left memory, that were accepted and
@@ -365,7 +361,7 @@ class HotTier:
     def ask_again(self) -> None:
         """Have the disk asked once more for what it has refused."""
         with self._lock:
-            for held in self._index.entries():
+            for held in self._index.records():
                 self._ask_for(held)
 
     def dirty(self, beyond_bytes: int = 0, *, superseded: bool = True) -> list[PageId]:
@@ -379,16 +375,15 @@ class HotTier:
             left = self._dirty_bytes
             spare = beyond_bytes // SPARE_SHARE
 
-            def note(page: PageId) -> bool:
+            def note(held: Held) -> bool:
                 nonlocal left
-                held = self._index.get(page)
-                if held is not None and held.unwritten:
-                    size = held.page.meta.nbytes
+                if held.unwritten:
+                    size = held.nbytes
                     if left <= beyond_bytes and beyond_bytes - left + size > spare:
                         return False
                     left -= size
-                    if not held.pins and (superseded or self._wants_disk(page, held)):
-                        named.append(page)
+                    if not held.pins and (superseded or self._wants_disk(held.id, held)):
+                        named.append(held.id)
                 return left > beyond_bytes - spare
 
             self._index.visit(note)
@@ -414,10 +409,10 @@ class HotTier:
             if unused:
                 # The stamps that they came with are no use's.
                 self._policy.wanted(unused, stamp_ns)
-                touched = self._index.touch(unused, stamp_ns).pages
+                touched = self._index.touch(unused, stamp_ns)
                 self._unused -= unused
                 loose = [page for page in loose if page not in unused]
-            here = self._index.touch(loose, stamp_ns, latest, used=used).pages
+            here = self._index.touch(loose, stamp_ns, latest, used=used)
             if used and len(here) < len(loose):
                 # What the disk alone has is seen to come back as well.
                 absent = [page for page in loose if page not in self._index]
@@ -520,17 +515,13 @@ class HotTier:
     def namespaces(self) -> set[BlockKey]:
         """Return whose pages are held."""
         with self._lock:
-            return {held.page.meta.namespace for held in self._index.entries()}
+            return {held.page.meta.namespace for held in self._index.records()}
 
     def entries(self) -> list[HotEntry]:
         """Return what is held, the first to be evicted first."""
         with self._lock:
-            found = []
-            for page in self._index.ordered():
-                held = self._index.get(page)
-                if held is not None:
-                    found.append(HotEntry(held.page.meta, held.tier, self._index.stamp(page)))
-            return found
+            held = self._index.ordered()
+            return [HotEntry(one.page.meta, one.tier, one.stamp_ns) for one in held]
 
     def usage(self) -> HotUsage:
         with self._lock:
@@ -552,7 +543,7 @@ class HotTier:
         anything reserved."""
         with self._lock:
             assert not (idle and self._reserved), self._reserved
-            entries = self._index.entries()
+            entries = self._index.records()
             held = sum(e.page.meta.nbytes for e in entries)
             dirty = sum(e.page.meta.nbytes for e in entries if e.unwritten)
             queued = sum(e.page.meta.nbytes for e in entries if e.unwritten and e.pins)
@@ -585,7 +576,7 @@ class HotTier:
             return Choice(None, [])
         return choose_victims(
             self._index.visit,
-            self._evictable,
+            self._is_evictable,
             Room(excess, own, position, self.limit_bytes // SPARE_SHARE, until_ns),
             backed=self._backed,
             must_write=self._must_write,
@@ -603,26 +594,25 @@ class HotTier:
             return Choice([], [])
         return choose_victims(
             self._index.visit,
-            self._evictable,
+            self._is_evictable,
             Room(excess, own, None, 0),
             backed=self._backed,
             must_write=self._must_write,
             give_up_dirty=False,
         )
 
-    def _evictable(self, page: PageId) -> Held | None:
-        """Return a page that may make room for another, None for one that is pinned: as long as the
-        share of pins is one of what memory may hold now."""
+    def _is_evictable(self, held: Held) -> bool:
+        """False for a page that is pinned: as long as the share of pins is one of what memory may
+        hold now."""
         pins = self._pins
-        if pins and pins.nbytes * SHARE <= self._allowed and pins.holds(page, self._clock.now()):
-            return None
-        return self._index.get(page)
+        heeded = pins and pins.nbytes * SHARE <= self._allowed
+        return not (heeded and pins.holds(held.id, self._clock.now()))
 
-    def _used_ns(self, page: PageId) -> int:
+    def _used_ns(self, held: Held) -> int:
         """Return the stamp of a page that may make room; 0 for one that is no longer pinned only
         because memory is short."""
-        pinned = self._pins and self._pins.holds(page, self._clock.now())
-        return 0 if pinned else self._index.stamp(page)
+        pinned = self._pins and self._pins.holds(held.id, self._clock.now())
+        return 0 if pinned else held.stamp_ns
 
     def _hold(self, meta: PageMeta) -> int:
         """Return until when a page is pinned, 0 for one that is not."""
@@ -713,7 +703,7 @@ class HotTier:
         return held is not None
 
     def _take_out(self, page: PageId) -> Held | None:
-        held = self._index.take(page)
+        held = self._index.pop(page)
         if held is None:
             return None
         self._pins.left(page)

@@ -1,14 +1,15 @@
 """What the hot tier knows of a page, and what a listing shows of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from omlx_cache_storage.columns import PageColumns, hint_numbers
+from omlx_cache_storage.format.names import parent_hint
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.order import Record
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
 
 
@@ -44,27 +45,35 @@ TRANSITIONS: Final = frozenset(
 """How a page's state may change while it is in memory; `docs/design.md` says by which event."""
 
 
-@dataclass(slots=True)
-class Held:
+class Held(Record):
     """A page in memory, mutable by its tier. `pins`: queued writes. `owed`: it was accepted, and
     the disk has neither had it since nor rejected it for its budget. `passes`: it leaves as soon as
     the disk has it."""
 
-    page: Page
-    state: PageState
-    pins: int = 0
-    owed: bool = False
-    passes: bool = False
+    __slots__ = ("owed", "page", "passes", "pins", "state")
+
+    def __init__(
+        self,
+        page: Page,
+        state: PageState,
+        pins: int = 0,
+        *,
+        owed: bool = False,
+        passes: bool = False,
+    ) -> None:
+        meta = page.meta
+        super().__init__(meta.id, meta.position, parent_hint(meta.parent), meta.tail)
+        self.page = page
+        self.state = state
+        self.pins = pins
+        self.owed = owed
+        self.passes = passes
 
     def become(self, state: PageState) -> None:
         """Change the state; a change that no event makes is a bug."""
         if state is not self.state:
             assert (self.state, state) in TRANSITIONS, (self.state, state)
             self.state = state
-
-    @property
-    def position(self) -> int:
-        return self.page.meta.position
 
     @property
     def held(self) -> int:

@@ -10,12 +10,12 @@ from omlx_cache_storage.page import PageId
 class Candidate(Protocol):
     """A page in memory: see `Held`."""
 
+    id: PageId
+    position: int
     pins: int
 
     @property
     def dirty(self) -> bool: ...
-    @property
-    def position(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
     @property
@@ -47,14 +47,14 @@ class Choice(NamedTuple):
 
 
 def choose_victims(
-    visit: Callable[[Callable[[PageId], bool]], None],
-    find: Callable[[PageId], AnyCandidate | None],
+    visit: Callable[[Callable[[AnyCandidate], bool]], None],
+    is_evictable: Callable[[AnyCandidate], bool],
     room: Room,
     *,
     backed: bool,
     must_write: Callable[[AnyCandidate], bool],
     give_up_dirty: bool,
-    stamp_of: Callable[[PageId], int] = lambda page: 0,
+    stamp_of: Callable[[AnyCandidate], int] = lambda page: 0,
 ) -> Choice:
     """Choose what must leave to make room. `visit` shows pages, the first to be evicted first."""
     excess = room.excess
@@ -65,13 +65,13 @@ def choose_victims(
     waiting: list[PageId] = []
     young = False
 
-    def consider(page: PageId) -> bool:
+    def consider(held: AnyCandidate) -> bool:
         nonlocal excess, young
-        held = find(page)
-        if held is None or held.pins:
+        if held.pins or not is_evictable(held):
             return True
+        page = held.id
         ours = page in room.own
-        if not ours and stamp_of(page) > room.until_ns:
+        if not ours and stamp_of(held) > room.until_ns:
             # What comes later in the order is younger still.
             young = True
             return False

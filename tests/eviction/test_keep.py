@@ -17,6 +17,7 @@ from omlx_cache_storage.eviction.keep import (
     Keep,
 )
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.order import Record
 from omlx_cache_storage.page import PAGED, PageId
 from omlx_cache_storage.recency import SUPERSEDED_NS
 from omlx_cache_storage.table import PageTable
@@ -143,7 +144,7 @@ def test_a_shifted_stamp_has_the_age_of_its_use(shift: int) -> None:
 
 def test_nothing_is_held_of_pages_that_have_left_long_ago() -> None:
     policy = Keep()
-    table = PageTable(policy)
+    table: PageTable[Record] = PageTable(policy)
     story = Story(blocks=400)
     now = START
     for round_ in range(300):
@@ -153,7 +154,7 @@ def test_nothing_is_held_of_pages_that_have_left_long_ago() -> None:
         policy.shifted(now + 1, now)
         for page in pages:
             if page not in table:
-                table.add(page, 16, b"\0" * 8, False, now + 1)
+                table.add(Record(page, 16, b"\0" * 8, False), now + 1)
         for page in pages[:2]:
             if page in table:
                 table.pop(page)

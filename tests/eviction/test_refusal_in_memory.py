@@ -157,7 +157,7 @@ class Passing(RuleBasedStateMachine):
         tier.check_integrity()
         transit = tier._transit
         coming = sum(p.meta.nbytes for p, granted in self.reserved if granted is Granted.PASSES)
-        here = sum(h.nbytes for h in tier._index.entries() if h.passes)
+        here = sum(h.nbytes for h in tier._index.records() if h.passes)
         assert transit.used == coming + here
         assert transit.aside <= max(LIMIT // SHARE, max(SIZES))
         assert tier.usage().nbytes <= tier.usage().peak_bytes <= LIMIT

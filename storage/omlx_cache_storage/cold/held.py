@@ -11,7 +11,7 @@ from pathlib import Path
 
 from omlx_cache_storage.cold.catalog import read_namespace, walk_shard
 from omlx_cache_storage.cold.changes import Change, Demoted, Removed, Removing
-from omlx_cache_storage.cold.contents import Contents
+from omlx_cache_storage.cold.contents import Contents, PageFile, columns_of
 from omlx_cache_storage.cold.deletion import Deleter
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
@@ -154,7 +154,7 @@ class HeldPages:
         disk. A page evicted meanwhile stays readable until the block ends.
         """
         with self._lock:
-            stored, serial = self._contents.get(page), self._contents.serial(page)
+            stored, opened = self._contents.get(page), self._contents.file(page)
             undecodable = self._contents.is_undecodable(page)
             begun = stored is not None and self._health.begin_read(page)
         if undecodable:
@@ -173,7 +173,7 @@ class HeldPages:
                 self._timings.observe("page_read_seconds", reader.seconds)
         except FileNotFoundError as error:
             with self._lock:
-                if self._is_still(page, serial):
+                if self._is_still(page, opened):
                     self._pop(page)
                     self._events.note_file("removed", stored, "its file is gone")
                     # Its file is gone already: a new one of that name is not.
@@ -196,7 +196,7 @@ class HeldPages:
             self._events.note_file("failed", stored, f"{error.reason}: {error}")
             with self._lock:
                 self._corrupt += 1
-                found = [page] if self._is_still(page, serial) else []
+                found = [page] if self._is_still(page, opened) else []
                 self._missing += found
             self._departures.note(found, "damaged")
             with self._lock:
@@ -219,10 +219,10 @@ class HeldPages:
         if stored is not None:
             self._events.note_file("failed", stored, f"not read: {error.strerror}")
 
-    def _is_still(self, page: PageId, serial: int | None) -> bool:
+    def _is_still(self, page: PageId, file: PageFile | None) -> bool:
         """True unless a page was written anew since it was found: that one is neither gone nor
         wrong."""
-        return page in self._contents and self._contents.serial(page) == serial
+        return file is not None and self._contents.file(page) is file
 
     def quarantine(self, page: PageId) -> None:
         """Keep a page that this process cannot decode out of its look-ups; its file stays."""
@@ -275,11 +275,11 @@ class HeldPages:
                         self._cleared.add(namespace)
             listed = [entry.stored for entry in self.listing() if entry.namespace == namespace]
             with self._lock:
-                serials = [self._contents.serial(stored.name.id) for stored in listed]
+                files = [self._contents.file(stored.name.id) for stored in listed]
             with contextlib.suppress(OSError):
                 aside = self._files.set_aside(namespace)
             with self._lock:
-                still = [self._is_still(s.name.id, n) for s, n in zip(listed, serials, strict=True)]
+                still = [self._is_still(s.name.id, f) for s, f in zip(listed, files, strict=True)]
                 removed = self._remove(s.name.id for s, it in zip(listed, still, strict=True) if it)
                 pages = {stored.name.id for stored in removed}
                 self._missing += pages
@@ -288,10 +288,10 @@ class HeldPages:
             if aside is not None:
                 paths = [os.path.join(aside, *path.split(os.sep)[-2:]) for path in paths]
             found = zip(removed, paths, strict=True)
-            files = [PendingDeletion(page, path, page.cost, "removed") for page, path in found]
-            for file in files:
+            gone = [PendingDeletion(page, path, page.cost, "removed") for page, path in found]
+            for file in gone:
                 self._deleter.keep(file)
-        self._deleter.delete(files, seconds if alone else 0.0)
+        self._deleter.delete(gone, seconds if alone else 0.0)
         with self._lock:
             self._leaving -= pages
         if aside is not None:
@@ -300,7 +300,7 @@ class HeldPages:
             self._files.end_aside(namespace, aside)
             with contextlib.suppress(OSError), self._changing(seconds if alone else 0.0):
                 self._files.tidy(shards)
-        left = {f.page.name.id for f in files if f.page is not None and self._fs.exists(f.path)}
+        left = {f.page.name.id for f in gone if f.page is not None and self._fs.exists(f.path)}
         return Cleared(pages, pages - left)
 
     def dismiss(self, pages: Iterable[PageId]) -> None:
@@ -344,14 +344,14 @@ class HeldPages:
     def listing(self) -> list[ColdEntry]:
         """Return every page, in no order: nothing is sorted for it."""
         with self._lock:
-            snapshot = self._contents.snapshot()
-        return [ColdEntry(self.directory, stored, stamp) for stored, stamp in snapshot.files()]
+            files = self._contents.files()
+        return [ColdEntry(self.directory, file.stored, file.stamp_ns) for file in files]
 
     def columns(self) -> PageColumns:
         """Return every page, in no order, without an object for each."""
         with self._lock:
-            snapshot = self._contents.snapshot()
-        return snapshot.columns()
+            files, kept = self._contents.columns()
+        return columns_of(files, kept)
 
     def touch(
         self,
@@ -451,8 +451,10 @@ class HeldPages:
     def _go_by_pins(self, namespaces: Collection[BlockKey]) -> None:
         """Keep what the directory's pins want now, root first, and let go of what they do not."""
         with self._lock:
-            pages = self._contents.snapshot().pages_of(namespaces)
-            self._contents.keep_none()
+            files, kept = self._contents.files(), self._contents.keep_none()
+        files = [file for file in files if file.namespace in namespaces or file.id in kept]
+        files.sort(key=lambda file: file.position)
+        pages = [(file.namespace, file.id, file.id in kept) for file in files]
         for start in range(0, len(pages), TOGETHER):
             with self._lock:
                 self._keep_some(pages[start : start + TOGETHER])

@@ -151,15 +151,15 @@ class KeepingTier(ColdTier):
         name = page.name.id
         self.refresh()
         with self._lock:
-            serial = self._contents.serial(name)
-        if serial is None or not is_damaged():
+            file = self._contents.file(name)
+        if file is None or not is_damaged():
             return False
         try:
             with self._changing():
                 with self._lock:
                     known = self._contents.stored(name)
                     same = known is not None and known.name == page.name
-                    if not same or self._contents.serial(name) != serial:
+                    if not same or self._contents.file(name) is not file:
                         return False
                     self._corrupt += 1
                     removed = self._remove([name])

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from omlx_cache_storage.cold.catalog import scan, walk_namespace
 from omlx_cache_storage.cold.changes import Cancelled, Change, Emptied, Removed, Removing, encode
+from omlx_cache_storage.cold.contents import rooted
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, Ledger
 from omlx_cache_storage.cold.records import SMALL_FILE_BYTES, ColdEntry
-from omlx_cache_storage.cold.rooted import rooted
 from omlx_cache_storage.format.names import ENTRY_BYTES, LEDGER_FILE, StoredPage, page_path
 from omlx_cache_storage.keys import BlockKey
 

@@ -30,10 +30,9 @@ from omlx_cache_storage.cold.changes import (
     Reserved,
 )
 from omlx_cache_storage.cold.collector import uncollected
-from omlx_cache_storage.cold.contents import Candidate, Contents, Victims
+from omlx_cache_storage.cold.contents import Candidate, Contents, PageFile, Victims
 from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
 from omlx_cache_storage.cold.files import Staged
-from omlx_cache_storage.cold.filling import Filling
 from omlx_cache_storage.cold.health import NO_ROOM, UNAVAILABLE, Health
 from omlx_cache_storage.cold.held import AHEAD_NS, HeldPages
 from omlx_cache_storage.cold.inventory import (
@@ -106,7 +105,7 @@ class Writing(NamedTuple):
 
     staged: Staged
     reserved: StoredPage
-    before: int | None
+    before: PageFile | None
     parent: BlockKey
 
 
@@ -316,22 +315,21 @@ class ColdTier(HeldPages):
 
     def _read_directory(self) -> tuple[Contents, Inventory]:
         """Return what is in the directory; raises OSError."""
-        files, now = Filling(), time.time_ns()
+        files: list[tuple[StoredPage, int]] = []
+        now = time.time_ns()
 
         def take(found: Found, name: PageName) -> None:
             stored = StoredPage(found.namespace, name, found.nbytes)
             if found.mtime_ns > now + AHEAD_NS:
                 with self._lock:
                     self._unrecorded.add(name.id)
-            files.take(stored, min(found.mtime_ns, now))
+            files.append((stored, min(found.mtime_ns, now)))
 
         inventory = take_inventory(self.directory, self._fs, take)
-        taken, useless = files.finish()
-        inventory.useless.extend(map(self._path, useless))
         with self._lock:
             learned = self._learned()
         contents = Contents(self._make_policy(learned))
-        contents.fill(taken)
+        inventory.useless.extend(map(self._path, contents.fill(files)))
         return contents, inventory
 
     def _begin_with(self, contents: Contents, found: Inventory) -> None:
@@ -654,7 +652,7 @@ class ColdTier(HeldPages):
         """Begin to write a page that there is room for; the directory is held."""
         wanted, path = room.wanted, self._path(room.wanted)
         with self._lock:
-            before = self._contents.serial(wanted.name.id)
+            before = self._contents.file(wanted.name.id)
         try:
             # First of all: of a writer that is killed others must know what to look for.
             self._reserve(room, wanted)
@@ -737,7 +735,7 @@ class ColdTier(HeldPages):
         """True when another process has published as much of a page meanwhile."""
         page = writing.reserved.name.id
         with self._lock:
-            is_new = self._contents.serial(page) not in (None, writing.before)
+            is_new = self._contents.file(page) not in (None, writing.before)
             return is_new and self._has(page, writing.reserved.held)
 
     def _abandon(self, writing: Writing) -> None:

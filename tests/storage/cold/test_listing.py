@@ -11,7 +11,6 @@ import pytest
 from kit.storage import FaultyDisk, Story
 from omlx_cache_storage import table
 from omlx_cache_storage.cold import held, records
-from omlx_cache_storage.cold.filling import filled
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import PageName, StoredPage, page_path
 from omlx_cache_storage.keys import BlockKey
@@ -27,17 +26,15 @@ def crowded(tmp_path: Path) -> ColdTier:
     cold = ColdTier(tmp_path, 2**40)
     cold.open()
     cold._contents.fill(
-        filled(
-            (
-                StoredPage(
-                    story.namespace,
-                    PageName(_page(n), b"\xff" * 8, n + 1, 1, False),
-                    16384,
-                ),
-                10**18 + n % 7,
-            )
-            for n in range(PAGES)
+        (
+            StoredPage(
+                story.namespace,
+                PageName(_page(n), b"\xff" * 8, n + 1, 1, False),
+                16384,
+            ),
+            10**18 + n % 7,
         )
+        for n in range(PAGES)
     )
     return cold
 

@@ -1,0 +1,170 @@
+"""The index of page files, against a dictionary that is sorted for each eviction."""
+
+import sys
+from collections.abc import Collection
+from typing import NamedTuple
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from kit.examples import examples
+from omlx_cache_storage.cold.contents import Candidate, Contents, Victims
+from omlx_cache_storage.format.names import ENTRY_BYTES, PageName, StoredPage
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import PageId
+
+SPACES = [BlockKey(bytes([number]) * 32) for number in range(5)]
+POOLS = [frozenset(SPACES[:1]), frozenset(SPACES[1:3]), frozenset(SPACES[:3]), frozenset(SPACES)]
+PAGES = range(10)
+NUMBERS = st.integers(0, len(PAGES) - 1)
+STAMPS = st.integers(1, 4)
+WRITES = st.tuples(NUMBERS, st.integers(0, 3), st.integers(0, 3), STAMPS)
+
+
+def _page(number: int) -> PageId:
+    return PageId(BlockKey(number.to_bytes(32, "little")), "paged")
+
+
+def _stored(number: int, space: int, nbytes: int) -> StoredPage:
+    """A page whose position no other one has, so that the order has no ties."""
+    return StoredPage(SPACES[space], PageName(_page(number), b"\0" * 8, number, 1, False), nbytes)
+
+
+class Known(NamedTuple):
+    """What the model knows of a page."""
+
+    space: int
+    nbytes: int
+    stamp: int
+
+
+class ContentsMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.contents = Contents()
+        self.model: dict[int, Known] = {}
+
+    @initialize(pages=st.lists(WRITES, min_size=8, max_size=20))
+    def begin(self, pages: list[tuple[int, int, int, int]]) -> None:
+        self.write(pages)
+
+    @rule(pages=st.lists(WRITES, min_size=1, max_size=3))
+    def write(self, pages: list[tuple[int, int, int, int]]) -> None:
+        for number, *known in pages:
+            self.pop(number)
+            self.model[number] = Known(*known)
+            self.contents.add(_stored(number, *known[:2]), known[2])
+
+    @rule(number=NUMBERS)
+    def pop(self, number: int) -> None:
+        known = self.model.pop(number, None)
+        stored = self.contents.pop(_page(number))
+        assert stored == (None if known is None else _stored(number, *known[:2]))
+
+    @rule(numbers=st.lists(NUMBERS, max_size=8), stamp=STAMPS)
+    def touch(self, numbers: list[int], stamp: int) -> None:
+        moved = self.contents.touch(map(_page, numbers), stamp)
+        for number in numbers:
+            if _page(number) in moved:
+                self.model[number] = self.model[number]._replace(stamp=stamp)
+
+    @rule(numbers=st.lists(NUMBERS, max_size=8), stamp=st.integers(-1, 6))
+    def place(self, numbers: list[int], stamp: int) -> None:
+        self.contents.place(map(_page, numbers), stamp)
+        for number in set(numbers) & set(self.model):
+            self.model[number] = self.model[number]._replace(stamp=stamp)
+
+    @rule()
+    def restart(self) -> None:
+        files = ((_stored(number, *known[:2]), known.stamp) for number, known in self.model.items())
+        self.contents = Contents()
+        assert self.contents.fill(files) == []
+
+    @rule(
+        pool=st.sampled_from(POOLS),
+        excess=st.sampled_from([0, 1, 1, ENTRY_BYTES + 2, 3 * ENTRY_BYTES, 6 * ENTRY_BYTES]),
+        candidate=st.none() | st.tuples(NUMBERS, STAMPS),
+        pinned=st.sets(NUMBERS, max_size=3),
+        until=st.just(sys.maxsize) | STAMPS,
+        evict=st.booleans(),
+    )
+    def make_room(
+        self,
+        pool: frozenset[BlockKey],
+        excess: int,
+        candidate: tuple[int, int] | None,
+        pinned: set[int],
+        until: int,
+        evict: bool,
+    ) -> None:
+        wants = None if candidate is None else Candidate(_page(candidate[0]), *candidate)
+        found = self.contents.victims(
+            excess, wants, {_page(number) for number in pinned}.__contains__, until, pool
+        )
+        assert found == self.naive(pool, excess, wants, pinned, until)
+        if evict and found.enough:
+            for page in found.pages:
+                self.pop(page.key[0])
+
+    def naive(
+        self,
+        pool: Collection[BlockKey],
+        excess: int,
+        candidate: Candidate | None,
+        pinned: Collection[int],
+        until: int,
+    ) -> Victims:
+        pages: list[PageId] = []
+        mine = {n: known for n, known in self.model.items() if SPACES[known.space] in pool}
+        if excess <= 0 or excess > sum(known.nbytes + ENTRY_BYTES for known in mine.values()):
+            return Victims(pages, excess <= 0)
+        for number, known in sorted(mine.items(), key=lambda item: (item[1].stamp, -item[0])):
+            if candidate is not None and _page(number) != candidate.page:
+                if (known.stamp, -number) >= candidate.rank:
+                    return Victims(pages, False, True)
+                if until < known.stamp != candidate.stamp_ns:
+                    return Victims(pages, False, True, known.stamp)
+                if number in pinned:
+                    continue
+            pages.append(_page(number))
+            excess -= known.nbytes + ENTRY_BYTES
+            if excess <= 0:
+                return Victims(pages, True)
+        return Victims(pages, False)
+
+    @invariant()
+    def counts_what_each_namespace_takes(self) -> None:
+        for number, space in enumerate(SPACES):
+            taken = [k.nbytes + ENTRY_BYTES for k in self.model.values() if k.space == number]
+            assert self.contents.nbytes_of(space) == sum(taken)
+        self.contents.check_integrity()
+
+
+TestContents = ContentsMachine.TestCase
+TestContents.settings = settings(max_examples=examples(40), stateful_step_count=40)
+
+
+def test_of_several_files_of_a_page_the_one_that_holds_most_is_kept_and_then_the_latest() -> None:
+    held = [3, 5, 4, 5, 1]
+    files = [
+        StoredPage(SPACES[0], PageName(_page(7), b"p" * 8, 9, tokens, False), 4096 * number)
+        for number, tokens in enumerate(held)
+    ]
+    other = StoredPage(SPACES[0], PageName(_page(8), b"q" * 8, 9, 9, True), 1)
+    contents = Contents()
+    useless = contents.fill((file, 100 + stamp) for stamp, file in enumerate([*files, other]))
+    contents.check_integrity()
+    assert contents.stored(_page(7)) == files[3]
+    assert contents.stamp(_page(7)) == 103
+    assert contents.stored(_page(8)) == other
+    assert sorted(useless) == sorted([*files[:3], files[4]])
+
+
+def test_a_page_that_is_written_anew_is_another_file() -> None:
+    contents = Contents()
+    contents.add(_stored(1, 0, 5), 9)
+    before = contents.file(_page(1))
+    contents.pop(_page(1))
+    contents.add(_stored(1, 0, 5), 9)
+    assert contents.file(_page(1)) not in (None, before)
