@@ -26,11 +26,12 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "storage": Limit(12020, 144, 9),
-    "core": Limit(9497, 155, 7),
-    "outside": Limit(16554, 339, 21),
-    "wheel": Limit(38071, 638, 72),
-    "tests": Limit(47500, 660, 40),
+    "storage": Limit(20000, 200, 100),
+    "core": Limit(20000, 200, 100),
+    "outside": Limit(20000, 400, 100),
+    "wheel": Limit(40000, 700, 100),
+    "benchmarks": Limit(2000, 60, 10),
+    "tests": Limit(50000, 700, 100),
 }
 
 
@@ -50,8 +51,8 @@ class Size:
 def parts_of(path: Path) -> tuple[str, ...]:
     """Return the parts of the tree that a module counts for; `path` is relative to the root."""
     match path.parts:
-        case ("tests", *_):
-            return ("tests",)
+        case ("tests" | "benchmarks" as part, *_):
+            return (part,)
         case ("storage", "omlx_cache_storage", *_):
             return ("storage", "wheel")
         case ("omlx_cache", folder, *_):
@@ -64,7 +65,7 @@ def parts_of(path: Path) -> tuple[str, ...]:
 def count(root: Path) -> dict[str, Size]:
     """Return the size of each part that LIMITS names."""
     sizes = {part: Size() for part in LIMITS}
-    for folder in ("storage", "omlx_cache", "daemon", "tests"):
+    for folder in ("storage", "omlx_cache", "daemon", "tests", "benchmarks"):
         for path in sorted((root / folder).rglob("*.py")):
             tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
             for part in parts_of(path.relative_to(root)):

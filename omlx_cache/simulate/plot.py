@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from omlx_cache.settings.sizes import format_size
 from omlx_cache.simulate.run import Outcome
-from omlx_cache.tools.bench.plot import Plot
+from omlx_cache.simulate.svg import Plot
 
 OPTIMUM = "optimum"
 

@@ -7,5 +7,5 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 # shellcheck disable=SC2086
 folder=$(install mlx_vlm $MLX_VLM) || echo "mlx-vlm cannot be installed: it is left out." >&2
-PYTHONPATH=".:daemon:storage" "$python" -m omlx_cache.tools.bench.side_by_side \
+PYTHONPATH=".:daemon:storage" "$python" -m benchmarks.side_by_side \
     ${folder:+--mlx-vlm "$folder"} "$@"

@@ -28,10 +28,10 @@ from mlx_vlm import apc
 from vlm.drive import Asked, Worker
 from vlm.models import build
 
+from benchmarks.replay_trace import ReplayRequest, Scale, read_trace
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.integrations.mlx_vlm import ApcManager, CachedBatchGenerator
 from omlx_cache.integrations.mlx_vlm.placing import around
-from omlx_cache.tools.bench.replay_trace import ReplayRequest, Scale, read_trace
 
 SYSTEMS = {"none": "no cache", "apc": "mlx-vlm's APC", "omlx": "omlx-cache"}
 KINDS = ("benched dense", "benched hybrid")

@@ -26,9 +26,9 @@ import mlx.core as mx
 from mlx_lm.utils import load_model, load_tokenizer
 from vllm_driving import Loaded, loaded, prompt_of, request, scheduler, store_in
 
+from benchmarks.replay_model import write_model
+from benchmarks.replay_trace import ReplayRequest, Scale, read_trace
 from omlx_cache.integrations.vllm_mlx import install
-from omlx_cache.tools.bench.replay_model import write_model
-from omlx_cache.tools.bench.replay_trace import ReplayRequest, Scale, read_trace
 
 SYSTEMS = {
     "none": "no cache",

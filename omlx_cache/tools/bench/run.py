@@ -12,7 +12,6 @@ from omlx_cache.tools.bench.others import measure_recompute, measure_scan
 from omlx_cache.tools.bench.remote_rows import measure_remote_rows
 from omlx_cache.tools.bench.restore_overhead import measure_lookup, measure_overhead
 from omlx_cache.tools.bench.rows import Results
-from omlx_cache.tools.bench.shared import measure_shared
 from omlx_cache.tools.bench.shared_lookup import measure_shared_lookup, measure_shared_restore
 from omlx_cache.tools.bench.sizes import OVERHEAD_SIZES, Size
 from omlx_cache.tools.bench.transfer import measure_cold, measure_hot
@@ -43,7 +42,6 @@ def run(size: Size, workspace: Path, say: Callable[[str], None]) -> Results:
     say("one directory for several processes")
     shared_rows = measure_shared_restore(size, workspace / "shared restore")
     shared_rows += measure_shared_lookup(size, workspace / "shared look-up")
-    shared_rows += measure_shared(size, workspace / "shared")
     say("stores that machines share")
     remote_rows = measure_remote_rows(size, workspace / "remote", say)
     rows += [*cold_rows, *along_rows, *codec_rows, *durability_rows]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache.tools.bench.replay_trace import Scale, read_trace
+from benchmarks.replay_trace import Scale, read_trace
 
 from ..world import BLOCK
 

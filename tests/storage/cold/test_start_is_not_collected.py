@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from omlx_cache.tools.bench.growth_pages import Directory
+from benchmarks.growth_pages import Directory
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.tier import ColdTier
 

@@ -5,11 +5,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from omlx_cache.tools.bench.growth import main
-from omlx_cache.tools.bench.growth_plot import svg
-from omlx_cache.tools.bench.growth_report import by_series, markdown
-from omlx_cache.tools.bench.growth_rows import GrowthRow, in_words, lengths, steepness
+from benchmarks.growth import main
+from benchmarks.growth_plot import svg
+from benchmarks.growth_report import by_series, markdown
+from benchmarks.growth_rows import GrowthRow, in_words, lengths, steepness
 from omlx_cache.tools.bench.rows import Row
+
+pytestmark = pytest.mark.nightly
 
 
 def grown(what: str, power: float, counts: list[int]) -> list[GrowthRow]:

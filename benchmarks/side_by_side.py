@@ -1,6 +1,6 @@
 """Sets the cache beside mlx-lm's own and mlx-vlm's: time to first token, and memory.
 
-    python -m omlx_cache.tools.bench.side_by_side --mlx-vlm FOLDER --markdown out.md
+    python -m benchmarks.side_by_side --mlx-vlm FOLDER --markdown out.md
 
 Every figure is of a process of its own, and all systems are asked in turns. `make bench-peers`
 installs mlx-vlm in a folder of its own and runs this; without it its rows say so.
@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from omlx_cache.tools.bench.arguments import at_least, file_to_write, folder
+from benchmarks.arguments import at_least, file_to_write, folder
+from benchmarks.side_report import PHASES, Run, differing, markdown
 from omlx_cache.tools.bench.raw import can_forget
-from omlx_cache.tools.bench.side_report import PHASES, Run, differing, markdown
 
 CHILD_SECONDS = 600
 LEAST_TOKENS = 256
@@ -95,7 +95,7 @@ def _measure(tokens: int, workspace: Path, args: argparse.Namespace) -> Iterator
 def _ask(system: str, phase: str, tokens: int, home: Path, args: argparse.Namespace) -> Run:
     """Run one phase in a process of its own."""
     print(f"{tokens:,} tokens, {PHASES[phase]}, {system} ...", file=sys.stderr)
-    command = [sys.executable, "-m", "omlx_cache.tools.bench.side_child"]
+    command = [sys.executable, "-m", "benchmarks.side_child"]
     command += [system, "turns" if phase == "turns" else "restart", str(tokens), str(home)]
     environment = dict(os.environ)
     if system == "mlx-vlm" and args.mlx_vlm is not None:
@@ -104,7 +104,12 @@ def _ask(system: str, phase: str, tokens: int, home: Path, args: argparse.Namesp
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     try:
         ended = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=CHILD_SECONDS
+            command,
+            env=environment,
+            cwd=Path(__file__).parents[1],
+            capture_output=True,
+            text=True,
+            timeout=CHILD_SECONDS,
         )
     except subprocess.TimeoutExpired:
         return Run(system, phase, tokens, {}, f"no answer within {CHILD_SECONDS} s")

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from omlx_cache.tools.bench.growth_rows import GrowthRow
+from benchmarks.growth_rows import GrowthRow
 
 WIDTH, HEIGHT = 640, 360
 LEFT, RIGHT, TOP, BOTTOM = 64, 170, 24, 56

@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from omlx_cache.tools.bench.replay_trace import ALPHABET
+from benchmarks.replay_trace import ALPHABET
 
 CONFIG: dict[str, Any] = {
     "model_type": "qwen3",

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.nightly
+
 ROOT = Path(__file__).parents[3]
 SMALL = {"TOKENS": 1024, "APPENDED": 256, "FILES": 256, "SAMPLES": 12, "LAYERS": 2}
 
@@ -13,7 +15,7 @@ SMALL = {"TOKENS": 1024, "APPENDED": 256, "FILES": 256, "SAMPLES": 12, "LAYERS":
 @pytest.fixture(scope="module")
 def script() -> dict[str, Any]:
     """The script's names, with next to nothing to do."""
-    names = runpy.run_path(str(ROOT / "scripts" / "profile_paths.py"))
+    names = runpy.run_path(str(ROOT / "benchmarks" / "profile_paths.py"))
     names["profile"].__globals__.update(SMALL)
     return names
 

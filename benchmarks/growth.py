@@ -1,6 +1,6 @@
 """How work grows: over the tokens of a sequence, and over the pages of a store.
 
-    python -m omlx_cache.tools.bench.growth --markdown out.md --svg docs
+    python -m benchmarks.growth --markdown out.md --svg docs
 
 Every figure is set beside its bound, measured in turns with it. A million pages take four minutes,
 as many inodes on the disk, and a gibibyte of memory: `--pages 65536` is a small run.
@@ -12,11 +12,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from omlx_cache.tools.bench import growth_pages, growth_tokens
-from omlx_cache.tools.bench.arguments import at_least, file_to_write, folder
-from omlx_cache.tools.bench.growth_plot import svg
-from omlx_cache.tools.bench.growth_report import Series, by_series, markdown
-from omlx_cache.tools.bench.growth_rows import GrowthRow, lengths
+from benchmarks import growth_pages, growth_tokens
+from benchmarks.arguments import at_least, file_to_write, folder
+from benchmarks.growth_plot import svg
+from benchmarks.growth_report import Series, by_series, markdown
+from benchmarks.growth_rows import GrowthRow, lengths
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,10 +17,10 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from benchmarks.growth_rows import GrowthRow
 from omlx_cache.adapters.base import PAGED
 from omlx_cache.restore.lookup import find_restore_point
 from omlx_cache.tools.bench.chains import CHAIN, NAMESPACE, hash_chain, page_file, touch_page
-from omlx_cache.tools.bench.growth_rows import GrowthRow
 from omlx_cache.tools.bench.others import SCAN, list_files
 from omlx_cache.tools.bench.rows import Row
 from omlx_cache.tools.bench.sizes import BLOCK_SIZE

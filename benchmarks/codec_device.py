@@ -1,6 +1,6 @@
 """Codecs on a GPU: whether the fused kernels give the plain form's bits, and what they gain.
 
-`python -m omlx_cache.tools.bench.codec_device` prints text; it takes a minute and some 16 GB.
+`python -m benchmarks.codec_device` prints text; it takes a minute and some 16 GB.
 """
 
 import cProfile

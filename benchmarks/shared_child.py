@@ -1,6 +1,6 @@
 """One of several processes that write to one directory: what each is told, and what it says.
 
-`python -m omlx_cache.tools.bench.shared_child DIRECTORY LIMIT` reads lines of JSON, each a list of
+`python -m benchmarks.shared_child DIRECTORY LIMIT` reads lines of JSON, each a list of
 chains to write, and answers each with how many of their pages it wrote. Nobody else runs it.
 """
 

@@ -1,6 +1,6 @@
 """Replays agent sessions against mlx-lm's server and against ours, across one restart each.
 
-    python -m omlx_cache.tools.bench.replay TRACE.jsonl.gz --markdown out.md --svg out.svg
+    python -m benchmarks.replay TRACE.jsonl.gz --markdown out.md --svg out.svg
 
 Both servers run at once and get each request one after the other, first the one and then the
 other in turns, so that whatever else the machine does hits both. A request has it to itself.
@@ -12,10 +12,10 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from omlx_cache.tools.bench.replay_model import write_model
-from omlx_cache.tools.bench.replay_report import markdown, svg
-from omlx_cache.tools.bench.replay_server import Answer, ReplayServer
-from omlx_cache.tools.bench.replay_trace import ReplayRequest, Scale, read_trace
+from benchmarks.replay_model import write_model
+from benchmarks.replay_report import markdown, svg
+from benchmarks.replay_server import Answer, ReplayServer
+from benchmarks.replay_trace import ReplayRequest, Scale, read_trace
 
 Start = Callable[[], ReplayServer]
 PHASES = ("before the restart", "after it")

@@ -5,9 +5,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from omlx_cache.tools.bench.parallel import main
-from omlx_cache.tools.bench.parallel_report import Round, markdown, svg
-from omlx_cache.tools.bench.replay_server import Answer
+from benchmarks.parallel import main
+from benchmarks.parallel_report import Round, markdown, svg
+from benchmarks.replay_server import Answer
+
+pytestmark = pytest.mark.nightly
 
 
 def agents(count: int, seconds: float) -> list[Round]:

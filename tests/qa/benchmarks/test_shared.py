@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.shared_processes import Crowd
+from benchmarks.shared_writes import Untold
 from omlx_cache.tools.bench.shared_pages import chain_of, pages_of, store_all
-from omlx_cache.tools.bench.shared_processes import Crowd
-from omlx_cache.tools.bench.shared_writes import Untold
 from omlx_cache_storage.cold.tier import ColdTier
+
+pytestmark = pytest.mark.nightly
 
 BIG = 1 << 30
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import NamedTuple, TypeAlias
 
-from omlx_cache.tools.bench.plot import Plot
-from omlx_cache.tools.bench.replay_report import percentile
-from omlx_cache.tools.bench.replay_server import Answer
+from benchmarks.replay_report import percentile
+from benchmarks.replay_server import Answer
+from omlx_cache.simulate.svg import Plot
 
 
 class Round(NamedTuple):

@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.growth_rows import GrowthRow
 from omlx_cache.store import READ_THREADS
 from omlx_cache.tools.bench.bed import Bed
 from omlx_cache.tools.bench.chains import CHAIN, hash_chain
-from omlx_cache.tools.bench.growth_rows import GrowthRow
 from omlx_cache.tools.bench.raw import RawCopy, RawRead
 from omlx_cache.tools.bench.rows import Row
 from omlx_cache.tools.bench.sizes import BLOCK_SIZE, SIZES

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from omlx_cache.tools.bench import side_child
-from omlx_cache.tools.bench.side_by_side import main
-from omlx_cache.tools.bench.side_report import Run, differing, markdown
+from benchmarks import side_child
+from benchmarks.side_by_side import main
+from benchmarks.side_report import Run, differing, markdown
+
+pytestmark = pytest.mark.nightly
 
 
 def told(seconds: float, logits: str = "right") -> dict[str, object]:

@@ -8,13 +8,14 @@ import sys
 from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.shared_child import PAGE_BYTES
 from omlx_cache.tools.bench.rows import Row
-from omlx_cache.tools.bench.shared_child import PAGE_BYTES
 from omlx_cache.tools.bench.shared_pages import KIB
 from omlx_cache.tools.bench.sizes import Size
 from omlx_cache.tools.bench.timing import in_turn
 
 PROCESSES = 8
+ROOT = Path(__file__).parents[1]
 CHAIN_BLOCKS = 8
 FILE_BYTES = PAGE_BYTES + 16 * KIB
 ALONE = "one process alone"
@@ -25,11 +26,12 @@ class Crowd:
     """Processes that have one directory open; each writes what it is told to, all at once."""
 
     def __init__(self, directory: Path, limit_bytes: int, count: int) -> None:
-        module = "omlx_cache.tools.bench.shared_child"
+        module = "benchmarks.shared_child"
         command = [sys.executable, "-m", module, str(directory), str(limit_bytes)]
         pipe = subprocess.PIPE
         self._children = [
-            subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(count)
+            subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
+            for _ in range(count)
         ]
         for child in self._children:
             self._answer(child)

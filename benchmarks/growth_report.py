@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from omlx_cache.tools.bench.growth_rows import GrowthRow, in_words, steepness
+from benchmarks.growth_rows import GrowthRow, in_words, steepness
 from omlx_cache.tools.bench.report import format_ratio, format_time
 
 Series: TypeAlias = Mapping[str, Sequence[GrowthRow]]

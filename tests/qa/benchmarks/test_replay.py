@@ -7,9 +7,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from omlx_cache.tools.bench.replay_report import markdown, percentile, svg
-from omlx_cache.tools.bench.replay_server import Answer
-from omlx_cache.tools.bench.replay_trace import Scale, read_trace
+from benchmarks.replay_report import markdown, percentile, svg
+from benchmarks.replay_server import Answer
+from benchmarks.replay_trace import Scale, read_trace
+
+pytestmark = pytest.mark.nightly
 
 SCALE = Scale(sessions=2, requests=2, tokens_per_block=3, longest=40)
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from omlx_cache.tools.bench.plot import Plot
-from omlx_cache.tools.bench.replay_server import Answer
+from benchmarks.replay_server import Answer
+from omlx_cache.simulate.svg import Plot
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -1,6 +1,6 @@
 """Write the ten most expensive lines of each path, without bytes, as Markdown.
 
-    python scripts/profile_paths.py docs/profiles [PATH ...]
+    python -m benchmarks.profile_paths docs/profiles [PATH ...]
 
 A timer of the processor's time interrupts the path a thousand times or more and notes the line that
 runs, which slows nothing down; C functions count for the line that calls them. What threads do is
@@ -26,14 +26,14 @@ from typing import Any, Self
 
 import mlx.core as mx
 
+from benchmarks.arguments import folder
+from benchmarks.growth_pages import Directory
 from omlx_cache.arrays.mlxio import evaluate
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.session import Session
 from omlx_cache.store import BlockStore
-from omlx_cache.tools.bench.arguments import folder
 from omlx_cache.tools.bench.bed import Bed
 from omlx_cache.tools.bench.commit_overhead import KINDS, WINDOW, Layers, feed, fill, opened
-from omlx_cache.tools.bench.growth_pages import Directory
 from omlx_cache.tools.bench.restore_overhead import LAYERS
 from omlx_cache.tools.bench.sizes import SIZES
 from omlx_cache_storage.keys import as_tokens

@@ -1,6 +1,6 @@
 """One process of the side-by-side bench: a turn of a conversation with one system.
 
-    python -m omlx_cache.tools.bench.side_child SYSTEM PHASE TOKENS DIRECTORY
+    python -m benchmarks.side_child SYSTEM PHASE TOKENS DIRECTORY
 
 Prints one JSON object. Only the suffix is computed by the model: the KV of the turn before is
 drawn, the same in every process, so that 32,768 tokens cost no prefill.
@@ -20,8 +20,8 @@ import mlx.core as mx
 from mlx_lm.models import qwen3
 from mlx_lm.models.cache import make_prompt_cache
 
+from benchmarks.side_systems import SYSTEMS, System
 from omlx_cache.arrays.mlxio import host_view
-from omlx_cache.tools.bench.side_systems import SYSTEMS, System
 
 SHAPE: dict[str, Any] = {
     "model_type": "qwen3",

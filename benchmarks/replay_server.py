@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from omlx_cache.tools.bench.replay_trace import ReplayRequest
+from benchmarks.replay_trace import ReplayRequest
 
 START_SECONDS = 120.0
 

@@ -1,6 +1,6 @@
 """Asks as many agents at once that have one new system prompt, with sharing in flight and without.
 
-    python -m omlx_cache.tools.bench.parallel --markdown out.md --svg out.svg
+    python -m benchmarks.parallel --markdown out.md --svg out.svg
 
 Two real servers run at once, of which one has `share_wait_seconds` of 0, and are asked in turns, so
 that whatever else the machine does hits both. Each has it to itself while it answers.
@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from omlx_cache.tools.bench.parallel_report import Round, Runs, markdown, svg
-from omlx_cache.tools.bench.replay_model import write_model
-from omlx_cache.tools.bench.replay_server import ReplayServer
-from omlx_cache.tools.bench.replay_trace import ALPHABET, ReplayRequest
+from benchmarks.parallel_report import Round, Runs, markdown, svg
+from benchmarks.replay_model import write_model
+from benchmarks.replay_server import ReplayServer
+from benchmarks.replay_trace import ALPHABET, ReplayRequest
 
 SERVERS = {"shared in flight": "600", "each for itself": "0"}
 
