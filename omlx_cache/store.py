@@ -40,6 +40,7 @@ from omlx_cache.upkeep.keeper import keeper
 from omlx_cache.upkeep.rates import RateKeeper
 from omlx_cache.upkeep.relief import Relief
 from omlx_cache.upkeep.reuse import ReuseKeeper
+from omlx_cache_storage.backlog import LAZY, THROUGH, WritePolicy
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem
@@ -62,7 +63,6 @@ from omlx_cache_storage.interrupts import deferred, uninterrupted
 from omlx_cache_storage.keys import BlockKey, Tokens
 from omlx_cache_storage.listed import ListedPage, list_pages, used_by_anybody
 from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageMeta
-from omlx_cache_storage.policy import write_policy
 from omlx_cache_storage.prefetch import Prefetch, Prefetcher
 from omlx_cache_storage.pruning import Chosen, Pruning, choose
 from omlx_cache_storage.readers import (
@@ -134,7 +134,7 @@ class BlockStore(Tiers):
         check_socket(s.socket)
         if s.is_given("log_level"):
             set_level(s.log_level)
-        for note in s.empty_budgets():
+        for note in s.warnings():
             _log.warning(note)
         self.name = name
         self.service: Mapping[str, object] = {}
@@ -173,11 +173,7 @@ class BlockStore(Tiers):
         super().__init__(
             hot_bytes=s.hot_bytes,
             queue_bytes=s.queue_bytes,
-            policy=write_policy(
-                s.write_policy,
-                idle_seconds=s.write_idle_seconds,
-                delay_seconds=s.write_delay_seconds,
-            ),
+            policy=_write_policy(s),
             clock=clock,
             cold=cold,
             departures=departures,
@@ -663,6 +659,12 @@ class BlockStore(Tiers):
             "models": self.labels,
         }
         return {**known, "service": dict(self.service)} if self.service else known
+
+
+def _write_policy(s: CacheSettings) -> WritePolicy:
+    if s.write_policy == "through":
+        return THROUGH
+    return replace(LAZY, idle_seconds=s.write_idle_seconds, delay_seconds=s.write_delay_seconds)
 
 
 def _learned(hot: HotTier, cold: ColdTier | None) -> Reuse:

@@ -19,6 +19,7 @@ from omlx_cache import __version__
 from omlx_cache.settings.environment import refusal, refuse_unknown
 from omlx_cache.settings.errors import ConfigError
 from omlx_cache.settings.names import SETTING_NAMES
+from omlx_cache.settings.removed import REMOVED
 from omlx_cache_daemon import commands
 from omlx_cache_daemon.errors import (
     BAD_CONFIGURATION,
@@ -111,6 +112,7 @@ def _helps(subparsers: Subparsers) -> dict[str, str]:
 def _refuse_unknown_flags(command: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
     """Raise UsageError for the first flag that a command does not have, nor one that begins so."""
     known = re.findall(r"--[a-z][a-z-]*", command.format_help())
+    removed = [f"--{name.replace('_', '-')}" for name in REMOVED]
     if command.get_default("passes_on"):
         arguments = _own(arguments)
     for word in arguments:
@@ -119,7 +121,11 @@ def _refuse_unknown_flags(command: argparse.ArgumentParser, arguments: Sequence[
             return
         # A text with a space in it is a value, whatever it begins with.
         is_flag = flag.startswith("--") and " " not in flag
-        if is_flag and flag != "--version" and not any(name.startswith(flag) for name in known):
+        if (
+            is_flag
+            and flag != "--version"
+            and not any(name.startswith(flag) for name in (*known, *removed))
+        ):
             raise UsageError(refusal("flag", flag, known))
 
 

@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Callable
 
+from omlx_cache.settings.removed import REMOVED
 from omlx_cache.settings.sizes import parse_size
 from omlx_cache_daemon.options import positive_count, positive_seconds
 from omlx_cache_storage.remote.address import names_password
@@ -17,7 +18,7 @@ SETTINGS = {
     "cold_bytes": "disk budget",
     "min_free_bytes": "free disk space to leave",
     "eviction_policy": "keep or lru: whether a new page pushes out what was used a short while ago",
-    "write_policy": "through, back, lazy or second_touch",
+    "write_policy": "through or lazy",
     "write_idle_seconds": "lazy: write what is left when nothing happened for so long",
     "write_delay_seconds": "lazy: write a page after so long at the latest",
     "daily_write_bytes": "what may be written to the disk in 24 hours; 0: no limit",
@@ -69,6 +70,10 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
             group.add_argument(flag, action="store_true", default=None, help=text)
         else:
             group.add_argument(flag, metavar="VALUE", help=text, type=_CHECKS.get(name, str))
+    for name in REMOVED:
+        # A command line that still has one starts: the store warns.
+        flag = f"--{name.replace('_', '-')}"
+        group.add_argument(flag, nargs="?", const="", help=argparse.SUPPRESS)
 
 
 def _without_password(url: str) -> str:
@@ -85,8 +90,9 @@ _CHECKS: dict[str, Callable[[str], str]] = {"remote": _without_password}
 
 
 def given_settings(args: argparse.Namespace) -> dict[str, object]:
-    """Return the settings that were given as flags."""
-    return {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
+    """Return the settings that were given as flags, removed ones too."""
+    given = {name: getattr(args, name) for name in (*SETTINGS, *REMOVED)}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def given_level(args: argparse.Namespace) -> str | None:

@@ -75,7 +75,7 @@ def launch(name: str, arguments: Sequence[str]) -> int:
     version = installed(module)
     check_cold_dir(settings)
     show_logs(settings)
-    said_by_the_store = settings.empty_budgets() + settings.unusable_directory()
+    said_by_the_store = settings.warnings() + settings.unusable_directory()
     for note in settings.notes():
         if note not in said_by_the_store:
             _log.warning(note)

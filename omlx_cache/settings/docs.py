@@ -11,6 +11,7 @@ from omlx_cache.settings.environment import OTHER_VARIABLES, variable
 from omlx_cache.settings.explain import allowed
 from omlx_cache.settings.model import CacheSettings, setting_names
 from omlx_cache.settings.origin import render
+from omlx_cache.settings.removed import REMOVED, VALUES
 
 DEFAULT_PATH = Path("docs/configuration.md")
 
@@ -37,7 +38,7 @@ several, and `--here` shows what a store that is started here would have.
 
 def reference() -> str:
     """Return the configuration reference as Markdown."""
-    return "\n".join([_INTRODUCTION, *_overview(), *_sections(), *_others()])
+    return "\n".join([_INTRODUCTION, *_overview(), *_sections(), *_removed(), *_others()])
 
 
 def _overview() -> Iterator[str]:
@@ -56,6 +57,16 @@ def _sections() -> Iterator[str]:
         yield f"- Variable: `{variable(name)}`"
         yield f"- Allowed: {allowed(field)}"
         yield f"- Default: {_default(name, field)}\n"
+
+
+def _removed() -> Iterator[str]:
+    yield "## Removed settings and values\n"
+    yield "A store that is still given one opens, and warns once.\n"
+    for name, text in REMOVED.items():
+        yield f"- `{name}`: {text}."
+    for (name, value), instead in VALUES.items():
+        yield f"- `{name}={value}`: now `{instead.value}`; {instead.reason}."
+    yield ""
 
 
 def _others() -> Iterator[str]:

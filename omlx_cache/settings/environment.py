@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from omlx_cache.settings.errors import ConfigError
 from omlx_cache.settings.places import PREFIX, RUNTIME_DIR_VARIABLE
+from omlx_cache.settings.removed import REMOVED
 
 OTHER_VARIABLES = {
     RUNTIME_DIR_VARIABLE: "The directory of the control sockets: made with mode 0700, and refused "
@@ -22,17 +23,21 @@ def variable(name: str) -> str:
 def refuse_unknown(
     settings: Iterable[str], arguments: Iterable[str], environ: Mapping[str, str]
 ) -> None:
-    """Raise ConfigError for every keyword and every `OMLX_CACHE_*` variable that nothing reads.
+    """Raise ConfigError for every keyword and every `OMLX_CACHE_*` variable that nothing reads; not
+    for those of removed settings, which warn.
 
     Variables are case-sensitive: `omlx_cache_block_size` is refused too, since nothing reads it.
     """
     names = list(settings)
     variables = [*map(variable, names), *OTHER_VARIABLES]
-    unknown = [refusal("setting", name, names) for name in arguments if name not in names]
+    removed = [*REMOVED, *map(variable, REMOVED)]
+    unknown = [
+        refusal("setting", name, names) for name in arguments if name not in (*names, *REMOVED)
+    ]
     unknown += [
         refusal("variable", name, variables)
         for name in sorted(environ)
-        if name.upper().startswith(PREFIX) and name not in variables
+        if name.upper().startswith(PREFIX) and name not in (*variables, *removed)
     ]
     if unknown:
         raise ConfigError("\n".join(unknown))

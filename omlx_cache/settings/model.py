@@ -27,6 +27,7 @@ from omlx_cache.settings.machine import Machine, directory_trouble, probe
 from omlx_cache.settings.origin import SettingSource, render
 from omlx_cache.settings.places import AUTO, PREFIX, expand, is_auto
 from omlx_cache.settings.remote import RemoteSettings
+from omlx_cache.settings.removed import REMOVED, removal_warnings, successor
 from omlx_cache.settings.sizes import SIZE_FORMS, SMALLEST_COLD_BYTES, format_size, parse_size
 from omlx_cache_storage.readers import within
 
@@ -76,6 +77,10 @@ def _token(value: Any) -> Any:
 
 def _lower(value: object) -> object:
     return value.strip().lower() if isinstance(value, str) else value
+
+
+def _write_policy(value: object) -> object:
+    return successor("write_policy", _lower(value))
 
 
 Size = Annotated[int, BeforeValidator(_size), Allowed(f"{SIZE_FORMS}, or auto")]
@@ -148,13 +153,10 @@ class CacheSettings(RemoteSettings):
     """Free space that the cold tier leaves on its disk, whatever `cold_bytes` says. Unless it is 0,
     some files (inodes) are left to others too: a hundredth of the disk's, at most 1,024."""
 
-    write_policy: Annotated[
-        Literal["through", "back", "lazy", "second_touch"], BeforeValidator(_lower)
-    ] = "through"
-    """When a page goes to disk: `through` as soon as it is stored; `back` when the hot tier evicts
-    it; `lazy` then too, after `write_idle_seconds` and at the latest after `write_delay_seconds`,
-    and not at all once a longer page has taken its place; `second_touch` when a second request uses
-    it. `flush` and `close` write what is left, but under `second_touch`."""
+    write_policy: Annotated[Literal["through", "lazy"], BeforeValidator(_write_policy)] = "through"
+    """When a page goes to disk: `through` as soon as it is stored; `lazy` when the hot tier is to
+    evict it, after `write_idle_seconds` and at the latest after `write_delay_seconds`, and not at
+    all once a longer page has taken its place. `flush` and `close` write what is left."""
 
     write_idle_seconds: float = Field(60.0, ge=0, le=86400)
     """With `write_policy=lazy`: when nothing was stored or restored for so long, what memory has
@@ -286,17 +288,20 @@ class CacheSettings(RemoteSettings):
     `omlx_cache_storage`; handlers are the application's."""
 
     _given: dict[str, tuple[str, Any]] = PrivateAttr(default_factory=dict)
+    _removed: list[str] = PrivateAttr(default_factory=list)
 
     def __init__(self, **arguments: Any) -> None:
         names = setting_names()
         refuse_unknown(names, [name for name in arguments if name != "machine"], os.environ)
         given = _collect(names, arguments, os.environ)
+        removed = _collect(list(REMOVED), arguments, os.environ)
         try:
-            super().__init__(**arguments)
+            super().__init__(**{n: v for n, v in arguments.items() if n not in REMOVED})
         except ValidationError as error:
             fields = type(self).model_fields
             raise config_error(error, fields, lambda name: given.get(name, (name, AUTO))) from None
         self._given = given
+        self._removed = removal_warnings(removed, given)
 
     def sources(self) -> dict[str, SettingSource]:
         """Return every setting with its value and where it came from, in field order."""
@@ -311,8 +316,14 @@ class CacheSettings(RemoteSettings):
         """Tell whether a setting was given, as a keyword argument or a variable."""
         return name in self._given
 
+    def warnings(self) -> list[str]:
+        """Return what a store that opens with these values warns of: removed settings and values,
+        and budgets so small that no page is kept."""
+        return self._removed + self.empty_budgets()
+
     def notes(self) -> list[str]:
-        """Return what a person should know of these values: ignored and suspicious ones."""
+        """Return what a person should know of these values: removed, ignored and suspicious
+        ones."""
         found = []
         if self.hot_cache_only:
             found = [
@@ -337,7 +348,7 @@ class CacheSettings(RemoteSettings):
                 for name in ("write_idle_seconds", "write_delay_seconds")
                 if self.is_given(name)
             ]
-        found += self.empty_budgets() + self.remote_notes()
+        found += self.warnings() + self.remote_notes()
         memory = self.machine.memory_bytes
         if self.hot_bytes > memory * 3 // 4:
             found.append(

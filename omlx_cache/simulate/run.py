@@ -11,10 +11,10 @@ from omlx_cache.simulate.pages import SimulatedPages
 from omlx_cache.simulate.replay import Replay
 from omlx_cache.simulate.requests import Workload
 from omlx_cache.simulate.shapes import Shape
+from omlx_cache_storage.backlog import WRITE_POLICIES
 from omlx_cache_storage.cold.collector import uncollected
 from omlx_cache_storage.departures import Departures, How
 from omlx_cache_storage.eviction.policies import EVICTION_POLICIES
-from omlx_cache_storage.policy import WRITE_POLICIES
 from omlx_cache_storage.tiers import Tiers
 from omlx_cache_storage.virtual import DirectWriter, VirtualClock, VirtualCold, room_for
 

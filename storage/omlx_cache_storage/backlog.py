@@ -1,14 +1,40 @@
-"""The backlog: pages of memory that the write policy wants on the disk by now, by the clock."""
+"""Write policies, and the backlog: pages that they want on the disk by now, by the clock."""
 
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from math import inf
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from omlx_cache_storage.page import PageId
-from omlx_cache_storage.policy import WritePolicy
 from omlx_cache_storage.recency import Clock
 
+
+@dataclass(frozen=True, slots=True)
+class WritePolicy:
+    """When a page that memory has goes to the disk.
+
+    `at_once`: when it is stored, and when it is used again; else when memory is to evict it, and
+    not at all once a longer page has replaced it. `idle_seconds`: when nothing was stored or used
+    for so long and the writer is idle, what is left is queued. `delay_seconds`: so long after it
+    was stored a page is queued at the latest.
+    """
+
+    name: str
+    at_once: bool
+    idle_seconds: float
+    delay_seconds: float = inf
+
+
+THROUGH: Final = WritePolicy("through", at_once=True, idle_seconds=0.0)
+LAZY: Final = WritePolicy("lazy", at_once=False, idle_seconds=60.0, delay_seconds=300.0)
+WRITE_POLICIES: Final = MappingProxyType({p.name: p for p in (THROUGH, LAZY)})
+
+DIRTY_SHARE = 0.9
+"""With `lazy`: the share of the hot tier that pages which the disk lacks may take before the oldest
+of them are queued."""
 GENERATIONS = 16
 """Pages that are stored within this part of the delay become due together."""
 _SECOND = 1_000_000_000
@@ -42,9 +68,8 @@ class Backlog:
         self._clock = clock
         self._everything = everything
         self._unwritten = unwritten
-        self._goes_idle = policy.idle_seconds != float("inf")
-        self._delays = policy.delay_seconds != float("inf")
-        self._idle_ns = round(policy.idle_seconds * _SECOND) if self._goes_idle else 0
+        self._delays = policy.delay_seconds != inf
+        self._idle_ns = round(policy.idle_seconds * _SECOND)
         self._delay_ns = round(policy.delay_seconds * _SECOND) if self._delays else 0
         self._ahead_ns = round(ahead_seconds * _SECOND)
         self._lock = threading.Lock()
@@ -77,11 +102,9 @@ class Backlog:
     def due(self) -> Sequence[PageId]:
         """Return what is to be written by now, in the order in which it should be; what stays
         unwritten is named again the next time."""
-        if not self._delays and not self._goes_idle:
-            return ()
         now = self._clock.elapsed_ns()
         with self._lock:
-            idle = self._goes_idle and now - self._active_ns >= self._idle_ns
+            idle = now - self._active_ns >= self._idle_ns
             overdue, self._overdue = self._overdue, []
             while self._generations and self._is_over(self._generations[0], now):
                 overdue += self._generations.popleft().pages

@@ -41,20 +41,19 @@ class HotTier:
     (pages that left while they were owed to the disk), `_dropped` (how many ever did),
     `lost_unnamed` and `_closed`; any thread may call. No I/O here.
 
-    A pinned page (queued for the disk) is never evicted. With `keep_dirty` a page that
-    the disk lacks is not evicted either, but named for writing first, and is owed to the disk from
-    `put` until it is there; with `keep_superseded` False
-    one that was superseded is evicted all the same. Without `retain` a page leaves as soon as the
-    disk has it. `backed` says that there is a disk: a sequence may then push out pages of its own
-    that the disk has, and what one live sequence holds, as `live` says, leaves when the disk has
-    it. `policy` says how young a page must not be to make room for one of another sequence.
+    A pinned page (queued for the disk) is never evicted. `backed` says that there is a disk: a page
+    that it lacks is not evicted either, but named for writing first, and is owed to the disk from
+    `put` until it is there; with `keep_superseded` False one that was superseded is evicted all the
+    same. Without `retain` a page leaves as soon as the disk has it. A sequence may push out pages
+    of its own that the disk has, and what one live sequence holds, as `live` says, leaves when the
+    disk has it. `policy` says how young a page must not be to make room for one of another
+    sequence.
     """
 
     def __init__(
         self,
         limit_bytes: int,
         *,
-        keep_dirty: bool = False,
         keep_superseded: bool = True,
         retain: bool = True,
         backed: bool = False,
@@ -70,7 +69,6 @@ class HotTier:
         self._transit = Transit(limit_bytes)
         self._live = live
         self._departures = departures or Departures()
-        self._keep_dirty = keep_dirty
         self._keep_superseded = keep_superseded
         self.retain = retain
         self._backed = backed
@@ -112,7 +110,7 @@ class HotTier:
         Pages of the same sequence (`own`) leave last, and only those that the disk has, or that
         end behind `position`, where the new page does: they are nothing without it. Without
         `evict` only free room is granted. `give_up_dirty` evicts pages of others that the disk
-        lacks as well, whatever `keep_dirty` says. The page counts as used `shift_ns` later than
+        lacks as well. The page counts as used `shift_ns` later than
         now, and pages of others stay that were used after that, less the policy's patience. What
         they hinder may pass, with `may_pass`: a small share of memory is set aside for that.
         """
@@ -203,7 +201,7 @@ class HotTier:
                 page,
                 state if self._backed or dirty else PageState.ONLY,
                 0 if old is None else old.pins,
-                owed=dirty and self._keep_dirty,
+                owed=dirty,
                 passes=passes,
             )
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
@@ -625,9 +623,7 @@ class HotTier:
 
     def _must_write(self, held: Held) -> bool:
         """True for a page that is written before it may leave."""
-        if not self._keep_dirty or not held.unwritten:
-            return False
-        return self._keep_superseded or self._wants_disk(held.page.meta.id, held)
+        return self._backed and self._wants_disk(held.page.meta.id, held)
 
     def _wants_disk(self, page: PageId, held: Held) -> bool:
         """True for a page that the disk lacks and that may be asked for again."""

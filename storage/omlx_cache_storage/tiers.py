@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import count
 
-from omlx_cache_storage.backlog import Backlog
+from omlx_cache_storage.backlog import DIRTY_SHARE, Backlog, WritePolicy
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.errors import PageUnanswered, PageUnreadable
 from omlx_cache_storage.events import SILENT, EventLog
@@ -24,7 +24,6 @@ from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.live import LiveHold, LivePages
 from omlx_cache_storage.page import REMOTE, Known, Page, PageId, PageInfo, PageMeta, Tail
-from omlx_cache_storage.policy import WritePolicy
 from omlx_cache_storage.readers import DiskThread, bounded_elsewhere
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
@@ -127,8 +126,7 @@ class Tiers:
         self._clock = clock
         self.hot = HotTier(
             hot_bytes or queue_bytes,
-            keep_dirty=policy.on_flush and cold is not None,
-            keep_superseded=policy.on_evict_superseded,
+            keep_superseded=policy.at_once,
             retain=hot_bytes > 0,
             backed=cold is not None,
             clock=clock,
@@ -146,7 +144,7 @@ class Tiers:
         if cold is not None:
             queue = min(queue_bytes, self.hot.limit_bytes)
             # Of parts, not of this object: the thread would keep that alive.
-            left = partial(unwritten, self.hot, superseded=policy.on_evict_superseded)
+            left = partial(unwritten, self.hot, superseded=policy.at_once)
             self._backlog = Backlog(policy, clock, left, self.hot.unwritten, IDLE_SECONDS)
             due, stranded = self._backlog.due, self.hot.stranded
             self.writer = writer(
@@ -309,12 +307,12 @@ class Tiers:
         With `queue` it is False as well when the policy writes
         a page at once and the writer has no room for it. Pages that must be written before they
         can leave are queued, so that another try may succeed. A page that the eviction policy has
-        no place for may pass through memory to the disk, if the write policy lets it.
+        no place for may pass through memory to the disk.
         """
         writer = self.writer
         fails = self._writes_fail()
         queued = writer is not None and not fails
-        if evict and queue and self._policy.on_put and queued and not self._has_room(nbytes):
+        if evict and queue and self._policy.at_once and queued and not self._has_room(nbytes):
             return Granted.NO
         shift = shift_ns(priority)
         outcome, dirty = self.hot.reserve(
@@ -323,7 +321,7 @@ class Tiers:
             evict=evict,
             position=position,
             shift_ns=shift,
-            may_pass=queued and queue and self._policy.on_refusal,
+            may_pass=queued and queue,
         )
         if outcome is Granted.PASSES and not self._has_room(nbytes):
             self.hot.release(nbytes, outcome)
@@ -361,7 +359,7 @@ class Tiers:
         if count < 2:
             return 0
         total = count * nbytes
-        queued = writer is not None and self._policy.on_put
+        queued = writer is not None and self._policy.at_once
         # One page may be larger than the queue; a run may not.
         if writer and queued and (total > writer.limit_bytes or not writer.has_room(total)):
             return 0
@@ -419,11 +417,11 @@ class Tiers:
         self.cold.wanted_again([page.meta.id])
         if self._backlog is not None:
             self._backlog.stored(page.meta.id)
-        if self._policy.on_put or passes:
+        if self._policy.at_once or passes:
             # Without room in the queue it stays here until the writer takes it up.
             self._offer_each([page.meta.id])
-        elif self._policy.dirty_share < 1.0 and self._has_room(page.meta.nbytes):
-            share = int(self.hot.limit_bytes * self._policy.dirty_share)
+        elif self._has_room(page.meta.nbytes):
+            share = int(self.hot.limit_bytes * DIRTY_SHARE)
             self._offer_rooted(self.hot.dirty(beyond_bytes=share, superseded=False))
         return True
 
@@ -494,7 +492,7 @@ class Tiers:
         all; but those that were used later than that and than `since_ns`. That is no use: queued is
         only what a policy writes at once, and the disk had no room for under its old stamp."""
         self._mark(chain, stamp_ns, _nothing, since_ns, used=False)
-        if self._policy.on_put:
+        if self._policy.at_once:
             self._offer_each(chain)
 
     def touch(
@@ -517,7 +515,7 @@ class Tiers:
             self.cold.wanted_again(chain)
         if used and self.uploads is not None:
             self.uploads.used(chain)
-        if self._policy.on_touch:
+        if self._policy.at_once:
             self._offer_each(chain)
 
     def _mark(
@@ -587,7 +585,7 @@ class Tiers:
         if before <= nbytes:
             return 0
         failing = self._writes_fail()
-        if self._policy.on_flush and not failing:
+        if not failing:
             self._offer_rooted(self.hot.dirty(beyond_bytes=nbytes, superseded=False))
         self.hot.shrink(nbytes, give_up_dirty=failing)
         return max(0, before - self.hot.usage().nbytes)
@@ -740,14 +738,14 @@ class Tiers:
 
         What the disk's budget evicted or rejected is not waited for: it is counted. A page that
         left memory before the disk had it makes this False until it is stored again or cleared.
-        Under a policy that holds pages back only queued ones count. What the disk rejected because
-        others were used there a short while ago is written after all, in their place.
+        What the disk rejected because others were used there a short while ago is written after
+        all, in their place.
         """
         writer, cold = self.writer, self.cold
         if writer is None or cold is None:
             return True
         # What others store meanwhile would keep a flush waiting for as long as they do.
-        known = self.hot.pages() if self._policy.on_flush else set()
+        known = self.hot.pages()
         with cold.impatient():
             written = writer.usage()
             if written.refused_pages or written.rationed_pages:

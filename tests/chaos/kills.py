@@ -31,7 +31,7 @@ def run_kills(world: World) -> None:
     draw = world.draw
     tight = draw.random() < 0.4
     options = small_options(draw) if tight else roomy_options(draw)
-    options |= {"hot_cache_only": False, "write_policy": draw.choice(["through", "back", "lazy"])}
+    options |= {"hot_cache_only": False, "write_policy": draw.choice(["through", "lazy"])}
     job: dict[str, Any] = {
         "number": world.number,
         "seed": world.seed,

@@ -87,7 +87,7 @@ def _other(world: World, mixture: object, number: int, count: int) -> None:
 
 def _recovers(world: World, main: Requester) -> None:
     """When all is well again, a new sequence is stored, durable, and there after a restart."""
-    if world.options["hot_cache_only"] or world.options["write_policy"] == "second_touch":
+    if world.options["hot_cache_only"]:
         return
     draw = world.draw
     # What came before is out of the queue, which may drop what it has no room for; and this is

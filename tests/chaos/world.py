@@ -29,7 +29,7 @@ def small_options(draw: random.Random) -> dict[str, Any]:
         "cold_bytes": choose([600 * KIB, 1100 * KIB, 1600 * KIB]),
         "snapshot_bytes": choose([4 * KIB, 256 * KIB]),
         "restore_bytes": choose([16 * KIB, 1024 * KIB]),
-        "write_policy": choose(["through", "back", "lazy", "second_touch"]),
+        "write_policy": choose(["through", "lazy"]),
         "queue_full": choose(["wait", "drop"]),
         "commit_wait_seconds": choose([0, 0.02]),
         "restore_wait_seconds": choose([0.02, 0.5]),
@@ -46,7 +46,7 @@ def roomy_options(draw: random.Random) -> dict[str, Any]:
         **small_options(draw),
         "hot_cache_only": False,
         "cold_bytes": 512 * 1024 * KIB,
-        "write_policy": draw.choice(["through", "back", "lazy"]),
+        "write_policy": draw.choice(["through", "lazy"]),
     }
 
 

@@ -58,7 +58,7 @@ def test_a_table_says_what_each_combination_serves_and_which_step_pays(
 def test_the_document_has_a_version_and_the_sums_agree(cli: Cli, trace: Path) -> None:
     ended = cli(
         "simulate", str(trace), "--hot", "4ktok", "--cold", "0,1GiB", "--agents", "3",
-        "--write-policy", "through,back", "--bytes-per-token", "1024", "--policy", "lru", "--json",
+        "--write-policy", "through,lazy", "--bytes-per-token", "1024", "--policy", "lru", "--json",
     )  # fmt: skip
     assert ended.code == 0, ended.err
     document = json.loads(ended.out)
@@ -66,9 +66,9 @@ def test_the_document_has_a_version_and_the_sums_agree(cli: Cli, trace: Path) ->
     assert document["schema"] == 1
     assert document["requests"] == 72
     assert document["model"]["bytes_per_token"] == 1024
-    alone, through, back = document["results"]
+    alone, through, lazy = document["results"]
     assert (alone["write_policy"], alone["written_bytes"]) == (None, 0)
-    assert (through["write_policy"], back["write_policy"]) == ("through", "back")
+    assert (through["write_policy"], lazy["write_policy"]) == ("through", "lazy")
     for result in document["results"]:
         assert result["hit_tokens"] == result["hot_tokens"] + result["cold_tokens"]
         assert result["hit_tokens"] <= result["optimum_tokens"]

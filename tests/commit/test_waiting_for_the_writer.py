@@ -22,7 +22,7 @@ def test_what_the_writer_ends_between_a_refusal_and_the_wait_is_progress(
     small, large = zoo.build("qwen3_next"), zoo.build("llama")
     # Two of the small pages make room for a large one, and the queue takes one at a time.
     budget = {"hot_bytes": 66_000, "queue_bytes": 10_000}
-    with BlockStore(settings(tmp_path, write_policy="back", **budget)) as store:
+    with BlockStore(settings(tmp_path, write_policy="lazy", **budget)) as store:
         with PrefixCache(small, store).session(PROMPT) as session:
             prefill(small, session, 512)
             session.commit()

@@ -39,7 +39,7 @@ def _full(
     return store, story
 
 
-@pytest.mark.parametrize("policy", ["through", "back", "lazy"])
+@pytest.mark.parametrize("policy", ["through", "lazy"])
 def test_a_refused_page_is_on_the_disk_and_not_in_memory(tmp_path: Path, policy: str) -> None:
     clock, new = HandClock(), Story("new")
     store, story = _full(tmp_path, clock, write_policy=policy)
@@ -68,11 +68,8 @@ def _gone(store: BlockStore, story: Story) -> int:
     return sum(1 for page in story.ids(*OLD) if store.hot.info(page) is None)
 
 
-@pytest.mark.parametrize("options", [{"write_policy": "second_touch"}, {"hot_cache_only": True}])
-def test_where_no_write_follows_a_refused_page_is_not_taken(
-    tmp_path: Path, options: dict[str, object]
-) -> None:
-    store, story = _full(tmp_path, HandClock(), **options)
+def test_where_no_write_follows_a_refused_page_is_not_taken(tmp_path: Path) -> None:
+    store, story = _full(tmp_path, HandClock(), hot_cache_only=True)
     new = Story("new")
     with store:
         before = store.hot.usage()
@@ -86,7 +83,7 @@ def test_where_no_write_follows_a_refused_page_is_not_taken(
 
 def test_a_full_queue_takes_nothing_and_nobody_waits(tmp_path: Path) -> None:
     disk, new = FaultyDisk(), Story("new")
-    store, story = _full(tmp_path, HandClock(), disk, write_policy="back", queue_bytes=8 * KIB)
+    store, story = _full(tmp_path, HandClock(), disk, write_policy="lazy", queue_bytes=8 * KIB)
     with store:
         disk.gate.clear()
         outcomes = [offer(store, new.page(number)) for number in range(1, 13)]
@@ -100,7 +97,7 @@ def test_a_full_queue_takes_nothing_and_nobody_waits(tmp_path: Path) -> None:
         assert _gone(store, story) <= 4
 
 
-@pytest.mark.parametrize("policy", ["through", "back"])
+@pytest.mark.parametrize("policy", ["through", "lazy"])
 def test_a_disk_that_fails_costs_memory_no_more_than_the_share(tmp_path: Path, policy: str) -> None:
     disk, new = FaultyDisk(), Story("new")
     store, story = _full(tmp_path, HandClock(), disk, write_policy=policy)
@@ -157,7 +154,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize("policy", ["through", "back"])
+@pytest.mark.parametrize("policy", ["through", "lazy"])
 def test_a_kill_loses_nothing_that_a_flush_has_answered_for(tmp_path: Path, policy: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CHILD, str(tmp_path), policy],

@@ -180,7 +180,7 @@ def test_clear_deletes_what_is_in_memory_only(open_store: Open) -> None:
 
 
 def test_a_clear_loses_nothing_that_is_not_written_yet(open_store: Open) -> None:
-    with open_store(write_policy="back") as store:
+    with open_store(write_policy="lazy") as store:
         model, tokens = model_of("qwen3"), prompt_of(300)
         cache = TieredPrefixCache(model, store)
         assert cache.store(tokens, computed(model, tokens)[0])

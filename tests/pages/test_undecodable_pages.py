@@ -37,7 +37,7 @@ def test_without_zstd_a_restore_is_a_miss_with_its_own_reason_and_no_file_goes(
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "zstandard", None)
         without.setitem(sys.modules, "compression.zstd", None)
-        with open_store(write_policy="second_touch") as store:
+        with open_store(write_policy="lazy") as store:
             assert _prefill(model, PrefixCache(model, store), [*tokens, 1]) == (
                 0,
                 reasons.UNDECODABLE,

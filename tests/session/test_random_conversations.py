@@ -47,7 +47,7 @@ class Conversations:
             "cold_bytes": choose([600_000, "1GiB"]),
             "snapshot_bytes": choose([50_000, "64MiB"]),
             "restore_bytes": choose([100_000, "64MiB"]),
-            "write_policy": choose(["through", "back", "lazy", "second_touch"]),
+            "write_policy": choose(["through", "lazy"]),
             "queue_full": choose(["wait", "drop"]),
             "commit_wait_seconds": choose([0, 0.05]),
             "restore_wait_seconds": choose([0.05, 1]),

@@ -13,9 +13,9 @@ def test_an_argument_wins_over_the_environment_and_the_environment_over_the_defa
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMLX_CACHE_BLOCK_SIZE", "64")
-    monkeypatch.setenv("OMLX_CACHE_WRITE_POLICY", "Back")
+    monkeypatch.setenv("OMLX_CACHE_WRITE_POLICY", "Lazy")
     settings = CacheSettings(machine=machine, block_size=128)
-    assert (settings.block_size, settings.write_policy) == (128, "back")
+    assert (settings.block_size, settings.write_policy) == (128, "lazy")
     assert settings.durability == "fsync"
 
 
@@ -29,7 +29,7 @@ def test_every_setting_is_a_variable(machine: Machine, monkeypatch: pytest.Monke
         "cold_bytes": ("512MB", 512_000_000),
         "min_free_bytes": ("0", 0),
         "eviction_policy": ("lru", "lru"),
-        "write_policy": ("second_touch", "second_touch"),
+        "write_policy": ("lazy", "lazy"),
         "write_idle_seconds": ("5", 5.0),
         "write_delay_seconds": ("20.5", 20.5),
         "daily_write_bytes": ("50GB", 50_000_000_000),
@@ -103,7 +103,7 @@ def test_sources_say_where_each_value_came_from(
         ("cold_bytes", "lots", "auto"),
         ("hot_cache_only", "perhaps", "true or false"),
         ("cold_dir", "", "a directory"),
-        ("write_policy", "sometimes", "through, back, lazy or second_touch"),
+        ("write_policy", "sometimes", "through or lazy"),
         ("queue_full", "burn", "drop or wait"),
         ("durability", "ssd", "none, fsync or full"),
         ("codec", "jpeg", "dense"),

@@ -8,7 +8,7 @@ from omlx_cache.simulate.costs import Costs
 from omlx_cache.simulate.requests import Workload
 from omlx_cache.simulate.run import Outcome, Room, Setup, Simulator
 from omlx_cache.simulate.shapes import Shape
-from omlx_cache_storage.policy import WRITE_POLICIES
+from omlx_cache_storage.backlog import WRITE_POLICIES
 
 SHAPE = Shape("a model", 1 << 16)
 NO_DISK = Room(0)
@@ -61,7 +61,7 @@ def test_no_tiers_serve_more_than_the_optimum_of_their_room(seed: int, hot: int,
         assert outcome.tokens <= outcome.optimum_tokens
 
 
-@pytest.mark.parametrize("written", ["through", "back"])
+@pytest.mark.parametrize("written", ["through", "lazy"])
 def test_a_disk_serves_what_memory_had_no_room_for(written: str) -> None:
     workload = grown(5)
     alone, backed = _run(workload, 8), _run(workload, 8, workload.pages, written)

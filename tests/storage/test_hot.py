@@ -106,7 +106,7 @@ def test_a_page_read_late_does_not_replace_a_fuller_one(story: Story) -> None:
 
 
 def test_dirty_pages_stand_in_the_way_unless_they_are_given_up(story: Story) -> None:
-    tier = HotTier(2 * KIB, keep_dirty=True)
+    tier = HotTier(2 * KIB, backed=True)
     assert _put(tier, story.page(1), dirty=True)
     assert _put(tier, story.page(2), dirty=True)
     grant = tier.reserve(KIB)

@@ -101,7 +101,7 @@ def test_what_write_back_names_costs_no_walk_over_all_pages_each_time(
 ) -> None:
     held = 256
     story = Story(nbytes=KIB, blocks=held)
-    tier = HotTier(held * KIB, keep_dirty=True, backed=True)
+    tier = HotTier(held * KIB, backed=True)
     shown = shown_by(tier, monkeypatch)
     for number in range(1, held + 1):
         assert _put(tier, story.page(number), dirty=True)
@@ -116,7 +116,7 @@ def test_what_write_back_names_costs_no_walk_over_all_pages_each_time(
 def test_own_pages_that_the_disk_lacks_stay_under_write_back_too(
     story: Story, give_up_dirty: bool
 ) -> None:
-    tier = HotTier(2 * KIB, keep_dirty=True, backed=True)
+    tier = HotTier(2 * KIB, backed=True)
     for number in (1, 2):
         assert _put(tier, story.page(number), dirty=True)
     grant = tier.reserve(KIB, set(story.ids(1, 2)), give_up_dirty=give_up_dirty)
@@ -167,14 +167,13 @@ STEPS = st.lists(
 )
 
 
-@given(steps=STEPS, keep_dirty=st.booleans(), retain=st.booleans(), backed=st.booleans())
+@given(steps=STEPS, retain=st.booleans(), backed=st.booleans())
 def test_nothing_is_granted_beyond_the_limit_and_nothing_pinned_or_own_is_lost(
     steps: list[tuple[str, str, int, bool, bool, bool]],
-    keep_dirty: bool,
     retain: bool,
     backed: bool,
 ) -> None:
-    tier = HotTier(8_000, keep_dirty=keep_dirty, retain=retain, backed=backed)
+    tier = HotTier(8_000, retain=retain, backed=backed)
     stories = {name: Story(name, nbytes=700 + 900 * (name == "b")) for name in "ab"}
     pins: dict[PageId, int] = {}
     reserved = 0

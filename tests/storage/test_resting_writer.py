@@ -73,31 +73,3 @@ def test_a_flush_asks_a_resting_disk_once_and_tells_the_truth(
         disk.fail.clear()
         assert store.flush(30), "no time has passed"
         assert len(files_in(tmp_path)) == 40
-
-
-def test_a_flush_is_false_for_a_touched_page_that_a_resting_disk_was_not_asked_for(
-    tmp_path: Path, time: SetTime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The policy has nothing left to write, and the writer gets to the page before the barrier."""
-    disk, story = FaultyDisk(), Story()
-    with open_store(tmp_path, disk, write_policy="second_touch") as store:
-        commit(store, story, *range(1, 9))
-        disk.fail["write"] = errno.EIO
-        writer = store.writer
-        assert writer is not None
-        store.touch(story.ids(*range(1, 9)))
-        while writer.wait_for_progress(30):
-            pass
-        assert writer.usage().failed_pages == breaker.FAILURES
-        flush = writer.flush
-
-        def flush_late(timeout: float | None) -> bool:
-            store.touch(story.ids(8))
-            while writer.wait_for_progress(30):
-                pass
-            return flush(timeout)
-
-        monkeypatch.setattr(writer, "flush", flush_late)
-        assert not store.flush(30)
-        monkeypatch.undo()
-        disk.fail.clear()

@@ -13,7 +13,7 @@ KIB = 1024
 PAGE = 64 * KIB
 
 
-@pytest.mark.parametrize("write_policy", ["through", "back", "lazy"])
+@pytest.mark.parametrize("write_policy", ["through", "lazy"])
 def test_after_a_failure_of_the_disk_pages_pass_again_though_memory_stays_young(
     tmp_path: Path, write_policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ LIMIT = 1000 * KIB
 PAGE = 16 * KIB
 
 
-@pytest.mark.parametrize("policy", ["through", "back", "lazy"])
+@pytest.mark.parametrize("policy", ["through", "lazy"])
 @pytest.mark.parametrize("hot", [0, 256 * KIB, 4096 * KIB])
 def test_what_is_written_in_a_day_stays_below_the_limit_at_ten_times_it(
     tmp_path: Path, policy: str, hot: int

@@ -247,7 +247,7 @@ def test_dirty_pages_of_a_dead_disk_do_not_freeze_memory(
 ) -> None:
     """Write-back keeps what the disk lacks; not for ever when it will never take it."""
     story = Story(nbytes=16 * KIB)
-    options = {"write_policy": "back", "hot_bytes": 64 * KIB, "queue_bytes": 64 * KIB}
+    options = {"write_policy": "lazy", "hot_bytes": 64 * KIB, "queue_bytes": 64 * KIB}
     with open_store(tmp_path, disk, queue_full=queue_full, **options) as store:
         disk.fail["write"] = errno.ENOSPC
         for number in range(1, 20):
@@ -272,7 +272,7 @@ def test_a_page_larger_than_the_disk_budget_stays_in_memory(tmp_path: Path) -> N
 def test_a_commit_never_waits_for_a_disk_that_refuses(tmp_path: Path, disk: FaultyDisk) -> None:
     """Dirty pages stand in the way, and giving them all up would not make enough room."""
     story, other = Story(nbytes=16 * KIB), Story("other", nbytes=16 * KIB)
-    options = {"write_policy": "back", "hot_bytes": 64 * KIB, "queue_bytes": 64 * KIB}
+    options = {"write_policy": "lazy", "hot_bytes": 64 * KIB, "queue_bytes": 64 * KIB}
     with open_store(tmp_path, disk, queue_full="wait", **options) as store:
         disk.fail["write"] = errno.ENOSPC
         for page in (other.page(1), *story.pages(1, 2, 3)):

@@ -30,7 +30,7 @@ import gc, sys
 from omlx_cache import BlockStore, CacheSettings
 from kit.storage import Story, commit
 
-settings = CacheSettings(cold_dir=sys.argv[1], min_free_bytes=0, socket="off", write_policy="back")
+settings = CacheSettings(cold_dir=sys.argv[1], min_free_bytes=0, socket="off", write_policy="lazy")
 store = BlockStore(settings)
 commit(store, Story(), *range(1, 14))
 del store

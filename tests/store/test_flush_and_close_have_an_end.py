@@ -16,7 +16,7 @@ def test_a_flush_that_never_gets_a_place_in_the_queue_gives_up(
 ) -> None:
     story = Story()
     # Time stands still: nothing falls due before the flush.
-    with open_store(tmp_path, clock=HandClock(), write_policy="back") as store:
+    with open_store(tmp_path, clock=HandClock(), write_policy="lazy") as store:
         commit(store, story, 1, 2)
         flushed: list[bool] = []
         flushing = threading.Thread(target=lambda: flushed.append(store.flush(None)), daemon=True)

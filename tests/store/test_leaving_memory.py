@@ -22,7 +22,7 @@ def test_one_namespace_leaves_memory_and_is_found_on_the_disk(tmp_path: Path) ->
 
 def test_what_the_disk_lacks_stays_in_memory(tmp_path: Path) -> None:
     story = Story("llama")
-    with open_store(tmp_path, write_policy="back") as store:
+    with open_store(tmp_path, write_policy="lazy") as store:
         commit(store, story, 1, 2)
         assert not files_in(tmp_path)
         assert store.leave_memory(story.namespace) == 0

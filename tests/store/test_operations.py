@@ -77,12 +77,11 @@ def test_a_namespace_that_is_unknown_or_ambiguous_is_refused(tmp_path: Path, sto
 
 def test_inspect_shows_the_file_or_else_the_live_page(tmp_path: Path, story: Story) -> None:
     key = story.id(1).key.hex()
-    with open_store(tmp_path, write_policy="second_touch") as store:
+    with open_store(tmp_path, write_policy="lazy") as store:
         commit(store, story, 1)
         (live,) = _ask(store, "inspect", key_prefix=key[:10])
         assert (live["tiers"], live["path"], live["checksum"]) == (["hot"], "", None)
         assert live["tensors"] == [{"name": "0.keys", "dtype": "U8", "shape": [1, 4 * KIB]}]
-        store.touch(story.ids(1))
         assert store.flush()
         (stored,) = _ask(store, "inspect", key_prefix=key.upper())
         assert stored["tiers"] == ["hot", "cold"]

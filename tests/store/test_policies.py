@@ -1,4 +1,4 @@
-"""When a page goes to the disk: through, back, second_touch, and never."""
+"""When a page goes to the disk: through, lazy, and never."""
 
 import errno
 import threading
@@ -45,9 +45,9 @@ def test_through_writes_every_page_at_once(tmp_path: Path) -> None:
         assert store.stats().requests.stored_pages == 3
 
 
-def test_back_writes_when_memory_runs_short_and_loses_nothing(tmp_path: Path) -> None:
+def test_lazy_writes_when_memory_runs_short_and_loses_nothing(tmp_path: Path) -> None:
     story = Story(nbytes=16 * KIB)
-    options = {"write_policy": "back", "hot_bytes": 64 * KIB, "queue_bytes": 64 * KIB}
+    options = {"write_policy": "lazy", "hot_bytes": 64 * KIB, "queue_bytes": 64 * KIB}
     with open_store(tmp_path, queue_full="wait", **options) as store:
         assert store_page(store, story.page(1))
         assert store_page(store, story.page(2))
@@ -64,9 +64,9 @@ def test_back_writes_when_memory_runs_short_and_loses_nothing(tmp_path: Path) ->
         assert _on_disk(tmp_path, story) == list(range(1, 13))
 
 
-def test_back_never_waits_unless_told_to(tmp_path: Path) -> None:
+def test_lazy_never_waits_unless_told_to(tmp_path: Path) -> None:
     story, disk = Story(nbytes=16 * KIB), FaultyDisk()
-    options = {"write_policy": "back", "hot_bytes": 64 * KIB, "queue_bytes": 64 * KIB}
+    options = {"write_policy": "lazy", "hot_bytes": 64 * KIB, "queue_bytes": 64 * KIB}
     with open_store(tmp_path, disk, **options) as store:
         disk.gate.clear()
         taken = [store_page(store, story.page(number)) for number in range(1, 9)]
@@ -74,18 +74,6 @@ def test_back_never_waits_unless_told_to(tmp_path: Path) -> None:
         disk.gate.set()
         assert store.flush()
         assert _on_disk(tmp_path, story) == [1, 2, 3, 4]
-
-
-def test_second_touch_writes_what_is_wanted_again(tmp_path: Path) -> None:
-    story = Story()
-    with open_store(tmp_path, write_policy="second_touch") as store:
-        assert commit(store, story, 1, 2, 3) == [True, True, True]
-        assert store.flush()
-        assert _on_disk(tmp_path, story) == []
-        store.touch(story.ids(1, 2))
-        assert store.flush()
-        assert _on_disk(tmp_path, story) == [1, 2]
-    assert _on_disk(tmp_path, story) == [1, 2]
 
 
 def test_a_page_without_room_in_the_queue_is_written_when_the_writer_is_idle(
@@ -242,7 +230,7 @@ def test_clear_deletes_a_namespace_everywhere_pending_pages_included(tmp_path: P
         assert commit(store, story, 1) == [True]
 
 
-@pytest.mark.parametrize("policy", ["through", "back", "lazy"])
+@pytest.mark.parametrize("policy", ["through", "lazy"])
 def test_closing_writes_what_is_left_and_is_done_twice_at_no_cost(
     tmp_path: Path, policy: str
 ) -> None:

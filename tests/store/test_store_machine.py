@@ -42,7 +42,7 @@ CALM = 4
 STORIES = [Story("a", nbytes=8 * KIB), Story("b", nbytes=20 * KIB), Story("c", nbytes=500)]
 WHICH = st.sampled_from(STORIES)
 NUMBERS = st.integers(1, 5)
-POLICIES = st.sampled_from(["through", "back", "lazy", "second_touch"])
+POLICIES = st.sampled_from(["through", "lazy"])
 
 
 class StoreMachine(RuleBasedStateMachine):

@@ -99,7 +99,7 @@ def test_it_does_not_grow_into_the_next_shortage(tmp_path: Path) -> None:
 
 
 def test_pages_that_only_memory_has_are_written_and_then_given_back(tmp_path: Path) -> None:
-    with _full(tmp_path, write_policy="back") as store:
+    with _full(tmp_path, write_policy="lazy") as store:
         story = Story(nbytes=PAGE)
         relief = Relief(store, 1)
         assert relief.step(CRITICAL) < 15 * PAGE
@@ -112,7 +112,7 @@ def test_pages_that_only_memory_has_are_written_and_then_given_back(tmp_path: Pa
 
 def test_pages_that_a_failing_disk_refuses_are_given_up(tmp_path: Path) -> None:
     disk = FaultyDisk()
-    with _full(tmp_path, disk, write_policy="back") as store:
+    with _full(tmp_path, disk, write_policy="lazy") as store:
         disk.fail["write"] = 5
         assert not store.flush(30)
         Relief(store, 1).step(CRITICAL)

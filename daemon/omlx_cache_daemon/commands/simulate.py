@@ -93,7 +93,7 @@ def _add_tiers(parser: argparse.ArgumentParser) -> None:
         type=_list_of(str),
         default=["through"],
         metavar="NAME,...",
-        help="when a page goes to the disk: through, back, lazy, second_touch (default: through)",
+        help="when a page goes to the disk: through, lazy (default: through)",
     )
 
 

@@ -97,8 +97,6 @@ def _setbacks(store: BlockStore, left: Unwritten, clean: bool) -> list[str]:
         for why, count in causes.items()
         if count
     ]
-    if left.pages and settings.write_policy == "second_touch":
-        said.append("write_policy second_touch wrote only what was used twice")
     return said
 
 

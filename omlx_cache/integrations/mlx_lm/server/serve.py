@@ -73,7 +73,7 @@ def serve(
             check_packing(args.kv_bits, args.kv_group_size)
         except ValueError as error:
             raise ConfigError(str(error)) from error
-    said_by_the_store = cache_settings.empty_budgets() + cache_settings.unusable_directory()
+    said_by_the_store = cache_settings.warnings() + cache_settings.unusable_directory()
     for note in cache_settings.notes():
         if note not in said_by_the_store:
             _log.warning(note)

@@ -203,7 +203,7 @@ def test_a_session_that_ends_without_commit_holds_nothing(open_cache: Open, lost
         {"hot_cache_only": True},
         {"cold_codec": "affine8"},
         {"codec": "affine8", "min_quantize_tokens": 0},
-        {"write_policy": "back"},
+        {"write_policy": "lazy"},
     ],
 )
 def test_where_the_disk_lacks_a_page_or_its_bits_nothing_leaves(

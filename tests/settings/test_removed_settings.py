@@ -1,0 +1,35 @@
+"""Removed settings and values: a store that is given one opens, and warns once."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from kit.storage import open_store
+from omlx_cache.settings import CacheSettings, Machine
+
+
+@pytest.mark.parametrize("given", ["back", "Second_Touch"])
+@pytest.mark.parametrize("form", ["argument", "variable"])
+def test_a_removed_value_is_replaced_by_its_successor(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, given: str, form: str
+) -> None:
+    known = {"machine": machine, "cold_dir": "/srv/kv", "cold_bytes": "1GiB"}
+    if form == "argument":
+        settings, name = CacheSettings(**known, write_policy=given), "write_policy"
+    else:
+        name = "OMLX_CACHE_WRITE_POLICY"
+        monkeypatch.setenv(name, given)
+        settings = CacheSettings(**known)
+    assert settings.write_policy == "lazy"
+    (note,) = settings.warnings()
+    assert note.startswith(f"{name}: {given.lower()} is lazy now: ")
+    assert note in settings.notes()
+    assert not CacheSettings(**known, write_policy="lazy").warnings()
+
+
+def test_a_store_warns_once_of_each(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "omlx_cache"), open_store(tmp_path, write_policy="back"):
+        pass
+    (record,) = caplog.records
+    assert "write_policy: back is lazy now" in record.getMessage()
