@@ -53,7 +53,7 @@ from omlx_cache_storage.columns import PageColumns
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.errors import CacheError, PageUnanswered
 from omlx_cache_storage.events import EventLog
-from omlx_cache_storage.eviction.policies import EVICTION_POLICIES
+from omlx_cache_storage.eviction.keep import Keep
 from omlx_cache_storage.format import planes
 from omlx_cache_storage.hints import Priority
 from omlx_cache_storage.histograms import together
@@ -180,7 +180,7 @@ class BlockStore(Tiers):
             events=events,
             remote=remote,
             memory_once=s.memory_once,
-            eviction=EVICTION_POLICIES[s.eviction_policy](reuse.memory),
+            eviction=Keep(reuse.memory),
             documents=namespaces.document,
             opening=partial(_open, cold, s, self._on_disk),
         )
@@ -679,7 +679,6 @@ def _cold(
     reuse: Reuse,
     events: EventLog,
 ) -> ColdTier:
-    make = EVICTION_POLICIES[s.eviction_policy]
     return ColdTier(
         s.cold_dir,
         s.cold_bytes,
@@ -690,7 +689,7 @@ def _cold(
         encode=cold_encoder(s.cold_codec, s.min_quantize_tokens),
         departures=departures,
         daily_bytes=s.daily_write_bytes,
-        policy=lambda learned: make(learned or reuse.disk),
+        policy=lambda learned: Keep(learned or reuse.disk),
         derived=s.is_derived("cold_bytes"),
         events=events,
         memory=s.machine.state_dir,

@@ -17,7 +17,6 @@ SETTINGS = {
     "cold_dir": "directory of the cold tier",
     "cold_bytes": "disk budget",
     "min_free_bytes": "free disk space to leave",
-    "eviction_policy": "keep or lru: whether a new page pushes out what was used a short while ago",
     "write_policy": "through or lazy",
     "write_idle_seconds": "lazy: write what is left when nothing happened for so long",
     "write_delay_seconds": "lazy: write a page after so long at the latest",

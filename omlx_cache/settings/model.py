@@ -144,11 +144,6 @@ class CacheSettings(RemoteSettings):
     sets its own, unless `omlx-cache quota` has said otherwise. Derived, it limits no other process
     and yields to what was given. See docs/operations.md."""
 
-    eviction_policy: Annotated[Literal["keep", "lru"], BeforeValidator(_lower)] = "keep"
-    """Whether a new page may push out one that was used a short while ago: `lru` always, `keep`
-    only after a time that it learns from the gaps between uses. Pages that memory has no place for
-    then go straight to the disk. See docs/reuse.md."""
-
     min_free_bytes: Size = Field(_DERIVED)
     """Free space that the cold tier leaves on its disk, whatever `cold_bytes` says. Unless it is 0,
     some files (inodes) are left to others too: a hundredth of the disk's, at most 1,024."""

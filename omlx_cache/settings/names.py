@@ -7,7 +7,6 @@ SETTING_NAMES = (
     "memory_once",
     "cold_dir",
     "cold_bytes",
-    "eviction_policy",
     "min_free_bytes",
     "write_policy",
     "write_idle_seconds",

@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-REMOVED: Final[Mapping[str, str]] = {}
+REMOVED: Final = {
+    "eviction_policy": "every store does what `keep` did; `omlx-cache simulate` compares that with "
+    "`lru`",
+}
 """Each removed setting, and what takes its place."""
 
 

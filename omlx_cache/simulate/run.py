@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from omlx_cache.simulate.costs import DAY_SECONDS, Costs
 from omlx_cache.simulate.errors import SimulationError
@@ -14,12 +14,14 @@ from omlx_cache.simulate.shapes import Shape
 from omlx_cache_storage.backlog import WRITE_POLICIES
 from omlx_cache_storage.cold.collector import uncollected
 from omlx_cache_storage.departures import Departures, How
-from omlx_cache_storage.eviction.policies import EVICTION_POLICIES
+from omlx_cache_storage.eviction.keep import Keep, Lru
 from omlx_cache_storage.tiers import Tiers
 from omlx_cache_storage.virtual import DirectWriter, VirtualClock, VirtualCold, room_for
 
 START_NS = 1_700_000_000 * 10**9
 """When virtual time begins: later than the stamps of superseded pages."""
+POLICIES: Final = {"keep": Keep, "lru": Lru}
+"""What stores do, and least recently used first to compare it with."""
 QUEUED_PAGES = 64
 """What waits for the disk at most where no page stays in memory."""
 
@@ -120,7 +122,7 @@ def rooms(setup: Setup, nbytes: int, block_size: int) -> Rooms:
 def simulated_tiers(setup: Setup, sizes: Rooms, nbytes: int, clock: VirtualClock) -> Tiers:
     """Return one machine's tiers, whose writer writes at once, in the time of a clock."""
     none = _NoDepartures(1)
-    policy = EVICTION_POLICIES[setup.policy]
+    policy = POLICIES[setup.policy]
     cold = None
     if sizes.cold_bytes:
         cold = VirtualCold(sizes.cold_bytes, clock=clock, departures=none, policy=policy)
@@ -205,8 +207,8 @@ class Simulator:
 def check(setups: Sequence[Setup]) -> None:
     """Raise SimulationError for what no tiers can be made of."""
     for setup in setups:
-        if setup.policy not in EVICTION_POLICIES:
-            known = ", ".join(EVICTION_POLICIES)
+        if setup.policy not in POLICIES:
+            known = ", ".join(POLICIES)
             raise SimulationError(f"there is no policy {setup.policy!r}: there are {known}")
         if setup.write_policy not in WRITE_POLICIES:
             known = ", ".join(WRITE_POLICIES)

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.event_kinds import Kind
 from omlx_cache_storage.events import SILENT, EventLog
+from omlx_cache_storage.eviction.keep import Keep, Lru
 from omlx_cache_storage.eviction.learned import Learned
-from omlx_cache_storage.eviction.policy import EvictionPolicy, Lru
 from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.hot_page import Grant, Granted, Held, HotEntry, PageState
 from omlx_cache_storage.keys import BlockKey
@@ -60,7 +60,7 @@ class HotTier:
         clock: Clock | None = None,
         departures: Departures | None = None,
         live: LivePages | None = None,
-        policy: EvictionPolicy | None = None,
+        policy: Keep | None = None,
         events: EventLog = SILENT,
     ) -> None:
         self.limit_bytes = limit_bytes

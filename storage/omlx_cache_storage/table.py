@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Generic
 
-from omlx_cache_storage.eviction.policy import EvictionPolicy, Lru
+from omlx_cache_storage.eviction.keep import Keep, Lru
 from omlx_cache_storage.format.names import parent_hint
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.order import EvictionOrder, R
@@ -15,7 +15,7 @@ class PageTable(Generic[R]):
     """Records by page id, tails by their parent, and the eviction order. Its owner's lock guards
     it."""
 
-    def __init__(self, policy: EvictionPolicy | None = None) -> None:
+    def __init__(self, policy: Keep | None = None) -> None:
         self._policy = policy or Lru()
         self._records: dict[PageId, R] = {}
         self._order: EvictionOrder[R] = EvictionOrder()

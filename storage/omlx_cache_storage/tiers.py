@@ -14,7 +14,7 @@ from omlx_cache_storage.backlog import DIRTY_SHARE, Backlog, WritePolicy
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.errors import PageUnanswered, PageUnreadable
 from omlx_cache_storage.events import SILENT, EventLog
-from omlx_cache_storage.eviction.policy import EvictionPolicy
+from omlx_cache_storage.eviction.keep import Keep
 from omlx_cache_storage.flushing import flush, unwritten
 from omlx_cache_storage.hints import Ended, PinnedPages, Priority, shift_ns, use_stamp
 from omlx_cache_storage.hot import ON_DISK, HotTier
@@ -110,7 +110,7 @@ class Tiers:
         documents: Documents,
         departures: Departures | None = None,
         memory_once: bool = False,
-        eviction: EvictionPolicy | None = None,
+        eviction: Keep | None = None,
         writer: type[Writer] = Writer,
         events: EventLog = SILENT,
         remote: RemoteBacking | None = None,

@@ -14,9 +14,8 @@ from omlx_cache_storage.cold.reader import PageReader
 from omlx_cache_storage.cold.tier import DIRECTORY_SLACK_BYTES, ColdTier
 from omlx_cache_storage.departures import Departures, How
 from omlx_cache_storage.errors import PageUnreadable
+from omlx_cache_storage.eviction.keep import Keep, Lru
 from omlx_cache_storage.eviction.learned import Learned
-from omlx_cache_storage.eviction.policies import lru
-from omlx_cache_storage.eviction.policy import EvictionPolicy
 from omlx_cache_storage.format.names import ENTRY_BYTES, StoredPage, name_of
 from omlx_cache_storage.page import Page, PageId
 from omlx_cache_storage.recency import Clock
@@ -97,7 +96,7 @@ class VirtualCold(ColdTier):
         *,
         clock: Clock,
         departures: Departures | None = None,
-        policy: Callable[[Learned | None], EvictionPolicy] = lru,
+        policy: Callable[[Learned | None], Keep] = Lru,
     ) -> None:
         path = Path("virtual")
         super().__init__(path, limit_bytes, clock=clock, departures=departures, policy=policy)

@@ -16,9 +16,6 @@ def patient(_learned: Learned | None = None) -> Keep:
     return policy
 
 
-PATIENT = {"keep": patient}
-
-
 def offer(store: BlockStore, page: Page) -> Granted:
     """Admit and put one page as a commit does that does not wait; return what became of it."""
     granted = store.admit(page.meta.nbytes, position=page.meta.position)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from omlx_cache_storage.eviction.ages import BUCKETS, end_of
 from omlx_cache_storage.eviction.keep import ENOUGH_USES, MOST_PATIENCE_SECONDS, Keep
 from omlx_cache_storage.eviction.learned import Learned, parse_learned
-from omlx_cache_storage.eviction.policies import EVICTION_POLICIES
 
 FIGURES = st.lists(st.floats(0, 1e9), min_size=BUCKETS, max_size=BUCKETS)
 
@@ -56,7 +55,7 @@ SOUND: dict[str, Any] = {
 )
 def test_no_file_makes_a_policy_that_fails(changed: dict[str, Any]) -> None:
     learned = parse_learned({**SOUND, **changed})
-    policy = EVICTION_POLICIES["keep"](learned)
+    policy = Keep(learned)
     assert 0 <= policy.patience_ns <= MOST_PATIENCE_SECONDS * 1e9
     now = 10**18
     policy.added(now, 100)

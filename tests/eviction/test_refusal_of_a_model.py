@@ -5,7 +5,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from eviction.patient import PATIENCE_SECONDS, PATIENT
+from eviction.patient import PATIENCE_SECONDS, patient
 
 from kit import zoo
 from kit.drive import random_tokens, request, settings
@@ -18,7 +18,7 @@ KIB = 1024
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omlx_cache.store.EVICTION_POLICIES", PATIENT)
+    monkeypatch.setattr("omlx_cache.store.Keep", patient)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from eviction.patient import PATIENCE_SECONDS, PATIENT, offer
+from eviction.patient import PATIENCE_SECONDS, offer, patient
 
 from kit.storage import FaultyDisk, HandClock, Story, commit, fetch, is_right, open_store
 from omlx_cache import BlockStore
@@ -22,7 +22,7 @@ OLD = range(1, ROOM + 1)
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omlx_cache.store.EVICTION_POLICIES", PATIENT)
+    monkeypatch.setattr("omlx_cache.store.Keep", patient)
 
 
 def _full(
@@ -138,9 +138,9 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 import omlx_cache.store
-from eviction.patient import PATIENT, offer
+from eviction.patient import offer, patient
 from kit.storage import Story, commit, open_store
-omlx_cache.store.EVICTION_POLICIES = PATIENT
+omlx_cache.store.Keep = patient
 store = open_store(Path(sys.argv[1]), hot_bytes=128 * 1024, queue_bytes=16 * 1024,
                    write_policy=sys.argv[2], durability="full")
 commit(store, Story("old"), *range(1, 33))

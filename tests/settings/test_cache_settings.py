@@ -28,7 +28,6 @@ def test_every_setting_is_a_variable(machine: Machine, monkeypatch: pytest.Monke
         "cold_dir": ("/srv/kv", Path("/srv/kv")),
         "cold_bytes": ("512MB", 512_000_000),
         "min_free_bytes": ("0", 0),
-        "eviction_policy": ("lru", "lru"),
         "write_policy": ("lazy", "lazy"),
         "write_idle_seconds": ("5", 5.0),
         "write_delay_seconds": ("20.5", 20.5),

@@ -1,5 +1,6 @@
 """Removed settings and values: a store that is given one opens, and warns once."""
 
+import argparse
 import logging
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import pytest
 
 from kit.storage import open_store
 from omlx_cache.settings import CacheSettings, Machine
+from omlx_cache.settings.removed import REMOVED
+from omlx_cache_daemon.server_flags import add_settings, given_settings
 
 
 @pytest.mark.parametrize("given", ["back", "Second_Touch"])
@@ -26,6 +29,30 @@ def test_a_removed_value_is_replaced_by_its_successor(
     assert note.startswith(f"{name}: {given.lower()} is lazy now: ")
     assert note in settings.notes()
     assert not CacheSettings(**known, write_policy="lazy").warnings()
+
+
+@pytest.mark.parametrize("name", sorted(REMOVED))
+def test_a_removed_setting_has_no_effect_and_is_named(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    known = {"machine": machine, "cold_dir": "/srv/kv", "cold_bytes": "1GiB"}
+    plain = CacheSettings(**known)
+    given = CacheSettings(**known, **{name: "anything"})
+    assert given.warnings() == [f"{name} has no effect any more: {REMOVED[name]}"]
+    assert given.sources().keys() == plain.sources().keys()
+    variable = f"OMLX_CACHE_{name.upper()}"
+    monkeypatch.setenv(variable, "anything")
+    assert CacheSettings(**known).warnings()[0].startswith(f"{variable} has no effect any more: ")
+    assert given.model_dump() == plain.model_dump()
+
+
+def test_a_command_line_with_a_removed_flag_is_accepted() -> None:
+    for flags in (["--eviction-policy", "lru"], ["--eviction-policy"]):
+        parser = argparse.ArgumentParser()
+        add_settings(parser)
+        given = given_settings(parser.parse_args([*flags, "--block-size", "32"]))
+        assert CacheSettings(**given).block_size == 32
+        assert len(CacheSettings(**given).warnings()) == 1
 
 
 def test_a_store_warns_once_of_each(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""What `eviction_policy=keep` has learned outlives the process; a file that makes no sense does no
+"""What the eviction policy has learned outlives the process; a file that makes no sense does no
 harm."""
 
 import json
@@ -64,15 +64,6 @@ def test_each_tier_has_its_own_part_and_one_that_learns_nothing_leaves_it(tmp_pa
     assert kept.memory == MOST_PATIENT
     assert kept.disk is not None
     assert kept.disk.seen == MOST_PATIENT.seen + 120
-
-
-def test_with_lru_nothing_is_learned_and_the_file_stays(tmp_path: Path) -> None:
-    write_reuse(tmp_path, Reuse(MOST_PATIENT), TemporaryNames())
-    clock = HandClock()
-    with open_store(tmp_path, clock=clock, eviction_policy="lru") as store:
-        assert patience(store) == (0, 0)
-        use(store, clock, Story(nbytes=PAGE), 3)
-    assert read_reuse(tmp_path) == Reuse(MOST_PATIENT)
 
 
 def test_memory_without_a_disk_keeps_what_it_learned_to_itself(tmp_path: Path) -> None:

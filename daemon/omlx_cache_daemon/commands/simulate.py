@@ -238,16 +238,13 @@ def _without_sessions(rules: Sequence[str]) -> list[str]:
 
 def _simulated(args: argparse.Namespace) -> "tuple[list[Outcome], Shape]":
     from omlx_cache.simulate.costs import Costs
-    from omlx_cache.simulate.run import Room, Simulator, check, combinations
+    from omlx_cache.simulate.run import POLICIES, Room, Simulator, check, combinations
     from omlx_cache.simulate.traces import read_traces
-    from omlx_cache_storage.eviction.policies import EVICTION_POLICIES
 
     hot, cold = ([Room(*size) for size in sizes] for sizes in (args.hot, args.cold))
     trace = read_traces([Path(path) for path in args.traces])
     agents = args.agents if trace.sessions else [0]
-    setups = list(
-        combinations(agents, hot, cold, args.policy or list(EVICTION_POLICIES), args.write_policy)
-    )
+    setups = list(combinations(agents, hot, cold, args.policy or list(POLICIES), args.write_policy))
     check(setups)
     if len(setups) > _MOST_COMBINATIONS:
         raise UsageError(f"{len(setups):,} combinations: give shorter lists")

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from omlx_cache_storage.columns import PageColumns, hint_numbers
-from omlx_cache_storage.eviction.policy import EvictionPolicy, Lru
+from omlx_cache_storage.eviction.keep import Keep, Lru
 from omlx_cache_storage.format.names import ENTRY_BYTES, PARENT_HINT_BYTES, PageName, StoredPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.order import Record
@@ -130,7 +130,7 @@ class Contents:
     pins of the directory keep them.
     """
 
-    def __init__(self, policy: EvictionPolicy | None = None) -> None:
+    def __init__(self, policy: Keep | None = None) -> None:
         self.nbytes = 0
         self.policy = policy or Lru()
         self._table: PageTable[PageFile] = PageTable(self.policy)

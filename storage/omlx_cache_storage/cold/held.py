@@ -26,8 +26,8 @@ from omlx_cache_storage.columns import PageColumns
 from omlx_cache_storage.departures import HOWS, Departures, How
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, UndecodablePage
 from omlx_cache_storage.events import OTHER_PROCESS, SILENT, EventLog
+from omlx_cache_storage.eviction.keep import Keep
 from omlx_cache_storage.eviction.learned import Learned
-from omlx_cache_storage.eviction.policy import EvictionPolicy
 from omlx_cache_storage.format.names import StoredPage, page_path, parse_name
 from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.histograms import Histogram, Histograms
@@ -65,7 +65,7 @@ class HeldPages:
         directory: Path,
         fs: FileSystem,
         departures: Departures,
-        policy: Callable[[Learned | None], EvictionPolicy],
+        policy: Callable[[Learned | None], Keep],
         clock: Clock,
         durability: Durability,
         events: EventLog = SILENT,

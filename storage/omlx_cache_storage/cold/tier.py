@@ -59,9 +59,8 @@ from omlx_cache_storage.cold.root import DirectoryGone, Root
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.events import SILENT, EventLog
+from omlx_cache_storage.eviction.keep import Keep, Lru
 from omlx_cache_storage.eviction.learned import Learned
-from omlx_cache_storage.eviction.policies import lru
-from omlx_cache_storage.eviction.policy import EvictionPolicy
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
@@ -151,7 +150,7 @@ class ColdTier(HeldPages):
         encode: Callable[[Page], Page] | None = None,
         departures: Departures | None = None,
         daily_bytes: int = 0,
-        policy: Callable[[Learned | None], EvictionPolicy] | None = None,
+        policy: Callable[[Learned | None], Keep] = Lru,
         derived: bool = False,
         events: EventLog = SILENT,
         memory: Path | None = None,
@@ -161,7 +160,7 @@ class ColdTier(HeldPages):
             directory,
             fs or FileSystem(),
             departures or Departures(),
-            policy or lru,
+            policy,
             clock or Clock(),
             durability,
             events,

@@ -1,4 +1,10 @@
-"""`keep`: the patience is learned from the gaps between uses."""
+"""The eviction policy: for how long a page that was used is not evicted for a new one.
+
+Pages are ordered by their last use, a chain's deep end first. The policy rejects a new page when
+the first in that order was used a short while ago: agents come back after some seconds, and when
+more of them are active than there is room for, evicting the one that is about to return serves
+nobody (docs/reuse.md).
+"""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -44,11 +50,15 @@ more; and who comes with another habit is let in after that, whatever was learne
 
 
 class Keep:
-    """Learns for how long a page is worth more than a new one; see `EvictionPolicy`.
+    """Learns from the gaps between uses for how long a page is worth more than a new one:
+    `patience_ns`. A tier tells it of its pages; the tier's lock guards it.
 
-    It is worth that while waiting a little longer for it gives as many uses a second as waiting for
-    a fresh one would. Pages that left or were refused count as ghosts: whoever is never let in
-    would never be seen to return. Costs O(1) a page; pages of one use share a counter.
+    Stamps are those of the tier's clock. A request has one for all its pages; what it stores later
+    may have a newer one, which is no use of what it stored before.
+
+    A page is worth that while waiting a little longer for it gives as many uses a second as waiting
+    for a fresh one would. Pages that left or were refused count as ghosts: a page that is never
+    admitted would never be seen to return. Costs O(1) a page; pages of one use share a counter.
     """
 
     def __init__(self, learned: Learned | None = None, ghosts: Ghosts | None = None) -> None:
@@ -67,6 +77,7 @@ class Keep:
         self._shifted: dict[int, int] = {}
 
     def wanted(self, pages: Iterable[PageId], began_ns: int) -> None:
+        """Note pages that are not here and that a request wants which began at a stamp."""
         used = self._used(began_ns)
         self._request(used)
         found = self._ghosts.take(list(pages))
@@ -77,9 +88,11 @@ class Keep:
                 self._note(before, began_ns, count)
 
     def added(self, stamp_ns: int, count: int = 1) -> None:
+        """Note pages that came, used at a stamp."""
         self._here[stamp_ns] += count
 
     def moved(self, before_ns: int, stamp_ns: int, count: int = 1, *, used: bool) -> None:
+        """Note pages that have another stamp now; `used`: since a request wanted them."""
         if used:
             self._request(self._used(stamp_ns))
             self._note(before_ns, stamp_ns, count)
@@ -87,19 +100,23 @@ class Keep:
         self._here[stamp_ns] += count
 
     def left(self, page: PageId, stamp_ns: int) -> None:
+        """Note a page that went, and its stamp."""
         _drop(self._here, stamp_ns, 1)
         self._haunt([page], stamp_ns)
 
     def refused(self, pages: Iterable[PageId], began_ns: int) -> None:
+        """Note pages that a request wanted which began at a stamp, and that were not taken."""
         self._haunt(pages, began_ns)
 
     def shifted(self, stamp_ns: int, used_ns: int) -> None:
+        """Note that pages at a stamp were used at another time than that: a hint moved it."""
         self._shifted[stamp_ns] = used_ns
         if len(self._shifted) > MOST_SHIFTS:
             # Uses of no page are never forgotten otherwise.
             del self._shifted[next(iter(self._shifted))]
 
     def learned(self) -> Learned | None:
+        """Return what may be kept for the next process, None when there is nothing."""
         if not self._seen:
             return None
         return Learned(tuple(self._uses), self._seen, self.patience_ns / 1e9)
@@ -161,6 +178,23 @@ class Keep:
         waiting: npt.NDArray[np.float64] = np.zeros(BUCKETS)
         np.add.at(waiting, buckets_of((now_ns - times) / 1e9), pages)
         return waiting
+
+
+class Lru(Keep):
+    """Learns nothing and has no patience: for tiers that admit no new pages of requests, for memory
+    that pages only pass through, and for simulations to compare with."""
+
+    def __init__(self, _learned: Learned | None = None) -> None:
+        self.patience_ns = 0
+
+    def wanted(self, pages: Iterable[PageId], began_ns: int) -> None: ...
+    def added(self, stamp_ns: int, count: int = 1) -> None: ...
+    def moved(self, before_ns: int, stamp_ns: int, count: int = 1, *, used: bool) -> None: ...
+    def left(self, page: PageId, stamp_ns: int) -> None: ...
+    def refused(self, pages: Iterable[PageId], began_ns: int) -> None: ...
+    def shifted(self, stamp_ns: int, used_ns: int) -> None: ...
+    def learned(self) -> Learned | None:
+        return None
 
 
 def _patience_ns(seconds: float) -> int:
