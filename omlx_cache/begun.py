@@ -4,7 +4,6 @@ import logging
 import os
 import threading
 import time
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,6 @@ from omlx_cache.hinted import priority_or_normal
 from omlx_cache.scope import RestoredSequence, Scope, take
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens
-from omlx_cache_storage.live import LiveHold
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +57,6 @@ class Begun:
         self._began = time.monotonic()
         self._over = True
         self._pending = None
-        self._waiting: LiveHold | None = None
         try:
             array = as_tokens(self.tokens)
         except (ValueError, TypeError, OverflowError) as error:
@@ -81,12 +78,7 @@ class Begun:
     def start(self) -> None:
         """Begin to read, or to wait for another; returns at once, reads no payload and waits for no
         disk."""
-        if self._pending is not None and self.chain is not None:
-            self._waiting = self.scope.waiting_hold(self.chain)
-            if self._waiting is not None:
-                # A finalizer takes no lock: whoever counts next ends it.
-                lost = weakref.finalize(self, self.scope.store.counters.defer, self._waiting.end)
-                lost.atexit = False
+        if self._pending is not None:
             with self._lock:
                 self._over = False
                 self._look()
@@ -152,16 +144,11 @@ class Begun:
         """Read no more and give the memory back; any thread, any number of times."""
         if self.pid != os.getpid():
             return
-        self._wait_no_more()
         if self._pending is not None:
             with self._lock:
                 self._over = True
                 self._hold.leave()
                 self._pending.cancel()
-
-    def _wait_no_more(self) -> None:
-        if self._waiting is not None:
-            self._waiting.end()
 
     def _look_if_stale(self) -> None:
         """Look again when what others computed may have changed what was found."""
@@ -205,7 +192,6 @@ class Begun:
 
         One that is held takes what is there now: no other request is waited for.
         """
-        self._wait_no_more()
         if self._pending is not None:
             self._release()
             self._look_if_stale()

@@ -1,14 +1,13 @@
 """Scope: what may share pages. One model, one kind of cache, one salt; one restore, one commit."""
 
 import logging
-import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from omlx_cache import reasons
-from omlx_cache.adapters.base import PAGED, GroupSpec, UnsupportedCache
+from omlx_cache.adapters.base import GroupSpec, UnsupportedCache
 from omlx_cache.adapters.extracted import extracted
 from omlx_cache.codecs import CodecPolicy
 from omlx_cache.commit.admission import PageSink
@@ -34,14 +33,10 @@ from omlx_cache.settings import CacheSettings
 from omlx_cache_storage.hints import Ended, PinnedPages, Priority
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens
-from omlx_cache_storage.live import LiveHold, LivePages
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.stats import Counters
 
 _log = logging.getLogger(__name__)
-
-EXACT = ("dense", "zstd")
-"""Cold codecs without a loss."""
 
 
 class SequenceStore(PageSource, PageSink, Protocol):
@@ -59,9 +54,6 @@ class SequenceStore(PageSource, PageSink, Protocol):
     def requests(self) -> RequestLog: ...
     @property
     def flights(self) -> Flights: ...
-    @property
-    def live(self) -> LivePages | None: ...
-    def live_hold(self, *, waiting: bool = False) -> LiveHold | None: ...
     def pin(self, pages: Sequence[PageId], seconds: float) -> PinnedPages: ...
     def unpin(self, number: int) -> None: ...
     def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]: ...
@@ -215,35 +207,6 @@ class Scope:
         size = self.store.settings.block_size
         return self._policy.positions(start=start, stop=stop, block_size=size, branch=branch)
 
-    @property
-    def _is_exact(self) -> bool:
-        """True when a page has the bits of the cache that it was cut from, in memory and on the
-        disk."""
-        settings = self.store.settings
-        return not self._codec_policy.encodes(sys.maxsize) and settings.cold_codec in EXACT
-
-    def live_hold(self) -> LiveHold | None:
-        """Return what says that a live sequence holds pages' tokens; None where they stay in memory
-        all the same. Pages that were encoded with a loss do: its caches have other bits."""
-        return self.store.live_hold() if self._is_exact else None
-
-    def waiting_hold(self, chain: KeyChain) -> LiveHold | None:
-        """Return what says that a request waits for the pages of a prompt; None as `live_hold`."""
-        hold = self.store.live_hold(waiting=True) if self._is_exact else None
-        if hold is not None:
-            hold.add(self._pages(chain, len(chain)))
-        return hold
-
-    def share(self, chain: KeyChain, end: int) -> None:
-        """Say that others than the one who computes them have use for a prompt's first `end`
-        tokens: their pages stay in memory."""
-        if self.store.live is not None and self._is_exact:
-            self.store.live.share(self._pages(chain, end))
-
-    def _pages(self, chain: KeyChain, end: int) -> Iterator[PageId]:
-        for stop in PAGED.page_ends(end, chain.block_size):
-            yield from (PageId(chain.key(stop), group.name) for group in self.groups)
-
     def pending(
         self, chain: KeyChain, limit: int, capacity: int, stamp: int | None = None
     ) -> PendingRestore:
@@ -286,7 +249,6 @@ class Scope:
         stops: Iterable[int] = (),
         stamp: int | None = None,
         along: Iterable[PageId] = (),
-        live: LiveHold | None = None,
         priority: Priority = "normal",
         since_ns: int | None = None,
     ) -> Committer:
@@ -310,7 +272,6 @@ class Scope:
             wait_seconds=None if settings.queue_full == "wait" else settings.commit_wait_seconds,
             budgets=self.budgets,
             along=along,
-            live=live,
             priority=priority,
             since_ns=since_ns,
         )

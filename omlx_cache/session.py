@@ -28,7 +28,6 @@ from omlx_cache.scope import unsupported
 from omlx_cache_storage.hints import Ended
 from omlx_cache_storage.interrupts import deferred, uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens
-from omlx_cache_storage.live import LiveHold
 from omlx_cache_storage.stats import Counters
 
 _log = logging.getLogger(__name__)
@@ -72,9 +71,8 @@ class Session:
         self._asked = scope.ask(self._prompt_length)
         self._timer = PromptTimer(self._asked, self._prompt_length)
         self._counters.add(live_sessions=1)
-        self._live = scope.live_hold()
         self._finalizer = weakref.finalize(
-            self, _abandon, self._staging, self._live, self._counters, self._asked
+            self, _abandon, self._staging, self._counters, self._asked
         )
         began = time.perf_counter()
         try:
@@ -115,7 +113,6 @@ class Session:
             own=restored.pages,
             stops=stops,
             stamp=begun.stamp,
-            live=self._live,
             priority=begun.priority,
         )
         self._splits = stops if self._splits_prefill else []
@@ -474,23 +471,19 @@ class Session:
         self._due_at = 0
         self._asked.ended(len(self._prompt_tokens) - self._prompt_length)
         if self._finalizer.detach() is not None:
-            _finish(self._staging, self._live, self._counters)
+            _finish(self._staging, self._counters)
 
     def evaluate(self) -> None:
         """Evaluate the live cache, of any class, and no logits: after each chunk of a prefill."""
         evaluate([cache.state for cache in self.prompt_cache])
 
 
-def _finish(staging: Staging, live: LiveHold | None, counters: Counters) -> None:
+def _finish(staging: Staging, counters: Counters) -> None:
     staging.release()
-    if live is not None:
-        live.end()
     counters.add(live_sessions=-1)
 
 
-def _abandon(
-    staging: Staging, live: LiveHold | None, counters: Counters, asked: AskedRequest
-) -> None:
+def _abandon(staging: Staging, counters: Counters, asked: AskedRequest) -> None:
     """Clean up after a session that was lost. A finalizer: it may run anywhere, under any lock."""
-    counters.defer(lambda: _finish(staging, live, counters))
+    counters.defer(lambda: _finish(staging, counters))
     counters.defer(lambda: asked.ended(0))

@@ -179,7 +179,6 @@ class BlockStore(Tiers):
             departures=departures,
             events=events,
             remote=remote,
-            memory_once=s.memory_once,
             eviction=Keep(reuse.memory),
             documents=namespaces.document,
             opening=partial(_open, cold, s, self._on_disk),

@@ -13,7 +13,6 @@ SETTINGS = {
     "block_size": "tokens in a block",
     "hot_bytes": "memory budget of the cache, of every model together",
     "hot_cache_only": "keep nothing on the disk",
-    "memory_once": "what is on the disk leaves memory while a live request holds it",
     "cold_dir": "directory of the cold tier",
     "cold_bytes": "disk budget",
     "min_free_bytes": "free disk space to leave",
@@ -55,7 +54,7 @@ SETTINGS = {
     "remote_architecture": "own, any or a name: machines of which kind share",
 }
 
-SWITCHES = ("hot_cache_only", "memory_once", "status", "remote_encrypt")
+SWITCHES = ("hot_cache_only", "status", "remote_encrypt")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

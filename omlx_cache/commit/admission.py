@@ -13,7 +13,6 @@ from omlx_cache_storage.hints import Ended, Priority
 from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.interrupts import deferred
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.live import LiveHold
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.tier import TierView
 
@@ -75,7 +74,6 @@ class PageSink(Protocol):
         self, chain: Sequence[PageId], stamp_ns: int | None = None, since_ns: int = 0
     ) -> None: ...
     def demote(self, pages: Iterable[PageId]) -> None: ...
-    def left_memory(self, pages: Iterable[PageId]) -> Sequence[PageId]: ...
     @property
     def writes_ended(self) -> int: ...
     def wait_for_writer(self, timeout: float, since: int | None = None) -> bool: ...
@@ -87,7 +85,7 @@ class Admission:
     `own` are pages that the sequence was restored from, used at `stamp`; `along` those that
     another stored of it while it grew. Until `finish` nothing
     waits; then pages without room wait for the writer: `wait_seconds` in all, None for as long as
-    it progresses. Until then `live` holds what the sequence has.
+    it progresses.
 
     `priority` is the sequence's. Of its pages those with a stamp later than `since_ns`, by default
     `stamp`, were used by others meanwhile.
@@ -106,13 +104,11 @@ class Admission:
         stamp: int | None,
         wait_seconds: float | None,
         along: Iterable[PageId] = (),
-        live: LiveHold | None = None,
         *,
         priority: Priority = "normal",
         since_ns: int | None = None,
     ) -> None:
         self._store = store
-        self._live = live
         self._priority = priority
         self._staging = staging
         self._wait_seconds = wait_seconds
@@ -250,8 +246,6 @@ class Admission:
         them; from now on pages wait for room. When they leave depends on how the answer ended, but
         for those that another has used meanwhile."""
         self.finishing = True
-        if self._live is not None:
-            self._live.end()
         self._deadline = (
             None if self._wait_seconds is None else time.monotonic() + self._wait_seconds
         )
@@ -270,30 +264,6 @@ class Admission:
             used=False,
         )
         self._store.arrange(new, self._stamp, self._since_ns)
-
-    def left_memory(self, pages: Iterable[PageId]) -> frozenset[PageId]:
-        """Return those of the sequence's pages, root first, that may be put back."""
-        return frozenset(self._store.left_memory(pages))
-
-    def put_back(self, metas: Sequence[PageMeta], make: Callable[[int], Sequence[Page]]) -> int:
-        """Make the first of some pages of one size that left memory, and put them there again;
-        return how many, 0 without room. Waits for nothing and writes nothing."""
-        nbytes, position = metas[0].nbytes, metas[-1].position
-        priority = self._priority
-        granted = Granted.STAYS
-        count = self._store.admit_run(
-            nbytes, len(metas), self._own, position=position, priority=priority
-        )
-        if not count:
-            granted = self._store.admit(
-                nbytes, self._own, queue=False, position=position, priority=priority
-            )
-            count = int(bool(granted))
-        if count:
-            give_back = partial(self._store.release, granted=granted)
-            for page in _made(lambda: make(count), count * nbytes, give_back):
-                self._store.put(page, self._stamp, granted=granted)
-        return count
 
     def result(self, end: int) -> CommitResult:
         """Return what was stored so far of a sequence of `end` tokens."""
@@ -327,11 +297,7 @@ class Admission:
                 )
 
     def _take(self, pages: Iterable[PageId]) -> None:
-        new = set(pages)
-        self._own |= new
-        if self._live is not None:
-            # Before they are stored: the writer may be done with them at any moment.
-            self._live.add(new)
+        self._own.update(pages)
 
     def _put(self, page: Page, granted: Granted = Granted.STAYS) -> None:
         self._take([page.meta.id])

@@ -18,7 +18,6 @@ from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.capture import page_meta, phases_of
 from omlx_cache.commit.order import needed, superseded, window_start
 from omlx_cache.commit.progress import Extent
-from omlx_cache.commit.returning import bring_back
 from omlx_cache.commit.staging import Staging
 from omlx_cache.commit.trail import WindowTrail
 from omlx_cache.identity.namespace import Namespace
@@ -31,7 +30,6 @@ from omlx_cache.restore.fallbacks import fallbacks
 from omlx_cache.results import CommitResult
 from omlx_cache_storage.hints import Ended, Priority
 from omlx_cache_storage.keys import KeyChain
-from omlx_cache_storage.live import LiveHold
 from omlx_cache_storage.page import Page, PageId, PageMeta
 
 RUN_PAGES = 64
@@ -51,10 +49,9 @@ class Committer:
     `groups` are those of the sequence's caches. `start` tokens of `prompt_length` were restored,
     from the pages `own`, used at `stamp`: the whole chain shares one stamp, so that its deep end
     leaves before its root. `stops` are where windows and recurrent state are wanted. `finish` waits
-    for the writer for `wait_seconds`, None for as long as it progresses. Until `finish`, `live`
-    holds the sequence's pages. A page that a tier has is never written again, and cut again only to
-    have it in memory: paged ones that left it for the live cache, or that were computed though the
-    disk has them, where that is no second encoding. `priority` and `since_ns` as for `Admission`.
+    for the writer for `wait_seconds`, None for as long as it progresses. A page that a tier has is
+    never written again, and cut again only to have it in memory: paged ones that were computed
+    though the disk has them. `priority` and `since_ns` as for `Admission`.
 
     Mutable by that thread: `_done` (how far the paged group is stored), `_stops` (those to come),
     and `_row` (during a call).
@@ -78,7 +75,6 @@ class Committer:
         wait_seconds: float | None = 0.0,
         along: Iterable[PageId] = (),
         budgets: Budgets | None = None,
-        live: LiveHold | None = None,
         priority: Priority = "normal",
         since_ns: int | None = None,
     ) -> None:
@@ -94,7 +90,6 @@ class Committer:
             stamp,
             wait_seconds,
             along,
-            live,
             priority=priority,
             since_ns=since_ns,
         )
@@ -208,9 +203,6 @@ class Committer:
                 self._store_tail(layout, self._prompt_length)
         else:
             self._admission.give_up(self._left_out(layout, end))
-        if not self._policy.encodes(end):
-            # Another encoding could give other bits.
-            bring_back(self._admission, self._namespace, self._chain, layout, end)
         self._store.demote(superseded(self._chain, end, self._store.tails))
         if self._budgets is not None:
             self._budgets.sequence(end, lost=self._admission.skipped[reasons.NO_ROOM] > 0)

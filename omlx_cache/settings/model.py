@@ -114,18 +114,13 @@ class CacheSettings(RemoteSettings):
 
     hot_bytes: Size = Field(_DERIVED)
     """Budget of the hot tier: live arrays in this process, pages waiting for the writer
-    included. 0 means no hot tier: pages only wait for the writer, within `queue_bytes`. The length
-    of a sequence is limited by the disk, not by this."""
+    included. 0 means no hot tier: pages only wait for the writer, within `queue_bytes`, so that a
+    conversation is in memory once while it is computed, and its next turn is read from the disk.
+    The length of a sequence is limited by the disk, not by this."""
 
     hot_cache_only: bool = False
     """Keep everything in memory: no directory is made, no writer runs, an evicted page is
     discarded. Settings of the cold tier are then ignored."""
-
-    memory_once: bool = False
-    """Hold a conversation's tokens in memory once: a page that is on the disk leaves the hot tier
-    while one live session holds its tokens, and comes back from the session's cache when that
-    commits. What sessions have in common stays. Without effect without a disk, with
-    `hot_bytes=0`, and where pages lose bits (`codec`, `cold_codec`). See docs/operations.md."""
 
     cold_dir: Directory = Field(_DERIVED)
     """Where the cold tier keeps its files. Made with mode 0700 when a store opens it. An existing
@@ -324,7 +319,6 @@ class CacheSettings(RemoteSettings):
             found = [
                 f"{self._given[name][0]} is ignored: hot_cache_only keeps everything in memory"
                 for name in (
-                    "memory_once",
                     "cold_dir",
                     "cold_bytes",
                     "min_free_bytes",
@@ -335,8 +329,6 @@ class CacheSettings(RemoteSettings):
                 )
                 if self._source(name).kind in ("environment", "argument")
             ]
-        elif self.memory_once and (reason := self._keeps_twice()):
-            found = [f"{self._given['memory_once'][0]} has no effect: {reason}"]
         if not self.hot_cache_only and self.write_policy != "lazy":
             found += [
                 f"{self._given[name][0]} has no effect: write_policy is {self.write_policy}"
@@ -351,15 +343,6 @@ class CacheSettings(RemoteSettings):
                 f"of {self.machine.memory_name} to the model"
             )
         return found + self.unusable_directory()
-
-    def _keeps_twice(self) -> str:
-        """Return why `memory_once` changes nothing; nothing where it does."""
-        if self.hot_bytes == 0:
-            return "hot_bytes=0 keeps no page in memory"
-        for name, exact in (("codec", ("dense",)), ("cold_codec", ("dense", "zstd"))):
-            if (codec := getattr(self, name)) not in exact:
-                return f"with {name}={codec} pages have other bits than a live cache"
-        return ""
 
     def unusable_directory(self) -> list[str]:
         """Return why the cold directory, as it is now, will be refused; nothing when it will not.

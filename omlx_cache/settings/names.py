@@ -4,7 +4,6 @@ SETTING_NAMES = (
     "block_size",
     "hot_bytes",
     "hot_cache_only",
-    "memory_once",
     "cold_dir",
     "cold_bytes",
     "min_free_bytes",

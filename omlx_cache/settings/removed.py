@@ -6,6 +6,8 @@ from typing import Any, Final, NamedTuple
 REMOVED: Final = {
     "eviction_policy": "every store does what `keep` did; `omlx-cache simulate` compares that with "
     "`lru`",
+    "memory_once": "hot_bytes=0 holds a conversation once while it is computed; its next turn is "
+    "read from the disk",
 }
 """Each removed setting, and what takes its place."""
 

@@ -131,12 +131,6 @@ METRICS: Final = (
         "hot.passed_pages",
         "Pages that went straight to the disk, past the hot tier.",
     ),
-    _one(
-        "hot_let_go_pages_total",
-        "counter",
-        "hot.let_go_pages",
-        "Pages that left the hot tier because a live session held their tokens (memory_once).",
-    ),
     # The disk.
     _one(
         "cold_corrupt_pages_total",

@@ -12,7 +12,6 @@ from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.hot_page import Grant, Granted, Held, HotEntry, PageState
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.live import LivePages
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.pins import SHARE, Pins
 from omlx_cache_storage.recency import SUPERSEDED_NS, Clock
@@ -36,7 +35,7 @@ class HotTier:
     `_lock` guards `_index`, `_policy`, `_transit`, `_passing` (pages that pass), `_pins`, `_unused`
     (pages that were read for who comes), `_bytes`, `_reserved`, `_dirty_bytes` (of unwritten
     pages), `_queued_bytes` (pinned ones of them), `_allowed` (what may be held for now,
-    `limit_bytes` at most), `_peak`, `_evicted`, `_let_go`, `_passed`, `_refused`, `_removed`
+    `limit_bytes` at most), `_peak`, `_evicted`, `_passed`, `_refused`, `_removed`
     (pins of pages that were removed since), `_lost`
     (pages that left while they were owed to the disk), `_dropped` (how many ever did),
     `lost_unnamed` and `_closed`; any thread may call. No I/O here.
@@ -45,9 +44,8 @@ class HotTier:
     that it lacks is not evicted either, but named for writing first, and is owed to the disk from
     `put` until it is there; with `keep_superseded` False one that was superseded is evicted all the
     same. Without `retain` a page leaves as soon as the disk has it. A sequence may push out pages
-    of its own that the disk has, and what one live sequence holds, as `live` says, leaves when the
-    disk has it. `policy` says how young a page must not be to make room for one of another
-    sequence.
+    of its own that the disk has. `policy` says how young a page must not be to make room for one of
+    another sequence.
     """
 
     def __init__(
@@ -59,7 +57,6 @@ class HotTier:
         backed: bool = False,
         clock: Clock | None = None,
         departures: Departures | None = None,
-        live: LivePages | None = None,
         policy: Keep | None = None,
         events: EventLog = SILENT,
     ) -> None:
@@ -67,7 +64,6 @@ class HotTier:
         self._events = events
         self._policy = policy or Lru()
         self._transit = Transit(limit_bytes)
-        self._live = live
         self._departures = departures or Departures()
         self._keep_superseded = keep_superseded
         self.retain = retain
@@ -85,7 +81,6 @@ class HotTier:
         self._queued_bytes = 0
         self._peak = 0
         self._evicted = 0
-        self._let_go = 0
         self._passed = 0
         self._refused = 0
         self._removed: Counter[PageId] = Counter()
@@ -288,15 +283,7 @@ class HotTier:
                     self._departures.note([page], "disk")
                     self._note_lost(held)
                 self._drop(page, "evicted", "refused by the disk" if held.dirty else ON_DISK)
-            else:
-                self._spare(page)
             return True
-
-    def let_go(self, pages: Iterable[PageId]) -> None:
-        """Drop those of the pages that the disk has, and whose tokens one live sequence holds."""
-        with self._lock:
-            for page in pages:
-                self._spare(page)
 
     def mark_dirty(self, pages: Iterable[PageId]) -> None:
         """Note that the disk has lost pages: what is here of them must be written again."""
@@ -530,7 +517,6 @@ class HotTier:
                 self.limit_bytes,
                 self._allowed,
                 self._evicted,
-                self._let_go,
                 self._passed,
                 self._refused,
                 self._policy.patience_ns / 1e9,
@@ -676,13 +662,6 @@ class HotTier:
             self._drop(page, "evicted", "")
             self._evicted += 1
         self._departures.note(lost, "memory")
-
-    def _spare(self, page: PageId) -> None:
-        held = self._index.get(page)
-        if held is None or held.pins or held.dirty or not self._backed or self._live is None:
-            return
-        if self._live.is_spare(page) and not self._pins.holds(page, self._clock.now()):
-            self._let_go += self._drop(page, "evicted", "a live sequence holds it")
 
     def _give_back(self, nbytes: int, granted: Granted) -> None:
         self._reserved -= nbytes

@@ -18,8 +18,7 @@ from omlx_cache_storage.work import WorkMeter
 @dataclass(frozen=True, slots=True)
 class HotUsage:
     """The hot tier at one moment. While memory is short, `allowed_bytes`, what it may hold for
-    now, is less than `limit_bytes`. `let_go_pages` left it because a live sequence held their
-    tokens (`memory_once`). Of pages that would have pushed out what was used less than
+    now, is less than `limit_bytes`. Of pages that would have pushed out what was used less than
     `patience_seconds` ago, `passed_pages` went straight to the disk and `refused_pages` nowhere.
     """
 
@@ -29,7 +28,6 @@ class HotUsage:
     limit_bytes: int
     allowed_bytes: int
     evicted_pages: int
-    let_go_pages: int
     passed_pages: int = 0
     refused_pages: int = 0
     patience_seconds: float = 0.0

@@ -22,7 +22,6 @@ from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.integrity import Disagreement, compare
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.live import LiveHold, LivePages
 from omlx_cache_storage.page import REMOTE, Known, Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.readers import DiskThread, bounded_elsewhere
 from omlx_cache_storage.recency import Clock
@@ -53,7 +52,6 @@ _PARTS = (
     "counters",
     "departures",
     "events",
-    "live",
     "_policy",
     "_clock",
     "hot",
@@ -109,7 +107,6 @@ class Tiers:
         cold: BackingTier | None,
         documents: Documents,
         departures: Departures | None = None,
-        memory_once: bool = False,
         eviction: Keep | None = None,
         writer: type[Writer] = Writer,
         events: EventLog = SILENT,
@@ -120,7 +117,6 @@ class Tiers:
         self.uploads: PageUploads | None = None
         self.counters = Counters()
         self.events = events
-        self.live = LivePages() if memory_once and hot_bytes and cold else None
         self.departures = departures or Departures()
         self._policy = policy
         self._clock = clock
@@ -131,7 +127,6 @@ class Tiers:
             backed=cold is not None,
             clock=clock,
             departures=self.departures,
-            live=self.live,
             # Without memory of their own pages leave when they are written.
             policy=eviction if hot_bytes else None,
             events=events,
@@ -286,8 +281,8 @@ class Tiers:
 
     @property
     def retains(self) -> bool:
-        """True when pages stay in memory once the disk has them, whoever holds their tokens."""
-        return self.hot.retain and self.live is None
+        """True when pages stay in memory once the disk has them."""
+        return self.hot.retain
 
     def admit(
         self,
@@ -428,14 +423,11 @@ class Tiers:
     def reserve(self, nbytes: int, page: PageId | None = None) -> Granted:
         """Set aside memory for a page about to be read; `keep` or `release` must follow.
 
-        Evicts nothing, and grants nothing where no page stays once the disk has it, nor, with
-        `memory_once`, for one that a single live sequence is about to hold. One that comes from
-        another machine is admitted as if it had been computed here.
+        Evicts nothing, and grants nothing where no page stays once the disk has it. One that comes
+        from another machine is admitted as if it had been computed here.
         """
         if page is not None and self._is_far(page):
             return self.admit(nbytes)
-        if self.live is not None and page is not None and not self.live.is_wanted(page):
-            return Granted.NO
         if not self.hot.retain:
             return Granted.NO
         return self.hot.reserve(nbytes, evict=False).outcome
@@ -459,18 +451,6 @@ class Tiers:
         disk meanwhile: who evicted it found nothing here to tell."""
         if self.cold is not None and self.cold.info(page) is None:
             self.hot.mark_dirty([page])
-
-    def live_hold(self, *, waiting: bool = False) -> LiveHold | None:
-        """Return what says which pages' tokens a live sequence holds, or with `waiting` a request
-        waits for; None where both stay in memory. Its owner ends it."""
-        return None if self.live is None else LiveHold(self.live, self.hot.let_go, waiting=waiting)
-
-    def left_memory(self, pages: Iterable[PageId]) -> list[PageId]:
-        """Return those of a sequence's pages, root first, that only the disk has, and that memory
-        has room for; with `memory_once`, and without those that another live sequence holds."""
-        if self.live is None or self.cold is None:
-            return []
-        return self.live.left(pages, self.hot, self.cold, self.hot.usage().allowed_bytes)
 
     # Use: recency.
 

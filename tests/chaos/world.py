@@ -36,7 +36,6 @@ def small_options(draw: random.Random) -> dict[str, Any]:
         "snapshot_stride": choose([16, 32, 64]),
         "durability": choose(["none", "none", "fsync"]),
         "cold_codec": choose(["dense", "dense", "zstd"]),
-        "memory_once": choose([False, True]),
     }
 
 

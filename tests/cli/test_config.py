@@ -106,3 +106,14 @@ def test_a_store_of_another_version_says_so(cli: Cli, start_store: Callable[...,
     result = cli("config")
     assert (result.code, result.out) == (1, "")
     assert f"the store in process {store.pid} is of a version that does not tell" in result.err
+
+
+def test_removed_settings_are_noted_and_their_flags_are_accepted(
+    cli_in_process: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMLX_CACHE_MEMORY_ONCE", "yes")
+    result = cli_in_process("config", "--here")
+    assert result.code == 0
+    assert "OMLX_CACHE_MEMORY_ONCE has no effect any more: hot_bytes=0 " in result.out
+    ended = cli_in_process("warm", "missing", "--eviction-policy", "lru", "--memory-once")
+    assert (ended.code, "there is no file missing" in ended.err) == (1, True)

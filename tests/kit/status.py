@@ -25,7 +25,7 @@ def figures(**requests: object) -> dict[str, object]:
     counters = Counters()
     stats = Stats(
         uptime_seconds=1.5,
-        hot=HotUsage(4, 4000, 5000, 8000, 8000, 1, 0),
+        hot=HotUsage(4, 4000, 5000, 8000, 8000, 1),
         cold=ColdUsage(9, 9000, 9500, 100_000, 2, 0, 0, 0, 0, "ok"),
         writer=WriterUsage(1, 1000, 3000, 4000, 9, 9000, 0, 0, 0),
         requests=counters.requests(),

@@ -201,14 +201,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "encoded on the disk": {"cold_codec": "affine4", "min_quantize_tokens": 0},
     "packed on the disk": {"cold_codec": "zstd"},
     "packed nowhere": {"remote_codec": "off"},
-    "in memory once": {"memory_once": True},
     "short keys": {"key_hash": "xxh3"},
     "written late": {"write_policy": "lazy"},
     "what was reused": {"remote_writes": "reused"},
     "what is shared": {"remote_writes": "shared"},
 }
 ALIKE_IN_EVERY_RUN = (
-    "encoded in memory", "encoded on the disk", "packed on the disk", "in memory once",
+    "encoded in memory", "encoded on the disk", "packed on the disk",
     "written late", "what is shared",
 )  # fmt: skip
 

@@ -52,7 +52,6 @@ class Conversations:
             "commit_wait_seconds": choose([0, 0.05]),
             "restore_wait_seconds": choose([0.05, 1]),
             "snapshot_stride": choose([64, 128]),
-            "memory_once": choose([False, True]),
         }
 
     def prompt(self) -> list[int]:

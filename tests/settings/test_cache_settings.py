@@ -1,6 +1,5 @@
 import pickle
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -24,7 +23,6 @@ def test_every_setting_is_a_variable(machine: Machine, monkeypatch: pytest.Monke
         "block_size": ("32", 32),
         "hot_bytes": ("1.5 GiB", 3 * 2**29),
         "hot_cache_only": ("yes", True),
-        "memory_once": ("yes", True),
         "cold_dir": ("/srv/kv", Path("/srv/kv")),
         "cold_bytes": ("512MB", 512_000_000),
         "min_free_bytes": ("0", 0),
@@ -243,22 +241,3 @@ def test_times_that_the_write_policy_does_not_know_are_noted(machine: Machine) -
     assert not CacheSettings(**known, write_policy="lazy", write_delay_seconds=10).notes()
     (note,) = CacheSettings(machine=machine, hot_cache_only=True, daily_write_bytes="1GB").notes()
     assert note.startswith("daily_write_bytes is ignored")
-
-
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        ({"codec": "turbo4"}, "codec=turbo4"),
-        ({"cold_codec": "affine8"}, "cold_codec=affine8"),
-        ({"hot_bytes": 0}, "hot_bytes=0"),
-    ],
-)
-def test_memory_once_that_changes_nothing_is_noted(
-    machine: Machine, fields: dict[str, Any], reason: str
-) -> None:
-    known = {"machine": machine, "cold_dir": "/srv/kv", "cold_bytes": "1MiB"}
-    (note,) = CacheSettings(**known, **fields, memory_once=True).notes()
-    assert note.startswith("memory_once has no effect:")
-    assert reason in note
-    assert not CacheSettings(**known, **fields).notes()
-    assert not CacheSettings(**known, cold_codec="zstd", memory_once=True).notes()

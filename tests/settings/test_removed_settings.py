@@ -1,6 +1,5 @@
 """Removed settings and values: a store that is given one opens, and warns once."""
 
-import argparse
 import logging
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 from kit.storage import open_store
 from omlx_cache.settings import CacheSettings, Machine
 from omlx_cache.settings.removed import REMOVED
-from omlx_cache_daemon.server_flags import add_settings, given_settings
 
 
 @pytest.mark.parametrize("given", ["back", "Second_Touch"])
@@ -44,15 +42,6 @@ def test_a_removed_setting_has_no_effect_and_is_named(
     monkeypatch.setenv(variable, "anything")
     assert CacheSettings(**known).warnings()[0].startswith(f"{variable} has no effect any more: ")
     assert given.model_dump() == plain.model_dump()
-
-
-def test_a_command_line_with_a_removed_flag_is_accepted() -> None:
-    for flags in (["--eviction-policy", "lru"], ["--eviction-policy"]):
-        parser = argparse.ArgumentParser()
-        add_settings(parser)
-        given = given_settings(parser.parse_args([*flags, "--block-size", "32"]))
-        assert CacheSettings(**given).block_size == 32
-        assert len(CacheSettings(**given).warnings()) == 1
 
 
 def test_a_store_warns_once_of_each(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

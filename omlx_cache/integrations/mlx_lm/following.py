@@ -45,10 +45,9 @@ class Following:
         self._stride = store.settings.snapshot_stride
         self._staging = Staging(store.counters, store.settings.snapshot_bytes)
         self._chain = scope.chain(as_tokens(tokens))
-        self._live = scope.live_hold()
         self.began_ns = store.stamp()
         self._committer = scope.committer(
-            self._chain, self._staging, start=start, live=self._live, stamp=self.began_ns
+            self._chain, self._staging, start=start, stamp=self.began_ns
         )
         self._kept = start
         self._offered = 0
@@ -113,8 +112,6 @@ class Following:
     def close(self) -> None:
         """Free what was cut and not stored, and remember no tokens."""
         self._staging.release()
-        if self._live is not None:
-            self._live.end()
         if not self._closed:
             self._closed = self._failed = True
             self._ended = self._stored(len(self._chain))

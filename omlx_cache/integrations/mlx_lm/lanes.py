@@ -92,8 +92,6 @@ class Lane:
         if not promised:
             worth = target.find(chain, found, worth=True, wait=0.0).position
             promised = flights.promised(chain, worth) if worth < found else 0
-        if promised:
-            target.share(chain, promised)
         return promised > 0
 
     def fly(self, tokens: Tokens, start: int, stops: Iterable[int]) -> Flight | None:
