@@ -17,6 +17,11 @@ from omlx_cache_storage.keys import KeyChain, as_tokens
 _log = logging.getLogger(__name__)
 
 DEFAULT_NEW_TOKENS = 256
+WAIT_SECONDS = 2.0
+"""Seconds that a session waits for a restore that was begun: a disk that works has begun to deliver
+long before, and nobody waits much longer for a first token."""
+WAIT_SECONDS_PER_TOKEN = 0.001
+"""Seconds for each token of the prompt: about what it costs to compute one instead."""
 MAX_NEW_TOKENS = 65_536
 """Room beyond this is not allocated ahead: "no limit" must not take all memory at once."""
 
@@ -130,11 +135,9 @@ class Begun:
 
     @property
     def deadline(self) -> float:
-        """Seconds, from now, that its session may still wait for the disk, as the settings say;
-        they count from when it is held no more."""
-        settings = self.scope.store.settings
-        allowed = settings.restore_wait_seconds
-        allowed += settings.restore_wait_seconds_per_token * len(self.tokens)
+        """Seconds, from now, that its session may still wait for the disk; they count from when it
+        is held no more."""
+        allowed = WAIT_SECONDS + WAIT_SECONDS_PER_TOKEN * len(self.tokens)
         if self._pending is not None and self._hold.held:
             return allowed
         return max(0.0, self._began + allowed - time.monotonic())

@@ -40,7 +40,7 @@ from omlx_cache.upkeep.keeper import keeper
 from omlx_cache.upkeep.rates import RateKeeper
 from omlx_cache.upkeep.relief import Relief
 from omlx_cache.upkeep.reuse import ReuseKeeper
-from omlx_cache_storage.backlog import LAZY, THROUGH, WritePolicy
+from omlx_cache_storage.backlog import WRITE_POLICIES
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem
@@ -173,7 +173,7 @@ class BlockStore(Tiers):
         super().__init__(
             hot_bytes=s.hot_bytes,
             queue_bytes=s.queue_bytes,
-            policy=_write_policy(s),
+            policy=WRITE_POLICIES[s.write_policy],
             clock=clock,
             cold=cold,
             departures=departures,
@@ -658,12 +658,6 @@ class BlockStore(Tiers):
             "models": self.labels,
         }
         return {**known, "service": dict(self.service)} if self.service else known
-
-
-def _write_policy(s: CacheSettings) -> WritePolicy:
-    if s.write_policy == "through":
-        return THROUGH
-    return replace(LAZY, idle_seconds=s.write_idle_seconds, delay_seconds=s.write_delay_seconds)
 
 
 def _learned(hot: HotTier, cold: ColdTier | None) -> Reuse:

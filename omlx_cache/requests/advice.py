@@ -12,7 +12,7 @@ _ADVICE = {
     "snapshot_missing": "a smaller snapshot_stride keeps more restore points",
     "corrupt": "the page was forgotten; check the disk if it happens again",
     "unreadable": "check the disk: `omlx-cache stats` shows the cold tier's state",
-    "deadline": "allow more: restore_wait_seconds, or deadline= of the session",
+    "deadline": "allow more: deadline= of the session",
     "slower_than_computing": "nothing to do: it is read again when that is quicker, and "
     "always with worth_reading=off",
     "remote_timeout": "`omlx-cache doctor --remote` measures the way there; more "

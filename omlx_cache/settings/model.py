@@ -145,16 +145,9 @@ class CacheSettings(RemoteSettings):
 
     write_policy: Annotated[Literal["through", "lazy"], BeforeValidator(_write_policy)] = "through"
     """When a page goes to disk: `through` as soon as it is stored; `lazy` when the hot tier is to
-    evict it, after `write_idle_seconds` and at the latest after `write_delay_seconds`, and not at
-    all once a longer page has taken its place. `flush` and `close` write what is left."""
-
-    write_idle_seconds: float = Field(60.0, ge=0, le=86400)
-    """With `write_policy=lazy`: when nothing was stored or restored for so long, what memory has
-    is written."""
-
-    write_delay_seconds: float = Field(300.0, ge=1, le=604800)
-    """With `write_policy=lazy`: a page is handed to the writer so long after it was stored at the
-    latest. A process that is killed loses what is younger, as far as it was not written before."""
+    evict it, when nothing was stored or restored for a minute, or five minutes after it was stored,
+    and not at all once a longer page has taken its place: a process that is killed loses what is
+    younger. `flush` and `close` write what is left."""
 
     daily_write_bytes: Size = Field(0)
     """What may be written to `cold_dir` in 24 hours, by all processes that use the directory and
@@ -178,14 +171,6 @@ class CacheSettings(RemoteSettings):
     restore_bytes: Size = Field(_DERIVED)
     """Memory that restores which were begun ahead of their sessions may take together. A prefix
     larger than this is read when its session begins."""
-
-    restore_wait_seconds: float = Field(2.0, ge=0, le=3600)
-    """How long a session that takes over a restore that was begun waits for the disk: this, and
-    `restore_wait_seconds_per_token` for each token of the prompt. What has not come by then is
-    computed."""
-
-    restore_wait_seconds_per_token: float = Field(0.001, ge=0, le=1)
-    """See `restore_wait_seconds`: about what it costs to compute a token instead."""
 
     worth_reading: Annotated[Literal["auto", "off"], BeforeValidator(_lower)] = "auto"
     """Whether a restore reads what takes longer than to compute it: `auto` learns what reads from
@@ -322,18 +307,10 @@ class CacheSettings(RemoteSettings):
                     "cold_dir",
                     "cold_bytes",
                     "min_free_bytes",
-                    "write_idle_seconds",
-                    "write_delay_seconds",
                     "daily_write_bytes",
                     "queue_bytes",
                 )
                 if self._source(name).kind in ("environment", "argument")
-            ]
-        if not self.hot_cache_only and self.write_policy != "lazy":
-            found += [
-                f"{self._given[name][0]} has no effect: write_policy is {self.write_policy}"
-                for name in ("write_idle_seconds", "write_delay_seconds")
-                if self.is_given(name)
             ]
         found += self.warnings() + self.remote_notes()
         memory = self.machine.memory_bytes

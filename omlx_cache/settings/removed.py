@@ -8,6 +8,12 @@ REMOVED: Final = {
     "`lru`",
     "memory_once": "hot_bytes=0 holds a conversation once while it is computed; its next turn is "
     "read from the disk",
+    "restore_wait_seconds": "a session waits two seconds for the disk, and a millisecond for each "
+    "token of its prompt, unless it has a `deadline=`",
+    "restore_wait_seconds_per_token": "a session waits two seconds for the disk, and a millisecond "
+    "for each token of its prompt, unless it has a `deadline=`",
+    "write_delay_seconds": "write_policy=lazy writes a page after five minutes at the latest",
+    "write_idle_seconds": "write_policy=lazy writes what is left after a minute without requests",
 }
 """Each removed setting, and what takes its place."""
 

@@ -22,16 +22,18 @@ class WritePolicy:
     was stored a page is queued at the latest.
     """
 
-    name: str
     at_once: bool
     idle_seconds: float
     delay_seconds: float = inf
 
 
-THROUGH: Final = WritePolicy("through", at_once=True, idle_seconds=0.0)
-LAZY: Final = WritePolicy("lazy", at_once=False, idle_seconds=60.0, delay_seconds=300.0)
-WRITE_POLICIES: Final = MappingProxyType({p.name: p for p in (THROUGH, LAZY)})
-
+WRITE_POLICIES: Final = MappingProxyType(
+    {
+        "through": WritePolicy(at_once=True, idle_seconds=0.0),
+        # After a minute without requests writing disturbs nobody; a kill costs five minutes.
+        "lazy": WritePolicy(at_once=False, idle_seconds=60.0, delay_seconds=300.0),
+    }
+)
 DIRTY_SHARE = 0.9
 """With `lazy`: the share of the hot tier that pages which the disk lacks may take before the oldest
 of them are queued."""

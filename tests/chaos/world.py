@@ -32,7 +32,6 @@ def small_options(draw: random.Random) -> dict[str, Any]:
         "write_policy": choose(["through", "lazy"]),
         "queue_full": choose(["wait", "drop"]),
         "commit_wait_seconds": choose([0, 0.02]),
-        "restore_wait_seconds": choose([0.02, 0.5]),
         "snapshot_stride": choose([16, 32, 64]),
         "durability": choose(["none", "none", "fsync"]),
         "cold_codec": choose(["dense", "dense", "zstd"]),

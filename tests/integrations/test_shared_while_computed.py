@@ -170,9 +170,12 @@ def test_without_the_setting_nobody_waits(open_store: Open) -> None:
     bed.batch.close()
 
 
-def test_no_time_for_the_disk_is_no_reason_to_compute_it_twice(open_store: Open) -> None:
-    model = model_of("llama")
-    store = open_store(restore_wait_seconds=0, restore_wait_seconds_per_token=0)
+def test_no_time_for_the_disk_is_no_reason_to_compute_it_twice(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omlx_cache.begun.WAIT_SECONDS", 0.0)
+    monkeypatch.setattr("omlx_cache.begun.WAIT_SECONDS_PER_TOKEN", 0.0)
+    model, store = model_of("llama"), open_store()
     _answers, fed = Bed(model, store).serve(PROMPTS)
     assert fed == computed(PROMPTS, exactly(model, store, len(SHARED)))
 

@@ -38,6 +38,11 @@ def batch_of(model: Any, store: BlockStore) -> CachedBatchGenerator:
     return CachedBatchGenerator(generator, PrefixCache(model, store))
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omlx_cache.begun.WAIT_SECONDS", 60.0)
+
+
 @pytest.fixture(params=["qwen3", "gemma3_text", "qwen3_next"])
 def model(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     model = model_of(request.param)
@@ -50,7 +55,7 @@ def test_the_batch_goes_on_while_a_prefix_is_read(
     model: Any, tmp_path: Path, disk: PagedDisk
 ) -> None:
     expected = alone(model, [STORED, OTHER])
-    with open_store(tmp_path, disk, restore_wait_seconds=60) as store:
+    with open_store(tmp_path, disk) as store:
         disk.hold = lambda position, group: True
         batch = batch_of(model, store)
         slow = batch.submit(STORED, max_tokens=NEW)
@@ -71,11 +76,12 @@ def test_the_batch_goes_on_while_a_prefix_is_read(
 
 
 def test_a_disk_that_never_answers_costs_a_request_its_prefix_only(
-    model: Any, tmp_path: Path, disk: PagedDisk
+    model: Any, tmp_path: Path, disk: PagedDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("omlx_cache.begun.WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("omlx_cache.begun.WAIT_SECONDS_PER_TOKEN", 0.0)
     expected = alone(model, [STORED])
-    fields = {"restore_wait_seconds": 0.1, "restore_wait_seconds_per_token": 0.0, "hot_bytes": 0}
-    with open_store(tmp_path, disk, **fields) as store:
+    with open_store(tmp_path, disk, hot_bytes=0) as store:
         disk.hold = lambda position, group: True
         assert serve(batch_of(model, store), [STORED]) == expected
         assert store.stats().requests.misses.get("deadline") == 1
@@ -83,7 +89,7 @@ def test_a_disk_that_never_answers_costs_a_request_its_prefix_only(
 
 
 def test_a_waiting_request_can_be_cancelled(model: Any, tmp_path: Path, disk: PagedDisk) -> None:
-    with open_store(tmp_path, disk, restore_wait_seconds=60) as store:
+    with open_store(tmp_path, disk) as store:
         disk.hold = lambda position, group: True
         batch = batch_of(model, store)
         uid = batch.submit(STORED, max_tokens=NEW)
@@ -100,7 +106,7 @@ def test_the_reference_scheduler_decodes_others_meanwhile(
     scheduler: ModuleType, model: Any, tmp_path: Path, disk: PagedDisk
 ) -> None:
     expected = alone(model, [STORED, OTHER])
-    with open_store(tmp_path, disk, restore_wait_seconds=60) as store:
+    with open_store(tmp_path, disk) as store:
         disk.hold = lambda position, group: True
         made = scheduler.Scheduler(model, PrefixCache(model, store))
         answers: list[list[int]] = []

@@ -50,7 +50,6 @@ class Conversations:
             "write_policy": choose(["through", "lazy"]),
             "queue_full": choose(["wait", "drop"]),
             "commit_wait_seconds": choose([0, 0.05]),
-            "restore_wait_seconds": choose([0.05, 1]),
             "snapshot_stride": choose([64, 128]),
         }
 

@@ -358,9 +358,10 @@ def test_the_disk_has_its_time_from_when_it_is_no_longer_held(
 ) -> None:
     now = 1000.0
     monkeypatch.setattr("omlx_cache.begun.time.monotonic", lambda: now)
+    monkeypatch.setattr("omlx_cache.begun.WAIT_SECONDS", 5.0)
+    monkeypatch.setattr("omlx_cache.begun.WAIT_SECONDS_PER_TOKEN", 0.0)
     disk = PagedDisk()
-    fields = {"restore_wait_seconds": 5, "restore_wait_seconds_per_token": 0, "hot_bytes": 0}
-    with BlockStore(settings(tmp_path, **fields), filesystem=disk) as store:
+    with BlockStore(settings(tmp_path, hot_bytes=0), filesystem=disk) as store:
         cache = PrefixCache(model, store)
         with cache.session(FIRST) as first:
             begun = cache.begin(SECOND)

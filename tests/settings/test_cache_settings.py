@@ -27,15 +27,11 @@ def test_every_setting_is_a_variable(machine: Machine, monkeypatch: pytest.Monke
         "cold_bytes": ("512MB", 512_000_000),
         "min_free_bytes": ("0", 0),
         "write_policy": ("lazy", "lazy"),
-        "write_idle_seconds": ("5", 5.0),
-        "write_delay_seconds": ("20.5", 20.5),
         "daily_write_bytes": ("50GB", 50_000_000_000),
         "queue_bytes": ("64MiB", 2**26),
         "queue_full": ("wait", "wait"),
         "commit_wait_seconds": ("0.5", 0.5),
         "restore_bytes": ("8MiB", 2**23),
-        "restore_wait_seconds": ("1.5", 1.5),
-        "restore_wait_seconds_per_token": ("0.01", 0.01),
         "worth_reading": ("OFF", "off"),
         "share_wait_seconds": ("30", 30.0),
         "prompt_history_bytes": ("1MiB", 2**20),
@@ -234,10 +230,6 @@ def test_the_machine_is_not_part_of_what_is_shown(machine: Machine) -> None:
     assert "machine=" not in repr(settings)
 
 
-def test_times_that_the_write_policy_does_not_know_are_noted(machine: Machine) -> None:
-    known = {"machine": machine, "cold_dir": "/srv/kv", "cold_bytes": "1MiB"}
-    (note,) = CacheSettings(**known, write_delay_seconds=10).notes()
-    assert note == "write_delay_seconds has no effect: write_policy is through"
-    assert not CacheSettings(**known, write_policy="lazy", write_delay_seconds=10).notes()
+def test_a_ration_without_a_disk_is_noted(machine: Machine) -> None:
     (note,) = CacheSettings(machine=machine, hot_cache_only=True, daily_write_bytes="1GB").notes()
     assert note.startswith("daily_write_bytes is ignored")

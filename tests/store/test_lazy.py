@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from kit.storage import (
 )
 from omlx_cache import BlockStore
 from omlx_cache_storage import writer
+from omlx_cache_storage.backlog import WRITE_POLICIES
 from omlx_cache_storage.writer import IDLE_SECONDS
 
 KIB = 1024
@@ -113,9 +115,11 @@ def test_the_writer_looks_at_the_clock_by_itself(
     tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     monkeypatch.setattr(writer, "IDLE_SECONDS", 0.01)
-    disk, times = FaultyDisk(), {"write_idle_seconds": 80000.0, "write_delay_seconds": 80000.0}
-    times["write_idle_seconds" if seconds == IDLE else "write_delay_seconds"] = seconds
-    with open_store(tmp_path, disk, clock, write_policy="lazy", **times) as store:
+    late = {"delay_seconds" if seconds == IDLE else "idle_seconds": 80000.0}
+    policies = {"lazy": replace(WRITE_POLICIES["lazy"], **late)}
+    monkeypatch.setattr("omlx_cache.store.WRITE_POLICIES", policies)
+    disk = FaultyDisk()
+    with open_store(tmp_path, disk, clock, write_policy="lazy") as store:
         # The directory's budget is written when it is opened.
         disk.reached.clear()
         commit(store, Story(), 1)
