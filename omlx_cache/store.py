@@ -74,9 +74,7 @@ from omlx_cache_storage.readers import (
 )
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.remote.opening import open_tier
-from omlx_cache_storage.remote.upload_policy import POLICIES
-from omlx_cache_storage.remote.upload_source import OwnPages
-from omlx_cache_storage.remote.uploads import Uploads
+from omlx_cache_storage.remote.uploads import OwnPages, Uploads
 from omlx_cache_storage.stats import RemoteUsage, Stats
 from omlx_cache_storage.tier import BackingTier, RemoteBacking
 from omlx_cache_storage.tiers import FLUSH_SECONDS, Tiers
@@ -721,15 +719,15 @@ def _uploads(
     s: CacheSettings, hot: HotTier, cold: BackingTier | None, remote: RemoteBacking | None
 ) -> Uploads | None:
     """Return what sends pages to other machines, at work; None where this store sends none."""
-    policy = POLICIES.get(s.remote_writes)
-    if remote is None or policy is None:
+    policy = s.remote_writes
+    if remote is None or policy == "off" or policy == "service":
         return None
     on_disk = cold if isinstance(cold, ColdTier) else None
 
     def branches(keys: Collection[BlockKey]) -> set[BlockKey]:
         return hot.branches(keys) | (set() if on_disk is None else on_disk.branches(keys))
 
-    uploads = Uploads(remote, OwnPages(hot, on_disk), policy(), branches)
+    uploads = Uploads(remote, OwnPages(hot, on_disk), policy, branches)
     uploads.start()
     return uploads
 

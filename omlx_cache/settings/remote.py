@@ -12,9 +12,8 @@ from omlx_cache.settings.explain import Allowed
 from omlx_cache.settings.places import expand
 from omlx_cache.settings.secrets import read_secret
 from omlx_cache_storage.remote.address import FORMS, RemoteAddress, parse_address
-from omlx_cache_storage.remote.extras import ExtraMissing, check_extra
 from omlx_cache_storage.remote.keys import RemoteKeys
-from omlx_cache_storage.remote.options import RemoteOptions
+from omlx_cache_storage.remote.options import ExtraMissing, RemoteOptions, check_extra
 
 _SAFE = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 OWN, ANY = "own", "any"

@@ -80,7 +80,7 @@ class _Asker:
         )
         before = self.engine.phases
         asking.run()
-        assert self.engine.phases - before == asking.tally.phases <= 3
+        assert self.engine.phases - before == asking.phases <= 3
         return asking
 
     def deepest(self, blocks: int, known: int = 0) -> int:
@@ -137,7 +137,7 @@ def test_a_few_names_at_once_find_where_a_chain_ends(
     asker.put_all(range(1, there + 1))
     asking = asker.ask(blocks, known=known)
     assert asker.deepest(blocks, known) == max(known, min(there, blocks))
-    assert asking.tally.asked <= 3 * together + 3
+    assert asking.asked <= 3 * together + 3
 
 
 @given(
@@ -152,7 +152,7 @@ def test_whatever_is_there_no_more_than_three_phases_follow_each_other(
     asker = _asker(together)
     asker.put_all(there)
     asking = asker.ask(blocks, others={"window16keep0": 1, "state": 0})
-    assert asking.tally.phases <= 3
+    assert asking.phases <= 3
     deepest = asker.deepest(blocks)
     # It may be wrong about what lies before, never about the deepest.
     assert deepest == 0 or deepest in there or max(there) > deepest
@@ -163,8 +163,8 @@ def test_a_chain_of_512_blocks_takes_an_object_store_three_phases() -> None:
     asker.put_all(range(1, 401))
     asking = asker.ask(512)
     assert asker.deepest(512) == 400
-    assert asking.tally.phases == 3
-    assert asking.tally.asked < 150
+    assert asking.phases == 3
+    assert asking.asked < 150
 
 
 @pytest.mark.parametrize("together", [1 << 20, 24])
@@ -186,8 +186,8 @@ def test_what_lies_long_before_is_asked_for_only_where_nothing_is_near() -> None
     asker.put_all([500], "state")
     near = asker.ask(512, others={"state": 0})
     assert asker.knows(STORY.id(500, group="state"))
-    assert near.tally.phases == 2
-    assert near.tally.asked < 512 + 150
+    assert near.phases == 2
+    assert near.asked < 512 + 150
     far = _asker()
     far.put_all(range(1, 513))
     far.put_all([8], "state")
@@ -195,7 +195,7 @@ def test_what_lies_long_before_is_asked_for_only_where_nothing_is_near() -> None
     asked = far.ask(512, others={"state": 0, "window32keep0": 2})
     assert far.knows(STORY.id(8, group="state"))
     assert far.knows(STORY.id(512, group="window32keep0"))
-    assert asked.tally.phases == 3
+    assert asked.phases == 3
 
 
 @pytest.mark.parametrize("together", [1 << 20, 24])
@@ -204,7 +204,7 @@ def test_a_model_of_states_alone_is_asked_about_at_once(together: int) -> None:
     asker.put_all([3, 30], "state")
     asking = asker.ask(40, paged=None, others={"state": 0})
     assert asker.knows(STORY.id(30, group="state"))
-    assert asking.tally.phases == 1
+    assert asking.phases == 1
 
 
 @pytest.mark.parametrize("together", [1 << 20, 5])
@@ -245,7 +245,7 @@ def test_what_is_known_is_not_asked_for_again() -> None:
     again = asker.ask(8)
     assert not again.news
     assert asker.engine.names == []
-    assert again.tally.phases == 0
+    assert again.phases == 0
 
 
 def test_what_others_uploaded_is_found_a_second_later() -> None:

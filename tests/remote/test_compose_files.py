@@ -15,12 +15,12 @@ import yaml
 from kit.remote.processes import NotYet, ServerProcess, eventually, free_port
 from kit.remote.redis_servers import program
 from kit.storage import Story
+from omlx_cache_storage.page import Placed
 from omlx_cache_storage.remote.address import parse_address
 from omlx_cache_storage.remote.engine import RemoteError
-from omlx_cache_storage.remote.engines import open_engine
+from omlx_cache_storage.remote.opening import open_engine
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.tier import RemoteTier
-from omlx_cache_storage.remote.writes import Placed
 
 FOLDER = Path(__file__).parents[2] / "daemon" / "remote"
 PASSWORD = "a password of this test"
@@ -100,7 +100,7 @@ def _serves_a_machine(url: str) -> None:
                 payload = bytearray(opened.meta.nbytes)
                 opened.read_into([payload])
             assert payload == page.payload
-        assert two.discard([page.meta.id for page in pages]) == 3
+        assert two._engine.delete([two._names.page(*one) for one in placed]) == 3
         elsewhere = RemoteOptions(url, "cpu", password=PASSWORD, prefix="another")
         other = RemoteTier(open_engine(address, elsewhere), elsewhere, engine_name="", where="")
         try:

@@ -12,8 +12,7 @@ from kit.remote.engines import engine_at, reason_of, write
 from kit.remote.redis_groups import redis_cluster
 from kit.remote.redis_servers import redis_server
 from kit.remote.s3_server import s3_server
-from omlx_cache_storage.remote.engine import Part, RemoteEngine
-from omlx_cache_storage.remote.wire import cut
+from omlx_cache_storage.remote.engine import Part, RemoteEngine, cut
 
 MIB = 1 << 20
 SIZES = (1, 127, 128, 4 * MIB - 1, 4 * MIB, 4 * MIB + 1, 20 * MIB)

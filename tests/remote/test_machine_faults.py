@@ -1,7 +1,6 @@
 """Requests of a machine whose shared store fails: none fails, none is wrong, and what this machine
 has itself is restored as if there were no other."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,18 +8,22 @@ from pathlib import Path
 import pytest
 
 from kit.drive import random_tokens
+from kit.remote import MemoryEngine
 from kit.remote.machines import BLOCK, Machine, on_another_machine
 from kit.remote.processes import free_port
 from kit.remote.redis_servers import RedisServer, redis_server
 from kit.storage import Story
 from omlx_cache import PrefixCache
-from omlx_cache_storage.remote import inquiries, reasons
-from omlx_cache_storage.remote.inquiries import Inquiries
-from omlx_cache_storage.remote.inquiry import Asked, Inquiry
+from omlx_cache_storage import breaker
+from omlx_cache_storage.remote import reasons
+from omlx_cache_storage.remote.inquiry import Inquiry
+from omlx_cache_storage.remote.options import RemoteOptions
+from omlx_cache_storage.remote.tier import RemoteTier
 
 TOKENS = 321
 GENEROUS = 60.0
 """Many times what a deadline of these tests allows, on a machine with too much to do."""
+HURRIED = {"remote_lookup_seconds": 0.5, "remote_read_seconds": 0.5}
 FAULTS: dict[str, Callable[[RedisServer], object]] = {
     "killed": lambda server: server.process.kill(),
     "hanging": lambda server: server.process.suspend(),
@@ -53,7 +56,7 @@ def _spoil(server: RedisServer) -> int:
 def test_a_store_that_fails_takes_nothing_from_what_the_machine_has_itself(
     fault: str, server: RedisServer, tmp_path: Path
 ) -> None:
-    machine = Machine("llama", tmp_path / "b", server.url, remote_read_seconds=0.5)
+    machine = Machine("llama", tmp_path / "b", server.url, **HURRIED)
     with machine.store() as store:
         machine.ask(store, TOKENS)
         assert store.flush(30)
@@ -105,7 +108,7 @@ def test_a_store_that_fails_between_the_look_up_and_the_reads_costs_a_miss(
     fault: str, server: RedisServer, tmp_path: Path
 ) -> None:
     on_another_machine(server.url, tmp_path / "a", "llama", TOKENS)
-    machine = Machine("llama", tmp_path / "b", server.url, remote_read_seconds=0.5)
+    machine = Machine("llama", tmp_path / "b", server.url, **HURRIED)
     with machine.store() as store:
         found = PrefixCache(machine.model, store).lookup(random_tokens(TOKENS, 1))
         assert found.cached_tokens == TOKENS - 1
@@ -138,26 +141,19 @@ def test_a_deadline_leaves_time_for_the_own_disk_when_nobody_answers(
 def test_who_asks_again_and_again_waits_once_for_a_store_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(inquiries, "IMPATIENT_SECONDS", GENEROUS)
-    chain, answers = Story().chain, threading.Event()
-
-    def answer(inquiry: Inquiry) -> Asked:
-        answers.wait(GENEROUS)
-        return Asked(news=True)
-
-    late: list[None] = []
-    asking = Inquiries(answer, 1.0, lambda: late.append(None))
+    monkeypatch.setattr(breaker, "FIRST_SECONDS", GENEROUS)
+    chain, engine = Story().chain, MemoryEngine()
+    options = RemoteOptions("", "cpu", lookup_seconds=1.0, read_seconds=GENEROUS)
+    tier = RemoteTier(engine, options, engine_name="memory", where="")
     sizes = [chain.key(size) for size in (16, 32, 48, 64)]
     wanted = [
-        Inquiry(chain.namespace, 16, [key], "paged", 0, {}, 16, lambda _end, key=key: key)
+        Inquiry(chain.namespace, 16, [key, key], "paged", 0, {}, 16, lambda _end, key=key: key)
         for key in sizes
     ]
-    try:
+    with engine.hanging("look"):
         began = time.monotonic()
-        for inquiry in wanted * 20:
-            assert asking.ask(inquiry, None) == Asked(False, reasons.TIMEOUT)
+        told = [tier.ask(inquiry).trouble for inquiry in wanted * 20]
         assert time.monotonic() - began < 20.0
-        assert late
-    finally:
-        answers.set()
-        assert asking.close(GENEROUS)
+    assert tier.close(GENEROUS)
+    assert told == [reasons.TIMEOUT, *[reasons.RESTING] * 79]
+    assert tier.usage().late_lookups == 1

@@ -14,7 +14,6 @@ from kit.remote.engines import engine_at, reason_of, write
 from kit.remote.proxy import Proxy, Way, proxy_to
 from kit.remote.s3_server import LOCAL, SECRET, S3Server, s3_server
 from omlx_cache_storage.remote.engine import Part
-from omlx_cache_storage.remote.slabs import Sink
 
 IMPATIENT = {"lookup_seconds": 0.3, "read_seconds": 0.6}
 LARGE = 4 << 20
@@ -152,11 +151,9 @@ def test_an_answer_that_breaks_off_is_no_value(
 def test_an_answer_that_comes_slowly_is_waited_for_while_it_comes(url: str, proxy: Proxy) -> None:
     with engine_at(url, **IMPATIENT) as engine:
         engine.ping()
-        came: list[int] = []
         proxy.rules(down=Way(rate=LARGE / 2))
-        (found,) = engine.read([WHOLE], Sink(came=came.append))
-        assert len(found or b"") == sum(came) == LARGE
-        assert len(came) >= 2
+        (found,) = engine.read([WHOLE])
+        assert len(found or b"") == LARGE
 
 
 def test_a_write_that_breaks_off_leaves_nothing(url: str, proxy: Proxy) -> None:

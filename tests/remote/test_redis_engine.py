@@ -11,8 +11,9 @@ import pytest
 from kit.remote.engines import engine_at, reason_of, whole, write
 from kit.remote.processes import NotYet, eventually, free_port
 from kit.remote.redis_servers import RedisServer, redis_server
-from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError
-from omlx_cache_storage.remote.redis_engine import MEMBERS, PART_BYTES, part_name
+from omlx_cache_storage.remote.engine import MEMBERS, Part, RemoteEngine, RemoteError
+from omlx_cache_storage.remote.redis_clients import PART_BYTES
+from omlx_cache_storage.remote.redis_engine import part_name
 
 IMPATIENT = {"lookup_seconds": 0.2, "read_seconds": 0.3}
 FULL = PART_BYTES
@@ -238,8 +239,8 @@ def test_closing_ends_what_other_threads_wait_for() -> None:
 
 def server_has_unread(engine: object) -> bool:
     """Whether a thread has taken the engine's one connection."""
-    (pool,) = engine._wire._pools.values()  # type: ignore[attr-defined]
-    return not any(connection is not None for connection in list(pool.pool.queue))
+    (pool,) = engine._server._pools  # type: ignore[attr-defined]
+    return not pool._available_connections
 
 
 def test_a_server_with_no_memory_left_is_full() -> None:

@@ -13,13 +13,14 @@ import pytest
 from kit.remote.processes import NotYet, eventually
 from kit.remote.redis_servers import RedisServer, redis_server
 from kit.storage import Story
+from omlx_cache_storage import breaker
 from omlx_cache_storage.errors import CorruptPage, PageError, PageUnreadable
+from omlx_cache_storage.page import Placed
 from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.address import parse_address
-from omlx_cache_storage.remote.circuit import Circuit
 from omlx_cache_storage.remote.engine import RemoteError
-from omlx_cache_storage.remote.engines import open_engine
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
+from omlx_cache_storage.remote.opening import open_engine
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.tier import RemoteTier
 
@@ -32,7 +33,8 @@ GENEROUS = 30.0
 
 @pytest.fixture(autouse=True)
 def _probes_follow_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Circuit, "_next_pause", lambda self: 0.02)
+    monkeypatch.setattr(breaker, "FIRST_SECONDS", 0.02)
+    monkeypatch.setattr(breaker, "LONGEST_SECONDS", 0.02)
 
 
 @contextlib.contextmanager
@@ -89,14 +91,11 @@ def _restore(tier: RemoteTier, midway: Callable[[], object] = lambda: None) -> l
     return came
 
 
-def _rests(tier: RemoteTier) -> None:
-    if not tier.resting:
-        raise NotYet("it is not left alone yet")
-
-
 def _answers(tier: RemoteTier) -> None:
-    if tier.resting:
-        raise NotYet(tier.resting)
+    try:
+        tier.present([Placed(STORY.namespace, STORY.id(1))])
+    except RemoteError as error:
+        raise NotYet(str(error)) from error
 
 
 def test_a_server_that_is_killed_in_the_middle_of_a_restore_costs_the_rest_of_it() -> None:
@@ -120,7 +119,11 @@ def test_a_server_that_is_killed_in_the_middle_of_a_restore_costs_the_rest_of_it
         assert tier.usage().bad_pages == 0
 
 
-def test_a_server_that_hangs_in_the_middle_of_a_restore_costs_one_deadline() -> None:
+def test_a_server_that_hangs_in_the_middle_of_a_restore_costs_one_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(breaker, "FIRST_SECONDS", GENEROUS)
+    monkeypatch.setattr(breaker, "LONGEST_SECONDS", GENEROUS)
     with redis_server() as server, _patient(server) as writer:
         _fill(writer)
         # A window of a few pages: most are still to be asked for when it hangs.
@@ -130,7 +133,7 @@ def test_a_server_that_hangs_in_the_middle_of_a_restore_costs_one_deadline() -> 
             options,
             engine_name="redis",
             where="",
-            window_bytes=4 * STORY.nbytes,
+            ahead_bytes=4 * STORY.nbytes,
         )
         try:
             _ask(tier)
@@ -145,26 +148,29 @@ def test_a_server_that_hangs_in_the_middle_of_a_restore_costs_one_deadline() -> 
                 assert _ask(tier, PAGES + 1) == Asked(False, reasons.RESTING)
             finally:
                 server.process.resume()
+                tier._back_off._breaker.ask_again()
             eventually(lambda: _answers(tier), "the breaker closes again")
             assert _restore(tier) == [True] * PAGES
         finally:
             assert tier.close(GENEROUS)
 
 
-def test_look_ups_of_a_server_that_hangs_are_late_until_the_breaker_opens() -> None:
-    with redis_server() as server, _machine(server, read_seconds=0.6) as tier:
+def test_a_look_up_of_a_server_that_hangs_is_late_and_the_next_ones_wait_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(breaker, "FIRST_SECONDS", GENEROUS)
+    monkeypatch.setattr(breaker, "LONGEST_SECONDS", GENEROUS)
+    with redis_server() as server, _machine(server, read_seconds=GENEROUS) as tier:
         assert _ask(tier, 2) == Asked(news=False)
         server.process.suspend()
         try:
-            troubles = {_ask(tier, blocks).trouble for blocks in range(10, 16)}
-            assert troubles <= {reasons.TIMEOUT, reasons.RESTING}
-            eventually(lambda: _rests(tier), "the breaker opens")
-            began = time.monotonic()
-            for blocks in range(20, 60):
-                assert _ask(tier, blocks) == Asked(False, reasons.RESTING)
-            assert time.monotonic() - began < GENEROUS
+            assert _ask(tier, 10) == Asked(False, reasons.TIMEOUT)
+            assert {_ask(tier, blocks) for blocks in range(20, 60)} == {
+                Asked(False, reasons.RESTING)
+            }
         finally:
             server.process.resume()
+        tier._back_off._breaker.ask_again()
         eventually(lambda: _answers(tier), "the breaker closes again")
         assert _ask(tier, 3).trouble == ""
 

@@ -8,9 +8,9 @@ import pytest
 
 from kit.remote import MemoryEngine, MemoryStore
 from kit.storage import Story
+from omlx_cache_storage import breaker
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.page import PageId
-from omlx_cache_storage.remote.circuit import Circuit
 from omlx_cache_storage.remote.engine import RemoteError, Trouble
 from omlx_cache_storage.remote.inquiry import Inquiry
 from omlx_cache_storage.remote.options import RemoteOptions
@@ -37,7 +37,7 @@ class _Storm:
             "", "cpu", secret=b"a secret of a storm", lookup_seconds=0.02, read_seconds=0.05
         )
         self.tiers = [
-            RemoteTier(engine, options, engine_name="", where="", window_bytes=20_000)
+            RemoteTier(engine, options, engine_name="", where="", ahead_bytes=20_000)
             for engine in self.engines
         ]
         self.stories = [Story(f"story {n}", nbytes=3000, blocks=BLOCKS + 1) for n in range(3)]
@@ -90,10 +90,7 @@ class _Storm:
 
     def _drop(self, chance: random.Random, tier: RemoteTier, story: Story) -> None:
         page = story.id(chance.randint(1, BLOCKS))
-        if chance.random() < 0.5:
-            self.store.evict(page.key.hex())
-        else:
-            tier.discard([page])
+        self.store.evict(page.key.hex())
 
     def _damage(self, chance: random.Random, tier: RemoteTier, story: Story) -> None:
         with self.store.lock:
@@ -128,7 +125,8 @@ class _Storm:
 def test_a_storm_leaves_right_pages_and_nothing_behind(
     seed: int, part_bytes: int | None, asks_together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Circuit, "_next_pause", lambda self: 0.002)
+    monkeypatch.setattr(breaker, "FIRST_SECONDS", 0.002)
+    monkeypatch.setattr(breaker, "LONGEST_SECONDS", 0.002)
     storm = _Storm(seed, part_bytes, asks_together)
     with ThreadPoolExecutor(4) as pool:
         running = [pool.submit(storm.run, number) for number in range(4)]

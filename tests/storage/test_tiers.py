@@ -1,26 +1,18 @@
 """What `Tier` promises, on every tier: hot with bytes, hot with live arrays, cold on a disk, cold
-on a disk that another process writes to as well, and on a remote store, which evicts by itself."""
+on a disk that another process writes to as well."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 import mlx.core as mx
 import pytest
 
-from kit.remote import MemoryEngine, MemoryStore
-from kit.remote.redis_servers import redis_server
 from kit.storage import Story, bytes_of, disk_usage, expected_payload, read_cold
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.page import Page, PageId, Placed, Tail
+from omlx_cache_storage.page import Page, PageId, Tail
 from omlx_cache_storage.recency import Clock
-from omlx_cache_storage.remote.address import parse_address
-from omlx_cache_storage.remote.engine import RemoteEngine
-from omlx_cache_storage.remote.engines import open_engine
-from omlx_cache_storage.remote.options import RemoteOptions
-from omlx_cache_storage.remote.tier import RemoteTier
 from omlx_cache_storage.tier import Tier
 
 KIB = 1024
@@ -104,95 +96,14 @@ class _Shared(_Backing):
         return result in ("written", "present")
 
 
-class _Remote:
-    """A tier on a store that has room for all; with two engines another machine's puts the pages,
-    and this one is told of them as it would be by a look-up."""
-
-    def __init__(self, *engines: RemoteEngine) -> None:
-        options = RemoteOptions("", "cpu", secret=b"a secret of these tests")
-        tiers = [RemoteTier(engine, options, engine_name="", where="") for engine in engines]
-        self.tier: Tier
-        self.tier = self._remote = tiers[0]
-        self._writer = tiers[-1]
-
-    def put(self, page: Page) -> bool:
-        result = self._writer.write(page)
-        if self._writer is not self._remote:
-            meta = page.meta
-            (info,) = self._remote.present([Placed(meta.namespace, meta.id)])
-            if info is not None and meta.tail:
-                self._remote.write(page)
-        return result in ("written", "present")
-
-    def get(self, page: PageId) -> bytes:
-        with self._remote.reading(page) as reader:
-            payload = bytearray(reader.meta.nbytes)
-            reader.read_into([payload])
-        return bytes(payload)
-
-    def measured(self) -> int:
-        return self._remote.usage().held_bytes
-
-    def close(self) -> None:
-        for tier in {self._remote, self._writer}:
-            assert tier.close(5)
-
-
 Make = Callable[[int], AnyTier]
-_BOUNDED = ["hot with bytes", "hot with arrays", "cold", "cold, shared"]
-_REMOTE = {
-    "remote": {"part_bytes": 8 << 20},
-    "remote, in parts": {"part_bytes": 10_000},
-    "remote, in stretches": {"part_bytes": None},
-}
-_REAL = ["remote, Redis", "remote, directory"]
+_KINDS = ["hot with bytes", "hot with arrays", "cold", "cold, shared"]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _the_clients_runtime_has_begun(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The client of object stores keeps some descriptors for as long as the process lives."""
-    engine = _opened(f"file://{tmp_path_factory.mktemp('share')}")
-    engine.ping()
-    engine.close()
-
-
-def _opened(url: str) -> RemoteEngine:
-    options = RemoteOptions(url, "cpu", lookup_seconds=30, read_seconds=30)
-    return open_engine(parse_address(url), options)
-
-
-@contextmanager
-def _remote(kind: str, directory: Path) -> Iterator[_Remote]:
-    with ExitStack() as ends:
-        if kind in _REMOTE:
-            made = _Remote(MemoryEngine(**_REMOTE[kind]))
-        elif kind == "remote, shared":
-            store = MemoryStore()
-            made = _Remote(MemoryEngine(store), MemoryEngine(store))
-        elif kind == "remote, Redis":
-            url = ends.enter_context(redis_server()).url
-            made = _Remote(_opened(url), _opened(url))
-        else:
-            url = f"file://{directory / 'share'}"
-            made = _Remote(_opened(url), _opened(url))
-        ends.callback(made.close)
-        yield made
-
-
-@pytest.fixture(params=_BOUNDED)
-def bounded(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
-    """Makes a tier with room for so many pages of this module's size, and no more."""
-    return _make(request.param, tmp_path)
-
-
-@pytest.fixture(params=[*_BOUNDED, *_REMOTE, "remote, shared", *_REAL])
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+@pytest.fixture(params=_KINDS)
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     """Makes a tier with room for so many pages of this module's size."""
-    if request.param in _BOUNDED:
-        yield _make(request.param, tmp_path)
-        return
-    with _remote(request.param, tmp_path) as made:
-        yield lambda pages: made
+    return _make(request.param, tmp_path)
 
 
 def _make(kind: str, directory: Path) -> Make:
@@ -320,8 +231,8 @@ def test_a_discarded_page_is_gone_and_its_bytes_too(make: Make, story: Story) ->
     tested.tier.check_integrity()
 
 
-def test_a_chain_loses_its_tail_before_its_root(bounded: Make, story: Story) -> None:
-    tested = bounded(4)
+def test_a_chain_loses_its_tail_before_its_root(make: Make, story: Story) -> None:
+    tested = make(4)
     _fill(tested, story, 1, 2, 3, 4)
     assert tested.put(Story("other", nbytes=PAGE).page(1))
     assert tested.put(Story("third", nbytes=PAGE).page(1))
@@ -329,8 +240,8 @@ def test_a_chain_loses_its_tail_before_its_root(bounded: Make, story: Story) -> 
     tested.tier.check_integrity()
 
 
-def test_the_chain_that_was_not_used_leaves_first(bounded: Make, story: Story) -> None:
-    tested = bounded(4)
+def test_the_chain_that_was_not_used_leaves_first(make: Make, story: Story) -> None:
+    tested = make(4)
     other = Story("other", nbytes=PAGE)
     _fill(tested, story, 1, 2)
     _fill(tested, other, 1, 2)
@@ -340,15 +251,15 @@ def test_the_chain_that_was_not_used_leaves_first(bounded: Make, story: Story) -
     assert [tested.tier.info(page) is not None for page in other.ids(1, 2)] == [True, False]
 
 
-def test_a_touch_is_by_depth_whatever_order_it_names(bounded: Make, story: Story) -> None:
-    tested = bounded(4)
+def test_a_touch_is_by_depth_whatever_order_it_names(make: Make, story: Story) -> None:
+    tested = make(4)
     _fill(tested, story, 1, 2, 3, 4)
     tested.tier.touch(story.ids(3, 1, 4, 2))
     assert _numbers(tested, story) == [4, 3, 2, 1]
 
 
-def test_superseded_pages_leave_before_all_others(bounded: Make, story: Story) -> None:
-    tested = bounded(4)
+def test_superseded_pages_leave_before_all_others(make: Make, story: Story) -> None:
+    tested = make(4)
     _fill(tested, story, 1, 2, 3, 4)
     tested.tier.demote(story.ids(1, 2))
     assert _numbers(tested, story) == [2, 1, 4, 3]
@@ -368,9 +279,9 @@ def test_touching_and_demoting_absent_pages_does_nothing(make: Make, story: Stor
 
 
 def test_a_page_larger_than_the_tier_is_refused_and_evicts_nothing(
-    bounded: Make, story: Story
+    make: Make, story: Story
 ) -> None:
-    tested = bounded(2)
+    tested = make(2)
     _fill(tested, story, 1, 2)
     assert not tested.put(story.page(3, nbytes=4 * PAGE))
     assert sorted(_numbers(tested, story)) == [1, 2]
@@ -405,10 +316,8 @@ def test_a_page_of_no_bytes_is_a_page(make: Make, story: Story) -> None:
     tested.tier.check_integrity()
 
 
-def test_no_use_makes_a_page_older_than_another_use_has_left_it(
-    bounded: Make, story: Story
-) -> None:
-    tested = bounded(4)
+def test_no_use_makes_a_page_older_than_another_use_has_left_it(make: Make, story: Story) -> None:
+    tested = make(4)
     for page in story.pages(1, 2, 3):
         assert tested.put(page)
     tested.tier.demote(story.ids(1, 2, 3), 100)
@@ -421,8 +330,8 @@ def test_no_use_makes_a_page_older_than_another_use_has_left_it(
     assert _numbers(tested, story) == [3, 2, 1]
 
 
-def test_branches_are_where_other_chains_leave(bounded: Make, story: Story) -> None:
-    tested = bounded(6)
+def test_branches_are_where_other_chains_leave(make: Make, story: Story) -> None:
+    tested = make(6)
     for page in (*story.pages(1, 2, 3), story.page(2, tail=5), story.page(2, group="state")):
         assert tested.put(page)
     keys = {story.namespace, *(page.key for page in story.ids(1, 2, 3))}
@@ -431,10 +340,8 @@ def test_branches_are_where_other_chains_leave(bounded: Make, story: Story) -> N
     assert tested.tier.branches({story.id(2).key}) == {story.id(2).key}
 
 
-def test_what_is_held_is_the_last_to_leave_until_it_is_let_loose(
-    bounded: Make, story: Story
-) -> None:
-    tested, other = bounded(6), Story("other", nbytes=PAGE)
+def test_what_is_held_is_the_last_to_leave_until_it_is_let_loose(make: Make, story: Story) -> None:
+    tested, other = make(6), Story("other", nbytes=PAGE)
     _fill(tested, story, 1, 2, 3)
     made = tested.tier.hold(7, story.ids(1, 2, 9), 1 << 61)
     assert (made.found_pages, made.pages) == (2, 2)

@@ -23,13 +23,12 @@ from omlx_cache.tools.bench.timing import in_turn
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.page import PAGED, Page, PageId, PageMeta, TensorSpec
 from omlx_cache_storage.remote.address import parse_address
-from omlx_cache_storage.remote.coming import length_said_by
 from omlx_cache_storage.remote.engine import Part
-from omlx_cache_storage.remote.engines import open_engine
-from omlx_cache_storage.remote.envelope import WIRE_BYTES
+from omlx_cache_storage.remote.envelope import WIRE_BYTES, length_said_by
 from omlx_cache_storage.remote.inquiry import Inquiry
-from omlx_cache_storage.remote.knowledge import ABSENT_SECONDS
+from omlx_cache_storage.remote.knowledge import KNOWN_SECONDS
 from omlx_cache_storage.remote.names import RemoteNames
+from omlx_cache_storage.remote.opening import open_engine
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.tier import RemoteTier
 
@@ -260,7 +259,6 @@ def _looked_up(url: str, delay: float, runs: int) -> Lookup:
     tier = _tier(_options(url), clock)
     try:
         for _ in range(runs + 1):
-            tier.forget(_LONG.ids)
             before = tier.usage()
             began = time.perf_counter()
             tier.ask(_LONG.inquiry, 60.0)
@@ -276,8 +274,8 @@ def _looked_up(url: str, delay: float, runs: int) -> Lookup:
                     found,
                 )
             )
-            # What was asked a second ago is not asked again.
-            clock.ahead += 2 * ABSENT_SECONDS
+            # What is known is not asked again.
+            clock.ahead += 2 * KNOWN_SECONDS
     finally:
         tier.close(10.0)
     return sorted(took[1:], key=lambda one: one.seconds)[runs // 2]

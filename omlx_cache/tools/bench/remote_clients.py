@@ -6,7 +6,7 @@ from pathlib import Path
 
 from omlx_cache_storage.remote.address import parse_address
 from omlx_cache_storage.remote.engine import Part
-from omlx_cache_storage.remote.engines import open_engine
+from omlx_cache_storage.remote.opening import open_engine
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.redis_engine import part_name
 

@@ -10,7 +10,6 @@ a miss.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from omlx_cache_storage.errors import ForeignPage, PageError
 from omlx_cache_storage.keys import BlockKey
@@ -30,26 +29,13 @@ NEAR = 2
 """Boundaries up to the deepest block whose tails are asked for where each costs a request."""
 
 
-class Question(NamedTuple):
-    """One phase: pages to be looked for, and boundaries whose tails are."""
-
-    pages: Sequence[PageId]
-    parents: Sequence[BlockKey] = ()
-
-
-class Tally(NamedTuple):
-    """What asking took: phases that followed each other, names asked for, and those found."""
-
-    phases: int = 0
-    asked: int = 0
-    found: int = 0
-
-
 class Asking:
-    """One inquiry on its way. Used by one thread; what it finds goes to the knowledge at once.
+    """One inquiry in flight. Used by one thread; what it finds goes to the knowledge at once.
 
-    `bad` is told of values that are none of ours, `answered` how long each phase took. `trouble` is
-    the word for values that are another secret's.
+    `bad` is told of values that are none of ours, `answered` how long each phase took. `phases`
+    followed each other; `asked` names were asked for, and `found` of them were there; `news` says
+    that pages are known now that were not; `trouble` is the word for values that are another
+    secret's.
     """
 
     def __init__(
@@ -71,13 +57,9 @@ class Asking:
         self._answered = answered
         size = inquiry.block_size
         self._starts = {key: n * size for n, key in enumerate(inquiry.keys)}
-        self._phases = self._asked = self._found = 0
+        self.phases = self.asked = self.found = 0
         self.news = False
         self.trouble = ""
-
-    @property
-    def tally(self) -> Tally:
-        return Tally(self._phases, self._asked, self._found)
 
     def run(self) -> None:
         """Ask; raises RemoteError."""
@@ -92,38 +74,37 @@ class Asking:
         inquiry = self._inquiry
         if inquiry.paged is None:
             everything = range(1, blocks + 1)
-            self._ask(Question(self._others(everything), self._parents(0, blocks)))
+            self._ask(self._others(everything), self._parents(0, blocks))
             return
-        self._ask(Question(self._paged(range(inquiry.known + 1, blocks + 1))))
+        self._ask(self._paged(range(inquiry.known + 1, blocks + 1)))
         deepest = self._deepest(blocks)
         if not inquiry.others:
-            self._ask(Question((), self._parents(max(0, deepest - NEAR), deepest)))
+            self._ask((), self._parents(max(0, deepest - NEAR), deepest))
             return
         first = max(1, deepest - DEEP - max(inquiry.others.values()))
-        self._ask(Question(self._others(range(first, deepest + 1)), self._parents(first, deepest)))
+        self._ask(self._others(range(first, deepest + 1)), self._parents(first, deepest))
         if first > 1 and not self._has_all_others(first, deepest):
-            rest = self._others(range(1, first))
-            self._ask(Question(rest, self._parents(0, first - 1)))
+            self._ask(self._others(range(1, first)), self._parents(0, first - 1))
 
     def _by_probes(self, blocks: int) -> None:
         inquiry, together = self._inquiry, self._engine.asks_together
         if inquiry.paged is None:
             last = range(max(1, blocks - together + 1), blocks + 1)
-            self._ask(Question(self._others(last), self._parents(max(0, blocks - NEAR), blocks)))
+            self._ask(self._others(last), self._parents(max(0, blocks - NEAR), blocks))
             return
         low, high = inquiry.known, blocks + 1
         for _phase in range(2):
             probes = spread(low, high, together)
             if not probes:
                 break
-            self._ask(Question(self._paged(probes)))
-            there = [n for n in probes if self._has(n)]
+            self._ask(self._paged(probes))
+            there = [n for n in probes if self._knowledge.seen(self._paged([n])[0])]
             low = max([low, *there])
             high = min([high, *(n for n in probes if n > low)])
         self._assume(low)
         reach = max([NEAR, *inquiry.others.values(), together if inquiry.others else 0])
         near = range(max(1, low - reach), low + 1)
-        self._ask(Question(self._others(near), self._parents(max(0, low - NEAR), low)))
+        self._ask(self._others(near), self._parents(max(0, low - NEAR), low))
 
     def _paged(self, blocks: Iterable[int]) -> list[PageId]:
         group, keys = self._inquiry.paged, self._inquiry.keys
@@ -136,10 +117,6 @@ class Asking:
 
     def _parents(self, first: int, last: int) -> list[BlockKey]:
         return list(self._inquiry.keys[first : last + 1])
-
-    def _has(self, block: int) -> bool:
-        (page,) = self._paged([block])
-        return self._knowledge.seen(page) is not None
 
     def _has_all_others(self, first: int, deepest: int) -> bool:
         """Return whether every other group has something at these boundaries: what lies before
@@ -167,63 +144,56 @@ class Asking:
         known = self._inquiry.known
         if deepest <= known:
             return
-        (page,) = self._paged([deepest])
-        like = self._knowledge.seen(page)
+        like = self._knowledge.seen(self._paged([deepest])[0])
         if like is None:
             return
         size = self._inquiry.block_size
         between = self._paged(range(known + 1, deepest))
         assumable = self._knowledge.assumable(between)
-        assumed = [
-            (page, PageInfo(n * size, size, like.info.nbytes, REMOTE), 0)
-            for n, page in enumerate(between, known + 1)
-            if page in assumable
-        ]
-        self._note(assumed)
+        self._note(
+            [
+                (page, PageInfo(n * size, size, like.info.nbytes, REMOTE), 0)
+                for n, page in enumerate(between, known + 1)
+                if page in assumable
+            ]
+        )
 
-    def _ask(self, question: Question) -> None:
+    def _ask(self, of_pages: Sequence[PageId], of_parents: Sequence[BlockKey] = ()) -> None:
         """Ask one phase, of what is not known: blocks and tails at once where the engine can."""
-        pages = self._knowledge.unknown(question.pages)
-        parents = self._unknown_parents(question.parents)
+        pages = self._knowledge.unknown(of_pages)
+        parents = self._unknown_parents(of_parents)
         if not pages and not parents:
             return
         namespace = self._inquiry.namespace
-        self._phases += 1
-        self._asked += len(pages) + len(parents)
+        self.phases += 1
+        self.asked += len(pages) + len(parents)
         names = [self._names.page(namespace, page) for page in pages]
         sets = [self._names.tails(namespace, parent) for parent in parents]
         began = time.perf_counter()
         heads, members = self._engine.look(names, WIRE_BYTES, sets)
         self._answered(time.perf_counter() - began)
         found: list[tuple[PageId, PageInfo, int]] = []
-        absent: list[PageId] = []
         for page, head in zip(pages, heads, strict=True):
+            if head is None:
+                continue
             try:
-                seen = None if head is None else self._read(page, head)
+                said = read_descriptor(self._names.bound(namespace, page), head, self._keys)
             except PageError as error:
                 self._bad(error)
-                self._knowledge.note_absent([page], self._why_not(error))
+                is_foreign = isinstance(error, ForeignPage)
+                self.trouble = reasons.FOREIGN if is_foreign else self.trouble
+                why = reasons.FOREIGN if is_foreign else error.reason
+                self._knowledge.note_absent([page], why)
                 continue
-            if seen is None:
-                absent.append(page)
-            else:
-                found.append(seen)
-        self._found += len(found)
+            info = PageInfo(said.position, said.held, said.nbytes, REMOTE)
+            found.append((page, info, said.wire_bytes))
+        self.found += len(found)
         self._note(found)
-        self._knowledge.note_absent(absent)
+        self._knowledge.note_absent(
+            [page for page, head in zip(pages, heads, strict=True) if head is None]
+        )
         for parent, texts in zip(parents, members, strict=True):
             self._note_tails(parent, texts)
-
-    def _why_not(self, error: PageError) -> str:
-        if not isinstance(error, ForeignPage):
-            return error.reason
-        self.trouble = reasons.FOREIGN
-        return reasons.FOREIGN
-
-    def _read(self, page: PageId, head: bytes) -> tuple[PageId, PageInfo, int]:
-        bound = self._names.bound(self._inquiry.namespace, page)
-        said = read_descriptor(bound, head, self._keys)
-        return page, PageInfo(said.position, said.held, said.nbytes, REMOTE), said.wire_bytes
 
     def _note(self, found: Sequence[tuple[PageId, PageInfo, int]]) -> None:
         self.news |= bool(self._knowledge.note(self._inquiry.namespace, found))

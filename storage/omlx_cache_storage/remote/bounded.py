@@ -1,17 +1,34 @@
 """Connections of the `redis` package whose answers have an end, whatever a server says.
 
-They stand alone: give `BoundedConnection` or `BoundedTlsConnection` to a pool as its
-`connection_class`, with `answer_bytes` and `answer_seconds` among its arguments.
+Give one of these classes to a pool of the client as its `connection_class`, with `allowed` among
+its arguments.
 """
 
 import time
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import redis
 from redis._parsers import _RESP2Parser
+from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
+
+from omlx_cache_storage.readers import note_answer
 
 HANDSHAKE_BYTES = 64 << 10
 """Answers to what a client sends when it connects; nobody has asked for a value yet."""
+PROGRESS_BYTES = 1 << 20
+"""What has to come within a reader's time-out, or a whole answer: what comes at less than half a
+megabyte a second is computed sooner."""
+
+
+class Allowed(NamedTuple):
+    """The bytes and the seconds that all answers to some commands may take together."""
+
+    nbytes: int
+    seconds: float
+
+
+Commands = Sequence[Sequence[Any]]
 
 
 class CountingSocket:
@@ -24,6 +41,7 @@ class CountingSocket:
     def __init__(self, wrapped: Any, seconds: float | None) -> None:
         self._wrapped = wrapped
         self._patience = seconds
+        self._unnoted = 0
         self.expect(HANDSHAKE_BYTES, seconds)
 
     def __getattr__(self, name: str) -> Any:
@@ -66,33 +84,44 @@ class CountingSocket:
         self._left -= nbytes
         if self._left < 0:
             raise ConnectionError("the answer is longer than any answer to what was asked")
+        self._unnoted += nbytes
+        if self._unnoted >= PROGRESS_BYTES:
+            self._unnoted = 0
+            note_answer()
 
 
 class _Bounded:
-    """What both kinds of connections have beside the client's own.
+    """What all kinds of connections have beside the client's own.
 
-    All answers to what is sent at once have `answer_bytes` together, and `answer_seconds` from when
-    it was sent. Both may be changed before a question is sent.
+    `allowed` says what all answers to commands that are sent at once may take together.
     """
 
     _sock: Any
 
-    def __init__(
-        self, *args: Any, answer_bytes: int, answer_seconds: float | None = None, **options: Any
-    ) -> None:
-        self.answer_bytes = answer_bytes
-        self.answer_seconds = answer_seconds
+    def __init__(self, *args: Any, allowed: Callable[[Commands], Allowed], **options: Any) -> None:
+        self._allowed = allowed
+        self._expected = allowed(())
         # Not hiredis: it takes memory for all elements of an array once it knows their number.
         super().__init__(*args, parser_class=_RESP2Parser, **options)  # type: ignore[call-arg]
 
     def _connect(self) -> CountingSocket:
-        return CountingSocket(super()._connect(), self.answer_seconds)  # type: ignore[misc]
+        return CountingSocket(super()._connect(), self._expected.seconds)  # type: ignore[misc]
+
+    def pack_commands(self, commands: Commands) -> Any:
+        self._expected = self._allowed(commands)
+        return super().pack_commands(commands)  # type: ignore[misc]
+
+    def send_command(self, *command: Any, **options: Any) -> None:
+        self._expected = self._allowed([command])
+        super().send_command(*command, **options)  # type: ignore[misc]
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        # To connect, the client sends commands of its own first.
+        expected = self._expected
         super().send_packed_command(command, check_health)  # type: ignore[misc]
         socket = self._sock
         if socket is not None:
-            socket.expect(self.answer_bytes, self.answer_seconds)
+            socket.expect(*expected)
 
 
 class BoundedConnection(_Bounded, redis.Connection):
@@ -101,3 +130,11 @@ class BoundedConnection(_Bounded, redis.Connection):
 
 class BoundedTlsConnection(_Bounded, redis.SSLConnection):
     """A connection by TLS."""
+
+
+class BoundedMasterConnection(_Bounded, SentinelManagedConnection):
+    """A connection by TCP to the master that a Sentinel names."""
+
+
+class BoundedTlsMasterConnection(_Bounded, SentinelManagedSSLConnection):
+    """A connection by TLS to the master that a Sentinel names."""

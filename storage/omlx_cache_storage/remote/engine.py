@@ -9,7 +9,6 @@ from typing import NamedTuple, Protocol
 from omlx_cache_storage.errors import CacheError
 from omlx_cache_storage.page import Buffer
 from omlx_cache_storage.remote.reasons import Trouble
-from omlx_cache_storage.remote.slabs import NEW_MEMORY, Sink
 
 MEMBERS = 256
 """Members of a set that are kept or asked for: a boundary that thousands of prompts have in common
@@ -62,10 +61,10 @@ class RemoteEngine(Protocol):
         pipelined, or at once on several connections."""
         ...
 
-    def read(self, parts: Sequence[Part], sink: Sink = NEW_MEMORY) -> list[Buffer | None]:
-        """Return each part's bytes, None for one that is not there; one phase. A part that is
-        shorter than it should be is returned as it is. Bytes are put into the sink's memory, a
-        part at a time, and it is told what came long before all of it did."""
+    def read(self, parts: Sequence[Part]) -> list[Buffer | None]:
+        """Return each part's bytes, None for one that is not there. A part that is shorter than it
+        should be is returned as it is. `readers.note_answer` is told when some of them came, long
+        before all of them did."""
         ...
 
     def write(self, name: str, parts: Sequence[Sequence[Buffer]], *, replace: bool) -> bool:
@@ -82,3 +81,21 @@ class RemoteEngine(Protocol):
 
     def close(self) -> None:
         """Close connections; what is under way on other threads fails. Never raises."""
+
+
+def cut(pieces: Sequence[Buffer], part_bytes: int | None) -> list[list[Buffer]]:
+    """Return a value's pieces as parts of so many bytes each; copies nothing."""
+    views = [view.cast("B") for piece in pieces if (view := memoryview(piece)).nbytes]
+    if part_bytes is None:
+        return [list(views)]
+    parts: list[list[Buffer]] = [[]]
+    room = part_bytes
+    for view in views:
+        while view.nbytes:
+            if not room:
+                parts.append([])
+                room = part_bytes
+            taken, view = view[:room], view[room:]
+            parts[-1].append(taken)
+            room -= taken.nbytes
+    return parts

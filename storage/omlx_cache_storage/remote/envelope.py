@@ -27,8 +27,7 @@ from omlx_cache_storage.errors import CorruptPage, ForeignPage, UndecodablePage
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.wrapping import unwrapped, wrap
 from omlx_cache_storage.page import Buffer, Page
-from omlx_cache_storage.remote.body import NONCE_BYTES, TAG_BYTES, Body, sealed
-from omlx_cache_storage.remote.keys import RemoteKeys
+from omlx_cache_storage.remote.keys import NONCE_BYTES, TAG_BYTES, Body, RemoteKeys, sealed
 from omlx_cache_storage.remote.names import MOST_BYTES
 
 WIRE_BYTES = 128
@@ -115,6 +114,13 @@ def read_descriptor(name: str, first: Buffer, keys: RemoteKeys) -> Descriptor:
     return Descriptor(
         body_bytes, position, held, nbytes, nonce[:NONCE_BYTES], tag[:TAG_BYTES], head
     )
+
+
+def length_said_by(first: Buffer) -> int:
+    """Return how long a value is by its first bytes, 0 when they do not say."""
+    raw = bytes(memoryview(first)[16:24])
+    nbytes = WIRE_BYTES + int.from_bytes(raw, "little") if len(raw) == 8 else 0
+    return nbytes if nbytes <= MOST_BYTES else 0
 
 
 def opened(name: str, described: Descriptor, parts: Sequence[memoryview], keys: RemoteKeys) -> Body:

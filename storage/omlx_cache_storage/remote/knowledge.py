@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from omlx_cache_storage.errors import CorruptPage
@@ -24,12 +24,13 @@ MOST_PAGES = 200_000
 
 class Seen(NamedTuple):
     """A page that the store had. `wire_bytes` is the length of its value, 0 when only its
-    neighbours were seen."""
+    neighbours were seen; `was_read` when the page came from there."""
 
     namespace: BlockKey
     info: PageInfo
     wire_bytes: int
     until: float
+    was_read: bool = False
 
 
 class _Absent(NamedTuple):
@@ -57,7 +58,7 @@ _NO_TAILS = _Tails(0.0, 0.0, frozenset())
 class Knowledge:
     """Remembers `MOST_PAGES` of each kind, the latest ones; any thread may call, nothing waits.
 
-    `_lock` guards `_seen`, `_absent`, `_tails` (by parent, with `_members` in all) and `_read`.
+    `_lock` guards `_seen`, `_absent` and `_tails` (by parent, with `_members` in all).
     """
 
     def __init__(self, clock: Callable[[], float], most: int = MOST_PAGES) -> None:
@@ -68,7 +69,6 @@ class Knowledge:
         self._absent: OrderedDict[PageId, _Absent] = OrderedDict()
         self._tails: OrderedDict[BlockKey, _Tails] = OrderedDict()
         self._members = 0
-        self._read: OrderedDict[PageId, None] = OrderedDict()
 
     def __len__(self) -> int:
         with self._lock:
@@ -213,23 +213,10 @@ class Knowledge:
     def note_read(self, page: PageId) -> None:
         """Know that a page came from there."""
         with self._lock:
-            self._read[page] = None
-            self._read.move_to_end(page)
-            while len(self._read) > self._most:
-                self._read.popitem(last=False)
-
-    def was_read(self, page: PageId) -> bool:
-        with self._lock:
-            return page in self._read
+            if page in self._seen:
+                self._seen[page] = self._seen[page]._replace(was_read=True)
 
     def forget(self, pages: Iterable[PageId]) -> int:
         """Know nothing of pages any more; return how many were known."""
         with self._lock:
             return sum(self._seen.pop(page, None) is not None for page in pages)
-
-    def entries(self) -> Iterator[tuple[PageId, Seen]]:
-        """Yield a copy of what is known, the longest known first."""
-        now = self._clock()
-        with self._lock:
-            found = list(self._seen.items())
-        return ((page, seen) for page, seen in found if seen.until > now)

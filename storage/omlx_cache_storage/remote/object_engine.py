@@ -6,8 +6,10 @@ with several users, make the directory with a group of theirs (`chmod g+ws`).
 """
 
 import os
+import re
 import stat
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -18,12 +20,11 @@ from obstore import exceptions as failures
 from obstore.store import LocalStore, S3Store
 
 from omlx_cache_storage.page import Buffer
-from omlx_cache_storage.readers import ReaderPool
+from omlx_cache_storage.readers import ReaderPool, note_answer, result_along
 from omlx_cache_storage.remote.address import RemoteAddress
 from omlx_cache_storage.remote.engine import MEMBERS, Part, RemoteError
-from omlx_cache_storage.remote.object_errors import is_absent, is_beyond, is_taken, trouble
 from omlx_cache_storage.remote.options import RemoteOptions
-from omlx_cache_storage.remote.slabs import NEW_MEMORY, Sink
+from omlx_cache_storage.remote.reasons import Trouble
 
 T = TypeVar("T")
 ASKS_TOGETHER = 32
@@ -32,7 +33,34 @@ READ_SECONDS = 60.0
 """What reading a stretch of a value may take at least, while some of it comes."""
 WRITE_SECONDS = 15.0
 """What a write may take at least: no request waits for it, and values are written in one piece."""
-_CHUNK_BYTES = 1 << 18
+_CHUNK_BYTES = 1 << 20
+"""So many come within the time in which something has to: less is computed sooner."""
+
+MISSING = (failures.NotFoundError, FileNotFoundError)
+TAKEN = (failures.AlreadyExistsError, FileExistsError)
+_STATUS = re.compile(r"non-2xx status code: ([0-9]{3})")
+_CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
+_BEYOND = re.compile(r"source: InvalidRange \{")
+_STATUSES: dict[int, Trouble] = {
+    401: "auth",
+    403: "auth",
+    408: "timeout",
+    429: "throttled",
+    503: "throttled",
+    504: "timeout",
+    507: "full",
+}
+_KINDS: tuple[tuple[str, Trouble], ...] = (
+    ("TimedOut", "timeout"),
+    ("kind: Timeout", "timeout"),
+    ("kind: Connect,", "refused"),
+    ("kind: Interrupted", "lost"),
+    ("ConnectionReset", "lost"),
+    ("kind: Request", "lost"),
+    ("kind: Body", "lost"),
+    ("StorageFull", "full"),
+    ("QuotaExceeded", "full"),
+)
 
 
 class ObjectEngine:
@@ -66,8 +94,8 @@ class ObjectEngine:
         heads = [head or None for head in answers[: len(names)]]
         return heads, answers[len(names) :]
 
-    def read(self, parts: Sequence[Part], sink: Sink = NEW_MEMORY) -> list[Buffer | None]:
-        return self._together([partial(self._part, part, sink) for part in parts])
+    def read(self, parts: Sequence[Part]) -> list[Buffer | None]:
+        return self._together([partial(self._part, part) for part in parts])
 
     def write(self, name: str, parts: Sequence[Sequence[Buffer]], *, replace: bool) -> bool:
         body = b"".join(piece for pieces in parts for piece in pieces)
@@ -110,22 +138,20 @@ class ObjectEngine:
         return True
 
     def _head(self, name: str, nbytes: int) -> bytes | None:
-        found = self._some(self._stores.looks, Part(name, 0, 0, nbytes), NEW_MEMORY)
+        found = self._some(self._stores.looks, Part(name, 0, 0, nbytes))
         return None if found is None else bytes(found)
 
-    def _part(self, part: Part, sink: Sink) -> Buffer | None:
-        return self._some(self._stores.reads, part, sink)
+    def _part(self, part: Part) -> Buffer | None:
+        return self._some(self._stores.reads, part)
 
-    def _some(self, store: Any, part: Part, sink: Sink) -> Buffer | None:
+    def _some(self, store: Any, part: Part) -> Buffer | None:
         if self._directory is not None:
-            return _stretch(self._directory / part.name, part, sink)
-        return self._range(store, part.name, part.offset, part.nbytes, sink)
-
-    def _range(self, store: Any, name: str, start: int, nbytes: int, sink: Sink) -> Buffer | None:
+            return _stretch(self._directory / part.name, part)
         # No store is asked for no bytes; a value that ends before them is as short as it is.
+        end = part.offset + max(1, part.nbytes)
         try:
-            answer = obstore.get(store, name, options={"range": (start, start + max(1, nbytes))})
-            return _received(answer, nbytes, sink)
+            answer = obstore.get(store, part.name, options={"range": (part.offset, end)})
+            return _received(answer, part.nbytes)
         except Exception as error:
             if is_absent(error):
                 return None
@@ -143,37 +169,20 @@ class ObjectEngine:
 
     def _together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         """Return what calls return, all begun at once; when one fails, those that did not begin yet
-        are not begun, so that a dead store costs one time-out."""
+        are not begun, and the others are left behind: a dead store costs one time-out."""
         if len(calls) < 2:
             return [self._guarded(call) for call in calls]
-        failed: list[RemoteError] = []
         try:
-            futures = [self._pool.submit(self._unless, failed, call) for call in calls]
+            futures = [self._pool.submit(self._guarded, call) for call in calls]
         except RuntimeError:
             raise RemoteError("lost", "the engine is closed") from None
-        answers = []
-        for future in futures:
-            try:
-                answers.append(future.result())
-            except RemoteError as error:
-                failed.append(error)
-            except BaseException:
-                # The pool was stopped: this one never began.
-                if not self._closed:
-                    raise
-                failed.append(RemoteError("lost", "the engine was closed"))
-        if failed:
-            raise failed[0]
-        return answers
-
-    def _unless(self, failed: list[RemoteError], call: Callable[[], T]) -> T:
-        if failed:
-            raise failed[0]
         try:
-            return self._guarded(call)
-        except RemoteError as error:
-            failed.append(error)
-            raise
+            return [result_along(future) for future in futures]
+        except CancelledError:
+            raise RemoteError("lost", "the engine was closed") from None
+        finally:
+            for future in futures:
+                future.cancel()
 
     def _guarded(self, call: Callable[[], T]) -> T:
         if self._closed:
@@ -186,10 +195,10 @@ class ObjectEngine:
             raise trouble(error) from None
 
 
-def _received(answer: Any, nbytes: int, sink: Sink) -> memoryview:
+def _received(answer: Any, nbytes: int) -> memoryview:
     """Take an answer as it comes, which may take longer than one may wait for some of it."""
     start, end = answer.range
-    memory = sink.memory(min(nbytes, end - start))
+    memory = memoryview(bytearray(min(nbytes, end - start)))
     filled = 0
     for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES):
         if filled == memory.nbytes:
@@ -197,7 +206,7 @@ def _received(answer: Any, nbytes: int, sink: Sink) -> memoryview:
         some = memoryview(chunk)[: memory.nbytes - filled]
         memory[filled : filled + some.nbytes] = some
         filled += some.nbytes
-        sink.came(some.nbytes)
+        note_answer()
     return memory[:filled]
 
 
@@ -206,23 +215,19 @@ def _at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _stretch(file: Path, part: Part, sink: Sink) -> Buffer | None:
-    """Read a stretch of a file. The client of object stores would do that into new memory, and wait
-    for ever at a pipe."""
+def _stretch(file: Path, part: Part) -> Buffer | None:
+    """Read a stretch of a file. The client of object stores would wait for ever at a pipe."""
     try:
         with open(file, "rb", buffering=0, opener=_at_once) as opened:
             status = os.fstat(opened.fileno())
             if not stat.S_ISREG(status.st_mode):
                 return None
-            nbytes = min(part.nbytes, status.st_size - part.offset)
-            if nbytes <= 0:
-                return b""
-            memory = sink.memory(nbytes)
+            memory = memoryview(bytearray(max(0, min(part.nbytes, status.st_size - part.offset))))
             filled = 0
             opened.seek(part.offset)
             while count := opened.readinto(memory[filled : filled + _CHUNK_BYTES]):
                 filled += count
-                sink.came(count)
+                note_answer()
             return memory[:filled]
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
@@ -279,3 +284,50 @@ def _bucket(
         retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=seconds)},
         **given,
     )
+
+
+def status_of(error: Exception) -> int:
+    """Return the status that a server answered with, 0 if it is none of a server's."""
+    found = _STATUS.search(str(error))
+    return int(found[1]) if found else 0
+
+
+def is_absent(error: Exception) -> bool:
+    """Whether there is no such object, while there is a bucket."""
+    return isinstance(error, MISSING) and _code(error) != "NoSuchBucket"
+
+
+def is_beyond(error: Exception) -> bool:
+    """Whether an object ends before the stretch that was asked for."""
+    return status_of(error) == 416 or bool(_BEYOND.search(str(error)))
+
+
+def is_taken(error: Exception) -> bool:
+    """Whether an object is there already, or another writer is about to make it."""
+    return isinstance(error, TAKEN) or status_of(error) in (409, 412)
+
+
+def trouble(error: Exception) -> RemoteError:
+    """Return what to raise; its text is the first line, which has no credentials."""
+    said = str(error)
+    told = (_code(error) or type(error).__name__, said.partition("\n")[0][:300])
+    return RemoteError(_trouble(error, said), ": ".join(told))
+
+
+def _code(error: Exception) -> str:
+    """Return a server's own word for what is wrong, "" if it said none."""
+    found = _CODE.search(str(error))
+    return found[1] if found else ""
+
+
+def _trouble(error: Exception, said: str) -> Trouble:
+    if isinstance(
+        error, (failures.PermissionDeniedError, failures.UnauthenticatedError, PermissionError)
+    ):
+        return "auth"
+    if status := status_of(error):
+        return _STATUSES.get(status, "error")
+    for kind, word in _KINDS:
+        if kind in said:
+            return word
+    return "error"

@@ -4,9 +4,24 @@ from importlib import import_module
 
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.remote.address import RemoteAddress
-from omlx_cache_storage.remote.engines import open_engine
-from omlx_cache_storage.remote.options import RemoteOptions
+from omlx_cache_storage.remote.engine import RemoteEngine
+from omlx_cache_storage.remote.options import RemoteOptions, check_extra
 from omlx_cache_storage.tier import RemoteBacking
+
+_ENGINES = {"s3": "object_engine.ObjectEngine", "file": "object_engine.ObjectEngine"}
+_REDIS = "redis_engine.RedisEngine"
+
+
+def open_engine(address: RemoteAddress, options: RemoteOptions) -> RemoteEngine:
+    """Return an engine, which connects when it is first asked: a dead store raises nothing here.
+
+    Raises ExtraMissing without the client library, ValueError for files that the address names and
+    that cannot be used.
+    """
+    check_extra(address, signs=options.secret is not None)
+    module, _, name = _ENGINES.get(address.kind, _REDIS).partition(".")
+    made: RemoteEngine = getattr(import_module(f"{__package__}.{module}"), name)(address, options)
+    return made
 
 
 def open_tier(

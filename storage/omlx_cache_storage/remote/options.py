@@ -1,11 +1,16 @@
-"""What a remote tier is opened with: plain values, checked by whoever reads settings."""
+"""What a remote tier is opened with: plain values, checked by whoever reads settings, and packages
+that are not always installed."""
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+
+from omlx_cache_storage.remote.address import RemoteAddress
 
 LOOKUP_SECONDS = 0.5
 READ_SECONDS = 2.0
 CONNECTIONS = 8
 PREFIX = "omlx-cache"
+INSTALL = "pip install 'omlx-cache[remote]'"
 TTL_SECONDS = 7 * 24 * 3600
 
 
@@ -30,3 +35,17 @@ class RemoteOptions:
     read_seconds: float = READ_SECONDS
     connections: int = CONNECTIONS
     packs: bool = True
+
+
+class ExtraMissing(ImportError):
+    """A client library is not installed; the text says what installs it."""
+
+
+def check_extra(address: RemoteAddress, *, signs: bool = False) -> None:
+    """Raise ExtraMissing unless what an address and a shared secret need is installed; imports
+    nothing."""
+    needed = ["obstore" if address.kind in ("s3", "file") else "redis"]
+    needed += ["cryptography"] if signs else []
+    for package in needed:
+        if find_spec(package) is None:
+            raise ExtraMissing(f"{address.shown} needs the package {package}: {INSTALL}")

@@ -1,115 +1,156 @@
-"""Pages on their way from a remote store: in the order in which they are wanted, over several
-connections, pipelined, and no more of them at a time than a window holds."""
+"""Values on their way from a remote store: read ahead in order, on several connections, and no more
+of them at a time than may lie in memory."""
 
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
 
-from omlx_cache_storage.errors import PageNotSent
-from omlx_cache_storage.interrupts import done_within, uninterrupted
+from omlx_cache_storage.errors import PageNotSent, PageUnreadable
+from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.page import Buffer, PageId
-from omlx_cache_storage.readers import ReaderPool
+from omlx_cache_storage.readers import ReaderPool, came
 from omlx_cache_storage.remote import reasons
-from omlx_cache_storage.remote.coming import Coming, Expected, Unit, Value, Wanted
-from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError, known_error
-from omlx_cache_storage.remote.lanes import Lanes, Pace
-from omlx_cache_storage.remote.slabs import Sink
-from omlx_cache_storage.remote.window import WINDOW_BYTES, Window
+from omlx_cache_storage.remote.engine import RemoteError, known_error
 
+AHEAD_BYTES = 64 << 20
+"""Bytes that were asked for and not taken yet; a reader's own page comes whatever they are."""
+AHEAD_PAGES = 2
+"""So many pages come whatever they are, too: one is read while the next one comes."""
 HANGING = 3
 """For each connection so many more threads may hang in the store's client."""
 _NEARLY = 0.9
 """The client's own time-out is as long as a reader's, and may be seen first."""
-PROGRESS_BYTES = 1 << 20
-"""What has to come within the time-out, or a part that ends: at less than half a megabyte a second
-all of it is computed sooner."""
-STAYING = 2
-"""Values that wait, at most, for whoever takes them after they were looked into."""
-FIRST_LANES = 2
-"""Connections in use before it is known what more of them bring, where a server is one thread."""
+
+Value = list[Buffer]
+
+
+class Wanted(NamedTuple):
+    """A value to be read: its page, its name, its length, 0 when that is not known, and about how
+    long it is. With `is_head` only its first `nbytes` are, for somebody who waits."""
+
+    page: PageId
+    name: str
+    nbytes: int
+    about: int = 0
+    is_head: bool = False
+
+
+class _InFlight(NamedTuple):
+    """A value that was asked for, and what it takes of the memory for them."""
+
+    future: "Future[Value]"
+    nbytes: int
+
+
+class Expected:
+    """Pages that somebody is about to read; `close` ends that, any number of times.
+
+    `queue` (not asked for yet, in order), `in_flight` (asked for, and not taken), `error` (why no
+    more of them come) and `closed` belong to the reads, and are guarded by their lock.
+    """
+
+    def __init__(self, end: Callable[["Expected"], None], wanted: Sequence[Wanted] = ()) -> None:
+        self._end = end
+        self.queue = {one.page: one for one in wanted}
+        self.in_flight: dict[PageId, _InFlight] = {}
+        self.error: PageUnreadable | None = None
+        self.closed = not wanted
+
+    def __enter__(self) -> "Expected":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def has(self, page: PageId) -> bool:
+        return page in self.queue or page in self.in_flight
+
+    def close(self) -> None:
+        """Read no more of what nobody has taken, and give its memory back. Waits for nothing."""
+        self._end(self)
 
 
 class RemoteReads:
-    """Reads values on at most `connections` threads. Any thread may call; `take` alone waits.
+    """Reads values on `connections` threads, and some more while some hang. Any thread may call;
+    `take` alone waits.
 
-    `failed` is told of what the engine raised, `stalled` when nothing came any more, `came` how
-    many bytes came, and `measured` in how long so many came over all connections together.
+    `read` returns a value, or raises RemoteError for the store and PageUnreadable for the page;
+    `failed` is told of the former once for all that is expected together, and whether the store
+    brought nothing to anybody for as long as one may wait.
 
-    Mutable, guarded by `_lock`, which is held over no I/O: the `_window`, `_workers` (each with
-    when something came, or it asked, last), `_last` (when anything came) and `_pace`.
+    `_lock`, which is held over no I/O, guards `_open`, `_held`, `_peak`, `_ahead` (how many values
+    are in flight and not taken), `_closed`, and `_answered` (when the store last answered a read).
     """
 
     def __init__(
         self,
-        engine: RemoteEngine,
+        read: Callable[[Wanted], Value],
         connections: int,
         stalled_seconds: float,
+        failed: Callable[[RemoteError, bool], None],
         *,
-        failed: Callable[[RemoteError], None],
-        stalled: Callable[[], None],
-        came: Callable[[int], None],
-        measured: Callable[[int, float], None],
-        window_bytes: int = WINDOW_BYTES,
+        ahead_bytes: int = AHEAD_BYTES,
     ) -> None:
-        self._engine = engine
-        self._connections = connections
+        self._read_value = read
         self._stalled_seconds = stalled_seconds
         self._failed = failed
-        self._stalled = stalled
-        self._came = came
-        self._measured = measured
-        self._most = (1 + HANGING) * connections
-        self._pool = ReaderPool(connections, "omlx-cache-remote-read", most=self._most)
-        first = connections if engine.part_bytes is None else FIRST_LANES
-        self._pace = Pace(Lanes(connections, first))
+        self._ahead_bytes = ahead_bytes
+        self._pool = ReaderPool(
+            connections, "omlx-cache-remote-read", most=(1 + HANGING) * connections
+        )
         self._lock = threading.Lock()
-        self._window = Window(window_bytes, engine.part_bytes, self._pace)
-        self._workers: dict[object, float] = {}
-        self._last = 0.0
+        self._open: list[Expected] = []
+        self._held = self._peak = self._ahead = 0
+        self._answered = 0.0
         self._closed = False
 
     @property
     def held_bytes(self) -> int:
-        return self._window.held_bytes
+        return self._held
 
     @property
     def peak_bytes(self) -> int:
-        return self._window.peak_bytes
+        return self._peak
 
     @uninterrupted
     def expect(self, wanted: Sequence[Wanted]) -> Expected:
         """Begin to read values in order; returns at once."""
-        expected = Expected(self.end)
         with self._lock:
-            if self._closed or not wanted:
-                expected.closed = True
-                return expected
-            self._window.expect(expected, wanted)
-        self._wake()
+            expected = Expected(self.end, () if self._closed else wanted)
+            if not expected.closed:
+                self._open.append(expected)
+                self._read_ahead()
         return expected
 
     def is_expected(self, page: PageId) -> bool:
         """Return whether a page is on its way, or has come, and nobody has taken it."""
         with self._lock:
-            return self._window.find(page) is not None
+            return any(expected.has(page) for expected in self._open)
 
     @uninterrupted
-    def take(self, wanted: Wanted, *, again: bool = False) -> Value:
+    def take(self, wanted: Wanted) -> Value:
         """Return a value's bytes in parts; waits for as long as something comes, but no longer than
-        the time-out without. Raises PageUnreadable, its text begins with a word of `reasons`.
-
-        With `again` it stays for whoever takes it next, until what is expected by then ends.
-        """
+        the time-out without. Raises PageUnreadable, its text begins with a word of `reasons`."""
         with self._lock:
             if self._closed:
                 raise PageNotSent(reasons.UNREACHABLE, "the remote tier is closed")
-            coming = self._window.take(wanted, stays=again, end=self.end)
-        self._wake()
+            expected = Expected(self.end)
+            if not wanted.is_head:
+                expected = next((one for one in self._open if one.has(wanted.page)), expected)
+            in_flight = expected.in_flight.pop(wanted.page, None)
+            expected.queue.pop(wanted.page, None)
+            if in_flight is not None:
+                self._ahead -= 1
+            elif expected.error is None:
+                in_flight = self._begin(expected, wanted)
         try:
-            return self._wait(coming, again)
+            return self._wait(expected, in_flight)
         finally:
-            if again:
-                self._let_few_stay(STAYING)
+            with self._lock:
+                self._held -= 0 if in_flight is None else in_flight.nbytes
+                self._read_ahead()
 
     @uninterrupted
     def end(self, expected: Expected) -> None:
@@ -117,166 +158,89 @@ class RemoteReads:
         with self._lock:
             if expected.closed:
                 return
-            stays = self._window.close(expected)
-        if not stays:
-            self._let_few_stay(0)
-        self._wake()
-
-    def _let_few_stay(self, most: int) -> None:
-        with self._lock:
-            gone = self._window.staying[: max(0, len(self._window.staying) - most)]
-        for expected in gone:
-            self.end(expected)
+            expected.closed = True
+            self._open.remove(expected)
+            expected.queue.clear()
+            for in_flight in expected.in_flight.values():
+                in_flight.future.cancel()
+                self._held -= in_flight.nbytes
+                self._ahead -= 1
+            expected.in_flight.clear()
+            self._read_ahead()
 
     @uninterrupted
     def close(self, timeout: float) -> bool:
         """Read nothing more; False when a read hangs for longer."""
         with self._lock:
             self._closed = True
-            expected = self._window.everything()
-        for one in expected:
-            self._fail(one, reasons.UNREACHABLE, "the remote tier is closed")
-            self.end(one)
+            left = list(self._open)
+        for expected in left:
+            self.end(expected)
         return self._pool.stop(timeout)
 
     def check_integrity(self) -> None:
-        """Assert that the window's books agree with the values in it."""
+        """Assert that the books agree with the values in flight, when nobody waits for one."""
         with self._lock:
-            self._window.check_integrity()
-            assert len(self._workers) <= self._most
+            in_flight = [one for each in self._open for one in each.in_flight.values()]
+            assert self._ahead == len(in_flight)
+            assert self._held == sum(one.nbytes for one in in_flight)
 
-    # For whoever waits.
+    def _read_ahead(self) -> None:
+        """Ask for what is expected, as far as there is room; under the lock."""
+        for expected in self._open:
+            while expected.queue and expected.error is None:
+                wanted = next(iter(expected.queue.values()))
+                nbytes = wanted.nbytes or wanted.about
+                if self._ahead >= AHEAD_PAGES and self._held + nbytes > self._ahead_bytes:
+                    return
+                del expected.queue[wanted.page]
+                expected.in_flight[wanted.page] = self._begin(expected, wanted)
+                self._ahead += 1
 
-    def _wait(self, coming: Coming, again: bool) -> Value:
-        # Before it waited nobody may have asked for the page: the window was full.
-        began = time.monotonic()
+    def _begin(self, expected: Expected, wanted: Wanted) -> _InFlight:
+        future: Future[Value]
         try:
-            while not coming.future.done():
-                since = max(began, coming.expected.progress)
-                left = since + self._stalled_seconds - time.monotonic()
-                if left <= 0:
-                    self._give_up(coming.expected)
-                    break
-                done_within(coming.future, left)
-            return coming.future.result(0)
-        finally:
-            with self._lock:
-                self._window.settle(coming, PageNotSent(reasons.LOST, "nobody wanted it any more"))
-                if again and coming.future.exception(0) is None:
-                    coming.taken = False
-                else:
-                    self._pace.took(coming.held, time.monotonic(), bool(self._workers))
-                    self._window.release(coming)
-            self._wake()
+            future = self._pool.submit(self._read, expected, wanted)
+        except RuntimeError:
+            future = Future()
+            future.set_exception(PageNotSent(reasons.FAILED, "there is no thread to read it"))
+        nbytes = wanted.nbytes or wanted.about
+        self._held += nbytes
+        self._peak = max(self._peak, self._held)
+        return _InFlight(future, nbytes)
 
-    def _give_up(self, expected: Expected) -> None:
-        """Let a restore whose pages stand still have none of those that are left."""
-        self._blame(expected, RemoteError("timeout", "a connection brought nothing any more"))
-        self._fail(expected, reasons.TIMEOUT, "nothing came any more")
-
-    def _blame(self, expected: Expected, error: RemoteError) -> None:
-        """Tell of a failure, once for all of its pages: of the store, when nobody got anything for
-        as long as one may wait."""
-        with self._lock:
-            silent = time.monotonic() - self._last
-            told, expected.failed = expected.failed, True
-        if told:
-            return
-        if error.reason == "timeout" and silent >= _NEARLY * self._stalled_seconds:
-            self._stalled()
-        else:
-            self._failed(error)
-
-    def _fail(self, expected: Expected, reason: str, text: str) -> None:
-        with self._lock:
-            self._window.fail(expected, PageNotSent(reason, text))
-
-    def _hanging(self, now: float) -> int:
-        return sum(since < now - self._stalled_seconds for since in self._workers.values())
-
-    # On the threads of the pool.
-
-    @uninterrupted
-    def _wake(self) -> None:
-        """Have as many workers as there is to do, and connections."""
-        with self._lock:
-            now = time.monotonic()
-            hanging = self._hanging(now)
-            waiting = self._window.waiting
-            wanted = min(
-                self._pace.width + hanging - len(self._workers),
-                self._most - len(self._workers),
-                waiting,
-            )
-            if self._closed or wanted <= 0:
-                return
-            if not self._workers:
-                self._pace.begin(now)
-            workers = [object() for _ in range(wanted)]
-            self._workers |= dict.fromkeys(workers, now)
-        self._pool.allow(self._connections + hanging)
-        for worker in workers:
-            try:
-                self._pool.submit(self._work, worker)
-            except RuntimeError:
-                with self._lock:
-                    self._workers.pop(worker, None)
-
-    def _work(self, worker: object) -> None:
-        try:
-            while batch := self._asked_by(worker):
-                self._bring(batch, worker)
-        finally:
-            with self._lock:
-                self._workers.pop(worker, None)
-
-    def _asked_by(self, worker: object) -> list[Unit]:
-        """Return what a worker asks for next; it leaves when that is nothing."""
-        with self._lock:
-            now = time.monotonic()
-            self._workers[worker] = now
-            spare = len(self._workers) > self._pace.width + self._hanging(now)
-            batch = [] if self._closed or spare else self._window.next()
-            if batch:
-                return batch
-            self._workers.pop(worker, None)
-            nbytes, seconds = (0, 0.0) if self._workers else self._pace.end(now)
-        if nbytes:
-            self._measured(nbytes, seconds)
-        return []
-
-    def _bring(self, batch: Sequence[Unit], worker: object) -> None:
-        expected = batch[0].coming.expected
-
-        def came(nbytes: int) -> None:
-            with self._lock:
-                expected.since += nbytes
-                if expected.since >= PROGRESS_BYTES:
-                    expected.since = 0
-                    self._last = expected.progress = self._workers[worker] = time.monotonic()
-
-        try:
-            found = self._read([unit.part for unit in batch], Sink(self._window.slabs.memory, came))
-        except Exception as error:
-            known = known_error(error)
+    def _wait(self, expected: Expected, in_flight: _InFlight | None) -> Value:
+        if in_flight is None or (expected.error is not None and not in_flight.future.done()):
+            raise expected.error or PageNotSent(reasons.LOST, "nobody wanted it any more")
+        if not came(in_flight.future, self._stalled_seconds):
             # First: whoever is told looks for another way, and should not find this one again.
-            self._blame(expected, known)
-            self._fail(expected, reasons.reason_of(known.reason), str(known))
-            return
-        nbytes = sum(memoryview(part).nbytes for part in found if part is not None)
-        self._came(nbytes)
-        with self._lock:
-            self._last = expected.progress = time.monotonic()
-            self._pace.brought(nbytes)
-            for unit, part in zip(batch, found, strict=True):
-                self._window.put(unit, part)
-        self._wake()
+            error = self._blame(expected, RemoteError("timeout", "nothing came any more"))
+            in_flight.future.cancel()
+            self._pool.allow_one_more()
+            raise error
+        if in_flight.future.cancelled():
+            raise PageNotSent(reasons.UNREACHABLE, "the remote tier is closed")
+        return in_flight.future.result(0)
 
-    def _read(self, parts: Sequence[Part], sink: Sink) -> list[Buffer | None]:
+    def _blame(self, expected: Expected, error: RemoteError) -> PageUnreadable:
+        """Let nothing more come of what is expected, and tell of a failure once for all of it."""
+        unsent = PageNotSent(reasons.reason_of(error.reason), str(error))
+        with self._lock:
+            told = expected.error is not None
+            expected.error = expected.error or unsent
+            silent = time.monotonic() - self._answered >= _NEARLY * self._stalled_seconds
+        if not told:
+            self._failed(error, error.reason == "timeout" and silent)
+        return unsent
+
+    def _read(self, expected: Expected, wanted: Wanted) -> Value:
+        """Read a value, on a thread of the pool."""
         try:
-            return self._engine.read(parts, sink)
-        except RemoteError as error:
-            if error.reason != "lost" or self._closed:
-                raise
-            # A connection that was idle for long may have ended: another one is tried once.
-            return self._engine.read(parts, sink)
+            value = self._read_value(wanted)
+        except PageUnreadable:
+            raise
+        except Exception as error:
+            raise self._blame(expected, known_error(error)) from None
+        with self._lock:
+            self._answered = time.monotonic()
+        return value

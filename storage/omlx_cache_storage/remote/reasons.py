@@ -2,9 +2,10 @@
 
 from typing import Final, Literal
 
-Trouble = Literal["refused", "timeout", "auth", "throttled", "lost", "full", "error"]
+Trouble = Literal["refused", "timeout", "auth", "throttled", "lost", "full", "error", "resting"]
 """Why an engine did not answer: nobody listens; no answer in time; not let in; told to slow down
-(503); the connection broke, or the answer did; no memory or space left; anything else."""
+(503); the connection broke, or the answer did; no memory or space left; anything else; it was not
+asked."""
 
 TIMEOUT: Final = "remote_timeout"
 """It did not answer in the time that a request may wait for it."""
@@ -30,6 +31,7 @@ _WORDS: dict[Trouble, str] = {
     "throttled": THROTTLED,
     "full": FAILED,
     "error": FAILED,
+    "resting": RESTING,
 }
 
 

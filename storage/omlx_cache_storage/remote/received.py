@@ -14,9 +14,8 @@ from omlx_cache_storage.format.header import (
 from omlx_cache_storage.format.wrapping import is_wrapped, unwrap_payload, unwrapped
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, PageId, PageMeta
-from omlx_cache_storage.remote.body import Body
 from omlx_cache_storage.remote.envelope import WIRE_BYTES, opened, read_descriptor
-from omlx_cache_storage.remote.keys import RemoteKeys
+from omlx_cache_storage.remote.keys import Body, RemoteKeys
 
 CHECKED_BYTES = 256 * 1024
 """Copied and checked at a time: what a core's own cache still holds for whoever comes next."""
@@ -28,8 +27,11 @@ class ReceivedPage:
     Raises PageError in the constructor for what is not the page that was asked for. `parts` are the
     value's bytes in order, cut anywhere; they are not changed, and held as long as this is. With a
     secret, `meta` is what nobody has authenticated until `read_into` returned: good for a plan.
-    `was_read` says that it did, and all is right; `seconds` is what it took.
+    `was_read` says that it did, and all is right; `seconds` is what it took. With `asked` only so
+    many first bytes were asked for, and there is no `meta` when `head_bytes` are more.
     """
+
+    meta: PageMeta
 
     def __init__(
         self,
@@ -38,6 +40,8 @@ class ReceivedPage:
         page: PageId,
         parts: Sequence[Buffer],
         keys: RemoteKeys,
+        *,
+        asked: int = 0,
     ) -> None:
         self._name, self._keys = name, keys
         self.was_read = False
@@ -47,19 +51,24 @@ class ReceivedPage:
             name, b"".join(self._between(0, WIRE_BYTES)), keys
         )
         nbytes = sum(part.nbytes for part in self._parts)
-        if nbytes != described.wire_bytes:
+        if not asked and nbytes != described.wire_bytes:
             raise CorruptPage(f"{nbytes} bytes came of a value of {described.wire_bytes} bytes")
         body = self._body()
         prefix = body.read(LENGTH_BYTES)
-        self._raw = prefix + body.read(header_length(prefix) - len(prefix))
-        header = decode_header(self._raw)
+        length = header_length(prefix)
+        self.head_bytes = WIRE_BYTES + length
+        if not asked or self.head_bytes <= asked:
+            self._read_header(prefix + body.read(length - len(prefix)), namespace, page)
+
+    def _read_header(self, raw: bytes, namespace: BlockKey, page: PageId) -> None:
+        self._raw = raw
+        header = decode_header(raw)
         self._stored, self._checksum = header.meta, header.checksum
-        self.meta: PageMeta = unwrapped(header.meta)
-        meta = self.meta
-        if described.body_bytes - len(self._raw) != self._stored.nbytes:
+        self.meta = meta = unwrapped(header.meta)
+        if self.described.body_bytes - len(raw) != self._stored.nbytes:
             raise CorruptPage("the page file's length is not what its header says")
         numbers = (meta.position, meta.held, meta.nbytes)
-        if (meta.namespace, meta.id) != (namespace, page) or numbers != described[1:4]:
+        if (meta.namespace, meta.id) != (namespace, page) or numbers != self.described[1:4]:
             raise ForeignPage("the value holds another page than its name and envelope say")
 
     def read_into(self, pieces: Sequence[Buffer]) -> None:

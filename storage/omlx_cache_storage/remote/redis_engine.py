@@ -8,7 +8,7 @@ so its policy has to be `allkeys-lru` there. Any other takes `volatile-lru`.
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,10 +16,7 @@ from omlx_cache_storage.page import Buffer
 from omlx_cache_storage.remote.address import RemoteAddress
 from omlx_cache_storage.remote.engine import MEMBERS, Part, RemoteError
 from omlx_cache_storage.remote.options import RemoteOptions
-from omlx_cache_storage.remote.redis_errors import trouble
-from omlx_cache_storage.remote.redis_places import Named, Places, Sharded, Single
-from omlx_cache_storage.remote.redis_wire import PART_BYTES, Answers, Command, Wire
-from omlx_cache_storage.remote.slabs import NEW_MEMORY, Sink
+from omlx_cache_storage.remote.redis_clients import PART_BYTES, Cluster, Command, Server
 
 ASKS_TOGETHER = 1 << 20
 PIPELINE = 1024
@@ -31,20 +28,19 @@ WRITING_MS = 60_000
 
 
 class RedisEngine:
-    """Values in a Valkey or Redis store. Connects when it is first asked, keeps no thread, and
-    tries nothing again but what another server is said to have."""
+    """Values in a Valkey or Redis store. Connects when it is first asked, and tries nothing again
+    but what another node is said to have."""
 
     part_bytes: int | None = PART_BYTES
     asks_together = ASKS_TOGETHER
 
     def __init__(self, address: RemoteAddress, options: RemoteOptions) -> None:
-        self._wire = Wire(address, options)
-        self._places = _places(self._wire, address, options)
+        self._server = (Cluster if address.kind == "cluster" else Server)(address, options)
         self._expiry: Command = ("PX", options.ttl_seconds * 1000) if options.ttl_seconds else ()
         self._ttl_ms = options.ttl_seconds * 1000
 
     def ping(self) -> None:
-        self._wire.ask(self._places.anyone(), "PING")
+        self._server.ask("PING")
 
     def look(
         self, names: Sequence[str], nbytes: int, sets: Sequence[str] = ()
@@ -52,15 +48,19 @@ class RedisEngine:
         commands: list[Command] = [("GETRANGE", name, 0, nbytes - 1) for name in names]
         commands += [("ZRANGE", name, 0, -1) for name in sets]
         answers = self._answers(commands)
-        heads = [head or None for head in answers[: len(names)]]
+        heads = [_value(head) or None for head in answers[: len(names)]]
+        if not all(isinstance(found, list) for found in answers[len(names) :]):
+            raise RemoteError("lost", "the server answered something else than was asked")
         members = [[_text(one) for one in found] for found in answers[len(names) :]]
         return heads, members
 
-    def read(self, parts: Sequence[Part], sink: Sink = NEW_MEMORY) -> list[Buffer | None]:
+    def read(self, parts: Sequence[Part]) -> list[Buffer | None]:
         found: list[Buffer | None] = []
-        for some in _portions(parts):
-            commands = [("GET", part_name(one.name, one.number)) for one in some]
-            found += self._answers(commands, sink)
+        together = max(1, ANSWER_BYTES // max((part.nbytes for part in parts), default=1))
+        for first in range(0, len(parts), together):
+            some = parts[first : first + together]
+            answers = self._answers([("GET", part_name(one.name, one.number)) for one in some])
+            found += map(_value, answers)
         return found
 
     def write(self, name: str, parts: Sequence[Sequence[Buffer]], *, replace: bool) -> bool:
@@ -108,12 +108,10 @@ class RedisEngine:
 
     def info(self, section: str = "default") -> dict[str, str]:
         """Return what a server says of itself; of a cluster, one of its nodes."""
-        said = _text(self._wire.ask(self._places.anyone(), "INFO", section))
-        lines = (line.partition(":") for line in said.splitlines() if not line.startswith("#"))
-        return {name: value for name, colon, value in lines if colon}
+        return {name: str(value) for name, value in self._server.ask("INFO", section).items()}
 
     def close(self) -> None:
-        self._wire.close()
+        self._server.close()
 
     def _set(self, key: str, pieces: Sequence[Buffer], *, fresh: bool) -> bool:
         value = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
@@ -123,15 +121,14 @@ class RedisEngine:
     def _unlink(self, names: Sequence[str]) -> int:
         return sum(self._answers([("UNLINK", name) for name in names]))
 
-    def _answers(self, commands: Sequence[Command], sink: Sink | None = None) -> Answers:
-        """Return the answers to commands, all sent before the first is awaited; raises for the
-        first error among them."""
-        answers: Answers = []
+    def _answers(self, commands: Sequence[Command]) -> list[Any]:
+        """Return the answers to commands; raises for the first error among them."""
+        answers: list[Any] = []
         for first in range(0, len(commands), PIPELINE):
-            answers += self._places.answers(commands[first : first + PIPELINE], sink)
+            answers += self._server.answers(commands[first : first + PIPELINE])
         for answer in answers:
             if isinstance(answer, Exception):
-                raise trouble(answer, self._wire.password)
+                raise self._server.trouble(answer)
         return answers
 
 
@@ -140,26 +137,11 @@ def part_name(name: str, number: int) -> str:
     return f"{name}#{number}" if number else name
 
 
-def _places(wire: Wire, address: RemoteAddress, options: RemoteOptions) -> Places:
-    if address.kind == "cluster":
-        return Sharded(wire, address.hosts, options.read_seconds)
-    if address.kind == "sentinel":
-        return Named(wire, address.hosts, address.path)
-    return Single(wire, address.hosts[0])
-
-
-def _portions(parts: Sequence[Part]) -> Iterator[list[Part]]:
-    """Cut parts into stretches of at most ANSWER_BYTES, and of one part at least."""
-    portion: list[Part] = []
-    nbytes = 0
-    for part in parts:
-        if portion and nbytes + part.nbytes > ANSWER_BYTES:
-            yield portion
-            portion, nbytes = [], 0
-        portion.append(part)
-        nbytes += part.nbytes
-    if portion:
-        yield portion
+def _value(answer: Any) -> bytes | None:
+    """Return a value that a server answered, None for none."""
+    if answer is not None and not isinstance(answer, bytes):
+        raise RemoteError("lost", "the server answered something else than was asked")
+    return answer
 
 
 def _text(value: Any) -> str:

@@ -4,6 +4,7 @@ import socket
 import ssl
 
 from redis import exceptions as failures
+from redis.sentinel import MasterNotFoundError
 
 from omlx_cache_storage.remote.engine import RemoteError
 from omlx_cache_storage.remote.reasons import Trouble
@@ -37,6 +38,7 @@ _BY_KIND: tuple[tuple[type[Exception], Trouble], ...] = (
     (failures.MovedError, "throttled"),
     (failures.AskError, "throttled"),
     (failures.ResponseError, "error"),
+    (MasterNotFoundError, "error"),
     (failures.InvalidResponse, "lost"),
     (failures.TimeoutError, "timeout"),
 )
@@ -47,7 +49,13 @@ _FULL_HOUSE = ("max number of clients", "Connection not ready")
 """The second is the client's word for a server that speaks, or hangs up, before it is asked."""
 _NO_CERTIFICATE = ("ALERT_CERTIFICATE_REQUIRED", "ALERT_BAD_CERTIFICATE", "ALERT_UNKNOWN_CA")
 """A server says so that takes none but clients with a certificate of its authority."""
-_NO_WAY = ("Host is unreachable", "No route to host", "Network is unreachable", "Host is down")
+_NO_WAY = (
+    "Connection refused",
+    "Host is unreachable",
+    "No route to host",
+    "Network is unreachable",
+    "Host is down",
+)
 
 
 def trouble(error: Exception, password: str | None) -> RemoteError:
@@ -63,6 +71,9 @@ def trouble(error: Exception, password: str | None) -> RemoteError:
 
 
 def _reason(error: Exception) -> Trouble:
+    if isinstance(error, failures.RedisClusterException) and isinstance(error.__cause__, Exception):
+        # What asking for the map of slots ended with.
+        return _reason(error.__cause__)
     said = str(error)
     word = said.partition(" ")[0]
     if isinstance(error, failures.ResponseError) and word in _BY_WORD:

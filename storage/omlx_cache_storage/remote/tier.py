@@ -1,12 +1,12 @@
-"""Pages in a store that other machines use too: found by asking, read ahead, written whole.
+"""Pages in a store that other machines use too: found by look-ups, read ahead, written whole.
 
-What is known of the store is what was asked of it lately. It evicts by itself, so nothing of what
-other tiers do about that is done here: no page is touched, held or demoted.
+What is known of the store is what it answered lately. It evicts by itself, so nothing is done here
+of what other tiers do about that.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from omlx_cache_storage.errors import (
     CorruptPage,
@@ -20,39 +20,51 @@ from omlx_cache_storage.event_kinds import Kind
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.histograms import Histogram
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import REMOTE, Page, PageId, PageInfo, PageMeta, Placed, Tail
+from omlx_cache_storage.page import (
+    REMOTE,
+    Buffer,
+    Page,
+    PageId,
+    PageInfo,
+    PageMeta,
+    Placed,
+    Tail,
+)
 from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.asking import Asking
-from omlx_cache_storage.remote.circuit import Circuit
-from omlx_cache_storage.remote.coming import TORN, Expected, Wanted, length_said_by
-from omlx_cache_storage.remote.engine import RemoteEngine, RemoteError, known_error
-from omlx_cache_storage.remote.entry import RemoteEntry
-from omlx_cache_storage.remote.inquiries import Inquiries
+from omlx_cache_storage.remote.back_off import BackOff
+from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError, known_error
+from omlx_cache_storage.remote.envelope import (
+    WIRE_BYTES,
+    length_said_by,
+)
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 from omlx_cache_storage.remote.keys import RemoteKeys
 from omlx_cache_storage.remote.knowledge import SHUNNED_SECONDS, SPOILT, Knowledge, Seen
-from omlx_cache_storage.remote.link import Link
+from omlx_cache_storage.remote.lookups import Lookups
 from omlx_cache_storage.remote.names import RemoteNames
 from omlx_cache_storage.remote.options import RemoteOptions
-from omlx_cache_storage.remote.reads import RemoteReads
+from omlx_cache_storage.remote.reads import AHEAD_BYTES, Expected, RemoteReads, Value, Wanted
 from omlx_cache_storage.remote.received import ReceivedPage
-from omlx_cache_storage.remote.tally import RemoteTally
-from omlx_cache_storage.remote.unmanaged import Unmanaged
-from omlx_cache_storage.remote.window import WINDOW_BYTES
+from omlx_cache_storage.remote.tally import Link, RemoteTally
 from omlx_cache_storage.remote.writes import RemoteWrites
 from omlx_cache_storage.stats import RemoteUsage
 from omlx_cache_storage.tier import OpenPage, WriteResult
 
-HEADER_BYTES = 4096
-"""More than the header and the envelope of most pages take."""
+HEADER_BYTES = 16 << 10
+"""The header and the envelope of most pages take about so much."""
+FIRST_BYTES = 8 << 20
+"""What is read at first of a value of unknown length, where any stretch can be read."""
+TORN = "a part of it is gone"
+"""Said of a value whose head may be there still, which is all that a look-up sees."""
 
 
-class RemoteTier(Unmanaged):
-    """A `Tier` on a `RemoteEngine`, which it owns. Any thread may call any method.
+class RemoteTier:
+    """Pages on a `RemoteEngine`, which it owns. Any thread may call any method.
 
-    Only `write`, `present`, `discard`, `check` and `close` wait for the network as long as its
-    client does; `ask` and `reading` wait on other threads, as long as the options allow. Nothing
-    raises on a look-up; `reading` raises PageError alone. Mutable state lies in the parts, which
+    Only `write`, `present`, `check` and `close` wait for the network as long as its client does;
+    `ask`, `reading` and `meta` wait on other threads, as long as the options allow. Nothing raises
+    on a look-up; `reading` and `meta` raise PageError alone. Mutable state lies in the parts, which
     guard themselves; `_closed` is set once.
     """
 
@@ -65,7 +77,7 @@ class RemoteTier(Unmanaged):
         where: str,
         events: EventLog = SILENT,
         clock: Callable[[], float] = time.monotonic,
-        window_bytes: int = WINDOW_BYTES,
+        ahead_bytes: int = AHEAD_BYTES,
     ) -> None:
         self._engine = engine
         self._engine_name, self._where = engine_name, where
@@ -73,23 +85,20 @@ class RemoteTier(Unmanaged):
         self._names = RemoteNames(options.prefix, options.architecture)
         self._keys = RemoteKeys(options.secret, encrypts=options.encrypts)
         self._knowledge = Knowledge(clock)
-        self._tally = RemoteTally()
-        self._link = Link()
-        self._closed = False
-        self._circuit = Circuit(engine.ping, changed=self._changed)
-        self._inquiries = Inquiries(self._answer, options.lookup_seconds, self._late)
         self._writes = RemoteWrites(
             engine, self._names, self._keys, self._knowledge, packs=options.packs
         )
+        self._tally = RemoteTally()
+        self._link = Link()
+        self._closed = False
+        self._back_off = BackOff(self._changed)
+        self._lookups = Lookups(self._answer, options.lookup_seconds, self._late)
         self._reads = RemoteReads(
-            engine,
+            self._read,
             options.connections,
             options.read_seconds,
-            failed=self._failed,
-            stalled=self._stalled,
-            came=self._came,
-            measured=self._link.note_read,
-            window_bytes=window_bytes,
+            self._failed,
+            ahead_bytes=ahead_bytes,
         )
 
     # What is known.
@@ -97,7 +106,7 @@ class RemoteTier(Unmanaged):
     @property
     def resting(self) -> str:
         """Why the store is left alone now, "" when it is not."""
-        return self._circuit.why
+        return self._back_off.why
 
     def info(self, page: PageId) -> PageInfo | None:
         """Return what is known of a page; nothing while the store is left alone."""
@@ -105,41 +114,38 @@ class RemoteTier(Unmanaged):
         return found
 
     def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
-        if self._circuit.why or self._closed:
+        if self._closed or self.resting:
             return [None] * len(pages)
         return self._knowledge.find_all(pages)
 
-    def tails(self, parent: BlockKey) -> set[Tail]:
-        return self.tails_of([parent])
-
     def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:
-        return set() if self._circuit.why else self._knowledge.tails_of(parents)
+        return set() if self.resting else self._knowledge.tails_of(parents)
 
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
         """Return those of the pages that the store has and that `info` is silent about, with the
         word for why: it is left alone, or they were not what they should be."""
         hidden = self._knowledge.why_absent(pages)
-        if self._circuit.why:
+        if self.resting:
             there = zip(pages, self._knowledge.find_all(pages), strict=True)
             hidden |= {page: reasons.RESTING for page, info in there if info is not None}
         return hidden
 
     def ask(self, inquiry: Inquiry, timeout: float | None = None) -> Asked:
-        """Find out what the store has of a chain. Waits at most `timeout` and `lookup_seconds`;
-        with 0 it begins that and returns at once. The same inquiry under way is joined, and a late
+        """Look up what the store has of a chain. Waits at most `timeout` and `lookup_seconds`; with
+        0 it begins that and returns at once. The same inquiry in flight is joined, and a late
         answer becomes known all the same. Raises nothing."""
         if self._closed:
             return Asked(False, reasons.UNREACHABLE)
-        if self._circuit.why:
+        if self.resting:
             return Asked(False, reasons.RESTING)
-        return self._inquiries.ask(inquiry, timeout)
+        return self._lookups.ask(inquiry, timeout)
 
     # Reading.
 
     def expect(self, pages: Sequence[PageId]) -> Expected:
         """Begin to read those of the pages that are known here, in this order; returns at once.
-        They come within a window of bytes until they are taken by `reading`, or `close`."""
-        if self._closed or self._circuit.why:
+        So many of them come that memory holds them until `reading` takes them, or `close`."""
+        if self._closed or self.resting:
             return self._reads.expect(())
         known = [(page, self._knowledge.seen(page)) for page in pages]
         return self._reads.expect([self._wanted(page, seen) for page, seen in known if seen])
@@ -150,7 +156,7 @@ class RemoteTier(Unmanaged):
         comes, but no longer than `read_seconds` without."""
         began = time.perf_counter()
         seen = self._known(page)
-        received = self._received(page, seen)
+        received = self._received(page, seen, self._wanted(page, seen))
         waited = time.perf_counter() - began
         self._tally.add(read_pages=1)
         self._knowledge.note_read(page)
@@ -160,9 +166,15 @@ class RemoteTier(Unmanaged):
             self._tally.timings.observe("remote_page_read_seconds", waited + received.seconds)
 
     def meta(self, page: PageId) -> PageMeta:
-        """Return what a page's header says; raises PageError as `reading` does. The page, which has
-        come for that, stays a while for whoever reads it."""
-        return self._received(page, self._known(page), again=True).meta
+        """Return what a page's header says; reads no more of it. Raises PageError as `reading`."""
+        seen = self._known(page)
+        wanted = self._wanted(page, seen)
+        nbytes = WIRE_BYTES + HEADER_BYTES
+        while True:
+            received = self._received(page, seen, wanted._replace(nbytes=nbytes, is_head=True))
+            if received.head_bytes <= nbytes:
+                return received.meta
+            nbytes = received.head_bytes
 
     def _known(self, page: PageId) -> Seen:
         seen = self._knowledge.seen(page)
@@ -170,22 +182,26 @@ class RemoteTier(Unmanaged):
             raise PageNotSent(reasons.LOST, "nothing is known of it any more")
         return seen
 
-    def _received(self, page: PageId, seen: Seen, *, again: bool = False) -> ReceivedPage:
-        if self._circuit.why and not self._reads.is_expected(page):
-            raise PageNotSent(reasons.RESTING, self._circuit.why)
+    def _wanted(self, page: PageId, seen: Seen) -> Wanted:
+        name = self._names.page(seen.namespace, page)
+        return Wanted(page, name, seen.wire_bytes, seen.info.nbytes + HEADER_BYTES)
+
+    def _received(self, page: PageId, seen: Seen, wanted: Wanted) -> ReceivedPage:
+        if self.resting and not self._reads.is_expected(page):
+            raise PageNotSent(reasons.RESTING, self.resting)
         try:
-            value = self._reads.take(self._wanted(page, seen), again=again)
+            value = self._reads.take(wanted)
+            if seen.wire_bytes and length_said_by(value[0]) not in (0, seen.wire_bytes):
+                # Another machine replaced it by one that holds more.
+                self._knowledge.forget([page])
+                raise PageNotSent(reasons.LOST, "it was replaced since it was asked for")
         except PageUnreadable as error:
             self._not_read(page, seen, str(error))
             raise
-        if seen.wire_bytes and length_said_by(value[0]) not in (0, seen.wire_bytes):
-            # Another machine replaced it by one that holds more.
-            self._knowledge.forget([page])
-            self._not_read(page, seen, f"{reasons.LOST}: it was replaced")
-            raise PageNotSent(reasons.LOST, "it was replaced since it was asked for")
         bound = self._names.bound(seen.namespace, page)
         with self._judged(page, seen):
-            return ReceivedPage(bound, seen.namespace, page, value, self._keys)
+            asked = wanted.nbytes if wanted.is_head else 0
+            return ReceivedPage(bound, seen.namespace, page, value, self._keys, asked=asked)
 
     @contextmanager
     def _judged(self, page: PageId, seen: Seen) -> Iterator[None]:
@@ -204,15 +220,11 @@ class RemoteTier(Unmanaged):
             if why.endswith(TORN):
                 # Not asked for again, nor taken for present: whoever computes it writes it anew.
                 self._knowledge.note_absent([page], CorruptPage.reason, SHUNNED_SECONDS)
-            else:
+            elif self._knowledge.seen(page) is not None:
                 self._knowledge.note_absent([page], reasons.LOST)
         elif why.startswith(reasons.TIMEOUT):
             self._tally.add(late_reads=1)
         self._note("failed", page, seen, why)
-
-    def _wanted(self, page: PageId, seen: Seen) -> Wanted:
-        name = self._names.page(seen.namespace, page)
-        return Wanted(page, name, seen.wire_bytes, seen.info.nbytes + HEADER_BYTES)
 
     # Writing.
 
@@ -226,8 +238,12 @@ class RemoteTier(Unmanaged):
     def write(self, page: Page) -> WriteResult:
         """Publish a page whole or not at all, packed if it is dense and that pays; raises
         RemoteError, also while the store is left alone. A page that is stored packed is taken as it
-        is. `present`: the store has one that holds as much. `refused`: one with another secret.
-        `busy`: another machine is writing it, and may have died of it: try again in a while."""
+        is. `present`: the store has one that holds as much. `refused`: one with another secret, or
+        it had one a moment ago. `busy`: another machine is writing it, and may have died of it: try
+        again in a while."""
+        if self._writes.is_foreign(page.meta.id):
+            # Nothing is sent to learn that again.
+            return "refused"
         with self._asked():
             result, nbytes = self._writes.write(page)
         if result == "written":
@@ -241,41 +257,23 @@ class RemoteTier(Unmanaged):
         """Return whether a page was read lately, and was damaged or gone."""
         return self._knowledge.why_absent([page]).get(page) in SPOILT
 
-    def discard(self, pages: Iterable[PageId]) -> int:
-        """Delete pages that are known here, for every machine; return how many there were. Where
-        the store refuses they are forgotten all the same."""
-        found = [(page, seen) for page in pages if (seen := self._knowledge.seen(page))]
-        names = [self._names.page(seen.namespace, page) for page, seen in found]
-        if names and not self._closed:
-            with suppress(RemoteError), self._asked():
-                self._engine.delete(names)
-        for page, seen in found:
-            self._note("removed", page, seen, "")
-        return self._knowledge.note_absent([page for page, _ in found])
-
     def shun(self, page: PageId) -> None:
         """Take a page that proved useless here for absent, for a while, if it was read from there;
         it stays where it is. One that never was may be sound there, and spoilt on a disk here."""
-        if self._knowledge.was_read(page):
+        seen = self._knowledge.seen(page)
+        if seen is not None and seen.was_read:
             self._knowledge.note_absent([page], ForeignPage.reason, SHUNNED_SECONDS)
-
-    def forget(self, pages: Iterable[PageId]) -> int:
-        """Know nothing of pages any more, which stay where they are; return how many were known."""
-        return self._knowledge.forget(pages)
 
     # How it is.
 
-    def entries(self) -> Sequence[RemoteEntry]:
-        """Return every page that is known of, the longest known first."""
-        return [RemoteEntry(page, *seen[:2]) for page, seen in self._knowledge.entries()]
-
     def usage(self) -> RemoteUsage:
+        why = self._back_off.trouble
         return RemoteUsage(
             self._engine_name,
             self._where,
-            f"resting: {self._circuit.why}" if self._circuit.why else "ok",
+            f"resting: {why}" if why else "ok",
             known_pages=len(self._knowledge),
-            rests=self._circuit.rests,
+            rests=self._back_off.rests,
             latency_seconds=self._link.latency_seconds,
             bytes_per_second=self._link.bytes_per_second,
             errors=self._tally.errors(),
@@ -300,10 +298,6 @@ class RemoteTier(Unmanaged):
     def check_integrity(self) -> None:
         self._reads.check_integrity()
 
-    def check(self) -> None:
-        """Return once the store answers; raises RemoteError."""
-        self._engine.ping()
-
     def close(self, timeout: float) -> bool:
         """Ask and read nothing more; False when something hangs for longer than `timeout`. May be
         called again."""
@@ -312,16 +306,14 @@ class RemoteTier(Unmanaged):
         # What hangs in its connections fails with them.
         self._engine.close()
         ended = True
-        for part in (self._inquiries, self._reads, self._circuit):
+        for part in (self._lookups, self._reads):
             ended &= part.close(max(0.0, deadline - time.monotonic()))
         return ended
 
     # Called by the parts, on their threads.
 
     def _answer(self, inquiry: Inquiry) -> Asked:
-        """Ask, on a thread that may hang."""
-        if self._circuit.why:
-            return Asked(False, reasons.RESTING)
+        """Look up, on a thread that may hang."""
         asking = Asking(
             self._engine,
             self._names,
@@ -333,66 +325,103 @@ class RemoteTier(Unmanaged):
         )
         began = time.perf_counter()
         try:
-            asking.run()
+            with self._asked(says=False):
+                asking.run()
             trouble = asking.trouble
-        except Exception as error:
-            # A client with a bug is a store that fails.
-            known = known_error(error)
-            trouble = reasons.reason_of(known.reason)
-            self._failed(known)
-        phases, asked, found = asking.tally
-        self._tally.add(lookups=1, lookup_phases=phases, asked_pages=asked, found_pages=found)
-        if phases and trouble in ("", reasons.FOREIGN):
+        except RemoteError as error:
+            trouble = reasons.reason_of(error.reason)
+            if trouble == reasons.RESTING:
+                return Asked(False, trouble)
+        self._tally.add(
+            lookups=1,
+            lookup_phases=asking.phases,
+            asked_pages=asking.asked,
+            found_pages=asking.found,
+        )
+        if asking.phases and trouble in ("", reasons.FOREIGN):
             self._tally.timings.observe("remote_lookup_seconds", time.perf_counter() - began)
         return Asked(asking.news, trouble)
 
     @contextmanager
-    def _asked(self) -> Iterator[None]:
-        """Let the circuit know how it went."""
+    def _asked(self, *, says: bool = True) -> Iterator[None]:
+        """Ask the store, unless it is left alone, and note how that went; raises RemoteError. What
+        `says` nothing may end without a question."""
         if self._closed:
             raise RemoteError("refused", "the remote tier is closed")
-        if self._circuit.why:
-            raise RemoteError("refused", f"the store is left alone: {self._circuit.why}")
+        self._back_off.enter()
         try:
             yield
-        except RemoteError as error:
-            self._failed(error)
-            raise
-        self._circuit.succeeded()
+        except Exception as error:
+            # A client with a bug is a store that fails.
+            known = known_error(error)
+            self._failed(known)
+            raise known from None
+        if says:
+            self._back_off.succeeded()
+        else:
+            self._back_off.left()
+
+    def _answered(self, seconds: float) -> None:
+        self._link.note_trip(seconds)
+        self._back_off.succeeded()
+
+    def _read(self, wanted: Wanted) -> Value:
+        """Read a value, or its first bytes."""
+        self._back_off.enter()
+        nbytes = 0
+        self._link.begin_read()
+        try:
+            if wanted.is_head:
+                heads, _ = self._engine.look([wanted.name], wanted.nbytes)
+                value: list[Buffer | None] = [*heads]
+            else:
+                value = self._read_parts(wanted)
+            there = [part for part in value if part is not None]
+            nbytes = sum(memoryview(part).nbytes for part in there)
+        finally:
+            self._link.end_read(nbytes)
+            self._back_off.left()
+        self._tally.add(read_bytes=nbytes)
+        self._back_off.succeeded(read=True)
+        if len(there) < len(value):
+            # Parts are values, of which the store evicts each by itself.
+            raise PageNotSent(reasons.LOST, TORN if value[0] is not None else "it was evicted")
+        return there
+
+    def _read_parts(self, wanted: Wanted) -> "list[Buffer | None]":
+        size = self._engine.part_bytes or wanted.nbytes or FIRST_BYTES
+        value = self._engine.read(_parts(wanted.name, 0, wanted.nbytes or size, size))
+        first = value[0]
+        if not wanted.nbytes and first is not None and memoryview(first).nbytes >= size:
+            # It was not known how long it is.
+            value += self._engine.read(_parts(wanted.name, size, length_said_by(first), size))
+        return value
 
     def _bad(self, error: PageError) -> None:
         # One that only this process cannot decode is sound.
         self._tally.add(bad_pages=not isinstance(error, UndecodablePage))
 
-    def _answered(self, seconds: float) -> None:
-        self._link.note_trip(seconds)
-        self._circuit.succeeded()
-
-    def _came(self, nbytes: int) -> None:
-        self._tally.add(read_bytes=nbytes)
-        self._circuit.succeeded(read=True)
-
-    def _failed(self, error: RemoteError) -> None:
-        if not self._closed:
+    def _failed(self, error: RemoteError, stalled: bool = False) -> None:
+        if not self._closed and error.reason != "resting":
             word = reasons.reason_of(error.reason)
             self._tally.note_error(word)
-            self._circuit.failed(f"{word}: {error}")
+            self._back_off.failed(f"{word}: {error}", stalled=stalled)
 
     def _late(self) -> None:
         self._tally.add(late_lookups=1)
         if not self._closed:
-            self._circuit.failed(f"{reasons.TIMEOUT}: a look-up was not answered in time")
-
-    def _stalled(self) -> None:
-        if not self._closed:
-            self._tally.note_error(reasons.TIMEOUT)
-            self._circuit.trip(f"{reasons.TIMEOUT}: a read brought nothing any more")
+            why = f"{reasons.TIMEOUT}: a look-up was not answered in time"
+            self._back_off.failed(why, at_once=True)
 
     def _changed(self, why: str) -> None:
-        self._inquiries.be_patient()
         self._events.note_tier(
             "failed" if why else "resynced", REMOTE, detail=why or "answers again"
         )
 
     def _note(self, kind: Kind, page: PageId, seen: Seen, why: str) -> None:
         self._events.note_tier(kind, REMOTE, seen.namespace, f"{page.key.hex()}-{page.group} {why}")
+
+
+def _parts(name: str, start: int, nbytes: int, size: int) -> list[Part]:
+    """Cut what lies behind `start` of a value of so many bytes."""
+    return [Part(name, at // size, at, min(size, nbytes - at)) for at in range(start, nbytes, size)]

@@ -1,20 +1,23 @@
 """Pages on their way to other machines: a queue of names, and one thread behind everything else."""
 
 import logging
+import math
 import random
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Collection, Sequence
+from itertools import islice
+from typing import Literal, NamedTuple
 
+from omlx_cache_storage.cold.held import HeldPages
 from omlx_cache_storage.errors import PageError
+from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.interrupts import wait_in_turns
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, PageInfo, Placed
+from omlx_cache_storage.page import Page, PageId, Placed
 from omlx_cache_storage.remote.engine import RemoteError
-from omlx_cache_storage.remote.upload_policy import Branches, UploadPolicy
-from omlx_cache_storage.tier import WriteResult
+from omlx_cache_storage.tier import RemoteBacking
 
 _log = logging.getLogger(__name__)
 
@@ -27,37 +30,19 @@ REMEMBERED = 200_000
 SENT_SECONDS = 3600.0
 """For so long a page that was sent is taken to be there."""
 TRIES = 3
-BUSY_SECONDS = 70.0
-"""After so long a page is tried again that another machine was writing: its mark is gone then."""
 PAUSE_SECONDS = 1.0
 """After a failure nothing is sent for about so long."""
 CLOSE_SECONDS = 5.0
 SENDING = 0.9
 """What is left is sent for so long at most when a process ends, for most of it pages go out."""
 
+UploadPolicy = Literal["all", "reused", "shared"]
+"""Which pages other machines get: `all`, what is used here and was lost there too; `reused`, what a
+later request than the one that stored it has used; `shared`, what prompts have in common that go on
+differently: the used pages up to the last one from which another sequence leaves."""
 
-class UploadTarget(Protocol):
-    """The tier that pages go to."""
-
-    @property
-    def resting(self) -> str: ...
-    def present(self, pages: Sequence[Placed]) -> Sequence[PageInfo | None]: ...
-    def write(self, page: Page) -> WriteResult: ...
-    def is_spoilt(self, page: PageId) -> bool: ...
-
-
-class UploadSource(Protocol):
-    """Where pages' bytes come from: those of a page as it is stored, None for one that is gone."""
-
-    def held_by(self, page: PageId) -> "HeldHere | None": ...
-    def as_stored(self, page: PageId) -> Page | None: ...
-
-
-class HeldHere(NamedTuple):
-    """What this machine has of a page: the tokens that it holds, and its namespace."""
-
-    namespace: BlockKey
-    tokens: int
+Branches = Callable[[Collection[BlockKey]], set[BlockKey]]
+"""Says of a chain's keys where other chains leave it."""
 
 
 class UploadCounts(NamedTuple):
@@ -68,19 +53,50 @@ class UploadCounts(NamedTuple):
     failed: int
 
 
+class HeldHere(NamedTuple):
+    """What this machine has of a page: the tokens that it holds, and its namespace."""
+
+    namespace: BlockKey
+    tokens: int
+
+
+class OwnPages:
+    """What the disk has as it is there, else what memory has. Any thread; waits for the disk."""
+
+    def __init__(self, hot: HotTier | None, cold: HeldPages | None) -> None:
+        self._hot = hot
+        self._cold = cold
+
+    def held_by(self, page: PageId) -> HeldHere | None:
+        """Return what is known of a page, None for one that is gone; reads nothing."""
+        stored = None if self._cold is None else self._cold.stored(page)
+        if stored is not None:
+            return HeldHere(stored.namespace, stored.held)
+        held = None if self._hot is None else self._hot.get(page)
+        return None if held is None else HeldHere(held.meta.namespace, held.meta.held)
+
+    def as_stored(self, page: PageId) -> Page | None:
+        """Return a page, packed if its file is, and checked; None for one that is gone. Raises
+        PageError."""
+        if self._cold is not None and self._cold.stored(page) is not None:
+            with self._cold.reading(page) as reader:
+                return reader.read_stored()
+        return None if self._hot is None else self._hot.get(page)
+
+
 class Uploads:
     """Sends pages to a remote store, behind all that requests wait for.
 
     `stored` and `used` are for the threads that compute: they take no lock and wait for nothing.
     The thread asks what the store has of some pages by one question and sends the others, root
     first; one page's bytes are in memory at a time. Mutable: `_new`, `_chains`, `_flushes` (those
-    who wait; all appended to by anybody), `_dropped`; and what the thread alone changes: `_queue`,
-    `_added` (how many pages ever came into it), `_queued` (also those that it is at), `_later`
-    (with when), `_sent`, `_tries`, `_failed`.
+    who wait; all appended to by anybody), `_dropped`; and what the thread alone changes: `_queue`
+    (pages in order, each with its number), `_added` (how many pages ever came into it), `_sent`
+    (with until when), `_failing` (the page that failed last, and how often in a row), `_failed`.
     """
 
     def __init__(
-        self, target: UploadTarget, source: UploadSource, policy: UploadPolicy, branches: Branches
+        self, target: RemoteBacking, source: OwnPages, policy: UploadPolicy, branches: Branches
     ) -> None:
         self._target = target
         self._source = source
@@ -88,14 +104,10 @@ class Uploads:
         self._branches = branches
         self._new: deque[PageId] = deque()
         self._chains: deque[Sequence[PageId]] = deque()
-        self._queue: deque[PageId] = deque()
-        self._added = 0
-        self._queued: set[PageId] = set()
-        self._later: deque[tuple[float, PageId]] = deque()
+        self._queue: OrderedDict[PageId, int] = OrderedDict()
+        self._added = self._dropped = self._failed = 0
         self._sent: OrderedDict[PageId, float] = OrderedDict()
-        self._tries: dict[PageId, int] = {}
-        self._dropped = 0
-        self._failed = 0
+        self._failing: tuple[PageId | None, int] = (None, 0)
         self._wake = threading.Event()
         self._flushes: deque[threading.Event] = deque()
         self._ending = threading.Event()
@@ -108,26 +120,19 @@ class Uploads:
 
     def stored(self, page: PageId) -> None:
         """Note that a page was stored here."""
-        if not self._policy.takes_new:
+        if self._policy != "all":
             return
         if self._pending >= MOST_PAGES:
             self._dropped += 1
-            return
-        self._new.append(page)
-        self._told()
+        else:
+            self._new.append(page)
+            self._wake.set()
 
     def used(self, chain: Sequence[PageId]) -> None:
-        """Note that a request has used pages, root first."""
-        if not chain:
-            return
-        if len(self._chains) >= MOST_CHAINS:
-            # Whoever is used so often is used again.
-            return
-        self._chains.append(tuple(chain))
-        self._told()
-
-    def _told(self) -> None:
-        if not self._wake.is_set():
+        """Note that a request has used pages, root first. When too many are noted, this is not:
+        what is used so often is used again."""
+        if chain and len(self._chains) < MOST_CHAINS:
+            self._chains.append(tuple(chain))
             self._wake.set()
 
     def counts(self) -> UploadCounts:
@@ -135,7 +140,7 @@ class Uploads:
 
     @property
     def _pending(self) -> int:
-        return len(self._new) + len(self._queued) + len(self._later)
+        return len(self._new) + len(self._queue)
 
     def flush(self, timeout: float) -> bool:
         """Wait until all that was noted before is there, is another machine's to write, or was
@@ -161,11 +166,8 @@ class Uploads:
             wait_in_turns(self._joined, max(0.0, deadline - time.monotonic()))
         left = self._pending
         self._dropped += left
-        self._new.clear()
-        self._queue.clear()
-        self._queued.clear()
-        self._later.clear()
-        self._chains.clear()
+        for noted in (self._new, self._queue, self._chains):
+            noted.clear()
         return not left and not self._thread.is_alive()
 
     def _joined(self, timeout: float | None) -> bool:
@@ -187,10 +189,11 @@ class Uploads:
                 _log.exception("pages are not sent to other machines")
                 self._pause()
             waiting.extend((self._added, done) for done in came)
-            while waiting and waiting[0][0] <= self._added - len(self._queue):
+            first = next(iter(self._queue.values()), math.inf)
+            while waiting and waiting[0][0] <= first:
                 waiting.popleft()[1].set()
             if not self._queue:
-                self._wake.wait(self._until_due())
+                self._wake.wait()
             elif self._target.resting:
                 self._pause()
         for done in (*(done for _, done in waiting), *self._flushes):
@@ -204,110 +207,80 @@ class Uploads:
         while self._new:
             self._add(self._new.popleft())
         while self._chains:
-            for page in self._policy.of_used(self._chains.popleft(), self._branches):
+            for page in self._wanted(self._chains.popleft()):
                 self._add(page)
 
-        while self._later and self._later[0][0] <= time.monotonic():
-            self._add(self._later.popleft()[1])
-
-    def _until_due(self) -> float | None:
-        """Return for how long nothing is to be done, None for as long as nobody says anything."""
-        return max(0.0, self._later[0][0] - time.monotonic()) if self._later else None
+    def _wanted(self, chain: Sequence[PageId]) -> Sequence[PageId]:
+        """Return what goes there of a chain that a request has used, root first."""
+        if self._policy != "shared":
+            return chain
+        left = self._branches({page.key for page in chain})
+        last = max((at for at, page in enumerate(chain) if page.key in left), default=-1)
+        return chain[: last + 1]
 
     def _add(self, page: PageId) -> None:
-        if page in self._queued:
-            return
         sent = self._sent.get(page, 0.0) > time.monotonic()
-        if sent and not self._target.is_spoilt(page):
+        if page in self._queue or (sent and not self._target.is_spoilt(page)):
             return
         if len(self._queue) >= MOST_PAGES:
             self._dropped += 1
-            self._tries.pop(page, None)
             return
-        self._queued.add(page)
-        self._queue.append(page)
+        self._queue[page] = self._added
         self._added += 1
 
     def _step(self) -> None:
-        """Send some pages, unless there are none, or the store is to be left alone."""
+        """Send some pages, unless there are none, or the store is left alone."""
         if not self._queue or self._target.resting:
             return
-        batch = [self._queue.popleft() for _ in range(min(TOGETHER, len(self._queue)))]
         try:
-            self._send(batch)
-        except RemoteError as error:
+            self._send(list(islice(self._queue, TOGETHER)))
+        except Exception as error:
+            # A store that is left alone says nothing of this page.
+            if not self._target.resting:
+                self._note_failure(next(iter(self._queue)))
+            if not isinstance(error, RemoteError):
+                raise
             _log.debug("not sent: %s", error)
             self._pause()
 
     def _send(self, batch: Sequence[PageId]) -> None:
-        """Send those of some pages that the store lacks; what fails is queued again for a while."""
-        left = deque(batch)
-        try:
-            for page, known in self._asked(left):
-                if known:
-                    self._done(page)
-                elif not self._write(page):
-                    self._dropped += 1
-                    self._forget(page)
-                left.popleft()
-                if self._ending.is_set():
-                    break
-        except Exception:
-            # A store that is left alone says nothing of this page.
-            if left and not self._target.resting:
-                self._try_again(left)
-            raise
-        finally:
-            self._queue.extendleft(reversed(left))
-
-    def _asked(self, pages: Sequence[PageId]) -> Iterator[tuple[PageId, bool]]:
-        """Yield each page, and whether the store has as much of it; raises RemoteError."""
-        here = {page: held for page in pages if (held := self._source.held_by(page)) is not None}
+        """Send those of some pages that the store lacks; what fails stays in the queue for a while.
+        Raises RemoteError."""
+        here = {page: held for page in batch if (held := self._source.held_by(page)) is not None}
         asked = [Placed(held.namespace, page) for page, held in here.items()]
         there = dict(zip(here, self._target.present(asked) if asked else (), strict=True))
-        for page in list(pages):
+        for page in batch:
             found = there.get(page)
-            yield page, found is not None and found.held >= here[page].tokens
+            if found is None or found.held < here[page].tokens:
+                self._write(page)
+            else:
+                self._note_sent(page)
+            del self._queue[page]
+            if self._ending.is_set():
+                return
 
-    def _write(self, page: PageId) -> bool:
-        """Send a page; False for one that is gone here. Raises RemoteError."""
+    def _write(self, page: PageId) -> None:
+        """Send a page; raises RemoteError. Of one that another machine is writing nothing is
+        remembered: it may never come to an end."""
         try:
             stored = self._source.as_stored(page)
         except PageError:
             stored = None
         if stored is None:
-            return False
-        if self._target.write(stored) == "busy":
-            self._put_off(page)
-        else:
-            self._done(page)
-        return True
+            self._dropped += 1
+        elif self._target.write(stored) != "busy":
+            self._note_sent(page)
 
-    def _put_off(self, page: PageId) -> None:
-        """Try a page again in a while; whoever is writing it may never come to an end."""
-        tries = self._tries.get(page, 0) + 1
-        self._forget(page)
-        if tries >= TRIES or len(self._later) >= MOST_PAGES:
+    def _note_failure(self, page: PageId) -> None:
+        """Count a failure of a page; give up one that was tried often enough."""
+        before, tries = self._failing
+        self._failing = (page, tries + 1 if page == before else 1)
+        if self._failing[1] >= TRIES:
             self._failed += 1
-            return
-        self._tries[page] = tries
-        self._later.append((time.monotonic() + BUSY_SECONDS, page))
+            del self._queue[page]
 
-    def _try_again(self, left: deque[PageId]) -> None:
-        """Count a failure of the first page; give up one that was tried often enough."""
-        tries = self._tries.get(left[0], 0) + 1
-        self._tries[left[0]] = tries
-        if tries >= TRIES:
-            self._failed += 1
-            self._forget(left.popleft())
-
-    def _done(self, page: PageId) -> None:
-        self._forget(page)
+    def _note_sent(self, page: PageId) -> None:
         self._sent[page] = time.monotonic() + SENT_SECONDS
         self._sent.move_to_end(page)
         while len(self._sent) > REMEMBERED:
             self._sent.popitem(last=False)
-
-    def _forget(self, page: PageId) -> None:
-        self._queued.discard(page)
-        self._tries.pop(page, None)

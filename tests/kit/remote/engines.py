@@ -9,7 +9,7 @@ import pytest
 from omlx_cache_storage.page import Buffer
 from omlx_cache_storage.remote.address import parse_address
 from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError
-from omlx_cache_storage.remote.engines import open_engine
+from omlx_cache_storage.remote.opening import open_engine
 from omlx_cache_storage.remote.options import RemoteOptions
 
 PATIENT_SECONDS = 30.0

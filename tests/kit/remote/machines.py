@@ -9,6 +9,7 @@ from typing import Any
 from kit import zoo
 from kit.children import program, said
 from kit.drive import Turn, chunks, random_tokens, request, run, same, settings
+from kit.remote.engines import PATIENT_SECONDS
 from omlx_cache import BlockStore, PrefixCache
 
 BLOCK = 32
@@ -26,12 +27,15 @@ with Machine(family, Path(directory), url).store() as store:
 
 
 class Machine:
-    """A model on a machine, whose store is opened and closed; `fields` are its settings."""
+    """A model on a machine, whose store is opened and closed; `fields` are its settings. It waits
+    for other machines for as long as a loaded machine may take, unless they say otherwise."""
 
     def __init__(self, family: str, directory: Path, url: str, **fields: Any) -> None:
         self.model = zoo.build(family)
         self.directory = directory
-        self._fields = {"remote": url, "block_size": BLOCK, "worth_reading": "off", **fields}
+        patient = {"remote_lookup_seconds": PATIENT_SECONDS, "remote_read_seconds": PATIENT_SECONDS}
+        fixed = {"remote": url, "block_size": BLOCK, "worth_reading": "off"}
+        self._fields = {**fixed, **patient, **fields}
 
     @contextmanager
     def store(self, **fields: Any) -> Iterator[BlockStore]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from omlx_cache_storage.page import Buffer
 from omlx_cache_storage.remote.engine import Part, RemoteError
 from omlx_cache_storage.remote.reasons import Trouble
-from omlx_cache_storage.remote.slabs import NEW_MEMORY, Sink
 
 _HANGS_AT_MOST = 60.0
 
@@ -105,15 +104,16 @@ class MemoryEngine:
         self._enter("look", names, sets)
         with self.store.lock:
             values = self.store.values
-            heads = [values[name][0][:nbytes] if name in values else None for name in names]
+            found = [values.get(name) for name in names]
+            heads = [None if one is None else b"".join(one)[:nbytes] for one in found]
             return heads, [list(self.store.sets.get(name, ())) for name in sets]
 
-    def read(self, parts: Sequence[Part], sink: Sink = NEW_MEMORY) -> list[Buffer | None]:
+    def read(self, parts: Sequence[Part]) -> list[Buffer | None]:
         self.phases += 1
         self._enter("read", parts)
         with self.store.lock:
             found = [self._part(part) for part in parts]
-        return [None if one is None else _received(one, sink) for one in found]
+        return list(found)
 
     def _part(self, part: Part) -> bytes | None:
         parts = self.store.values.get(part.name)
@@ -150,11 +150,3 @@ class MemoryEngine:
         self.closed.set()
         for gate in list(self._gates.values()):
             gate.set()
-
-
-def _received(value: bytes, sink: Sink) -> memoryview:
-    """Return a value where a client would put it, and not the store's own bytes."""
-    memory = sink.memory(len(value))
-    memory[:] = value
-    sink.came(len(value))
-    return memory

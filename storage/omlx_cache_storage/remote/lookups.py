@@ -1,0 +1,101 @@
+"""Look-ups in flight: on threads of their own, joined by whoever asks the same, and waited for no
+longer than until a deadline."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from omlx_cache_storage.interrupts import done_within, uninterrupted
+from omlx_cache_storage.readers import ReaderPool
+from omlx_cache_storage.remote import reasons
+from omlx_cache_storage.remote.inquiry import Asked, Inquiry
+
+THREADS = 4
+"""More than the failures in a row after which nobody asks: all of them may hang."""
+MOST_IN_FLIGHT = 256
+
+_Same = tuple[object, ...]
+"""What two inquiries have in common when the one's answer is the other's."""
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """A look-up, since when, and whether somebody was told that it is late."""
+
+    future: "Future[Asked]"
+    began: float
+    late: bool = False
+
+
+class Lookups:
+    """Runs `answer(inquiry)` on at most `THREADS` threads, which may hang. Any thread may call.
+
+    `late` is told once of each look-up that somebody waited for and that took longer than
+    `lookup_seconds`. `_lock` guards `_in_flight`.
+    """
+
+    def __init__(
+        self, answer: Callable[[Inquiry], Asked], lookup_seconds: float, late: Callable[[], None]
+    ) -> None:
+        self._answer = answer
+        self._lookup_seconds = lookup_seconds
+        self._late = late
+        self._lock = threading.Lock()
+        self._in_flight: dict[_Same, _InFlight] = {}
+        self._pool = ReaderPool(THREADS, "omlx-cache-remote-ask")
+
+    @uninterrupted
+    def ask(self, inquiry: Inquiry, timeout: float | None) -> Asked:
+        """Return what came of it, waiting at most `timeout` seconds and no longer than until
+        `lookup_seconds` after it began. It goes on, and what it finds becomes known."""
+        same = _same(inquiry)
+        with self._lock:
+            found = self._in_flight.get(same)
+            if found is None:
+                if len(self._in_flight) >= MOST_IN_FLIGHT:
+                    return Asked(False, reasons.TIMEOUT)
+                try:
+                    future = self._pool.submit(self._answer, inquiry)
+                except RuntimeError:
+                    return Asked(False, reasons.UNREACHABLE)
+                found = self._in_flight[same] = _InFlight(future, time.monotonic())
+        found.future.add_done_callback(lambda _: self._forget(same, found))
+        return self._wait(found, timeout)
+
+    def close(self, timeout: float) -> bool:
+        """Begin no more, and wake who waits; False when one hangs for longer."""
+        return self._pool.stop(timeout)
+
+    def _wait(self, found: _InFlight, timeout: float | None) -> Asked:
+        left = found.began + self._lookup_seconds - time.monotonic()
+        seconds = max(0.0, left if timeout is None else min(left, timeout))
+        if done_within(found.future, seconds):
+            if found.future.cancelled():
+                return Asked(False, reasons.UNREACHABLE)
+            return found.future.result(0)
+        if timeout == 0:
+            return Asked(False)
+        if left <= seconds:
+            with self._lock:
+                told, found.late = found.late, True
+            if not told:
+                self._late()
+        return Asked(False, reasons.TIMEOUT)
+
+    def _forget(self, same: _Same, found: _InFlight) -> None:
+        with self._lock:
+            if self._in_flight.get(same) is found:
+                del self._in_flight[same]
+
+
+def _same(inquiry: Inquiry) -> _Same:
+    return (
+        inquiry.namespace,
+        inquiry.keys[-1],
+        inquiry.known,
+        (inquiry.paged, *inquiry.others),
+        inquiry.length,
+        inquiry.key(inquiry.length),
+    )

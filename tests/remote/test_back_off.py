@@ -1,0 +1,93 @@
+"""A store that fails is left alone, and one call at a time finds out when it answers again."""
+
+import threading
+from contextlib import suppress
+
+import pytest
+
+from omlx_cache_storage import breaker
+from omlx_cache_storage.breaker import FAILURES
+from omlx_cache_storage.remote.back_off import BackOff
+from omlx_cache_storage.remote.engine import RemoteError
+
+
+class _Time:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(breaker, "now", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> _Time:
+    return _Time(monkeypatch)
+
+
+def _refused(back_off: BackOff) -> bool:
+    with suppress(RemoteError):
+        back_off.enter()
+        return False
+    return True
+
+
+def test_some_failures_in_a_row_open_it_and_a_success_between_counts(clock: _Time) -> None:
+    changes: list[str] = []
+    back_off = BackOff(changes.append)
+    for _ in range(5):
+        for _ in range(FAILURES - 1):
+            back_off.failed("bad luck")
+        assert back_off.why == ""
+        back_off.succeeded()
+    for _ in range(FAILURES):
+        back_off.failed("gone")
+    assert (back_off.why, back_off.rests, changes) == ("gone", 1, ["gone"])
+    assert _refused(back_off)
+
+
+def test_a_read_that_stalled_opens_it_at_once(clock: _Time) -> None:
+    back_off = BackOff()
+    back_off.failed("stalled", stalled=True)
+    assert (back_off.why, back_off.rests) == ("stalled", 1)
+
+
+def test_one_call_at_a_time_finds_out_whether_it_answers_again(clock: _Time) -> None:
+    changes: list[str] = []
+    back_off = BackOff(changes.append)
+    back_off.failed("gone", stalled=True)
+    clock.now += breaker.FIRST_SECONDS
+    assert (back_off.why, back_off.trouble) == ("", "gone")
+    assert not _refused(back_off)
+    others: list[bool] = []
+    other = threading.Thread(target=lambda: others.append(_refused(back_off)))
+    other.start()
+    other.join(60)
+    assert others == [True]
+    assert back_off.why == "gone"
+    back_off.succeeded(read=True)
+    assert not _refused(back_off)
+    assert (changes, back_off.trouble) == (["gone", ""], "")
+
+
+def test_a_try_that_found_out_nothing_is_another_ones(clock: _Time) -> None:
+    back_off = BackOff()
+    back_off.failed("gone", stalled=True)
+    clock.now += breaker.FIRST_SECONDS
+    back_off.enter()
+    back_off.left()
+    assert not _refused(back_off)
+
+
+def test_after_a_read_that_stalled_a_look_up_makes_no_pause_shorter(clock: _Time) -> None:
+    back_off = BackOff()
+    for seconds in (1, 2, 4):
+        back_off.failed("stalled", stalled=True)
+        clock.now += seconds - 0.1
+        assert back_off.why
+        clock.now += 0.2
+        assert not _refused(back_off)
+        back_off.succeeded()
+    back_off.failed("stalled", stalled=True)
+    clock.now += 9
+    back_off.succeeded(read=True)
+    back_off.failed("stalled", stalled=True)
+    clock.now += 1.1
+    assert not _refused(back_off)

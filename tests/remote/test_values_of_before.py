@@ -1,0 +1,121 @@
+"""Versions share a store: values, names and sets are byte for byte those of the version before.
+
+`values/before.json` is what version 7f87c96 wrote: names, each part compressed, and sets.
+"""
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.remote import MemoryEngine, MemoryStore
+from kit.remote.redis_servers import redis_server
+from kit.storage import Story
+from omlx_cache_storage.page import Page
+from omlx_cache_storage.remote import envelope
+from omlx_cache_storage.remote.address import parse_address
+from omlx_cache_storage.remote.inquiry import Inquiry
+from omlx_cache_storage.remote.opening import open_engine
+from omlx_cache_storage.remote.options import RemoteOptions
+from omlx_cache_storage.remote.tier import RemoteTier
+
+BEFORE = json.loads((Path(__file__).parent / "values" / "before.json").read_text())
+SECRET = b"a secret that both versions know"
+MODES: dict[str, Mapping[str, Any]] = {
+    "open": {},
+    "signed": {"secret": SECRET},
+    "sealed": {"secret": SECRET, "encrypts": True},
+}
+BLOCK = 16
+PART_BYTES = 16_800
+"""Small enough that each page has two parts."""
+STORY = Story("golden", nbytes=512)
+PAGES = (*STORY.pages(1, 2), STORY.page(3, tail=5))
+PATIENT = {"lookup_seconds": 60.0, "read_seconds": 60.0}
+
+
+def _parts(mode: str) -> dict[str, list[bytes]]:
+    values: dict[str, list[str]] = BEFORE[mode]["values"]
+    return {
+        name: [zlib.decompress(base64.b64decode(part)) for part in parts]
+        for name, parts in values.items()
+    }
+
+
+def _name(page: Page) -> str:
+    (name,) = (name for name in BEFORE["open"]["values"] if page.meta.key.hex() in name)
+    return str(name)
+
+
+def _machine(store: MemoryStore, mode: str) -> RemoteTier:
+    options = RemoteOptions("", "cpu", **PATIENT, **MODES[mode])
+    engine = MemoryEngine(store, part_bytes=PART_BYTES)
+    return RemoteTier(engine, options, engine_name="memory", where="memory")
+
+
+def _finds_all(tier: RemoteTier) -> None:
+    chain = STORY.chain
+    keys = [STORY.namespace, *(chain.key(n * BLOCK) for n in range(1, 3))]
+    length = PAGES[-1].meta.position
+    assert tier.ask(Inquiry(STORY.namespace, BLOCK, keys, "paged", 0, {}, length, chain.key)).news
+    for page in PAGES:
+        assert tier.meta(page.meta.id) == page.meta
+        with tier.reading(page.meta.id) as opened:
+            payload = bytearray(opened.meta.nbytes)
+            opened.read_into([payload])
+        assert payload == page.payload
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_the_version_before_wrote_is_found_and_read(mode: str) -> None:
+    store = MemoryStore()
+    store.values, store.sets = _parts(mode), BEFORE[mode]["sets"]
+    tier = _machine(store, mode)
+    try:
+        _finds_all(tier)
+        assert [tier.write(page) for page in PAGES] == ["present"] * 3
+    finally:
+        assert tier.close(60)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_written_is_what_the_version_before_wrote(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, store = _parts(mode), MemoryStore()
+    tier = _machine(store, mode)
+    try:
+        for page in PAGES:
+            nonce = before[_name(page)][0][48:60]
+            monkeypatch.setattr(envelope.os, "urandom", lambda nbytes, nonce=nonce: nonce)
+            assert tier.write(page) == "written"
+            assert store.values[_name(page)] == before[_name(page)]
+        assert store.sets == BEFORE[mode]["sets"]
+    finally:
+        assert tier.close(60)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_server_has_them_under_the_same_keys(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with redis_server() as server:
+        options = RemoteOptions(server.url, "cpu", **PATIENT, **MODES[mode])
+        engine = open_engine(parse_address(server.url), options)
+        monkeypatch.setattr(engine, "part_bytes", PART_BYTES)
+        tier = RemoteTier(engine, options, engine_name="redis", where="")
+        try:
+            for name, parts in _parts(mode).items():
+                for number, part in enumerate(parts):
+                    server.ask("SET", f"{name}#{number}" if number else name, part)
+            for name, members in BEFORE[mode]["sets"].items():
+                server.ask("ZADD", name, 1.0, *members)
+            _finds_all(tier)
+            keys = {bytes(key) for key in server.ask("KEYS", "*")}
+            server.ask("FLUSHALL")
+            assert [tier.write(page) for page in PAGES] == ["written"] * 3
+            assert {bytes(key) for key in server.ask("KEYS", "*")} <= keys
+        finally:
+            assert tier.close(60)
