@@ -3,7 +3,8 @@
 from omlx_cache.adapters.base import PAGED
 from omlx_cache.commit.order import needed
 from omlx_cache.restore.lookup import first_pages
-from omlx_cache.scope import Scope, SequenceStore
+from omlx_cache.scope import Scope
+from omlx_cache.store import BlockStore
 from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import PageId
@@ -22,7 +23,7 @@ class Pin:
 
     def __init__(
         self,
-        store: SequenceStore | None = None,
+        store: BlockStore | None = None,
         number: int = 0,
         found_tokens: int = 0,
         memory: Pinned = NOTHING,

@@ -4,60 +4,23 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from omlx_cache.control import ControlServer
+from omlx_cache.flights import Flights
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.upkeep.relief import Relief
 from omlx_cache_storage.prefetch import Prefetcher
-from omlx_cache_storage.remote.uploads import UploadCounts
-from omlx_cache_storage.stats import Counters
+from omlx_cache_storage.readers import DiskThread, ReaderPool
+from omlx_cache_storage.remote.uploads import Uploads
+from omlx_cache_storage.tier import RemoteBacking
+from omlx_cache_storage.tiers import Tiers
+
+if TYPE_CHECKING:
+    from omlx_cache.status.server import StatusServer
 
 THREADS_SECONDS = 1.0
 """How long `close` waits at most for reads that a disk does not answer."""
-
-
-class Ending(Protocol):
-    """What is asked of the tiers when a store ends."""
-
-    @property
-    def counters(self) -> Counters: ...
-    def end_soon(self) -> None: ...
-    def flush(self, timeout: float | None) -> bool: ...
-    def stop_writing(self, timeout: float) -> bool: ...
-    def empty_hot(self) -> None: ...
-
-
-class Stopping(Protocol):
-    """Threads that wait for disks."""
-
-    def stop(self, timeout: float) -> object: ...
-
-
-class Closing(Protocol):
-    """What answers others while the store is there."""
-
-    def close(self, timeout: float) -> None: ...
-
-
-class Remote(Protocol):
-    """What reads from other machines; False when a connection hangs for longer."""
-
-    def close(self, timeout: float) -> bool: ...
-
-
-class Sending(Protocol):
-    """What sends pages to other machines; `close` sends what is left, for a while."""
-
-    def counts(self) -> UploadCounts: ...
-    def flush(self, timeout: float) -> bool: ...
-    def close(self, timeout: float) -> bool: ...
-
-
-class Settling(Protocol):
-    """What finalizers append to."""
-
-    def settle(self) -> None: ...
 
 
 class Kept(Protocol):
@@ -76,17 +39,17 @@ class StoreParts:
     `ended` is True once `close` has done all that it can. Any thread may call.
     """
 
-    tiers: Ending
+    tiers: Tiers
     relief: Relief
-    pools: Sequence[Stopping]
+    pools: Sequence[ReaderPool | DiskThread]
     prefetcher: Prefetcher
     restores: RestoreQueue
     control: ControlServer | None
     kept: Sequence[Kept]
-    remote: Remote | None = None
-    uploads: Sending | None = None
-    flights: Settling | None = None
-    status: list[Closing] = field(default_factory=list)
+    remote: RemoteBacking | None
+    uploads: Uploads | None
+    flights: Flights
+    status: list["StatusServer"] = field(default_factory=list)
     pid: int = field(default_factory=os.getpid)
     ended: bool = False
 
@@ -94,8 +57,7 @@ class StoreParts:
         """Give back what lost sessions and lost restores held, which may hold the store; have
         kept what was learned."""
         self.restores.settle()
-        if self.flights is not None:
-            self.flights.settle()
+        self.flights.settle()
         self.tiers.counters.requests()
         for one in self.kept:
             one.step()
@@ -114,8 +76,8 @@ class StoreParts:
 
         self.tiers.end_soon()
         self.prefetcher.cancel_all()
-        for one in list(self.status):
-            one.close(min(left(), THREADS_SECONDS))
+        for server in list(self.status):
+            server.close(min(left(), THREADS_SECONDS))
         clean = self.tiers.flush(left())
         if self.control is not None:
             self.control.close(left())

@@ -2,63 +2,36 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, UnsupportedCache
 from omlx_cache.adapters.extracted import extracted
 from omlx_cache.codecs import CodecPolicy
-from omlx_cache.commit.admission import PageSink
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.order import needed
 from omlx_cache.commit.progress import extent_of
 from omlx_cache.commit.snapshots import SnapshotPolicy
 from omlx_cache.commit.staging import Staging
-from omlx_cache.flights import Flights
 from omlx_cache.identity.namespace import Namespace, computed_by
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.requests.explainer import Walked
-from omlx_cache.requests.log import AskedRequest, RequestLog
+from omlx_cache.requests.log import AskedRequest
 from omlx_cache.restore.boundaries import Boundaries
-from omlx_cache.restore.gate import GatedRestore, ReadingGate
+from omlx_cache.restore.gate import GatedRestore
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
 from omlx_cache.restore.pending import PendingRestore
-from omlx_cache.restore.queue import RestoreQueue
-from omlx_cache.restore.source import PageSource
 from omlx_cache.results import CommitResult
-from omlx_cache.settings import CacheSettings
-from omlx_cache_storage.hints import Ended, PinnedPages, Priority
+from omlx_cache.store import BlockStore
+from omlx_cache_storage.hints import Ended, Priority
 from omlx_cache_storage.interrupts import uninterrupted
-from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens
+from omlx_cache_storage.keys import KeyChain, Tokens
 from omlx_cache_storage.page import PageId
-from omlx_cache_storage.stats import Counters
 
 _log = logging.getLogger(__name__)
-
-
-class SequenceStore(PageSource, PageSink, Protocol):
-    """A store as sequences see it: where their pages come from and go to. `BlockStore` is one."""
-
-    @property
-    def settings(self) -> CacheSettings: ...
-    @property
-    def counters(self) -> Counters: ...
-    @property
-    def restores(self) -> RestoreQueue: ...
-    @property
-    def reading_gate(self) -> ReadingGate: ...
-    @property
-    def requests(self) -> RequestLog: ...
-    @property
-    def flights(self) -> Flights: ...
-    def pin(self, pages: Sequence[PageId], seconds: float) -> PinnedPages: ...
-    def unpin(self, number: int) -> None: ...
-    def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]: ...
-    @property
-    def closed(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +64,7 @@ class Scope:
 
     def __init__(
         self,
-        store: SequenceStore,
+        store: BlockStore,
         namespace: Namespace | None,
         fresh: Callable[[], list[Any]],
         *,

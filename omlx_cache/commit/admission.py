@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from omlx_cache import reasons
 from omlx_cache.commit.staging import Staging
@@ -12,9 +12,9 @@ from omlx_cache.results import CommitResult
 from omlx_cache_storage.hints import Ended, Priority
 from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.interrupts import deferred
-from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
+from omlx_cache_storage.page import Page, PageId, PageMeta
 from omlx_cache_storage.tier import TierView
+from omlx_cache_storage.tiers import Tiers
 
 STALL_SECONDS = 60.0
 """How long a commit that waits for the disk sees no page written before it gives up."""
@@ -22,61 +22,6 @@ STALL_SECONDS = 60.0
 Made = TypeVar("Made")
 Fallbacks = Callable[[TierView], Iterable[PageId]]
 """Names the pages that a tier shall keep for a chain whose deep end it may lack."""
-
-
-class PageSink(Protocol):
-    """What a commit asks of a store."""
-
-    @property
-    def retains(self) -> bool: ...
-    def find_here(self, page: PageId) -> PageInfo | None: ...
-    def tails(self, parent: BlockKey) -> set[Tail]: ...
-    def admit(
-        self,
-        nbytes: int,
-        own: set[PageId],
-        *,
-        queue: bool = True,
-        position: int | None = None,
-        priority: Priority = ...,
-    ) -> Granted: ...
-    def admit_run(
-        self,
-        nbytes: int,
-        count: int,
-        own: set[PageId],
-        *,
-        position: int | None = None,
-        most: int = ...,
-        priority: Priority = ...,
-    ) -> int: ...
-    def release(self, nbytes: int, granted: Granted = ...) -> None: ...
-    def refuse(self, pages: Iterable[PageId], began_ns: int) -> None: ...
-    def put(
-        self,
-        page: Page,
-        stamp_ns: int | None = None,
-        *,
-        began_ns: int = 0,
-        granted: Granted = ...,
-    ) -> bool: ...
-    def stamp(self, priority: Priority = ..., ended: Ended | None = None) -> int: ...
-    def touch(
-        self,
-        chain: Sequence[PageId],
-        stamp_ns: int | None = None,
-        besides: Fallbacks = ...,
-        since_ns: int = 0,
-        *,
-        used: bool = ...,
-    ) -> None: ...
-    def arrange(
-        self, chain: Sequence[PageId], stamp_ns: int | None = None, since_ns: int = 0
-    ) -> None: ...
-    def demote(self, pages: Iterable[PageId]) -> None: ...
-    @property
-    def writes_ended(self) -> int: ...
-    def wait_for_writer(self, timeout: float, since: int | None = None) -> bool: ...
 
 
 class Admission:
@@ -98,7 +43,7 @@ class Admission:
 
     def __init__(
         self,
-        store: PageSink,
+        store: Tiers,
         staging: Staging,
         own: Iterable[PageId],
         stamp: int | None,

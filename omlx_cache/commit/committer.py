@@ -13,7 +13,7 @@ from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, TokenRange, paged_of
 from omlx_cache.arrays.mlxio import on_host
 from omlx_cache.codecs import Codec, CodecPolicy
-from omlx_cache.commit.admission import Admission, PageSink
+from omlx_cache.commit.admission import Admission
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.capture import page_meta, phases_of
 from omlx_cache.commit.order import needed, superseded, window_start
@@ -31,6 +31,7 @@ from omlx_cache.results import CommitResult
 from omlx_cache_storage.hints import Ended, Priority
 from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.page import Page, PageId, PageMeta
+from omlx_cache_storage.tiers import Tiers
 
 RUN_PAGES = 64
 """How many pages are planned before the first of them is stored."""
@@ -59,7 +60,7 @@ class Committer:
 
     def __init__(
         self,
-        store: PageSink,
+        store: Tiers,
         namespace: Namespace,
         chain: KeyChain,
         staging: Staging,

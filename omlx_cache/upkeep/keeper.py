@@ -7,25 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Protocol
 
+from omlx_cache.parts import StoreParts
 from omlx_cache.upkeep.figures import Figures, Level, level_of, reader
-from omlx_cache.upkeep.relief import Relief, release_freed_memory
+from omlx_cache.upkeep.relief import release_freed_memory
 
 _log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
-
-
-class Kept(Protocol):
-    """The parts of a store, which do not keep the store itself alive."""
-
-    @property
-    def relief(self) -> Relief: ...
-    def settle(self) -> None:
-        """Give back what lost objects held."""
-
-    def close(self, timeout: float) -> bool: ...
 
 
 class Keeper:
@@ -41,12 +30,12 @@ class Keeper:
 
     def _start_over(self) -> None:
         self._lock = threading.Lock()
-        self._stores: set[Kept] = set()
+        self._stores: set[StoreParts] = set()
         self._thread: threading.Thread | None = None
-        self._lost: SimpleQueue[Kept | None] = SimpleQueue()
+        self._lost: SimpleQueue[StoreParts | None] = SimpleQueue()
         self._looked = 0.0
 
-    def keep(self, store: Kept) -> None:
+    def keep(self, store: StoreParts) -> None:
         """Look after a store from now on."""
         with self._lock:
             self._stores.add(store)
@@ -55,13 +44,13 @@ class Keeper:
                 thread.start()
                 self._thread = thread
 
-    def forget(self, store: Kept) -> None:
+    def forget(self, store: StoreParts) -> None:
         """Look after a store no longer; the thread ends with the last one."""
         with self._lock:
             self._stores.discard(store)
         self._lost.put(None)
 
-    def lose(self, store: Kept) -> None:
+    def lose(self, store: StoreParts) -> None:
         """Have a store closed whose owner is garbage. Takes no lock: a finalizer may call it."""
         self._lost.put(store)
 
@@ -94,7 +83,7 @@ class Keeper:
                 _log.exception("memory is not looked after")
             del stores
 
-    def _close_aside(self, store: Kept) -> None:
+    def _close_aside(self, store: StoreParts) -> None:
         """Close a store on a thread of its own: that may wait for a disk, and memory may not."""
         closing = threading.Thread(
             target=self._close, args=(store,), name="omlx-cache-closing", daemon=True
@@ -103,14 +92,14 @@ class Keeper:
         with contextlib.suppress(RuntimeError):
             closing.start()
 
-    def _close(self, store: Kept) -> None:
+    def _close(self, store: StoreParts) -> None:
         _log.warning("a store was lost without close(): what is pending is written now")
         try:
             store.close(CLOSE_SECONDS)
         finally:
             self.forget(store)
 
-    def _look_after(self, stores: list[Kept]) -> None:
+    def _look_after(self, stores: list[StoreParts]) -> None:
         for store in stores:
             store.settle()
         now = time.monotonic()

@@ -5,13 +5,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import mlx.core as mx
 
 from omlx_cache.settings.sizes import format_size
 from omlx_cache.upkeep.figures import Figures, Level, level_of
-from omlx_cache_storage.stats import HotUsage, MemoryUsage
+from omlx_cache_storage.stats import MemoryUsage
+from omlx_cache_storage.tiers import Tiers
 
 _log = logging.getLogger(__name__)
 
@@ -19,15 +19,6 @@ STEPS = 8
 """The hot tier is given back, and taken again, in so many steps; at `warn` the last one stays."""
 GROW_SECONDS = 10.0
 """How long memory must have been plentiful before a step is taken again."""
-
-
-class Shrinkable(Protocol):
-    """Tiers whose hot one can be held below its budget for a while."""
-
-    def hot_usage(self) -> HotUsage: ...
-    def restrict_hot(self, nbytes: int) -> int:
-        """Hold no more than that for now; return how many bytes came free at once."""
-        ...
 
 
 class Relief:
@@ -39,7 +30,7 @@ class Relief:
     """
 
     def __init__(
-        self, tiers: Shrinkable, wanted_bytes: int, clock: Callable[[], float] = time.monotonic
+        self, tiers: Tiers, wanted_bytes: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.wanted_bytes = wanted_bytes
         self._tiers = tiers
