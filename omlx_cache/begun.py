@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from omlx_cache import reasons
-from omlx_cache.held import Hold
+from omlx_cache.flights import QueueWait
 from omlx_cache.hinted import priority_or_normal
 from omlx_cache.scope import RestoredSequence, Scope, take
 from omlx_cache_storage.interrupts import uninterrupted
@@ -37,7 +37,7 @@ class Begun:
 
     `priority` says when its pages leave; one that is none counts as normal.
 
-    `_lock` guards `_found`, `_began`, `stamp`, `_over` (nobody looks again) and `_hold`; no payload
+    `_lock` guards `_found`, `_began`, `stamp`, `_over` (nobody looks again) and `_wait`; no payload
     is read and nothing is waited for under it.
     """
 
@@ -72,7 +72,7 @@ class Begun:
             return
         self.chain = scope.chain(array)
         store = scope.store
-        self._hold = Hold(store.flights, self.chain, store.settings.share_wait_seconds)
+        self._wait = QueueWait(store.flights, self.chain, store.settings.share_wait_seconds)
         if len(array) < 2:
             self.miss_reason = reasons.TOO_SHORT
             return
@@ -94,12 +94,12 @@ class Begun:
         """True while it is better not to begin: another request computes a block or more beyond
         what can be restored. For `share_wait_seconds` in all at most; cheap to poll."""
         self._look_if_stale()
-        return self._pending is not None and self._hold.held
+        return self._pending is not None and self._wait.is_on
 
     @property
     def held_seconds(self) -> float:
         """How long it was held, in all."""
-        return 0.0 if self._pending is None else self._hold.seconds
+        return 0.0 if self._pending is None else self._wait.seconds
 
     @property
     @uninterrupted
@@ -127,7 +127,7 @@ class Begun:
             return None if deadline is None else max(0.0, deadline - time.monotonic())
 
         while not self.ready and self.held and left() != 0.0:
-            if not self._hold.wait(left()):
+            if not self._wait.block(left()):
                 self._release()
         if not self.ready and not self.held:
             self._pending.wait(left())
@@ -138,7 +138,7 @@ class Begun:
         """Seconds, from now, that its session may still wait for the disk; they count from when it
         is held no more."""
         allowed = WAIT_SECONDS + WAIT_SECONDS_PER_TOKEN * len(self.tokens)
-        if self._pending is not None and self._hold.held:
+        if self._pending is not None and self._wait.is_on:
             return allowed
         return max(0.0, self._began + allowed - time.monotonic())
 
@@ -150,7 +150,7 @@ class Begun:
         if self._pending is not None:
             with self._lock:
                 self._over = True
-                self._hold.leave()
+                self._wait.leave()
                 self._pending.cancel()
 
     def _look_if_stale(self) -> None:
@@ -158,14 +158,14 @@ class Begun:
         if self._pending is None:
             return
         with self._lock:
-            if not self._over and not self.scope.store.closed and self._hold.is_stale():
+            if not self._over and not self.scope.store.closed and self._wait.is_stale():
                 self._look()
 
     def _release(self) -> None:
         """Hold it no more, and read what is there now."""
         with self._lock:
-            was_held = self._hold.held
-            self._hold.give_up()
+            was_held = self._wait.is_on
+            self._wait.give_up()
             if was_held and not self._over:
                 self._look()
 
@@ -174,10 +174,10 @@ class Begun:
         pending = self._pending
         assert pending is not None
         try:
-            self._hold.mark()
+            self._wait.mark()
             stamp, before = self.scope.store.stamp(self.priority), self._found
             found = self._found = pending.look(stamp)
-            if self._hold.decide(found):
+            if self._wait.decide(found):
                 pending.cancel()
             elif found > before or not pending.started:
                 pending.cancel()
@@ -187,7 +187,7 @@ class Begun:
         except Exception:
             _log.exception("nothing is read ahead")
             self._over = True
-            self._hold.leave()
+            self._wait.leave()
             pending.cancel()
 
     def take(self, deadline: float | None) -> RestoredSequence:
@@ -200,7 +200,7 @@ class Begun:
             self._look_if_stale()
             with self._lock:
                 self._over = True
-                self._hold.leave()
+                self._wait.leave()
         if self._pending is not None and self.scope.store.closed:
             # Nothing comes any more: a deadline would be waited for in vain.
             self.cancel()

@@ -9,7 +9,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, shared_length
@@ -20,76 +19,63 @@ REFUSALS = 2
 """After so many chunks in a row whose blocks found no room it is not waited for either: there is
 nothing to restore. One alone is often made good by the next."""
 REMEMBERED = 16
-"""How many that have ended are remembered, for those who did not look meanwhile."""
+"""How many flights that ended are remembered, for requests that did not look meanwhile."""
+POLL_SECONDS = 1.0
+"""How often a waiting request checks whether a flight has stalled while no flight changes."""
 
 
-@dataclass(eq=False)
-class Waiter:
-    """A request in a queue: `found` tokens of its prompt can be restored by now."""
-
-    chain: KeyChain
-    found: int = 0
-
-
-class Flight:
+class PromptFlight:
     """A prompt whose tokens from `start` on are computed by one request.
 
     `stops` are where windows and recurrent state will be kept, None when the prompt can be restored
-    at any block. With `bends` its owner asks for `take_wanted` before each chunk, and stops there
-    too. It belongs to the thread that began it. `reach` says how far it was computed and handed to
-    the tiers, taken or refused. Any thread may call; the flights' lock guards everything mutable.
+    at any block. Its owner asks for `take_wanted` before each chunk, and stops there too. It
+    belongs to the thread that began it. Any thread may call; the flights' lock guards everything
+    mutable.
     """
 
     def __init__(
-        self,
-        flights: "Flights",
-        chain: KeyChain,
-        start: int,
-        stops: Iterable[int] | None,
-        *,
-        bends: bool,
+        self, flights: "Flights", chain: KeyChain, start: int, stops: Iterable[int] | None
     ) -> None:
         self._flights = flights
         self.namespace: BlockKey = chain.namespace
         # A chain may grow on its own thread; this part of it never changes.
-        self._tokens = chain.tokens
+        self.tokens = chain.tokens
         self._size = chain.block_size
         self._stops = None if stops is None else set(stops)
-        self._bends = bends
         self._wanted: list[int] = []
         self._reached = start
         self._refusals = 0
         self._moved = time.monotonic()
-        self._ended = False
         self.thread = threading.get_ident()
         self.change = 0
+        self.finalizer: weakref.finalize[[PromptFlight], object] | None = None
 
     @uninterrupted
     def reach(self, position: int, *, refused: bool = False) -> None:
-        """Say that the first `position` tokens were computed, and handed over as far as they go;
+        """Note that the first `position` tokens were computed and handed over as far as they go;
         `refused` when complete blocks of them found no room."""
         with self._flights.lock:
             if position > self._reached:
                 self._reached = position
                 self._refusals = self._refusals + 1 if refused else 0
                 self._moved = time.monotonic()
-                self._flights.moved(self)
+                self._flights.changed(self)
 
     @uninterrupted
     def keep(self, positions: Iterable[int]) -> None:
-        """Say that windows and recurrent state will be kept at more positions."""
+        """Note that windows and recurrent state will be kept at more positions."""
         with self._flights.lock:
             if self._stops is not None:
                 self._stops.update(positions)
 
     @uninterrupted
     def end(self) -> None:
-        """Say that nothing more is computed; any number of times."""
+        """Note that nothing more is computed; any number of times."""
+        if self.finalizer is not None:
+            # It holds the flight, and with it every token of the prompt.
+            self.finalizer.detach()
         with self._flights.lock:
-            if not self._ended:
-                self._ended = True
-                self._flights.forget(self)
-                self._flights.moved(self)
+            self._flights.ended(self)
 
     @uninterrupted
     def take_wanted(self) -> list[int]:
@@ -100,18 +86,14 @@ class Flight:
 
     def goal(self, tokens: Tokens) -> int:
         """Return how far a prompt could be restored when this one has passed; the lock is held."""
-        shared = shared_length(self._tokens, tokens)
-        if self._stops is not None and self._bends and shared > self._reached:
+        shared = shared_length(self.tokens, tokens)
+        if self._stops is not None and shared > self._reached:
             return shared
         return self._point(shared)
 
-    def shares(self, tokens: Tokens) -> int:
-        """Return how many tokens this prompt has in common with another; the lock is held."""
-        return shared_length(self._tokens, tokens)
-
     def computed(self, tokens: Tokens) -> int:
         """Return how far a prompt could be restored by now; the lock is held."""
-        return self._point(min(shared_length(self._tokens, tokens), self._reached))
+        return self._point(min(shared_length(self.tokens, tokens), self._reached))
 
     def _point(self, most: int) -> int:
         """Return the last place among the first `most` tokens that can be restored."""
@@ -136,33 +118,42 @@ class Flights:
 
     `lock` guards them, those that `_ended` last, and `changes`, which grows with whatever happens
     to any of them; it is held over no I/O. To `lost` finalizers append flights that nobody ended,
-    without a lock; `settle` ends them. `_waiters` are in a queue, and perhaps not asked before
+    without a lock; `settle` ends them. `_waiters` are in a queue, and perhaps not polled before
     their turn comes.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.changes = 0
-        self.lost: deque[Flight] = deque()
+        self.lost: deque[PromptFlight] = deque()
         self._changed = threading.Condition(self.lock)
-        self._live: list[Flight] = []
-        self._ended: deque[Flight] = deque(maxlen=REMEMBERED)
+        self._live: list[PromptFlight] = []
+        self._ended: deque[PromptFlight] = deque(maxlen=REMEMBERED)
         self._forgotten = 0
-        self._waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
+        self._waiters: weakref.WeakSet[QueueWait] = weakref.WeakSet()
 
     @uninterrupted
     def begin(
-        self, chain: KeyChain, start: int, stops: Iterable[int] | None = None, *, bends: bool = True
-    ) -> Flight:
-        """Note a prompt that is about to be computed from `start` on; its owner ends it.
+        self,
+        chain: KeyChain,
+        start: int,
+        stops: Iterable[int] | None = None,
+        owner: object = None,
+    ) -> PromptFlight:
+        """Note a prompt that is about to be computed from `start` on, until it is ended or its
+        `owner` is lost.
 
-        It keeps restore points for those that are in a queue already. Ends the lost ones.
+        It keeps restore points for requests that are in a queue already. Ends the lost ones.
         """
         self.settle()
-        flight = Flight(self, chain, start, stops, bends=bends)
+        flight = PromptFlight(self, chain, start, stops)
+        if owner is not None:
+            # A finalizer may run while any lock is held, so it takes none.
+            flight.finalizer = weakref.finalize(owner, self.lost.append, flight)
+            flight.finalizer.atexit = False
         with self.lock:
             self._live.append(flight)
-            self.moved(flight)
+            self.changed(flight)
             for waiter in self._waiters if stops is not None else ():
                 if waiter.chain.namespace == chain.namespace:
                     goal = flight.goal(_restorable(waiter.chain))
@@ -176,24 +167,35 @@ class Flights:
         return not self._live
 
     @uninterrupted
-    def enter(self, waiter: Waiter) -> None:
-        """Note a request that is in a queue; until it leaves, or is lost."""
+    def enter(self, waiter: "QueueWait") -> None:
+        """Note a request that is in a queue, until it leaves or is lost."""
         with self.lock:
             self._waiters.add(waiter)
 
     @uninterrupted
-    def leave(self, waiter: Waiter) -> None:
+    def leave(self, waiter: "QueueWait") -> None:
         """Forget a request that is in a queue no more; any number of times."""
         with self.lock:
             self._waiters.discard(waiter)
             if not self._waiters:
                 self._ended.clear()
 
-    def moved(self, flight: Flight) -> None:
+    def changed(self, flight: PromptFlight) -> None:
         """Note that something happened to a flight; the lock is held."""
         self.changes += 1
         flight.change = self.changes
         self._changed.notify_all()
+
+    def ended(self, flight: PromptFlight) -> None:
+        """Drop a flight, unless that was done; the lock is held."""
+        if flight not in self._live:
+            return
+        self._live.remove(flight)
+        if self._waiters:
+            if len(self._ended) == REMEMBERED:
+                self._forgotten = self._ended[0].change
+            self._ended.append(flight)
+        self.changed(flight)
 
     @uninterrupted
     def settle(self) -> None:
@@ -220,34 +222,14 @@ class Flights:
         """Return how many of a prompt's tokens one that is being computed begins with."""
         self.settle()
         with self.lock:
-            return max(
-                (
-                    flight.shares(chain.tokens)
-                    for flight in self._live
-                    if flight.namespace == chain.namespace
-                ),
-                default=0,
-            )
-
-    def forget(self, flight: Flight) -> None:
-        """Drop a flight that has ended; the lock is held."""
-        self._live.remove(flight)
-        if not self._waiters:
-            return
-        if len(self._ended) == REMEMBERED:
-            self._forgotten = self._ended[0].change
-        self._ended.append(flight)
-
-    @uninterrupted
-    def worth_waiting(self, chain: KeyChain, found: int) -> bool:
-        """True while another request computes a block or more of a prompt beyond the `found`
-        tokens that can be restored now. Has that one keep a restore point where they part."""
-        return self.promised(chain, found) > 0
+            alike = [one.tokens for one in self._live if one.namespace == chain.namespace]
+        return max((shared_length(tokens, chain.tokens) for tokens in alike), default=0)
 
     @uninterrupted
     def promised(self, chain: KeyChain, found: int) -> int:
-        """Return how much of a prompt another request computes, where `worth_waiting` is true, and
-        else 0."""
+        """Return how much of a prompt another request computes, 0 unless that is a block or more
+        beyond the `found` tokens that can be restored now. That one then keeps a restore point
+        where the two part."""
         awaited = self._awaited(chain, found)
         return 0 if awaited is None else awaited[1]
 
@@ -279,7 +261,7 @@ class Flights:
 
         wait_in_turns(changed, timeout)
 
-    def _awaited(self, chain: KeyChain, found: int) -> tuple[Flight, int] | None:
+    def _awaited(self, chain: KeyChain, found: int) -> tuple[PromptFlight, int] | None:
         """Return the flight that takes a prompt furthest and how far, None when none does by a
         block."""
         self.settle()
@@ -296,6 +278,81 @@ class Flights:
                 return None
             best.want(furthest)
             return best, furthest
+
+
+class QueueWait:
+    """Whether one request waits in its queue for blocks that another one computes, and how long.
+
+    `is_on` while it is better not to begin; in all for `most_seconds`, or until `give_up`. `found`
+    tokens of its prompt can be restored by now. Mutable, guarded by its owner's lock.
+    """
+
+    def __init__(self, flights: Flights, chain: KeyChain, most_seconds: float) -> None:
+        self.chain = chain
+        self.found = 0
+        self.is_on = False
+        self._flights = flights
+        self._most_seconds = most_seconds
+        self._seen = 0
+        self._polled = 0.0
+        self._since = 0.0
+        self._before = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long the request waited, in all."""
+        return self._before + (time.monotonic() - self._since if self.is_on else 0.0)
+
+    def mark(self) -> None:
+        """Note that a look-up begins: what happens from now on may be missing in it."""
+        self._seen = self._flights.changes
+
+    def decide(self, found: int) -> bool:
+        """Return `is_on`, now that `found` tokens can be restored."""
+        self.found = found
+        self._flights.enter(self)
+        self._before = self.seconds
+        self._since = time.monotonic()
+        self.is_on = self._is_worth_it()
+        return self.is_on
+
+    def is_stale(self) -> bool:
+        """True when the prefix should be looked up again. Cheap while nothing happens."""
+        self._flights.settle()
+        seen, changes = self._seen, self._flights.changes
+        if changes == seen and not self.is_on:
+            return False
+        if changes == seen and time.monotonic() - self._polled < POLL_SECONDS:
+            return self.seconds >= self._most_seconds
+        self._seen = changes
+        if self.is_on:
+            return not self._is_worth_it()
+        return self._is_worth_it() or self._flights.has_news(self.chain, self.found, seen)
+
+    def block(self, timeout: float | None) -> bool:
+        """Block until something happens, for `timeout` seconds at most and not for long. False at
+        once when the calling thread is the one that computes what is waited for."""
+        if self._flights.in_vain(self.chain, self.found):
+            return False
+        longest = min(POLL_SECONDS, max(0.0, self._most_seconds - self.seconds))
+        self._flights.wait(self._seen, longest if timeout is None else min(timeout, longest))
+        return True
+
+    def give_up(self) -> None:
+        """Wait no more, though the request stays in its queue."""
+        self._before = self.seconds
+        self.is_on = False
+        self._most_seconds = 0.0
+
+    def leave(self) -> None:
+        """Wait no more: the request leaves its queue."""
+        self.give_up()
+        self._flights.leave(self)
+
+    def _is_worth_it(self) -> bool:
+        self._polled = time.monotonic()
+        in_time = self.seconds < self._most_seconds
+        return in_time and self._flights.promised(self.chain, self.found) > 0
 
 
 def _restorable(chain: KeyChain) -> Tokens:

@@ -16,7 +16,7 @@ from omlx_cache.begun import Begun, listed
 from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.progress import Extent, Progress, extent_of
 from omlx_cache.commit.staging import Staging
-from omlx_cache.commit.under_way import UnderWay
+from omlx_cache.flights import PromptFlight
 from omlx_cache.hinted import ended_or_none
 from omlx_cache.pages.geometry import Source
 from omlx_cache.pages.layout import Layout, layout_of
@@ -66,7 +66,7 @@ class Session:
         self._fed = self._planned = 0
         self._progress: Progress | None = None
         self._committer: Committer | None = None
-        self._under_way = UnderWay(scope.store.flights)
+        self._flight: PromptFlight | None = None
         self._due_at = 0
         self._asked = scope.ask(self._prompt_length)
         self._timer = PromptTimer(self._asked, self._prompt_length)
@@ -117,7 +117,10 @@ class Session:
         )
         self._splits = stops if self._splits_prefill else []
         self._progress = Progress(self._layout, start)
-        self._under_way.begin(self, chain, self._committer, start, trims=scope.trims)
+        # Nobody waits for less than a block.
+        if self._prompt_length - start >= chain.block_size:
+            kept = None if scope.trims else self._committer.stops
+            self._flight = scope.store.flights.begin(chain, start, kept, owner=self)
 
     @property
     def _splits_prefill(self) -> bool:
@@ -183,7 +186,8 @@ class Session:
         wanted = [p for p in positions if self.cached_tokens < p < self._prompt_length]
         self._committer.want(wanted)
         self._splits = self._committer.stops if self._splits_prefill else []
-        self._under_way.keep(wanted)
+        if self._flight is not None:
+            self._flight.keep(wanted)
 
     @uninterrupted
     def wanted_stops(self) -> list[int]:
@@ -191,16 +195,26 @@ class Session:
 
         `next_stop` asks by itself. A batch stops there if it can, and calls `checkpoint`.
         """
-        wanted = self._under_way.take_wanted(self._fed)
-        if wanted and self._committer is not None and self._splits_prefill:
-            self._splits = self._committer.stops
+        flight, committer = self._flight, self._committer
+        if flight is None or committer is None:
+            return []
+        wanted = [stop for stop in flight.take_wanted() if self._fed < stop < self._prompt_length]
+        if wanted:
+            committer.want(wanted)
+            self._splits = committer.stops if self._splits_prefill else []
         return wanted
 
     @uninterrupted
     def reach(self, position: int) -> None:
         """Say that `position` tokens were computed, and offered to the tiers: those who wait for
         them look again. `checkpoint` and `store_row` say it by themselves."""
-        self._under_way.reach(position)
+        flight, committer = self._flight, self._committer
+        if flight is None or committer is None or self._chain is None:
+            return
+        flight.reach(position, refused=self._chain.block_start(position + 1) > committer.done)
+        if position >= self._prompt_length - 1:
+            # The last token of a prompt is fed with its answer.
+            self._end_flight()
 
     @uninterrupted
     def take_cache(self) -> list[Any]:
@@ -363,7 +377,7 @@ class Session:
         self._recorded(before)
         if new:
             # An answer follows a prompt that was computed, whether its loop said so or not.
-            self._under_way.end()
+            self._end_flight()
 
     @uninterrupted
     def _recorded(self, before: int) -> None:
@@ -461,13 +475,19 @@ class Session:
         """Free all that the session holds; safe from any thread, any number of times."""
         self._close()
 
+    def _end_flight(self) -> None:
+        """Say that no more of the prompt is computed; any thread, any number of times."""
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            flight.end()
+
     @uninterrupted
     def _close(self) -> None:
         self._finished = True
         if self._pid != os.getpid():
             # What its locks guard is the parent's.
             return
-        self._under_way.end()
+        self._end_flight()
         self._due_at = 0
         self._asked.ended(len(self._prompt_tokens) - self._prompt_length)
         if self._finalizer.detach() is not None:

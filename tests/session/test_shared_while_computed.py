@@ -231,7 +231,7 @@ def test_the_bound_is_for_all_waits_together(
     model: Any, open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("omlx_cache.held.time.monotonic", lambda: now)
+    monkeypatch.setattr("omlx_cache.flights.time.monotonic", lambda: now)
     monkeypatch.setattr("omlx_cache.flights.STALLED_SECONDS", 1e9)
     cache = PrefixCache(model, open_store(share_wait_seconds=30))
     begun = cache.begin(FIRST)

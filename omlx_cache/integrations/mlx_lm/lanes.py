@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mlx_lm.models.cache import QuantizedKVCache
 
 from omlx_cache.commit.budgets import Fit
-from omlx_cache.flights import Flight
+from omlx_cache.flights import PromptFlight
 from omlx_cache.integrations.mlx_lm.models import ModelCaches
 from omlx_cache.results import CommitResult
 from omlx_cache.scope import RestoredSequence, Scope
@@ -94,7 +94,7 @@ class Lane:
             promised = flights.promised(chain, worth) if worth < found else 0
         return promised > 0
 
-    def fly(self, tokens: Tokens, start: int, stops: Iterable[int]) -> Flight | None:
+    def fly(self, tokens: Tokens, start: int, stops: Iterable[int]) -> PromptFlight | None:
         """Note a prompt that is about to be computed from `start` on, kept at `stops` at least and
         where it is told to; None without keys. Its owner ends the flight."""
         if not self._target.supported:

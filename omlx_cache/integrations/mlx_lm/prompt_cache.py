@@ -12,7 +12,7 @@ from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.arrays.mlxio import check_packing
 from omlx_cache.commit.budgets import Fit
-from omlx_cache.flights import Flight
+from omlx_cache.flights import PromptFlight
 from omlx_cache.hinted import ended_or_none
 from omlx_cache.integrations.mlx_lm.fetched import Fetched
 from omlx_cache.integrations.mlx_lm.following import Following
@@ -236,7 +236,7 @@ class TieredPromptCache:
 
     def flight(
         self, model: Any, tokens: Sequence[int], start: int, stops: Sequence[int]
-    ) -> Flight | None:
+    ) -> PromptFlight | None:
         """Note a prompt, dense, that is about to be computed from `start` on, for others to wait
         for; its owner ends the flight. None when nobody waits."""
         known = self._lanes(model)

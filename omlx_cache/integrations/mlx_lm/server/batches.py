@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 import mlx_lm.server
 
-from omlx_cache.flights import Flight
+from omlx_cache.flights import PromptFlight
 from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.server.flying import RowFlights
 from omlx_cache.integrations.mlx_lm.server.recovering import RecoveringBatchGenerator
@@ -23,7 +23,9 @@ class Follows(Protocol):
 
     def follow(self, tokens: Sequence[int], start: int) -> Following | None: ...
 
-    def fly(self, tokens: Sequence[int], start: int, stops: Sequence[int]) -> Flight | None: ...
+    def fly(
+        self, tokens: Sequence[int], start: int, stops: Sequence[int]
+    ) -> PromptFlight | None: ...
 
     def refetch(self, tokens: list[int]) -> tuple[list[Any] | None, list[int]]: ...
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import Any
 
-from omlx_cache.flights import Flight
+from omlx_cache.flights import PromptFlight
 from omlx_cache.integrations.rows import stop_row_at
 
-Begin = Callable[[Sequence[int], int, Sequence[int]], Flight | None]
+Begin = Callable[[Sequence[int], int, Sequence[int]], PromptFlight | None]
 """Notes a prompt that is computed from a position on, kept at some later ones; see `Flights`."""
 
 
@@ -17,7 +17,7 @@ Begin = Callable[[Sequence[int], int, Sequence[int]], Flight | None]
 class _Row:
     """`ends` are of the segments that mlx-lm knows, `stops` those that others asked for."""
 
-    flight: Flight
+    flight: PromptFlight
     ends: frozenset[int]
     stops: set[int] = field(default_factory=set)
 

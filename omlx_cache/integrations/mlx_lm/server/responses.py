@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from mlx_lm.server import ModelProvider, Response
 
-from omlx_cache.flights import Flight
+from omlx_cache.flights import PromptFlight
 from omlx_cache.integrations.mlx_lm.fetched import Fetched
 from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
@@ -74,7 +74,7 @@ class ServerPromptCache(TieredPromptCache):
         found = self.followers(self._key, tokens, start)
         return found[0] if len(found) == 1 else None
 
-    def fly(self, tokens: Sequence[int], start: int, stops: Sequence[int]) -> Flight | None:
+    def fly(self, tokens: Sequence[int], start: int, stops: Sequence[int]) -> PromptFlight | None:
         """Note a prompt for the model that was asked for last: it is about to be computed."""
         return self.flight(self._key, tokens, start, stops)
 
