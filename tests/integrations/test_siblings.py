@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from omlx_cache.siblings import SiblingIndex
+from omlx_cache.integrations.siblings import SiblingIndex
 from omlx_cache_storage.keys import BlockKey, KeyChain
 
 BLOCK = 16

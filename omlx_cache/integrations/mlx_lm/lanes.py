@@ -13,10 +13,10 @@ from mlx_lm.models.cache import QuantizedKVCache
 from omlx_cache.commit.budgets import Fit
 from omlx_cache.flights import PromptFlight
 from omlx_cache.integrations.mlx_lm.models import ModelCaches
+from omlx_cache.integrations.siblings import SiblingIndex, StoredPrefix, find_along
 from omlx_cache.results import CommitResult
 from omlx_cache.scope import RestoredSequence, Scope
 from omlx_cache.scopes import Scopes
-from omlx_cache.siblings import Found, SiblingIndex, find_along
 from omlx_cache_storage.hints import Ended
 from omlx_cache_storage.keys import KeyChain, Tokens
 from omlx_cache_storage.page import PageId
@@ -61,7 +61,7 @@ class Lane:
     def view(self) -> Scope:
         return self._target
 
-    def find(self, tokens: Tokens) -> Found | None:
+    def find(self, tokens: Tokens) -> StoredPrefix | None:
         """Return how much of a prompt, its last token excepted, is stored; reads no payload."""
         if not self._target.supported:
             return None
@@ -72,7 +72,7 @@ class Lane:
             found = found._replace(position=min(found.position, draft.position))
         return found
 
-    def suits(self, found: Found) -> bool:
+    def suits(self, found: StoredPrefix) -> bool:
         """Return whether an uninterrupted run would hold this lane's kind of cache there."""
         return self.bits is None or found.position >= self.bits.start
 
@@ -104,7 +104,7 @@ class Lane:
             self._target.chain(tokens), start, None if self._target.trims else stops
         )
 
-    def restore(self, tokens: Tokens, found: Found) -> RestoredSequence:
+    def restore(self, tokens: Tokens, found: StoredPrefix) -> RestoredSequence:
         """Restore what `find` saw; less when a page proved bad. The list is the caller's own."""
         room = len(tokens) + ROOM_TOKENS
         restored = self._target.restore(found.chain, found.position, room)
@@ -166,7 +166,7 @@ class Lane:
 
 def nearest(
     lanes: Iterable[Lane], tokens: Tokens, *, exact: bool = False
-) -> tuple[Lane, Found] | None:
+) -> tuple[Lane, StoredPrefix] | None:
     """Return where most of a prompt can be restored, even if that is nothing; reads no payload.
 
     With `exact` packed caches are not cut back to a length at which they would be dense. None

@@ -13,10 +13,10 @@ from omlx_cache.identity.fingerprint import fingerprint_model
 from omlx_cache.identity.software import version_of
 from omlx_cache.integrations.mlx_vlm.form import CACHES, KvForm
 from omlx_cache.integrations.mlx_vlm.marks import marked
+from omlx_cache.integrations.siblings import SiblingIndex, StoredPrefix, find_along
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.scope import Scope
 from omlx_cache.scopes import Scopes
-from omlx_cache.siblings import Found, SiblingIndex, find_along
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.keys import Tokens
 
@@ -144,7 +144,7 @@ class Sequences:
         return warm, self._missed(lane, found), restored.cold_tokens, reason
 
     @staticmethod
-    def _missed(lane: _Lane, found: Found) -> int | None:
+    def _missed(lane: _Lane, found: StoredPrefix) -> int | None:
         if lane.scope.trims:
             return None
         chain = found.walked.chain

@@ -78,7 +78,7 @@ def _boundary(chain: KeyChain, position: int) -> BlockKey:
     return chain.key(position) if position else chain.namespace
 
 
-class Found(NamedTuple):
+class StoredPrefix(NamedTuple):
     """Where a prompt can be restored: up to `position` along a stored sequence's keys. `walked` is
     the look-up along its own."""
 
@@ -88,12 +88,12 @@ class Found(NamedTuple):
     walked: Walked
 
 
-def find_along(scope: Scope, siblings: SiblingIndex, tokens: Tokens, limit: int) -> Found:
+def find_along(scope: Scope, siblings: SiblingIndex, tokens: Tokens, limit: int) -> StoredPrefix:
     """Return the better of the prompt's own blocks and a sibling that parts inside one."""
     chain = scope.chain(tokens)
     own = scope.find(chain, limit)
     walked = scope.walked(chain, own.matched, own.lacking)
-    found = Found(own.position, chain, own.reason, walked)
+    found = StoredPrefix(own.position, chain, own.reason, walked)
     boundary = own.matched // chain.block_size * chain.block_size
     if boundary >= limit:
         return found
@@ -105,4 +105,4 @@ def find_along(scope: Scope, siblings: SiblingIndex, tokens: Tokens, limit: int)
     reached = scope.find(other, min(sibling.shared, limit))
     if reached.position <= own.position:
         return found
-    return Found(reached.position, other, own.reason, walked)
+    return StoredPrefix(reached.position, other, own.reason, walked)
