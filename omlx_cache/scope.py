@@ -10,6 +10,7 @@ from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, UnsupportedCache
 from omlx_cache.adapters.extracted import extracted
 from omlx_cache.codecs import CodecPolicy
+from omlx_cache.commit.admission import Admission
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.order import needed
@@ -216,7 +217,7 @@ class Scope:
         staging: Staging,
         *,
         start: int = 0,
-        kept: int | None = None,
+        local: int | None = None,
         prompt_length: int = 0,
         own: Iterable[PageId] = (),
         stops: Iterable[int] = (),
@@ -229,24 +230,29 @@ class Scope:
         if self._namespace is None:
             raise ValueError("a model whose caches are not supported stores nothing")
         settings = self.store.settings
+        wait = None if settings.queue_full == "wait" else settings.commit_wait_seconds
         return Committer(
             self.store,
+            Admission(
+                self.store,
+                staging,
+                own,
+                stamp,
+                wait,
+                along,
+                priority=priority,
+                since_ns=since_ns,
+            ),
             self._namespace,
             chain,
             staging,
             self._codec_policy,
+            self.budgets,
             groups=self.groups,
             start=start,
-            kept=kept,
+            local=local,
             prompt_length=prompt_length,
-            own=own,
             stops=stops,
-            stamp=stamp,
-            wait_seconds=None if settings.queue_full == "wait" else settings.commit_wait_seconds,
-            budgets=self.budgets,
-            along=along,
-            priority=priority,
-            since_ns=since_ns,
         )
 
     @uninterrupted

@@ -108,7 +108,7 @@ class Session:
             chain,
             self._staging,
             start=start,
-            kept=restored.local_tokens if restored.remote_tokens else None,
+            local=restored.local_tokens if restored.remote_tokens else None,
             prompt_length=self._prompt_length,
             own=restored.pages,
             stops=stops,

@@ -27,18 +27,17 @@ Fallbacks = Callable[[TierView], Iterable[PageId]]
 class Admission:
     """Stores the pages of one sequence and counts what it stored. Use it on the model's thread.
 
-    `own` are pages that the sequence was restored from, used at `stamp`; `along` those that
-    another stored of it while it grew. Until `finish` nothing
-    waits; then pages without room wait for the writer: `wait_seconds` in all, None for as long as
-    it progresses.
+    `own` are the pages that the sequence was restored from, used at `stamp`: the whole chain shares
+    one stamp, so that its deep end leaves before its root. `along` are pages that another stored of
+    it while it grew. Until `finish` nothing waits. Then pages without room wait for the writer,
+    `wait_seconds` in all, None for as long as it progresses.
 
-    `priority` is the sequence's. Of its pages those with a stamp later than `since_ns`, by default
-    `stamp`, were used by others meanwhile.
+    `priority` is the sequence's. Others have used those of its pages whose stamp is later than
+    `since_ns`, by default `stamp`.
 
-    Mutable by that thread: `own` (the sequence's pages, which make room for each other last),
-    `_new` (those of them that it stored), `finishing`, `lack` (why the last page that found no room
-    did not), `_stamp`, `_deadline`, `skipped` and the
-    sums.
+    Mutable by that thread: `_own` (the sequence's pages, which make room for each other last),
+    `new` (those of them that it stored), `finishing`, `lack` (why the latest page without room had
+    none), `_stamp`, `_deadline`, `skipped` and the sums.
     """
 
     def __init__(
@@ -55,12 +54,10 @@ class Admission:
     ) -> None:
         self._store = store
         self._priority = priority
-        self._staging = staging
+        self.staging = staging
         self._wait_seconds = wait_seconds
-        self._new: set[PageId] = set(along)
-        self._own: set[PageId] = set()
-        self._take(own)
-        self._take(self._new)
+        self.new = set(along)
+        self._own = {*own, *self.new}
         self._stamp = store.stamp(priority) if stamp is None else stamp
         self._began_ns = self._stamp
         self._since_ns = (stamp or 0) if since_ns is None else since_ns
@@ -71,11 +68,6 @@ class Admission:
         self._pages = 0
         self._nbytes = 0
 
-    @property
-    def stored(self) -> frozenset[PageId]:
-        """The pages that the sequence stored so far."""
-        return frozenset(self._new)
-
     def has(self, page: PageId) -> bool:
         """True when a tier of this machine has a page: what only others have is stored here too."""
         return self._store.find_here(page) is not None
@@ -85,7 +77,7 @@ class Admission:
         info = self._store.find_here(page)
         if info is None or info.held < held:
             return False
-        self._take([page])
+        self._own.add(page)
         return True
 
     def holds(self, page: PageId) -> bool:
@@ -94,7 +86,7 @@ class Admission:
         info = self._store.find_here(page)
         if info is None or (info.tier != "hot" and self._store.retains and not self.finishing):
             return False
-        self._take([page])
+        self._own.add(page)
         return True
 
     def add(
@@ -114,12 +106,12 @@ class Admission:
             if granted := self._admit(page.meta.nbytes, position):
                 self._put(page, granted)
                 return True
-        elif stage and not self.finishing and self._staging.reserve(nbytes):
-            page = _made(make, nbytes, self._staging.give_back)
+        elif stage and not self.finishing and self.staging.reserve(nbytes):
+            page = _made(make, nbytes, self.staging.give_back)
             if page.meta.nbytes == nbytes:
-                self._staging.add_page(page)
+                self.staging.add_page(page)
                 return True
-            self._staging.give_back(nbytes)
+            self.staging.give_back(nbytes)
         if stage:
             self.skipped[self.lack if self.finishing else reasons.SNAPSHOT_BUDGET] += 1
         return False
@@ -161,20 +153,16 @@ class Admission:
 
     def add_staged(self) -> None:
         """Store the pages that waited in staging, as far as there is room by now."""
-        for page in self.take_staged():
+        for page in self.staging.take_pages():
             self.add_made(page)
-
-    def take_staged(self) -> list[Page]:
-        """Hand over the pages that wait in staging, shallow positions first."""
-        return self._staging.take_pages()
 
     def add_made(self, page: Page) -> None:
         """Store a page that waited in staging; without room it goes back there, or is dropped and
         counted when nothing waits any more."""
         if granted := self._admit(page.meta.nbytes, page.meta.position):
             self._put(page, granted)
-        elif not self.finishing and self._staging.reserve(page.meta.nbytes):
-            self._staging.add_page(page)
+        elif not self.finishing and self.staging.reserve(page.meta.nbytes):
+            self.staging.add_page(page)
         else:
             self.give_up([page.meta.id])
 
@@ -196,9 +184,9 @@ class Admission:
         )
         self._stamp = self._store.stamp(self._priority, ended)
         # What this sequence stored a moment ago is not used a second time by that.
-        restored = [page for page in pages if page not in self._new]
-        first = dict.fromkeys(page for page in pages if page in self._new)
-        new = [*first, *(self._new - first.keys())]
+        restored = [page for page in pages if page not in self.new]
+        first = dict.fromkeys(page for page in pages if page in self.new)
+        new = [*first, *(self.new - first.keys())]
         # All of them at once: a page that is written at the new stamp makes no room among those of
         # another use.
         self._store.touch(
@@ -241,13 +229,10 @@ class Admission:
                     nbytes, self._own, queue=False, position=position, priority=self._priority
                 )
 
-    def _take(self, pages: Iterable[PageId]) -> None:
-        self._own.update(pages)
-
     def _put(self, page: Page, granted: Granted = Granted.STAYS) -> None:
-        self._take([page.meta.id])
+        self._own.add(page.meta.id)
         if self._store.put(page, self._stamp, began_ns=self._began_ns, granted=granted):
-            self._new.add(page.meta.id)
+            self.new.add(page.meta.id)
             self._pages += 1
             self._nbytes += page.meta.nbytes
 

@@ -43,6 +43,15 @@ class Layout:
     def of(self, group: GroupSpec) -> list[Leaf]:
         return [leaf for leaf in self.leaves if leaf.group == group]
 
+    def phases(self, group: GroupSpec) -> str:
+        """Return the JSON text of a window group's ring phases, "" when all are temporal."""
+        phases = {
+            leaf.path: dict(phase)
+            for leaf in self.of(group)
+            if (phase := leaf.adapter.phase(leaf.cache))
+        }
+        return json.dumps(phases, sort_keys=True, separators=(",", ":")) if phases else ""
+
     def position(self) -> int | None:
         """Return how many tokens the cache has seen: None when no leaf says.
 
