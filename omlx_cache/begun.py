@@ -145,9 +145,7 @@ class Begun:
     @uninterrupted
     def cancel(self) -> None:
         """Read no more and give the memory back; any thread, any number of times."""
-        if self.pid != os.getpid():
-            return
-        if self._pending is not None:
+        if self._pending is not None and self.pid == os.getpid():
             with self._lock:
                 self._over = True
                 self._wait.leave()
@@ -155,8 +153,6 @@ class Begun:
 
     def _look_if_stale(self) -> None:
         """Look again when what others computed may have changed what was found."""
-        if self._pending is None:
-            return
         with self._lock:
             if not self._over and not self.scope.store.closed and self._wait.is_stale():
                 self._look()
@@ -195,19 +191,19 @@ class Begun:
 
         One that is held takes what is there now: no other request is waited for.
         """
-        if self._pending is not None:
-            self._release()
-            self._look_if_stale()
-            with self._lock:
-                self._over = True
-                self._wait.leave()
-        if self._pending is not None and self.scope.store.closed:
-            # Nothing comes any more: a deadline would be waited for in vain.
-            self.cancel()
-            return RestoredSequence(self.scope.fresh(), 0, 0, reasons.STORE_CLOSED)
-        if self._pending is None:
+        pending = self._pending
+        if pending is None:
             return RestoredSequence(self.scope.fresh(), 0, 0, self.miss_reason)
-        return take(self._pending, deadline)
+        self._release()
+        self._look_if_stale()
+        with self._lock:
+            self._over = True
+            self._wait.leave()
+        if self.scope.store.closed:
+            # Nothing comes any more: a deadline would be waited for in vain.
+            pending.cancel()
+            return RestoredSequence(self.scope.fresh(), 0, 0, reasons.STORE_CLOSED)
+        return take(pending, deadline)
 
 
 def listed(tokens: Any) -> list[Any]:

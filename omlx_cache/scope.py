@@ -78,7 +78,7 @@ class Scope:
         self.store = store
         self.unsupported_reason = unsupported_reason
         self._namespace = namespace
-        self._fresh = fresh
+        self.fresh = fresh
         self._policy = policy
         self._codec_policy = codec_policy
         self._boundaries = boundaries
@@ -105,10 +105,6 @@ class Scope:
         return self.store is other.store and (
             mine is theirs if mine is None or theirs is None else mine.digest == theirs.digest
         )
-
-    def fresh(self) -> list[Any]:
-        """Return a new, empty prompt cache."""
-        return self._fresh()
 
     def accepts(self, prompt_cache: Sequence[Any]) -> bool:
         """Return whether caches are of this scope's classes and parameters."""
@@ -150,7 +146,7 @@ class Scope:
         """Return how far a sequence can be restored, at most `limit`, or with `worth` how far it
         would be; reads no payload. Waits for other machines to say what they have, `wait` seconds
         at most; without `asks` they are not asked."""
-        known, judge = self._known(chain), self._gate(tries=False) if worth else None
+        known, judge = self._boundaries.of(chain), self._gate(tries=False) if worth else None
         point = find_restore_point(
             chain,
             self.groups,
@@ -189,11 +185,11 @@ class Scope:
         return PendingRestore(
             self.store.restores,
             self.store,
-            self._fresh,
+            self.fresh,
             chain,
             limit=limit,
             capacity=capacity,
-            known=self._known(chain),
+            known=self._boundaries.of(chain),
             stamp=stamp,
             gate=self._gate(),
         )
@@ -330,9 +326,6 @@ class Scope:
             return CommitResult.none(reasons.ERROR)
         finally:
             staging.release()
-
-    def _known(self, chain: KeyChain) -> frozenset[int]:
-        return self._boundaries.of(chain)
 
 
 @uninterrupted

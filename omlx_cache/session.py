@@ -62,7 +62,6 @@ class Session:
         self._chain: KeyChain | None = None
         self._prompt_tokens = list(begun.tokens)
         self._prompt_length = len(self._prompt_tokens)
-        self._splits: list[int] = []
         self._fed = self._planned = 0
         self._progress: Progress | None = None
         self._committer: Committer | None = None
@@ -115,7 +114,6 @@ class Session:
             stamp=begun.stamp,
             priority=begun.priority,
         )
-        self._splits = stops if self._splits_prefill else []
         self._progress = Progress(self._layout, start)
         # Nobody waits for less than a block.
         if self._prompt_length - start >= chain.block_size:
@@ -123,9 +121,10 @@ class Session:
             self._flight = scope.store.flights.begin(chain, start, kept, owner=self)
 
     @property
-    def _splits_prefill(self) -> bool:
-        """True when a chunk must end where a restore point is wanted: state is of one position."""
-        return any(group.kind == "state" for group in self._scope.groups)
+    def _splits(self) -> list[int]:
+        """Where a chunk must end: recurrent state is of one position."""
+        has_state = any(group.kind == "state" for group in self._scope.groups)
+        return self._committer.stops if has_state and self._committer is not None else []
 
     def _give_up(self, error: Exception) -> None:
         """Turn an unexpected error into a miss with a fresh cache."""
@@ -185,7 +184,6 @@ class Session:
             return
         wanted = [p for p in positions if self.cached_tokens < p < self._prompt_length]
         self._committer.want(wanted)
-        self._splits = self._committer.stops if self._splits_prefill else []
         if self._flight is not None:
             self._flight.keep(wanted)
 
@@ -201,7 +199,6 @@ class Session:
         wanted = [stop for stop in flight.take_wanted() if self._fed < stop < self._prompt_length]
         if wanted:
             committer.want(wanted)
-            self._splits = committer.stops if self._splits_prefill else []
         return wanted
 
     @uninterrupted
@@ -240,7 +237,7 @@ class Session:
             return 0
         self.wanted_stops()
         stop = min(self._fed + step, self._prompt_length)
-        self._planned = min([s for s in self._splits if self._fed < s < stop], default=stop)
+        self._planned = min((s for s in self._splits if self._fed < s < stop), default=stop)
         self._timer.begin(self._fed)
         return self._planned - self._fed
 
@@ -489,21 +486,22 @@ class Session:
             return
         self._end_flight()
         self._due_at = 0
-        self._asked.ended(len(self._prompt_tokens) - self._prompt_length)
         if self._finalizer.detach() is not None:
-            _finish(self._staging, self._counters)
+            answered = len(self._prompt_tokens) - self._prompt_length
+            _finish(self._staging, self._counters, self._asked, answered)
 
     def evaluate(self) -> None:
         """Evaluate the live cache, of any class, and no logits: after each chunk of a prefill."""
         evaluate([cache.state for cache in self.prompt_cache])
 
 
-def _finish(staging: Staging, counters: Counters) -> None:
+def _finish(staging: Staging, counters: Counters, asked: AskedRequest, answered: int) -> None:
+    """Free what a session held, and end its record with the tokens of its answer."""
+    asked.ended(answered)
     staging.release()
     counters.add(live_sessions=-1)
 
 
 def _abandon(staging: Staging, counters: Counters, asked: AskedRequest) -> None:
     """Clean up after a session that was lost. A finalizer: it may run anywhere, under any lock."""
-    counters.defer(lambda: _finish(staging, counters))
-    counters.defer(lambda: asked.ended(0))
+    counters.defer(lambda: _finish(staging, counters, asked, 0))

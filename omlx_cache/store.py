@@ -543,7 +543,7 @@ class BlockStore(Tiers):
             writer=None if self.writer is None else self.writer.usage(),
             requests=self.counters.requests(),
             snapshots=self.counters.snapshots(self.settings.snapshot_bytes),
-            memory=self._relief.usage(),
+            memory=self._relief.usage,
             histograms=together(
                 self.counters.histograms.observed(),
                 {} if self.cold is None else self.cold.timings(),

@@ -22,7 +22,7 @@ class Level(IntEnum):
         return self.name.lower()
 
 
-class Figures(NamedTuple):
+class MemoryFigures(NamedTuple):
     """What the platform says: bytes that may still be taken, the share of the last ten seconds in
     which every task waited for memory, and its own verdict. None for what it does not tell."""
 
@@ -35,7 +35,7 @@ STALLED = 0.1
 """A tenth of the time spent waiting for memory is felt by everybody on the machine."""
 
 
-def level_of(figures: Figures, wanted_bytes: int) -> Level:
+def level_of(figures: MemoryFigures, wanted_bytes: int) -> Level:
     """Return how short memory is when `wanted_bytes` of it should stay free."""
     if figures.verdict is not None:
         return figures.verdict
@@ -49,7 +49,7 @@ def level_of(figures: Figures, wanted_bytes: int) -> Level:
     return Level.WARN if free < wanted_bytes or stalls else Level.NORMAL
 
 
-def reader() -> Callable[[], Figures]:
+def reader() -> Callable[[], MemoryFigures]:
     """Return what reads this platform's figures; it raises nothing."""
     return Darwin() if sys.platform == "darwin" else Linux()
 
@@ -65,10 +65,10 @@ class Linux:
         self._pressure = str(root / "proc/pressure/memory")
         self._groups = [str(path) for path in memory_groups(root)]
 
-    def __call__(self) -> Figures:
+    def __call__(self) -> MemoryFigures:
         rooms = [_fields(self._meminfo).get("MemAvailable"), *map(_room, self._groups)]
         free = min((room for room in rooms if room is not None), default=None)
-        return Figures(free, _stalled(self._pressure))
+        return MemoryFigures(free, _stalled(self._pressure))
 
 
 class Darwin:
@@ -79,13 +79,13 @@ class Darwin:
     def __init__(self, libc: ctypes.CDLL | None = None) -> None:
         self._libc = libc or ctypes.CDLL(None)
 
-    def __call__(self) -> Figures:
+    def __call__(self) -> MemoryFigures:
         value, size = ctypes.c_int(0), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
         name = b"kern.memorystatus_vm_pressure_level"
         failed = self._libc.sysctlbyname(
             name, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0)
         )
-        return Figures(verdict=None if failed else self._LEVELS.get(value.value))
+        return MemoryFigures(verdict=None if failed else self._LEVELS.get(value.value))
 
 
 def _room(limit_file: str) -> int | None:

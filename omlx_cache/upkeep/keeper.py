@@ -9,7 +9,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from omlx_cache.parts import StoreParts
-from omlx_cache.upkeep.figures import Figures, Level, level_of, reader
+from omlx_cache.upkeep.figures import Level, MemoryFigures, level_of, reader
 from omlx_cache.upkeep.relief import release_freed_memory
 
 _log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ class Keeper:
     none, since a finalizer calls it. `read` belongs to the thread.
     """
 
-    def __init__(self, read: Callable[[], Figures] | None = None) -> None:
+    def __init__(self, read: Callable[[], MemoryFigures] | None = None) -> None:
         self._read = read
         self._start_over()
 

@@ -2,14 +2,13 @@
 
 import ctypes
 import logging
-import threading
 import time
 from collections.abc import Callable
 
 import mlx.core as mx
 
 from omlx_cache.settings.sizes import format_size
-from omlx_cache.upkeep.figures import Figures, Level, level_of
+from omlx_cache.upkeep.figures import Level, MemoryFigures, level_of
 from omlx_cache_storage.stats import MemoryUsage
 from omlx_cache_storage.tiers import Tiers
 
@@ -25,24 +24,21 @@ class Relief:
     """Lowers a store's hot tier step by step at `warn`, at once at `critical`, and lets it grow
     again slowly. `hot_bytes` stays the ceiling.
 
-    `_lock` guards `_level`, `_free`, `_given_back`, `_times` and `_peaceful_since`; `step` is
-    called by one thread. With `wanted_bytes` 0 nothing is ever given back.
+    One thread calls `step`; any may read `usage`, what was done so far. With `wanted_bytes` 0
+    nothing is ever given back.
     """
 
     def __init__(
         self, tiers: Tiers, wanted_bytes: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.wanted_bytes = wanted_bytes
+        self.usage = MemoryUsage(Level.NORMAL.word, None, 0, 0)
         self._tiers = tiers
         self._clock = clock
-        self._lock = threading.Lock()
         self._level = Level.NORMAL
-        self._free: int | None = None
-        self._given_back = 0
-        self._times = 0
-        self._peaceful_since = clock()
+        self._plentiful_since = clock()
 
-    def step(self, figures: Figures) -> int:
+    def step(self, figures: MemoryFigures) -> int:
         """Act on what the platform says now; return the bytes that were given back."""
         if not self.wanted_bytes:
             return 0
@@ -62,16 +58,14 @@ class Relief:
         self._note(level, figures, given)
         return given
 
-    def _note(self, level: Level, figures: Figures, given: int) -> None:
-        with self._lock:
-            before, self._level = self._level, level
-            self._free = figures.free_bytes
-            self._given_back += given
-            self._times += given > 0
-            if level is not Level.NORMAL:
-                self._peaceful_since = self._clock()
+    def _note(self, level: Level, figures: MemoryFigures, given: int) -> None:
+        before, self._level = self._level, level
+        free, past = figures.free_bytes, self.usage
+        given_back, times = past.given_back_bytes + given, past.times + (given > 0)
+        self.usage = MemoryUsage(level.word, free, given_back, times)
+        if level is not Level.NORMAL:
+            self._plentiful_since = self._clock()
         if level > before:
-            free = figures.free_bytes
             _log.warning(
                 "memory is short (%s%s; min_free_memory_bytes is %s): "
                 "the hot tier gives back what it holds",
@@ -80,32 +74,17 @@ class Relief:
                 format_size(self.wanted_bytes),
             )
 
-    def _grow(self, figures: Figures) -> None:
+    def _grow(self, figures: MemoryFigures) -> None:
         """Allow one step more, when there has been room for two for a while."""
         hot = self._tiers.hot_usage()
         if hot.allowed_bytes >= hot.limit_bytes:
             return
-        step = max(1, hot.limit_bytes // STEPS)
-        free = figures.free_bytes
-        room = free is None or free - self.wanted_bytes > 2 * step
-        with self._lock:
-            now = self._clock()
-            if not room:
-                self._peaceful_since = now
-            if now - self._peaceful_since < GROW_SECONDS:
-                return
-            self._peaceful_since = now
-        self._tiers.restrict_hot(min(hot.limit_bytes, hot.allowed_bytes + step))
-
-    def usage(self) -> MemoryUsage:
-        """Return what was done so far."""
-        with self._lock:
-            return MemoryUsage(
-                level=self._level.word,
-                free_bytes=self._free,
-                given_back_bytes=self._given_back,
-                times=self._times,
-            )
+        step, free, now = max(1, hot.limit_bytes // STEPS), figures.free_bytes, self._clock()
+        if free is not None and free - self.wanted_bytes <= 2 * step:
+            self._plentiful_since = now
+        elif now - self._plentiful_since >= GROW_SECONDS:
+            self._plentiful_since = now
+            self._tiers.restrict_hot(min(hot.limit_bytes, hot.allowed_bytes + step))
 
 
 def release_freed_memory() -> None:
@@ -114,10 +93,6 @@ def release_freed_memory() -> None:
     MLX's allocators guard their caches themselves, so this may be called on any thread.
     """
     mx.clear_cache()
-    trim = getattr(_libc(), "malloc_trim", None)
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(ctypes.c_size_t(0))
-
-
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None)

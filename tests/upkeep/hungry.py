@@ -17,7 +17,7 @@ from kit.storage import Story
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache.upkeep import keeper
-from omlx_cache.upkeep.figures import Figures, Level
+from omlx_cache.upkeep.figures import Level, MemoryFigures
 from omlx_cache_storage.page import Page
 
 MIB = 2**20
@@ -63,7 +63,7 @@ def settings(free: int) -> CacheSettings:
 
 def verdict() -> None:
     level = Level.NORMAL
-    keeper.keeper._read = lambda: Figures(verdict=level)
+    keeper.keeper._read = lambda: MemoryFigures(verdict=level)
     with BlockStore(settings(1)) as store:
         fill(store)
         full = resident()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from omlx_cache.upkeep.figures import Darwin, Figures, Level, Linux, level_of, reader
+from omlx_cache.upkeep.figures import Darwin, Level, Linux, MemoryFigures, level_of, reader
 
 MIB = 2**20
 
@@ -25,7 +25,7 @@ def _machine(root: Path, available: int) -> Path:
 
 
 def test_without_a_group_what_is_available_on_the_machine_counts(tmp_path: Path) -> None:
-    assert Linux(_machine(tmp_path, 900 * MIB))() == Figures(900 * MIB)
+    assert Linux(_machine(tmp_path, 900 * MIB))() == MemoryFigures(900 * MIB)
 
 
 def test_a_group_of_version_2_may_have_less_room_and_its_file_cache_counts_as_room(
@@ -74,18 +74,18 @@ def test_files_that_say_nothing_are_no_shortage(tmp_path: Path, text: str) -> No
 @pytest.mark.parametrize(
     ("figures", "level"),
     [
-        (Figures(100), Level.NORMAL),
-        (Figures(99), Level.WARN),
-        (Figures(49), Level.CRITICAL),
-        (Figures(0), Level.CRITICAL),
-        (Figures(None), Level.NORMAL),
-        (Figures(150, stalled=0.2), Level.WARN),
-        (Figures(500, stalled=0.9), Level.NORMAL),
-        (Figures(10**9, verdict=Level.CRITICAL), Level.CRITICAL),
-        (Figures(0, verdict=Level.NORMAL), Level.NORMAL),
+        (MemoryFigures(100), Level.NORMAL),
+        (MemoryFigures(99), Level.WARN),
+        (MemoryFigures(49), Level.CRITICAL),
+        (MemoryFigures(0), Level.CRITICAL),
+        (MemoryFigures(None), Level.NORMAL),
+        (MemoryFigures(150, stalled=0.2), Level.WARN),
+        (MemoryFigures(500, stalled=0.9), Level.NORMAL),
+        (MemoryFigures(10**9, verdict=Level.CRITICAL), Level.CRITICAL),
+        (MemoryFigures(0, verdict=Level.NORMAL), Level.NORMAL),
     ],
 )
-def test_the_level_follows_from_what_should_stay_free(figures: Figures, level: Level) -> None:
+def test_the_level_follows_from_what_should_stay_free(figures: MemoryFigures, level: Level) -> None:
     assert level_of(figures, 100) is level
 
 
@@ -100,7 +100,7 @@ def test_macos_gives_its_verdict_itself(said: int, level: Level | None) -> None:
             value._obj.value = said
             return 0
 
-    assert Darwin(Libc())() == Figures(verdict=level)  # type: ignore[arg-type]
+    assert Darwin(Libc())() == MemoryFigures(verdict=level)  # type: ignore[arg-type]
 
 
 def test_this_machine_says_something() -> None:

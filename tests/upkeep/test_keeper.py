@@ -7,7 +7,7 @@ import mlx.core as mx
 import pytest
 
 from kit.storage import Story, commit, open_store
-from omlx_cache.upkeep.figures import Figures, Level
+from omlx_cache.upkeep.figures import Level, MemoryFigures
 from omlx_cache.upkeep.keeper import Keeper
 from omlx_cache.upkeep.relief import Relief
 
@@ -23,14 +23,14 @@ def test_mlx_gives_its_cache_back_when_memory_is_short(
     with open_store(tmp_path, min_free_memory_bytes=1) as store:
         commit(store, Story(nbytes=64 * KIB), *range(1, 10))
         assert store.flush(30)
-        keeper = Keeper(lambda: Figures(verdict=level))
+        keeper = Keeper(lambda: MemoryFigures(verdict=level))
         keeper._look_after([store._parts])
         assert len(calls) == cleared
         assert (store.stats().memory.given_back_bytes > 0) == bool(cleared)
 
 
 def test_the_thread_ends_with_the_last_store_and_begins_anew(tmp_path: Path) -> None:
-    keeper = Keeper(Figures)
+    keeper = Keeper(MemoryFigures)
     with open_store(tmp_path) as store:
         for _ in range(3):
             keeper.keep(store._parts)
@@ -49,7 +49,7 @@ def test_a_process_that_had_no_thread_left_has_a_keeper_for_the_next_store(
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    keeper = Keeper(Figures)
+    keeper = Keeper(MemoryFigures)
     with open_store(tmp_path) as store:
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
@@ -76,7 +76,7 @@ def test_stores_that_were_lost_are_closed_within_one_deadline_at_the_end() -> No
             threading.Event().wait(min(timeout, 0.2))
             return False
 
-    keeper = Keeper(Figures)
+    keeper = Keeper(MemoryFigures)
     keeper._stores = {Slow(), Slow(), Slow()}
     keeper.close_lost(0.2)
     assert granted[0] <= 0.2
@@ -88,7 +88,7 @@ def test_a_platform_that_cannot_be_asked_ends_no_thread(
 ) -> None:
     asked = threading.Semaphore(0)
 
-    def broken() -> Figures:
+    def broken() -> MemoryFigures:
         asked.release()
         raise RuntimeError("no figures")
 

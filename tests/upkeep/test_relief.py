@@ -8,7 +8,7 @@ import pytest
 
 from kit.storage import FaultyDisk, Story, commit, open_store
 from omlx_cache import BlockStore
-from omlx_cache.upkeep.figures import Figures, Level
+from omlx_cache.upkeep.figures import Level, MemoryFigures
 from omlx_cache.upkeep.relief import GROW_SECONDS, STEPS, Relief
 
 KIB = 1024
@@ -16,7 +16,7 @@ HOT = 1024 * KIB
 STEP = HOT // STEPS
 PAGE = 64 * KIB
 WARN, CRITICAL, NORMAL = (
-    Figures(verdict=level) for level in (Level.WARN, Level.CRITICAL, Level.NORMAL)
+    MemoryFigures(verdict=level) for level in (Level.WARN, Level.CRITICAL, Level.NORMAL)
 )
 
 
@@ -49,9 +49,9 @@ def test_at_warn_it_goes_down_by_steps_and_the_last_step_stays(tmp_path: Path) -
         assert all(before - after <= 2 * STEP for before, after in pairwise(seen))
         assert STEP // 2 <= _used(store) <= STEP
         assert relief.step(WARN) == 0
-        assert relief.usage().level == "warn"
-        assert relief.usage().times >= 6
-        assert relief.usage().given_back_bytes == 15 * PAGE - _used(store)
+        assert relief.usage.level == "warn"
+        assert relief.usage.times >= 6
+        assert relief.usage.given_back_bytes == 15 * PAGE - _used(store)
         store.hot.check_integrity()
 
 
@@ -67,7 +67,7 @@ def test_at_critical_everything_goes_at_once_and_nothing_comes_back_at_once(tmp_
 def test_the_more_is_missing_the_larger_the_step(tmp_path: Path) -> None:
     with _full(tmp_path) as store:
         relief = Relief(store, 1000 * KIB)
-        assert relief.step(Figures(700 * KIB)) >= 300 * KIB
+        assert relief.step(MemoryFigures(700 * KIB)) >= 300 * KIB
 
 
 def test_it_grows_again_step_by_step_when_memory_was_plentiful_for_a_while(tmp_path: Path) -> None:
@@ -91,10 +91,10 @@ def test_it_does_not_grow_into_the_next_shortage(tmp_path: Path) -> None:
     clock = Clock()
     with _full(tmp_path) as store:
         relief = Relief(store, 100, clock)
-        relief.step(Figures(0))
+        relief.step(MemoryFigures(0))
         for _ in range(10):
             clock.now += GROW_SECONDS
-            relief.step(Figures(100 + 2 * STEP))
+            relief.step(MemoryFigures(100 + 2 * STEP))
         assert store.stats().hot.allowed_bytes == 0
 
 
@@ -128,7 +128,7 @@ def test_without_a_wish_nothing_is_given_back(tmp_path: Path) -> None:
 
 def test_a_store_says_in_its_stats_what_it_gave_back(tmp_path: Path) -> None:
     with _full(tmp_path, min_free_memory_bytes=100) as store:
-        store._relief.step(Figures(0))
+        store._relief.step(MemoryFigures(0))
         memory = store.stats().memory
         assert (memory.level, memory.free_bytes, memory.times) == ("critical", 0, 1)
         assert memory.given_back_bytes == 15 * PAGE
