@@ -41,7 +41,6 @@ class Begun:
     is read and nothing is waited for under it.
     """
 
-    @uninterrupted
     def __init__(
         self,
         scope: Scope,
@@ -79,7 +78,6 @@ class Begun:
         room = len(array) + _room(max_new_tokens)
         self._pending = scope.pending(self.chain, len(array) - 1, room, self.stamp)
 
-    @uninterrupted
     def start(self) -> None:
         """Begin to read, or to wait for another; returns at once, reads no payload and waits for no
         disk."""

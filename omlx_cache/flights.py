@@ -166,13 +166,11 @@ class Flights:
         """True while no prompt is computed."""
         return not self._live
 
-    @uninterrupted
     def enter(self, waiter: "QueueWait") -> None:
         """Note a request that is in a queue, until it leaves or is lost."""
         with self.lock:
             self._waiters.add(waiter)
 
-    @uninterrupted
     def leave(self, waiter: "QueueWait") -> None:
         """Forget a request that is in a queue no more; any number of times."""
         with self.lock:
@@ -207,7 +205,6 @@ class Flights:
                 return
             flight.end()
 
-    @uninterrupted
     def check_integrity(self) -> None:
         """Assert that no prompt is kept that nobody computes or waits for: a lost flight is one
         that still counts as live, and ended ones are remembered for waiters only."""
@@ -217,7 +214,6 @@ class Flights:
             assert self._waiters or not self._ended, "flights are remembered, and nobody waits"
         self.settle()
 
-    @uninterrupted
     def shared(self, chain: KeyChain) -> int:
         """Return how many of a prompt's tokens one that is being computed begins with."""
         self.settle()
@@ -230,16 +226,13 @@ class Flights:
         """Return how much of a prompt another request computes, 0 unless that is a block or more
         beyond the `found` tokens that can be restored now. That one then keeps a restore point
         where the two part."""
-        awaited = self._awaited(chain, found)
-        return 0 if awaited is None else awaited[1]
+        return self._awaited(chain, found)[1]
 
-    @uninterrupted
     def in_vain(self, chain: KeyChain, found: int) -> bool:
         """True when the calling thread is the one that computes what a prompt would wait for."""
-        awaited = self._awaited(chain, found)
-        return awaited is not None and awaited[0].thread == threading.get_ident()
+        flight, _goal = self._awaited(chain, found)
+        return flight is not None and flight.thread == threading.get_ident()
 
-    @uninterrupted
     def has_news(self, chain: KeyChain, found: int, since: int) -> bool:
         """True when, after `changes` was `since`, a request has computed what may take a prompt a
         block or more beyond the `found` tokens that could be restored then."""
@@ -251,7 +244,6 @@ class Flights:
                 if flight.namespace == chain.namespace and flight.change > since
             )
 
-    @uninterrupted
     def wait(self, since: int, timeout: float) -> None:
         """Block until `changes` is no longer `since`, for `timeout` seconds at most."""
 
@@ -261,21 +253,20 @@ class Flights:
 
         wait_in_turns(changed, timeout)
 
-    def _awaited(self, chain: KeyChain, found: int) -> tuple[PromptFlight, int] | None:
-        """Return the flight that takes a prompt furthest and how far, None when none does by a
-        block."""
+    def _awaited(self, chain: KeyChain, found: int) -> tuple[PromptFlight | None, int]:
+        """Return the flight that takes a prompt furthest and how far; None and 0 when none does by
+        a block."""
         self.settle()
-        tokens = _restorable(chain)
-        now = time.monotonic()
+        tokens, now = _restorable(chain), time.monotonic()
+        best, furthest = None, found + chain.block_size - 1
         with self.lock:
-            best, furthest = None, found + chain.block_size - 1
             for flight in self._live:
                 if flight.namespace == chain.namespace:
                     goal = flight.goal(tokens)
                     if goal > furthest and flight.is_ahead(goal, now):
                         best, furthest = flight, goal
             if best is None:
-                return None
+                return None, 0
             best.want(furthest)
             return best, furthest
 

@@ -251,7 +251,6 @@ class Scope:
             stops=stops,
         )
 
-    @uninterrupted
     def remember(self, chain: KeyChain, result: CommitResult) -> None:
         """Note how far a commit went, for layouts whose pages do not tell, and for people. What no
         later prompt is expected to have becomes the first to be evicted."""

@@ -14,7 +14,7 @@ from omlx_cache.adapters.extracted import extracted
 from omlx_cache.arrays.mlxio import evaluate
 from omlx_cache.begun import Begun, listed
 from omlx_cache.commit.committer import Committer
-from omlx_cache.commit.progress import Extent, Progress, extent_of
+from omlx_cache.commit.progress import LiveExtent, LiveProgress, extent_of
 from omlx_cache.commit.staging import Staging
 from omlx_cache.flights import PromptFlight
 from omlx_cache.hinted import ended_or_none
@@ -63,7 +63,7 @@ class Session:
         self._prompt_tokens = list(begun.tokens)
         self._prompt_length = len(self._prompt_tokens)
         self._fed = self._planned = 0
-        self._progress: Progress | None = None
+        self._progress: LiveProgress | None = None
         self._committer: Committer | None = None
         self._flight: PromptFlight | None = None
         self._due_at = 0
@@ -114,7 +114,7 @@ class Session:
             stamp=begun.stamp,
             priority=begun.priority,
         )
-        self._progress = Progress(self._layout, start)
+        self._progress = LiveProgress(self._layout, start)
         # Nobody waits for less than a block.
         if self._prompt_length - start >= chain.block_size:
             kept = None if scope.trims else self._committer.stops
@@ -321,7 +321,7 @@ class Session:
         self._catch_up()
         own = self._progress if layout is self._layout else None
         recorded = len(self._chain)
-        known = Extent(min(position, recorded), position <= recorded)
+        known = LiveExtent(min(position, recorded), position <= recorded)
         extent = known if own is None else own.agreed()
         if extent is not None:
             self._committer.advance(layout, extent, row)

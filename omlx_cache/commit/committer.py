@@ -16,7 +16,7 @@ from omlx_cache.codecs import Codec, CodecPolicy
 from omlx_cache.commit.admission import Admission
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.order import needed, superseded, window_start
-from omlx_cache.commit.progress import Extent
+from omlx_cache.commit.progress import LiveExtent
 from omlx_cache.commit.staging import Staging, WindowTrail
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.pages.cut import Cutter
@@ -102,7 +102,7 @@ class Committer:
             wanted |= {self._prompt_length} - {0}
         self.stops = sorted(wanted)
 
-    def advance(self, layout: Layout, extent: Extent, row: Source | None = None) -> None:
+    def advance(self, layout: Layout, extent: LiveExtent, row: Source | None = None) -> None:
         """Store the complete blocks of a live cache, and windows and state of the stops that it
         has reached. Evaluates what it copies; does not wait.
 
@@ -135,7 +135,9 @@ class Committer:
             ends = range(self.done + size, end + 1, size)
             self.done = self._store_paged(Cutter([row]), self._paged, ends, "", DENSE)
 
-    def finish(self, layout: Layout, extent: Extent, ended: Ended | None = None) -> CommitResult:
+    def finish(
+        self, layout: Layout, extent: LiveExtent, ended: Ended | None = None
+    ) -> CommitResult:
         """Store the rest, order the chain for eviction by how the answer ended, and return what was
         stored in all.
 
@@ -173,7 +175,7 @@ class Committer:
         self._budgets.sequence(end, lost=self._admission.skipped[reasons.NO_ROOM] > 0)
         return self._admission.result(end)
 
-    def _stopped_early(self, extent: Extent) -> bool:
+    def _stopped_early(self, extent: LiveExtent) -> bool:
         """True for a request that ended within its prefill, with all that was fed still there: the
         rest of its prompt is not missing from the cache."""
         return len(self._chain) == self._prompt_length and extent.overwritten <= extent.end
@@ -264,7 +266,7 @@ class Committer:
         return stored
 
     def _store_stops(
-        self, layout: Layout, extent: Extent, due: Sequence[int], row: Source | None = None
+        self, layout: Layout, extent: LiveExtent, due: Sequence[int], row: Source | None = None
     ) -> None:
         """Store windows, state and the tails that belong to them, at each stop in turn."""
         for stop in due:
@@ -281,7 +283,7 @@ class Committer:
         self.stops = [stop for stop in self.stops if stop > due[-1]]
 
     def _store_aging(
-        self, layout: Layout, group: GroupSpec, stop: int, extent: Extent, exact: bool
+        self, layout: Layout, group: GroupSpec, stop: int, extent: LiveExtent, exact: bool
     ) -> bool:
         """Store a window or a state at a stop; False when the live cache does not hold it."""
         if group.kind == "window":

@@ -12,7 +12,7 @@ from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.pages.layout import Layout, Leaf
 
 
-class Extent(NamedTuple):
+class LiveExtent(NamedTuple):
     """The first `end` recorded tokens may be cut from the live cache.
 
     `exact`: the cache is at `end` itself, so its recurrent state and ring order belong to it.
@@ -25,12 +25,12 @@ class Extent(NamedTuple):
     overwritten: int = 0
 
 
-def extent_of(layout: Layout, recorded: int) -> Extent:
+def extent_of(layout: Layout, recorded: int) -> LiveExtent:
     """Return what a cache holds of a sequence that somebody says belongs to it."""
     live = position_of(layout)
     if live is None:
-        return Extent(recorded, True)
-    return Extent(min(recorded, live), live == recorded)
+        return LiveExtent(recorded, True)
+    return LiveExtent(min(recorded, live), live == recorded)
 
 
 def position_of(layout: Layout) -> int | None:
@@ -38,7 +38,7 @@ def position_of(layout: Layout) -> int | None:
     return 0 if layout.is_empty() else layout.position()
 
 
-class Progress:
+class LiveProgress:
     """Compares what is recorded with where the live cache is, each time it is told to look.
 
     Mutable; used on the model's thread. Evaluates nothing, raises nothing. A cache that does not
@@ -96,14 +96,14 @@ class Progress:
         else:
             self._doubt(live if live is not None and live < after else self._trusted(live))
 
-    def agreed(self) -> Extent | None:
+    def agreed(self) -> LiveExtent | None:
         """Return what is beyond doubt now, None when what was recorded and the live cache did not
         agree the last time."""
         if self._doubtful is not None:
             return None
-        return Extent(self._agreed, True, self._rewound)
+        return LiveExtent(self._agreed, True, self._rewound)
 
-    def extent(self, recorded: int) -> Extent:
+    def extent(self, recorded: int) -> LiveExtent:
         """Return what may be cut of a sequence of `recorded` tokens."""
         live = self._look(recorded)
         if live == recorded:
@@ -114,7 +114,7 @@ class Progress:
             end = live
         if live != recorded and self._doubtful is not None:
             end = min(end, self._doubtful)
-        return Extent(end, live == end, self._rewound)
+        return LiveExtent(end, live == end, self._rewound)
 
     def _trusted(self, live: int | None) -> int:
         """Return what was agreed upon; where layers disagree now, before one stood for all."""

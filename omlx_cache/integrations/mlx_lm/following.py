@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from omlx_cache.adapters.extracted import extracted
-from omlx_cache.commit.progress import Extent, extent_of
+from omlx_cache.commit.progress import LiveExtent, extent_of
 from omlx_cache.commit.staging import Staging
 from omlx_cache.integrations.rows import Row, paged_source
 from omlx_cache.pages.layout import layout_of
@@ -85,7 +85,7 @@ class Following:
             if not self._trims and (keep or position - self._kept >= self._stride):
                 self._keep(position)
                 layout = layout_of(extracted(extract()))
-                self._committer.advance(layout, Extent(position, True), source)
+                self._committer.advance(layout, LiveExtent(position, True), source)
             elif source is not None and source.arrays:
                 self._committer.advance_row(source, position)
         except Exception:
