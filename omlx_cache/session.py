@@ -59,7 +59,6 @@ class Session:
         self.miss_reason: str | None = None
         self.prompt_cache: list[Any] = []
         self._layout: Layout | None = None
-        self._chain: KeyChain | None = None
         self._prompt_tokens = list(begun.tokens)
         self._prompt_length = len(self._prompt_tokens)
         self._fed = self._planned = 0
@@ -76,8 +75,11 @@ class Session:
         began = time.perf_counter()
         try:
             self._begin(begun, deadline)
+        except UnsupportedCache as error:
+            self.miss_reason = unsupported(error)
         except Exception as error:
-            self._give_up(error)
+            _log.exception("restore failed, the request is computed in full")
+            self.miss_reason = f"{reasons.ERROR}:{type(error).__name__}"
         if not self.prompt_cache:
             self.prompt_cache = scope.fresh()
         self._asked.held(begun.held_seconds)
@@ -89,53 +91,41 @@ class Session:
         )
 
     def _begin(self, begun: Begun, deadline: float | None) -> None:
+        """Take what was restored; a failure leaves a session that restores and stores nothing."""
         scope, chain = self._scope, begun.chain
         restored = begun.take(deadline)
+        start = restored.tokens
+        if chain is not None:
+            self._asked.walked(scope.walked(chain, restored.matched, restored.lacking))
+            self._asked.came_from_afar(restored.remote_tokens)
+            layout = layout_of(restored.prompt_cache)
+            committer = scope.committer(
+                chain,
+                self._staging,
+                start=start,
+                local=restored.local_tokens if restored.remote_tokens else None,
+                prompt_length=self._prompt_length,
+                own=restored.pages,
+                stops=scope.stops(start, self._prompt_length, restored.wanted),
+                stamp=begun.stamp,
+                priority=begun.priority,
+            )
+            progress = LiveProgress(layout, start)
+            # Nobody waits for less than a block.
+            if self._prompt_length - start >= chain.block_size:
+                kept = None if scope.trims else committer.stops
+                self._flight = scope.store.flights.begin(chain, start, kept, owner=self)
+            self._layout, self._committer, self._progress = layout, committer, progress
         self.prompt_cache = restored.prompt_cache
         self.miss_reason = restored.miss_reason
-        if chain is None:
-            return
-        self._asked.walked(scope.walked(chain, restored.matched, restored.lacking))
-        start = restored.tokens
-        self._layout = layout_of(self.prompt_cache)
-        self._chain = chain
         self.cached_tokens = self._fed = self._planned = start
         self.cached_cold_tokens = restored.cold_tokens
-        self._asked.came_from_afar(restored.remote_tokens)
-        stops = scope.stops(start, self._prompt_length, restored.wanted)
-        self._committer = scope.committer(
-            chain,
-            self._staging,
-            start=start,
-            local=restored.local_tokens if restored.remote_tokens else None,
-            prompt_length=self._prompt_length,
-            own=restored.pages,
-            stops=stops,
-            stamp=begun.stamp,
-            priority=begun.priority,
-        )
-        self._progress = LiveProgress(self._layout, start)
-        # Nobody waits for less than a block.
-        if self._prompt_length - start >= chain.block_size:
-            kept = None if scope.trims else self._committer.stops
-            self._flight = scope.store.flights.begin(chain, start, kept, owner=self)
 
     @property
     def _splits(self) -> list[int]:
         """Where a chunk must end: recurrent state is of one position."""
         has_state = any(group.kind == "state" for group in self._scope.groups)
         return self._committer.stops if has_state and self._committer is not None else []
-
-    def _give_up(self, error: Exception) -> None:
-        """Turn an unexpected error into a miss with a fresh cache."""
-        if isinstance(error, UnsupportedCache):
-            self.miss_reason = unsupported(error)
-        else:
-            _log.exception("restore failed, the request is computed in full")
-            self.miss_reason = f"{reasons.ERROR}:{type(error).__name__}"
-        self.cached_tokens = self.cached_cold_tokens = self._fed = self._planned = 0
-        self._layout = self._chain = self._progress = self._committer = None
-        self.prompt_cache = []
 
     def __enter__(self) -> Self:
         return self
@@ -206,9 +196,9 @@ class Session:
         """Say that `position` tokens were computed, and offered to the tiers: those who wait for
         them look again. `checkpoint` and `store_row` say it by themselves."""
         flight, committer = self._flight, self._committer
-        if flight is None or committer is None or self._chain is None:
+        if flight is None or committer is None:
             return
-        flight.reach(position, refused=self._chain.block_start(position + 1) > committer.done)
+        flight.reach(position, refused=committer.chain.block_start(position + 1) > committer.done)
         if position >= self._prompt_length - 1:
             # The last token of a prompt is fed with its answer.
             self._end_flight()
@@ -282,13 +272,18 @@ class Session:
         self, position: int | None, prompt_cache: Sequence[Any] | None, row: Source | None
     ) -> None:
         self._due_at = 0  # What follows moves it.
-        layout = self._live_layout(prompt_cache)
-        if layout is None or self._committer is None or self._finished or self._staging.closed:
+        layout, committer = self._live_layout(prompt_cache), self._committer
+        if layout is None or committer is None or self._finished or self._staging.closed:
             self._fed = position if position is not None else self._fed
             return
         try:
-            self._fed = self._where(layout, position)
-            self._advance(layout, self._fed, row)
+            position = self._fed = self._where(layout, position)
+            recorded = len(self._catch_up(committer))
+            extent: LiveExtent | None = LiveExtent(min(position, recorded), position <= recorded)
+            if layout is self._layout and self._progress is not None:
+                extent = self._progress.agreed()
+            if extent is not None:
+                committer.advance(layout, extent, row)
         except UnsupportedCache as error:
             self._counters.skip(reasons.word(unsupported(error)))
         except Exception:
@@ -303,28 +298,17 @@ class Session:
     @uninterrupted
     def store_row(self, row: Source, position: int) -> None:
         """Store the complete blocks of a batch's row; `row` has its tokens from `stored` on."""
-        if self._committer is None or self._finished or self._staging.closed:
+        committer = self._committer
+        if committer is None or self._finished or self._staging.closed:
             return
-        self._catch_up()
         try:
-            self._committer.advance_row(row, position)
+            self._catch_up(committer)
+            committer.advance_row(row, position)
         except Exception:
             _log.exception("blocks of a batch are not stored before the end")
             self._counters.skip(reasons.ERROR)
-        if position not in self._committer.stops:
+        if position not in committer.stops:
             self.reach(position)
-
-    def _advance(self, layout: Layout, position: int, row: Source | None) -> None:
-        """Store what a live cache at a position has, if that is beyond doubt."""
-        if self._committer is None or self._chain is None:
-            return
-        self._catch_up()
-        own = self._progress if layout is self._layout else None
-        recorded = len(self._chain)
-        known = LiveExtent(min(position, recorded), position <= recorded)
-        extent = known if own is None else own.agreed()
-        if extent is not None:
-            self._committer.advance(layout, extent, row)
 
     def _where(self, layout: Layout, position: int | None) -> int:
         """Return where the live cache is; counts it when that is not `position`."""
@@ -357,17 +341,16 @@ class Session:
 
         Where a block ends it is stored, which evaluates MLX.
         """
-        if self._chain is None or self._finished:
+        if self._committer is None or self._finished:
             return
         new = listed(tokens)
         before = len(self._prompt_tokens)
         try:
-            self._catch_up()
-            self._chain.extend(as_tokens(new))
+            self._catch_up(self._committer).extend(as_tokens(new))
         except (ValueError, TypeError, OverflowError) as error:
             self._counters.skip(reasons.BAD_TOKENS)
             self.miss_reason = f"{reasons.BAD_TOKENS}:{error}"
-            self._chain = self._committer = None
+            self._committer = None
             self._due_at = 0
             return
         self._prompt_tokens += new
@@ -391,11 +374,12 @@ class Session:
             self.checkpoint()
         self._due_at = self._committer.due_at(after)
 
-    def _catch_up(self) -> None:
-        """Have the keys know what `append` recorded."""
-        chain = self._chain
-        if chain is not None and len(chain) < len(self._prompt_tokens):
+    def _catch_up(self, committer: Committer) -> KeyChain:
+        """Return the keys of all that was recorded, by `append` too."""
+        chain = committer.chain
+        if len(chain) < len(self._prompt_tokens):
             chain.extend(as_tokens(self._prompt_tokens[len(chain) :]))
+        return chain
 
     @uninterrupted
     def commit(
@@ -433,20 +417,20 @@ class Session:
         return result
 
     def _commit(self, prompt_cache: Sequence[Any] | None, ended: Ended | None) -> CommitResult:
-        layout = self._live_layout(prompt_cache)
-        if self._chain is None or self._committer is None:
+        layout, committer = self._live_layout(prompt_cache), self._committer
+        if committer is None:
             return CommitResult.none(reasons.word(self.miss_reason or reasons.ERROR))
         if layout is None:
             return CommitResult.none(reasons.LAYOUT_CHANGED)
         if self._scope.store.closed:
             return CommitResult.none(reasons.STORE_CLOSED)
         try:
-            self._catch_up()
-            recorded = len(self._chain)
+            chain = self._catch_up(committer)
             own = self._progress if layout is self._layout else None
+            recorded = len(chain)
             extent = extent_of(layout, recorded) if own is None else own.extent(recorded)
-            result = self._committer.finish(layout, extent, ended)
-            self._scope.remember(self._chain, result)
+            result = committer.finish(layout, extent, ended)
+            self._scope.remember(chain, result)
             return result
         except UnsupportedCache as error:
             return CommitResult.none(reasons.word(unsupported(error)))

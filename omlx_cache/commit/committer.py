@@ -73,7 +73,7 @@ class Committer:
         self._store = store
         self._admission = admission
         self._namespace = namespace
-        self._chain = chain
+        self.chain = chain
         self._policy = policy
         self._budgets = budgets
         self._groups = groups
@@ -113,7 +113,7 @@ class Committer:
         if end + 1 == self._prompt_length and self._prompt_length in self.stops:
             # The last token is fed as the first of the answer: windows will have moved on.
             due.append(end)
-        if due or self._chain.block_start(end + 1) > self.done:
+        if due or self.chain.block_start(end + 1) > self.done:
             self._admission.add_staged()
             self._store_blocks(layout, end, row)
             if due:
@@ -124,14 +124,14 @@ class Committer:
     def due_at(self, position: int) -> int:
         """Return the length at which `advance` has something to do for a sequence that grows from
         `position` on."""
-        size = self._chain.block_size
+        size = self.chain.block_size
         return min((position // size + 1) * size, self._trail.due_at(size))
 
     def advance_row(self, row: Source, end: int) -> None:
         """Store the complete blocks of one row of a batch; `row` has its tokens from `done` on."""
         if self._paged is not None:
             self._admission.add_staged()
-            size = self._chain.block_size
+            size = self.chain.block_size
             ends = range(self.done + size, end + 1, size)
             self.done = self._store_paged(Cutter([row]), self._paged, ends, "", DENSE)
 
@@ -145,13 +145,13 @@ class Committer:
         the same prompt is found up to there.
         """
         end = extent.end
-        if not extent.exact or (end != len(self._chain) and not self._stopped_early(extent)):
+        if not extent.exact or (end != len(self.chain) and not self._stopped_early(extent)):
             self._admission.skipped[reasons.POSITION] += 1
         if end == 0:
             return self._admission.result(0)
         self._admission.finish(
-            needed(self._chain, layout.groups, end),
-            lambda tier: fallbacks(self._chain, layout.groups, tier, end),
+            needed(self.chain, layout.groups, end),
+            lambda tier: fallbacks(self.chain, layout.groups, tier, end),
             ended,
         )
         # Whatever left the tiers since it was restored or stored is cut again.
@@ -171,22 +171,22 @@ class Committer:
                 self._store_tail(layout, self._prompt_length)
         else:
             self._admission.give_up([self._page(PAGED, e) for e in self._unstored(end)])
-        self._store.demote(superseded(self._chain, end, self._store.tails))
+        self._store.demote(superseded(self.chain, end, self._store.tails))
         self._budgets.sequence(end, lost=self._admission.skipped[reasons.NO_ROOM] > 0)
         return self._admission.result(end)
 
     def _stopped_early(self, extent: LiveExtent) -> bool:
         """True for a request that ended within its prefill, with all that was fed still there: the
         rest of its prompt is not missing from the cache."""
-        return len(self._chain) == self._prompt_length and extent.overwritten <= extent.end
+        return len(self.chain) == self._prompt_length and extent.overwritten <= extent.end
 
     def _page(self, group: GroupSpec, end: int) -> PageId:
-        return PageId(self._chain.key(end), group.name)
+        return PageId(self.chain.key(end), group.name)
 
     def _unstored(self, end: int) -> list[int]:
         """Return where the complete blocks up to `end` end that are still to be stored; at the end
         of the sequence only those that no tier has."""
-        size = self._chain.block_size
+        size = self.chain.block_size
         ends = list(range(self.done + size, end + 1, size))
         if self._paged is None or not self._admission.finishing:
             return ends
@@ -196,7 +196,7 @@ class Committer:
         """Store the complete blocks of the paged group up to `end`; False when one had no room."""
         ends = self._unstored(end)
         if not ends or self._paged is None:
-            self.done = max(self.done, self._chain.block_start(end + 1))
+            self.done = max(self.done, self.chain.block_start(end + 1))
             return True
         self.done = self._store_paged_of(layout, self._paged, ends, row)
         return self.done >= ends[-1]
@@ -218,7 +218,7 @@ class Committer:
         for run in self._planned(cutter, group, ends, extra, tags):
             stored = self._add_run(cutter, run)
             if stored < len(run):
-                return self._chain.block_start(run[stored].meta.position)
+                return self.chain.block_start(run[stored].meta.position)
         return ends[-1] if ends else self.done
 
     def _planned(
@@ -228,14 +228,14 @@ class Committer:
         those too that only the disk has."""
         run: list[_Planned] = []
         for end in ends:
-            if run and run[-1].meta.position != self._chain.block_start(end):
+            if run and run[-1].meta.position != self.chain.block_start(end):
                 # Those between are stored: what is encoded together lies behind each other.
                 yield run
                 run = []
             if self._admission.holds(self._page(group, end)):
                 cut = None
             else:
-                span = TokenRange(self._chain.block_start(end), end)
+                span = TokenRange(self.chain.block_start(end), end)
                 cut = cutter.geometry.tokens(span)
                 if cut is None:
                     self._admission.skipped[reasons.NOT_HELD] += 1
@@ -294,7 +294,7 @@ class Committer:
 
     def _store_tail(self, layout: Layout, stop: int, row: Source | None = None) -> None:
         group = self._paged
-        if group is None or stop % self._chain.block_size == 0:
+        if group is None or stop % self.chain.block_size == 0:
             return
         if not self._admission.has(self._page(group, stop)):
             self._store_paged_of(layout, group, [stop], row)
@@ -305,8 +305,8 @@ class Committer:
         cutter = Cutter([*self._trail.sources(group), read_source(leaves)])
         phase = layout.phases(group) if exact else ""
         first = group.needs(stop)[-1].start
-        for end in reversed(group.page_ends(stop, self._chain.block_size)):
-            block = TokenRange(window_start(self._chain, group, end), end)
+        for end in reversed(group.page_ends(stop, self.chain.block_size)):
+            block = TokenRange(window_start(self.chain, group, end), end)
             start = cutter.geometry.earliest(block)
             if self._admission.owns(self._page(group, end), end - start):
                 continue
@@ -339,12 +339,12 @@ class Committer:
     ) -> PageMeta:
         return PageMeta(
             namespace=self._namespace.digest,
-            key=self._chain.key(end),
-            parent=self._chain.parent(end),
+            key=self.chain.key(end),
+            parent=self.chain.parent(end),
             group=group.name,
             position=end,
             held=held,
-            tail=end % self._chain.block_size != 0,
+            tail=end % self.chain.block_size != 0,
             codec=tags,
             tensors=cut.tensors,
             extra=extra,
@@ -370,7 +370,7 @@ class Committer:
 
     def _encoding(self, meta: PageMeta) -> tuple[Mapping[str, Codec], int]:
         """Return what encodes a page, and its size then, which the budgets learn."""
-        encodes = meta.held > 0 and self._policy.encodes(len(self._chain))
+        encodes = meta.held > 0 and self._policy.encodes(len(self.chain))
         codecs = codecs_for(meta, self._policy) if encodes else {}
         nbytes = encoded_nbytes(meta, codecs)
         kind = next(group.kind for group in self._groups if group.name == meta.group)
