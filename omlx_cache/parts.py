@@ -4,12 +4,13 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from omlx_cache.control import ControlServer
 from omlx_cache.flights import Flights
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.upkeep.relief import Relief
+from omlx_cache.upkeep.reuse import ReuseKeeper
 from omlx_cache_storage.prefetch import Prefetcher
 from omlx_cache_storage.readers import DiskThread, ReaderPool
 from omlx_cache_storage.remote.uploads import Uploads
@@ -21,15 +22,6 @@ if TYPE_CHECKING:
 
 THREADS_SECONDS = 1.0
 """How long `close` waits at most for reads that a disk does not answer."""
-
-
-class Kept(Protocol):
-    """What keeps something that was learned for the processes to come; raises nothing."""
-
-    def step(self) -> None:
-        """Have written what is worth it; returns at once."""
-
-    def close(self, timeout: float) -> None: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -45,7 +37,7 @@ class StoreParts:
     prefetcher: Prefetcher
     restores: RestoreQueue
     control: ControlServer | None
-    kept: Sequence[Kept]
+    reuse: ReuseKeeper
     remote: RemoteBacking | None
     uploads: Uploads | None
     flights: Flights
@@ -59,8 +51,7 @@ class StoreParts:
         self.restores.settle()
         self.flights.settle()
         self.tiers.counters.requests()
-        for one in self.kept:
-            one.step()
+        self.reuse.step()
 
     def close(self, timeout: float) -> bool:
         """Write what is pending, end the threads, remove the socket, free the hot tier; within
@@ -84,8 +75,7 @@ class StoreParts:
         if self.uploads is not None:
             self.uploads.close(left())
         clean = self.tiers.stop_writing(left()) and clean
-        for one in self.kept:
-            one.close(min(left(), THREADS_SECONDS))
+        self.reuse.close(min(left(), THREADS_SECONDS))
         # What is still being read is of no use to anybody.
         deadline = min(deadline, time.monotonic() + THREADS_SECONDS)
         self.restores.shutdown(left())

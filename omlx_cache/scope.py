@@ -22,7 +22,7 @@ from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.requests.explainer import Walked
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.restore.boundaries import Boundaries
-from omlx_cache.restore.gate import GatedRestore
+from omlx_cache.restore.gate import RestoreGate
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
 from omlx_cache.restore.pending import PendingRestore
 from omlx_cache.results import CommitResult
@@ -146,14 +146,13 @@ class Scope:
         """Return how far a sequence can be restored, at most `limit`, or with `worth` how far it
         would be; reads no payload. Waits for other machines to say what they have, `wait` seconds
         at most; without `asks` they are not asked."""
-        known, judge = self._boundaries.of(chain), self._gate(tries=False) if worth else None
         point = find_restore_point(
             chain,
             self.groups,
             self.store,
             limit=limit,
-            known=known,
-            judge=judge,
+            known=self._boundaries.of(chain),
+            gate=self._gate(probes=False) if worth else None,
             wait=wait,
             asks=asks,
         )
@@ -194,13 +193,11 @@ class Scope:
             gate=self._gate(),
         )
 
-    def _gate(self, *, tries: bool = True) -> GatedRestore | None:
-        if self._namespace is None:
+    def _gate(self, *, probes: bool = True) -> RestoreGate | None:
+        gate = self.store.reading_gate
+        if gate is None or self._namespace is None:
             return None
-        document = self._namespace.document
-        # Tenants share the disk, and a page of theirs costs as much.
-        form = tuple(str(document.get(name)) for name in ("layout", "codec", "block_size"))
-        return self.store.reading_gate.restore(computed_by(document), form, tries=tries)
+        return RestoreGate(gate, computed_by(self._namespace.document), probes=probes)
 
     def restore(self, chain: KeyChain, limit: int, capacity: int) -> RestoredSequence:
         """Restore at most `limit` tokens into buffers with room for `capacity`; evaluates MLX, and
@@ -333,7 +330,7 @@ def take(pending: PendingRestore, deadline: float | None) -> RestoredSequence:
     all of it. Evaluates MLX."""
     taken = pending.take(deadline)
     point = taken.point
-    pages = tuple(use.page for uses in point.uses.values() for use in uses)
+    pages = tuple(use.page for use in point.all_uses)
     return RestoredSequence(
         taken.prompt_cache,
         point.position,

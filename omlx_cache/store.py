@@ -30,14 +30,13 @@ from omlx_cache.requests.explainer import Explainer
 from omlx_cache.requests.history import PromptHistory
 from omlx_cache.requests.log import RequestLog
 from omlx_cache.requests.trace import RequestTrace
-from omlx_cache.restore.gate import Link, ReadingGate
+from omlx_cache.restore.gate import ReadingGate
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.settings import CacheSettings, ConfigError
 from omlx_cache.settings.origin import render
 from omlx_cache.status.store_source import StoreSource
 from omlx_cache.upkeep.allowance import Allowance, allowance, known_budget
 from omlx_cache.upkeep.keeper import keeper
-from omlx_cache.upkeep.rates import RateKeeper
 from omlx_cache.upkeep.relief import Relief
 from omlx_cache.upkeep.reuse import ReuseKeeper
 from omlx_cache_storage.backlog import WRITE_POLICIES
@@ -212,11 +211,7 @@ class BlockStore(Tiers):
             opened.callback(uploads.close, 0.0)
         self.read_pool = ReaderPool(READ_THREADS, "omlx-cache-read", most=4 * READ_THREADS)
         self.copy_pool = ReaderPool(READ_THREADS, "omlx-cache-copy")
-        self.reading_gate = ReadingGate(
-            self.counters.work,
-            enabled=s.worth_reading == "auto",
-            link=lambda: _link(remote),
-        )
+        self.reading_gate = ReadingGate(self.counters.work) if s.worth_reading == "auto" else None
         tiers = self.without_owner()
         self._prefetcher = Prefetcher(self.hot, tiers if self.cold or remote else None)
         self.restores = RestoreQueue(s.restore_bytes)
@@ -231,7 +226,7 @@ class BlockStore(Tiers):
             self._prefetcher,
             self.restores,
             control,
-            self._keepers(s.cold_dir if self.cold else None, reuse),
+            self._keeper(s.cold_dir if self.cold else None, reuse),
             remote,
             uploads,
             self.flights,
@@ -264,12 +259,11 @@ class BlockStore(Tiers):
         others = OtherNamespaces(tiers, self._namespaces.documents, self._on_disk)
         return Explainer(PromptHistory(s.prompt_history_bytes), tiers, others)
 
-    def _keepers(self, cold_dir: Path | None, reuse: Reuse) -> tuple[RateKeeper, ReuseKeeper]:
+    def _keeper(self, cold_dir: Path | None, reuse: Reuse) -> ReuseKeeper:
         # Of parts: a thread of theirs must not keep a store alive that everybody else has lost.
         hot, cold = self.hot, self.cold
         learned = partial(_learned, hot, cold if isinstance(cold, ColdTier) else None)
-        rates = RateKeeper(self.counters.work, cold_dir)
-        return rates, ReuseKeeper(learned, cold_dir, reuse)
+        return ReuseKeeper(learned, cold_dir, reuse)
 
     def _start_control(self) -> ControlServer | None:
         try:
@@ -709,10 +703,6 @@ def _open_remote(s: CacheSettings, events: EventLog) -> RemoteBacking | None:
         return open_tier(s.remote, options, events)
     except (ValueError, ImportError, OSError) as error:
         raise ConfigError(f"remote: {error}") from None
-
-
-def _link(remote: RemoteBacking | None) -> Link | None:
-    return None if remote is None else Link(remote.latency_seconds, remote.seconds_per_byte())
 
 
 def _uploads(

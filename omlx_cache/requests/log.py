@@ -201,7 +201,7 @@ class RequestLog:
         """Begin the record of a request for a prompt of so many tokens; `document` describes the
         namespace (its model's label and its salt's digest)."""
         label = str(document.get("label", ""))
-        work = self.counters.work.request(computed_by(document), label, namespace)
+        work = self.counters.work.request(computed_by(document), label)
         with self.lock:
             self._count += 1
             record = RequestRecord(

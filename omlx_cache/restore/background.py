@@ -19,7 +19,7 @@ from omlx_cache.adapters.base import PAGED
 from omlx_cache.arrays.mlxio import on_host
 from omlx_cache.restore.fetch import READ_BYTES, fetch
 from omlx_cache.restore.host import HostTargets
-from omlx_cache.restore.lookup import PageUse, RestorePoint
+from omlx_cache.restore.lookup import RestorePoint
 from omlx_cache.restore.plan import PageFailed, PageRead, Plan, batches, is_direct
 from omlx_cache.restore.walk import DISK_PASSES, Walk, plan_for
 from omlx_cache_storage.errors import PageUnreadable
@@ -94,8 +94,8 @@ class Reading:
             if self._state is _State.PLANNING or (self._state is _State.NEW and not self._all_hot):
                 return None
             if self.plan is None or not self._fill:
-                return sum(use.info.nbytes for use in self._uses())
-            aside = [use for use in self._uses() if self.plan.encoded or _is_aside(use.page)]
+                return sum(use.info.nbytes for use in self.point.all_uses)
+            aside = [use for use in self.point.all_uses if self.plan.encoded or _is_aside(use.page)]
             return self.plan.nbytes + sum(use.info.nbytes for use in aside)
 
     def hold_all(self) -> bool:
@@ -107,7 +107,7 @@ class Reading:
         if not self._all_hot or self._state is not _State.NEW:
             return True
         self._hold(self.point)
-        self._all_hot = all(use.page in self.arrived for use in self._uses())
+        self._all_hot = all(use.page in self.arrived for use in self.point.all_uses)
         if self._all_hot:
             self._end()
         else:
@@ -327,7 +327,7 @@ class Reading:
 
     def _is_hot(self) -> bool:
         """True when nothing must be read, nor asked for."""
-        return not self._asks and all(use.info.in_memory for use in self._uses())
+        return not self._asks and all(use.info.in_memory for use in self.point.all_uses)
 
     def _hold(self, point: RestorePoint) -> None:
         """Take hold of the pages that are in memory, so that eviction cannot take them away."""
@@ -346,9 +346,6 @@ class Reading:
                 if page is not None and page.meta.held == use.info.held:
                     found[use.page] = page
         return found
-
-    def _uses(self) -> list[PageUse]:
-        return [use for uses in self.point.uses.values() for use in uses]
 
     def _end(self) -> None:
         with self._lock:

@@ -1,167 +1,130 @@
-"""Whether a restore reads: what reading and computing took lately decides, and is asked again."""
+"""Whether a restore reads: not where the latest reads took clearly longer than computing does."""
 
 import threading
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from omlx_cache.restore.worth import Candidates, Choice, Costs, choose
-from omlx_cache_storage.costs import ReadCost
+from omlx_cache import reasons
 from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache_storage.page import COLD, REMOTE
 from omlx_cache_storage.work import WorkMeter
 
-TRY_AFTER = 8
-"""After so many restores that were passed by, one reads all the same: the disk may be free by now.
-That costs an eighth of what they have gained."""
-KINDS = 64
-ASKING_TRIPS = 3
-"""To ask takes two round trips or three, and to read one more at least."""
+CLEARLY = 1.25
+"""Computing must be so many times faster: it takes the device from other requests."""
+LEAST_SECONDS = 0.05
+"""A difference that nobody would notice is no reason to compute."""
+PROBE_EVERY = 8
+"""One in so many restores that would be rejected reads all the same: the link may be free."""
+READS = 3
+"""The fastest of the latest reads counts, and fewer are no evidence: one may have been slow."""
+REMEMBERED = 16
+LARGER = 4
+"""A read says nothing of one that is more than so many times as large: opening files takes time."""
 
 
-class Link(NamedTuple):
-    """What the way to other machines takes: seconds for an answer, and for a byte, None before that
-    is known."""
-
-    latency: float
-    per_byte: float | None
-
-
-@dataclass(slots=True)
-class _Kind:
-    """What is known of pages of one model and form: `passed` since one was read to try."""
-
-    cost: ReadCost = field(default_factory=ReadCost)
-    remote: ReadCost = field(default_factory=ReadCost)
-    passed: int = 0
+class Read(NamedTuple):
+    nbytes: int
+    seconds: float
 
 
 class ReadingGate:
-    """Learns what restores take, by kinds of pages, and lets those be passed by that take clearly
-    longer than computing. Any thread may call; nothing raises or waits.
+    """Compares reading with computing, by the latest of both. Any thread may call; no method blocks
+    or raises.
 
-    Whatever is not known is read: before three restores from the disk and 1,024 tokens of the model
-    were measured in this process, or none lately, or none of such a size. `_lock` guards `_kinds`
-    (64, the latest used last).
+    Unknown rates reject nothing. `_lock` guards `_reads` (the latest by tier) and `_rejected`
+    (restores since the latest probe).
     """
 
-    def __init__(
-        self,
-        work: WorkMeter,
-        *,
-        enabled: bool,
-        clock: Callable[[], float] = time.monotonic,
-        link: Callable[[], Link | None] = lambda: None,
-    ) -> None:
-        self._link = link
+    def __init__(self, work: WorkMeter) -> None:
         self._work = work
-        self._enabled = enabled
-        self._clock = clock
         self._lock = threading.Lock()
-        self._kinds: OrderedDict[Hashable, _Kind] = OrderedDict()
+        self._reads: dict[str, deque[Read]] = {
+            tier: deque(maxlen=REMEMBERED) for tier in (COLD, REMOTE)
+        }
+        self._rejected = 0
 
     @uninterrupted
-    def restore(self, model: str, kind: Hashable, *, tries: bool = True) -> "GatedRestore":
-        """Return what decides for one restore of a model, of pages that cost as much to read as
-        others of their kind; without `tries` for one that is only asked about."""
-        with self._lock:
-            known = self._kinds.setdefault((model, kind), _Kind())
-            self._kinds.move_to_end((model, kind))
-            if len(self._kinds) > KINDS:
-                self._kinds.popitem(last=False)
-        return GatedRestore(self, model, known, tries=tries)
+    def note_read(self, tier: str, nbytes: int, seconds: float) -> None:
+        """Note a finished read of a tier."""
+        if nbytes > 0 and seconds > 0:
+            with self._lock:
+                self._reads[tier].append(Read(nbytes, seconds))
 
-    def _costs(
-        self, model: str, known: _Kind, nbytes: int, remote_bytes: int, position: int
-    ) -> Costs | None:
-        """Return what is known of a restore of so many cold bytes, and so many of other machines;
-        None when too little is."""
-        if not self._enabled:
+    @uninterrupted
+    def note_rejected(self) -> None:
+        """Note a restore that computes what it might have read."""
+        with self._lock:
+            self._rejected += 1
+
+    @uninterrupted
+    def probe(self) -> bool:
+        """Return whether it is time to read in spite of all, and begin to count again if so."""
+        with self._lock:
+            due = self._rejected >= PROBE_EVERY - 1
+            if due:
+                self._rejected = 0
+            return due
+
+    @uninterrupted
+    def slower(self, model: str, tokens: int, nbytes: Mapping[str, int]) -> str:
+        """Return the miss reason if reading so many bytes of each tier takes clearly longer than
+        computing so many tokens; "" if it does not, or nothing is known of that."""
+        rate = self._work.rate(model)
+        if rate is None:
+            return ""
+        computing, reading = tokens / rate, 0.0
+        for tier, size in nbytes.items():
+            seconds = self._seconds(tier, size)
+            if seconds is None:
+                return ""
+            reading += seconds
+        if reading < CLEARLY * computing or reading - computing < LEAST_SECONDS:
+            return ""
+        return (
+            f"{reasons.SLOWER_THAN_COMPUTING}:{tokens:,} tokens, about "
+            f"{_short(reading)} to read and {_short(computing)} to compute"
+        )
+
+    def _seconds(self, tier: str, nbytes: int) -> float | None:
+        """Return what a read takes; None where the latest reads say nothing of one so large."""
+        with self._lock:
+            telling = [r for r in self._reads[tier] if r.nbytes * LARGER >= nbytes][-READS:]
+        if len(telling) < READS:
             return None
-        with self._lock:
-            now = self._clock()
-            per_byte = known.cost.per_byte(nbytes, now)
-            far = known.remote.per_byte(remote_bytes, now) if remote_bytes else 0.0
-        if far is None:
-            # Before three restores were measured the link's own rate is the least that one takes.
-            link = self._link()
-            far = None if link is None else link.per_byte
-        if (per_byte is None and nbytes) or far is None:
-            return None
-        token = self._work.token_cost(model)
-        if token is None or not token.knows(position):
-            return None
-        return Costs(per_byte or 0.0, token, far)
-
-    def _may_try(self, known: _Kind) -> bool:
-        """True when it is time to read in spite of all; then not again for a while."""
-        with self._lock:
-            if known.passed < TRY_AFTER:
-                return False
-            known.passed = 0
-            return True
-
-    def _note(self, cost: ReadCost, nbytes: int, seconds: float) -> None:
-        with self._lock:
-            cost.add(nbytes, seconds, self._clock())
-
-    def _note_passed(self, known: _Kind) -> None:
-        with self._lock:
-            known.passed += 1
+        return nbytes * min(read.seconds / read.nbytes for read in telling)
 
 
-class GatedRestore:
-    """Decides for one restore, as often as it looks, and is told what it took. Any thread may call.
+class RestoreGate:
+    """Answers for one restore, as often as it looks. Any thread may call.
 
-    Mutable: `_reads`, set for good once it reads to try.
+    Without `probes` it only asks: a look-up that restores nothing is no probe. Mutable: `_probing`,
+    set for good by a probe.
     """
 
-    def __init__(self, gate: ReadingGate, model: str, known: _Kind, *, tries: bool) -> None:
+    def __init__(self, gate: ReadingGate, model: str, *, probes: bool = True) -> None:
         self._gate = gate
         self._model = model
-        self._known = known
-        self._tries = tries
-        self._reads = False
+        self._probes = probes
+        self._probing = False
 
-    @uninterrupted
-    def choose(self, candidates: Candidates) -> Choice:
-        """Return how much to restore; the longest unless it is known that computing is quicker."""
-        longest = candidates.longest
-        if self._reads or self._gate._costs(self._model, self._known, 0, 0, longest) is None:
-            return Choice(longest)
-        nbytes, far = candidates.cold_bytes(longest), candidates.remote_bytes(longest)
-        costs = None
-        if nbytes or far:
-            costs = self._gate._costs(self._model, self._known, nbytes, far, longest)
-        if costs is None:
-            return Choice(longest)
-        choice = choose(costs, candidates)
-        if choice.passed is None:
-            return choice
-        self._reads = self._tries and self._gate._may_try(self._known)
-        return Choice(longest) if self._reads else choice
+    def rejects(self, tokens: int, nbytes: Mapping[str, int]) -> str:
+        """Return why so many bytes of each tier are not read for so many tokens; "" to read."""
+        reason = "" if self._probing else self._gate.slower(self._model, tokens, nbytes)
+        self._probing |= bool(reason) and self._probes and self._gate.probe()
+        return "" if self._probing else reason
 
-    @uninterrupted
-    def worth_asking(self, start: int, stop: int) -> bool:
-        """Return whether to ask other machines for the tokens [start, stop): not when to compute
-        them is known to take less than to ask and to read."""
-        link = self._gate._link()
-        token = self._gate._work.token_cost(self._model)
-        if link is None or token is None or not self._gate._enabled or not token.knows(stop):
-            return True
-        return token.seconds(start, stop) > ASKING_TRIPS * link.latency
+    def took(self, nbytes: int, seconds: float, read: Mapping[str, int]) -> None:
+        """Note a restore of `nbytes`, of which tiers gave what is `read`. It says nothing of a tier
+        that gave less than half."""
+        for tier, size in read.items():
+            if 2 * size >= nbytes:
+                self._gate.note_read(tier, size, seconds)
 
-    @uninterrupted
-    def took(self, nbytes: int, cold_bytes: int, seconds: float, remote_bytes: int = 0) -> None:
-        """Note a restore of `nbytes`, of which the disk gave `cold_bytes` and other machines
-        `remote_bytes`. One that was mostly in memory says nothing of either."""
-        if 2 * remote_bytes >= nbytes:
-            self._gate._note(self._known.remote, remote_bytes, seconds)
-        elif 2 * cold_bytes >= nbytes:
-            self._gate._note(self._known.cost, cold_bytes, seconds)
-
-    @uninterrupted
-    def passed_by(self) -> None:
+    def rejected(self) -> None:
         """Note that the restore left to computing what might have been read."""
-        self._gate._note_passed(self._known)
+        self._gate.note_rejected()
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if seconds >= 10 else f"{seconds:.2g} s"

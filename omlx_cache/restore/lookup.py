@@ -4,17 +4,17 @@ A restore point is a token count at which every layer group can be rebuilt. The 
 the pages on the token sequence's own chain, then tries positions from the longest down.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import accumulate, repeat
+from itertools import repeat
 from typing import NamedTuple, Protocol
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, TokenRange, paged_of
-from omlx_cache.restore.worth import Candidates, Judge, Passed
+from omlx_cache.restore.gate import RestoreGate
 from omlx_cache_storage.keys import BlockKey, KeyChain
-from omlx_cache_storage.page import COLD, REMOTE, Known, PageId, PageInfo, Tail
+from omlx_cache_storage.page import Known, PageId, PageInfo, Tail
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 
 STRIDE = 16
@@ -56,8 +56,7 @@ class RestorePoint:
 
     `reason` is None when nothing was left to restore. `matched` counts the leading tokens whose
     blocks are known, restorable or not; `wanted_state` is where windows or a snapshot were missed,
-    `lacking` the kind of group that was. `passed` is what could be restored beyond and is computed
-    instead, which is no more than a guess at what takes longer.
+    `lacking` the kind of group that was.
     """
 
     position: int
@@ -66,7 +65,18 @@ class RestorePoint:
     matched: int
     wanted_state: int | None = None
     lacking: str = ""
-    passed: Passed | None = None
+
+    @property
+    def all_uses(self) -> list[PageUse]:
+        return [use for uses in self.uses.values() for use in uses]
+
+    def bytes_to_read(self) -> Counter[str]:
+        """Return the bytes that are not in memory, by tier."""
+        nbytes: Counter[str] = Counter()
+        for use in self.all_uses:
+            if not use.info.in_memory:
+                nbytes[use.info.tier] += use.info.nbytes
+        return nbytes
 
 
 class Hidden(NamedTuple):
@@ -89,7 +99,6 @@ class GroupPages:
         self._size = block_size
         self._inside: dict[int, list[int]] = {}
         self._gap: list[int] = []
-        self._before: dict[bool, list[int]] = {}
 
     def index(self, length: int) -> None:
         """Prepare the answers for positions up to `length`; linear in it. No page comes after."""
@@ -116,35 +125,6 @@ class GroupPages:
             return (self._use(position),)
         ends = (end for span in self.group.needs(position) for end in self._cover(span))
         return tuple(self._use(end) for end in dict.fromkeys(ends))
-
-    def read_bytes(self, position: int, *, far: bool = False) -> int:
-        """Return how much of what rebuilds the group at a position only the disk has, or with `far`
-        only other machines, about: O(1), but for the first time."""
-        if self.group.kind == "state":
-            return self._read_page(position, far)
-        cold, nbytes = self.read_before(far=far), 0
-        for start, stop in self.group.needs(position):
-            last = stop // self._size
-            nbytes += cold[last] - cold[min(start // self._size, last)]
-            if stop % self._size:
-                end = self._covering(max(start, last * self._size), stop)
-                nbytes += 0 if end is None else self._read_page(end, far)
-        return nbytes
-
-    def read_before(self, *, far: bool = False) -> Sequence[int]:
-        """Return the bytes of whole blocks that only the disk has, or with `far` only other
-        machines, before each boundary."""
-        if far not in self._before:
-            ends = range(self._size, len(self._gap) * self._size, self._size)
-            pages = map(self._read_page, ends, repeat(far))
-            self._before[far] = list(accumulate(pages, initial=0))
-        return self._before[far]
-
-    def _read_page(self, end: int, far: bool) -> int:
-        """Return the bytes of the page that ends at `end`, 0 for one that is elsewhere."""
-        found = self.pages.get(end)
-        info = None if found is None else found[1].info
-        return info.nbytes if info is not None and info.tier == (REMOTE if far else COLD) else 0
 
     def _use(self, end: int) -> PageUse:
         page, known = self.pages[end]
@@ -206,12 +186,12 @@ def find_restore_point(
     limit: int,
     bad: frozenset[PageId] = frozenset(),
     known: frozenset[int] = frozenset(),
-    judge: Judge | None = None,
+    gate: RestoreGate | None = None,
     wait: float | None = None,
     asks: bool = True,
 ) -> RestorePoint:
-    """Return the longest prefix of at most `limit` tokens that can be restored, or the one that a
-    judge prefers.
+    """Return the longest prefix of at most `limit` tokens that can be restored, or without reading
+    if a `gate` rejects that.
 
     Pure but for `view`; reads no payload, raises nothing. Pages in `bad` count as absent.
     `known` are boundaries that earlier requests reached: the matched length of layouts without
@@ -226,46 +206,39 @@ def find_restore_point(
     if walked.position < limit and (view.refresh() or view.generation != since):
         walked = _walk(chain, groups, view, limit, bad, known)
     trouble = ""
-    left = asks and walked.position < limit and view.asks
-    if left and (judge is None or judge.worth_asking(walked.position, limit)):
+    if asks and walked.position < limit and view.asks:
         asked = view.ask(_inquiry(chain, groups, walked), wait)
         trouble = asked.trouble
         if asked.news:
             walked = _walk(chain, groups, view, limit, bad, known)
-    found, hidden, matched, candidates, position = walked
-    passed = None
-    if judge is not None and position:
-        position, passed = judge.choose(
-            Candidates(
-                position,
-                candidates,
-                partial(_read_bytes, found, False),
-                chain.block_size,
-                partial(_least_bytes, found, False),
-                partial(_read_bytes, found, True),
-                partial(_least_bytes, found, True),
-            )
-        )
-    uses = {group: found[group].needed(position) for group in groups} if position else {}
+    found, hidden, matched, position = walked
     reason = None if position and position == limit else _reason(matched, position, hidden)
     if reason is not None and trouble and not hidden.position > position:
         reason = trouble
-    if passed is not None:
-        return RestorePoint(position, uses, passed.reason, matched, passed=passed)
     wanted = _missed(groups, position, matched, chain)
     lacking = _lacking(found, position, min(matched, limit))
-    return RestorePoint(position, uses, reason, matched, wanted, lacking)
+    point = RestorePoint(position, _uses(groups, walked), reason, matched, wanted, lacking)
+    reads = point.bytes_to_read()
+    if gate is not None and reads:
+        here = _walk(chain, groups, view, limit, bad | _pages_to_read(found), known)
+        slower = gate.rejects(position - here.position, reads)
+        if slower:
+            return RestorePoint(here.position, _uses(groups, here), slower, matched)
+    return point
 
 
 class _Walked(NamedTuple):
-    """The pages of a chain, and the longest position that can be rebuilt; `shorter` ones, lazily,
-    the deepest first."""
+    """The pages of a chain, and the longest position that can be rebuilt."""
 
     found: dict[GroupSpec, GroupPages]
     hidden: Hidden
     matched: int
-    shorter: Iterator[int]
     position: int
+
+
+def _uses(groups: Sequence[GroupSpec], walked: _Walked) -> dict[GroupSpec, tuple[PageUse, ...]]:
+    position = walked.position
+    return {g: walked.found[g].needed(position) for g in groups} if position else {}
 
 
 def _walk(
@@ -278,9 +251,8 @@ def _walk(
 ) -> _Walked:
     found, hidden = collect(chain, groups, view, bad)
     matched = reach(chain, groups, found, known)
-    shorter = positions(found, min(matched, limit))
-    longest = next(shorter, 0)
-    return _Walked(found, hidden, matched, shorter, longest)
+    longest = next(positions(found, min(matched, limit)), 0)
+    return _Walked(found, hidden, matched, longest)
 
 
 def _inquiry(chain: KeyChain, groups: Sequence[GroupSpec], walked: _Walked) -> Inquiry:
@@ -322,14 +294,9 @@ def positions(found: Mapping[GroupSpec, GroupPages], top: int) -> Iterator[int]:
             yield position
 
 
-def _read_bytes(found: Mapping[GroupSpec, GroupPages], far: bool, position: int) -> int:
-    return sum(pages.read_bytes(position, far=far) for pages in found.values())
-
-
-def _least_bytes(found: Mapping[GroupSpec, GroupPages], far: bool) -> Sequence[int]:
-    """Return what positions read at least, by the block that they lie in."""
-    paged = paged_of(found)
-    return () if paged is None else found[paged].read_before(far=far)
+def _pages_to_read(found: Mapping[GroupSpec, GroupPages]) -> frozenset[PageId]:
+    uses = (use for pages in found.values() for use in pages.pages.values())
+    return frozenset(page for page, known in uses if not known.info.in_memory)
 
 
 def _reason(matched: int, position: int, hidden: Hidden) -> str:

@@ -12,7 +12,7 @@ from omlx_cache.arrays.mlxio import on_host
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.restore.background import Reading
 from omlx_cache.restore.device import join_on_device
-from omlx_cache.restore.gate import GatedRestore
+from omlx_cache.restore.gate import RestoreGate
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import RestorePoint
 from omlx_cache.restore.plan import PageFailed, Plan
@@ -29,6 +29,7 @@ from omlx_cache.restore.source import InMemory, PageSource
 from omlx_cache.restore.walk import Walk, plan_for
 from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
 from omlx_cache_storage.keys import KeyChain
+from omlx_cache_storage.page import COLD, REMOTE
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class PendingRestore:
     when `take` would not wait for a disk, and `cancel` gives the memory back; a handle that is
     lost does so too. One thread takes it, once; `cancel` may come from any, any number of times.
     Until then the chain belongs to it. Counts no miss: the point's reason is the taker's to count.
-    A `gate` says how much of what could be read is worth it, and is told what it took.
+    A `gate` says whether it reads, and is told what that took.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class PendingRestore:
         capacity: int,
         known: frozenset[int] = frozenset(),
         stamp: int | None = None,
-        gate: GatedRestore | None = None,
+        gate: RestoreGate | None = None,
     ) -> None:
         self._queue = queue
         self._source = source
@@ -150,8 +151,9 @@ class PendingRestore:
         try:
             taken = self._take(deadline)
             mark_known(self._source, taken.layout, self._chain, taken.point, self._stamp)
-            if self._gate is not None and taken.point.passed is not None:
-                self._gate.passed_by()
+            reason = taken.point.reason or ""
+            if self._gate is not None and reason.startswith(reasons.SLOWER_THAN_COMPUTING):
+                self._gate.rejected()
             return taken
         except Exception as error:
             _log.exception("restore failed, the request is computed in full")
@@ -212,7 +214,7 @@ class PendingRestore:
             capacity=self._capacity,
             known=self._known,
             stamp=self._stamp,
-            judge=self._gate,
+            gate=self._gate,
         )
         return self._taken(caches, layout, restored, began)
 
@@ -220,7 +222,8 @@ class PendingRestore:
         """Return what was restored, and tell the gate what it took from `began` to now."""
         if self._gate is not None:
             seconds = time.perf_counter() - began
-            self._gate.took(restored.nbytes, restored.cold_bytes, seconds, restored.remote_bytes)
+            read = {COLD: restored.cold_bytes, REMOTE: restored.remote_bytes}
+            self._gate.took(restored.nbytes, seconds, read)
         return Taken(
             caches,
             layout,
@@ -258,9 +261,7 @@ def _finish(reading: Reading, *, came: bool) -> Restored:
         filled = {} if reading.targets is None else reading.targets.filled
         memory = InMemory(walk.source, reading.arrived, filled)
         point = walk.find(memory)
-        passed = wanted.passed
-        there = wanted.position if passed is None else passed.position - 1
-        if came and wanted.position <= point.position <= there:
+        if came and point.position == wanted.position:
             # The walk in memory knows less of what lies beyond.
             point = replace(
                 point,
@@ -268,7 +269,6 @@ def _finish(reading: Reading, *, came: bool) -> Restored:
                 matched=wanted.matched,
                 wanted_state=wanted.wanted_state,
                 lacking=wanted.lacking,
-                passed=passed,
             )
         elif point.position < wanted.position and not came:
             point = replace(point, reason=reasons.DEADLINE)
@@ -299,5 +299,5 @@ def _same_plan(plan: Plan | None, point: RestorePoint) -> Plan | None:
     """Return a plan that was made while reading if it restores just this point."""
     if plan is None or plan.position != point.position:
         return None
-    wanted = {use.page for uses in point.uses.values() for use in uses}
+    wanted = {use.page for use in point.all_uses}
     return plan if wanted == {read.use.page for read in plan.reads} else None

@@ -10,12 +10,12 @@ from omlx_cache.pages.layout import Layout
 from omlx_cache.restore.device import DeviceTargets
 from omlx_cache.restore.fallbacks import fallbacks
 from omlx_cache.restore.fetch import fetch_all
+from omlx_cache.restore.gate import RestoreGate
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import PageUse, RestorePoint
 from omlx_cache.restore.plan import PageFailed, PageRead, Plan, batches, is_direct
 from omlx_cache.restore.source import InMemory, PageSource
 from omlx_cache.restore.walk import DISK_PASSES, Walk, plan_for
-from omlx_cache.restore.worth import Judge
 from omlx_cache_storage.errors import PageUnanswered
 from omlx_cache_storage.interrupts import result_of
 from omlx_cache_storage.keys import KeyChain
@@ -47,7 +47,7 @@ def restore(
     capacity: int,
     known: frozenset[int],
     stamp: int | None = None,
-    judge: Judge | None = None,
+    gate: RestoreGate | None = None,
 ) -> Restored:
     """Rebuild the fresh caches of `layout` as far as possible and return how far that was.
 
@@ -56,7 +56,7 @@ def restore(
     bounded number of reads, and the point's reason says why. The caches are untouched on a miss.
     Counts no miss: the reason is the caller's to count.
     """
-    walk = Walk(source, layout, chain, limit, capacity, known, stamp, judge)
+    walk = Walk(source, layout, chain, limit, capacity, known, stamp, gate)
     work = Work()
     for attempt in range(DISK_PASSES + MEMORY_PASSES):
         disk = attempt < DISK_PASSES and not work.is_apart
@@ -190,7 +190,7 @@ def rebuild(
         walk.stamp,
         lambda tier: fallbacks(walk.chain, groups, tier, walk.limit),
     )
-    uses = [use for uses in point.uses.values() for use in uses]
+    uses = point.all_uses
     far = {use.page for use in uses if use.info.tier == REMOTE}
     from_afar, from_disk = from_disk & far, from_disk - far
     return Restored(
@@ -221,8 +221,7 @@ def mark_known(
 
 def root_first(point: RestorePoint) -> list[PageId]:
     """Return the pages of a restore point, those that begin a chain first."""
-    uses = [use for uses in point.uses.values() for use in uses]
-    return [use.page for use in sorted(uses, key=lambda use: use.info.position)]
+    return [use.page for use in sorted(point.all_uses, key=lambda use: use.info.position)]
 
 
 def _tokens(point: RestorePoint, pages: set[PageId]) -> int:

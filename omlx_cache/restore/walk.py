@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from omlx_cache.adapters.base import GroupSpec, Phase
 from omlx_cache.pages.layout import Layout
 from omlx_cache.restore.blame import misfits
+from omlx_cache.restore.gate import RestoreGate
 from omlx_cache.restore.lookup import PageUse, PageView, RestorePoint, find_restore_point
 from omlx_cache.restore.plan import PageFailed, Plan, make_plan
 from omlx_cache.restore.source import PageSource
-from omlx_cache.restore.worth import Judge
 from omlx_cache_storage.errors import ForeignPage, PageError, PageUnreadable
 from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.page import Page, PageId, PageMeta
@@ -34,7 +34,7 @@ class Walk:
     capacity: int
     known: frozenset[int]
     stamp: int | None = None
-    judge: Judge | None = None
+    gate: RestoreGate | None = None
     bad: set[PageId] = field(default_factory=set)
     failure: str | None = None
     models: dict[GroupSpec, PageMeta] = field(default_factory=dict)
@@ -44,8 +44,9 @@ class Walk:
         return replace(self, bad=set(self.bad), models=dict(self.models))
 
     def find(self, view: PageView | None = None, *, wait: float | None = None) -> RestorePoint:
-        """Return the longest prefix that a view of the pages can restore, or that is worth it;
-        reads nothing. Waits for other machines to say what they have, at most `wait` seconds."""
+        """Return the longest prefix that a view of the pages can restore; of the source the longest
+        that its gate admits. Reads nothing. Waits for other machines to say what they have, at most
+        `wait` seconds."""
         point = find_restore_point(
             self.chain,
             self.layout.groups,
@@ -53,7 +54,7 @@ class Walk:
             limit=self.limit,
             bad=frozenset(self.bad),
             known=self.known,
-            judge=self.judge,
+            gate=self.gate if view is None else None,
             wait=wait,
         )
         if self.failure is None:
@@ -80,10 +81,8 @@ class Walk:
                 self.source.forget(page)
             blamed = odd or blamed
         self.bad |= blamed
-        for uses in point.uses.values():
-            for use in uses:
-                if use.page in blamed:
-                    self.limit = min(self.limit, _start(use))
+        starts = [_start(use) for use in point.all_uses if use.page in blamed]
+        self.limit = min([self.limit, *starts])
 
 
 def plan_for(

@@ -173,10 +173,10 @@ class CacheSettings(RemoteSettings):
     larger than this is read when its session begins."""
 
     worth_reading: Annotated[Literal["auto", "off"], BeforeValidator(_lower)] = "auto"
-    """Whether a restore reads what takes longer than to compute it: `auto` learns what reads from
-    the disk and the model's prefill take, and computes instead where that is a quarter quicker,
-    perhaps for the deep end of a prefix only (reason `slower_than_computing`). What is in memory is
-    used in any case, and without evidence everything is read. `off` reads always."""
+    """Whether a restore reads what takes longer than to compute it. `auto` compares the latest
+    reads with the model's prefill. It computes where that is at least 1.25 times faster (reason
+    `slower_than_computing`); one restore in eight reads all the same. What is in memory is used in
+    any case. Before three reads and a prefill everything is read. `off` reads always."""
 
     share_wait_seconds: float = Field(600.0, ge=0, le=86400)
     """How long a request waits in its queue, in all, while another one computes blocks that it

@@ -11,7 +11,6 @@ from omlx_cache_storage.cold.document import (
     has_fields,
     read_document,
 )
-from omlx_cache_storage.cold.rates import parse_rate
 from omlx_cache_storage.cold.reuse import parse_reuse
 from omlx_cache_storage.documents import FORMAT, label, salt, versions
 from omlx_cache_storage.eviction.ages import BUCKETS
@@ -32,7 +31,6 @@ BUDGET = {
     "version": 1, "bytes": 5 << 30, "set_by": "store",
     "shares": {"salt": {"*": {"fraction": 0.25}}, "model": {"tiny": {"bytes": 1 << 30}}},
 }  # fmt: skip
-RATE = {"model": "ab" * 32, "tokens": 45_678, "seconds": 12.5}
 
 
 def one(data: bytes) -> bool:
@@ -41,8 +39,6 @@ def one(data: bytes) -> bool:
     assert isinstance(label(document), str)
     assert len(salt(document)) <= 256
     assert versions(document) == {} or FORMAT in versions(document)
-    kept = parse_rate(document)
-    assert kept is None or 0 < kept.rate.per_second < 1e10
     for learned in parse_reuse(document):
         assert learned is None or 0 <= learned.patience_seconds < 1e7
     budget = parse_budget(document)
@@ -78,7 +74,6 @@ def samples() -> list[bytes]:
     return [
         encode_document(SAMPLE),
         encode_document({}),
-        encode_document(RATE),
         encode_document(REUSE),
         encode_document(BUDGET),
     ]

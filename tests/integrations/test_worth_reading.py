@@ -10,8 +10,8 @@ from mlx_lm.models.cache import make_prompt_cache
 from kit.drive import feed, random_tokens, settings
 from omlx_cache import BlockStore
 from omlx_cache.integrations.mlx_lm import LoadedModel, TieredPromptCache
+from omlx_cache.restore.gate import READS
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.costs import LEAST_READS
 from omlx_cache_storage.keys import as_tokens
 from omlx_cache_storage.page import Buffer
 
@@ -41,7 +41,7 @@ def learned(cache: TieredPromptCache, store: BlockStore, disk: SlowDisk) -> None
         assert cache.last is not None
         cache.last.asked.computed(200, 0.01)
     disk.seconds = 0.25
-    for _ in range(LEAST_READS):
+    for _ in range(READS):
         store.shrink_hot(0)
         _, rest = cache.fetch_nearest_cache(KEY, [*TOKENS, 1, 2])
         assert rest == [1, 2]

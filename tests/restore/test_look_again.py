@@ -1,7 +1,7 @@
 """What another process stored is found by a look-up that would end short, in the same look-up: the
 store is asked once whether something changed, and only then is the prompt walked once more."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -10,11 +10,12 @@ from kit import zoo
 from kit.drive import random_tokens, request
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.adapters.base import PAGED
+from omlx_cache.restore.gate import ReadingGate, RestoreGate
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
-from omlx_cache.restore.worth import Candidates, Choice
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.page import Known, PageId, PageInfo, Tail
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
+from omlx_cache_storage.work import WorkMeter
 
 SIZE, BLOCKS = 16, 8
 END = SIZE * BLOCKS
@@ -64,21 +65,18 @@ class Changing:
         return set()
 
 
-class Counting:
-    """A judge that reads everything, and counts how often it was asked."""
+class Counting(RestoreGate):
+    """A gate that rejects nothing, and counts how often it was asked."""
 
     asked = 0
 
-    def worth_asking(self, start: int, stop: int) -> bool:
-        return True
-
-    def choose(self, candidates: Candidates) -> Choice:
+    def rejects(self, tokens: int, nbytes: Mapping[str, int]) -> str:
         self.asked += 1
-        return Choice(candidates.longest)
+        return ""
 
 
-def look(view: Changing, judge: Counting | None = None) -> RestorePoint:
-    return find_restore_point(CHAIN, (PAGED,), view, limit=END, judge=judge)
+def look(view: Changing, gate: Counting | None = None) -> RestorePoint:
+    return find_restore_point(CHAIN, (PAGED,), view, limit=END, gate=gate)
 
 
 @pytest.mark.parametrize("known", [0, 3])
@@ -112,10 +110,10 @@ def test_what_another_thread_takes_over_during_the_first_walk_is_found() -> None
     assert (view.asked, view.walks) == (1, 2)
 
 
-def test_the_judge_is_asked_about_the_last_walk_alone() -> None:
-    judge = Counting()
-    assert look(Changing(2, 3), judge).position == 5 * SIZE
-    assert judge.asked == 1
+def test_the_gate_is_asked_about_the_last_walk_alone() -> None:
+    gate = Counting(ReadingGate(WorkMeter()), "m")
+    assert look(Changing(2, 3), gate).position == 5 * SIZE
+    assert gate.asked == 1
 
 
 class Others:

@@ -1,20 +1,20 @@
 """A look-up costs as much as the chain is long, whatever was evicted. Counted, not timed."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
 import pytest
 
 from omlx_cache.adapters.base import PAGED, STATE, GroupSpec
-from omlx_cache.restore import lookup, worth
+from omlx_cache.restore import lookup
+from omlx_cache.restore.gate import ReadingGate, RestoreGate
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
-from omlx_cache.restore.worth import Candidates, Choice, Costs, Judge, choose
-from omlx_cache_storage.costs import TokenCost
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.page import PageId, PageInfo, Tail
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
+from omlx_cache_storage.work import WorkMeter
 
 SIZE = 16
 WINDOW = GroupSpec("window", 8 * SIZE)
@@ -73,18 +73,18 @@ class CountingView:
         return set()
 
 
-class SlowDisk:
-    """A judge that has learned that nothing on the disk is worth reading."""
+class SlowDisk(RestoreGate):
+    """A gate that rejects all."""
 
-    def worth_asking(self, start: int, stop: int) -> bool:
-        return True
+    def __init__(self) -> None:
+        super().__init__(ReadingGate(WorkMeter()), "m")
 
-    def choose(self, candidates: Candidates) -> Choice:
-        return choose(Costs(1.0, TokenCost(1e-6, 0.0, 1e9)), candidates)
+    def rejects(self, tokens: int, nbytes: Mapping[str, int]) -> str:
+        return "slow"
 
 
 def effort(
-    blocks: int, left: str, tier: str = "hot", judge: Judge | None = None
+    blocks: int, left: str, tier: str = "hot", gate: RestoreGate | None = None
 ) -> tuple[RestorePoint, int, int]:
     """Return the restore point, what the view was asked, and the instructions of the look-up."""
     groups, keeps = LEFT[left]
@@ -95,7 +95,7 @@ def effort(
 
     def count(frame: FrameType, event: str, _argument: object) -> Any:
         nonlocal steps
-        if frame.f_code.co_filename not in (lookup.__file__, worth.__file__):
+        if frame.f_code.co_filename != lookup.__file__:
             return None
         frame.f_trace_opcodes = True
         steps += event == "opcode"
@@ -104,7 +104,7 @@ def effort(
     before = sys.gettrace()
     sys.settrace(count)
     try:
-        point = find_restore_point(chain, groups, view, limit=len(chain), judge=judge)
+        point = find_restore_point(chain, groups, view, limit=len(chain), gate=gate)
     finally:
         sys.settrace(before)
     return point, view.asked, steps
@@ -122,12 +122,12 @@ def test_twice_the_chain_is_twice_the_work(left: str) -> None:
 
 
 @pytest.mark.parametrize("left", LEFT)
-def test_to_choose_among_all_positions_is_no_more_than_linear(left: str) -> None:
+def test_a_look_up_whose_reads_are_rejected_is_no_more_than_linear(left: str) -> None:
     short, _, steps = effort(256, left, "cold", SlowDisk())
     long, _, steps_twice = effort(512, left, "cold", SlowDisk())
     for point in (short, long):
         assert point.position == 0
-        assert (point.passed is None) == (effort(256, left)[0].position == 0)
+        assert (point.reason != "slow") == (effort(256, left)[0].position == 0)
     assert steps_twice <= 2.3 * steps
     assert steps <= 256 * 2000
 

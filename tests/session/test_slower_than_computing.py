@@ -11,9 +11,8 @@ from kit.drive import prefill, random_tokens, request, run, same
 from kit.restoring import BLOCK, DENSE, HYBRID, TOKENS, WINDOWED, Conversation, PagedDisk
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.requests.words import brief
-from omlx_cache.restore.gate import TRY_AFTER
+from omlx_cache.restore.gate import PROBE_EVERY, READS
 from omlx_cache.session import Session
-from omlx_cache_storage.costs import LEAST_READS, MEASURED_TOKENS
 from omlx_cache_storage.page import Buffer
 
 MORE = random_tokens(20, 9)
@@ -54,11 +53,11 @@ def learn(talk: Conversation, store: BlockStore, disk: SlowDisk, kept: float = 0
     """Return a cache whose store knows what the model takes, and that the disk is slow. Memory has
     the first part of the prompt's pages, or none."""
     cache = PrefixCache(talk.model, store)
-    for seed in range(MEASURED_TOKENS // TOKENS + 2):
+    for seed in range(4):
         request(talk.model, cache, random_tokens(TOKENS, 100 + seed), step=BLOCK)
     assert store.flush(60)
     disk.seconds = SLOW
-    for _ in range(LEAST_READS):
+    for _ in range(READS):
         store.shrink_hot(0)
         with restored(talk, cache) as session:
             assert session.cached_tokens >= TOKENS - 1
@@ -108,15 +107,13 @@ def test_the_disk_is_tried_again_and_read_when_it_is_quick(
         cache = learn(dense, store, disk)
         disk.seconds = 0.0
         found = []
-        for _ in range(TRY_AFTER + 4):
+        for _ in range(PROBE_EVERY + 3):
             with restored(dense, cache) as session:
                 found.append(session.cached_tokens)
-        assert found == [0] * TRY_AFTER + [TOKENS] * 4
+        assert found == [0] * (PROBE_EVERY - 1) + [TOKENS] * 4
 
 
-def test_a_restore_that_is_begun_reads_no_more_than_what_is_worth_it(
-    talk: Conversation, disk: SlowDisk
-) -> None:
+def test_a_restore_that_is_begun_reads_nothing_either(talk: Conversation, disk: SlowDisk) -> None:
     with talk.open(disk) as store:
         cache = learn(talk, store, disk)
         reads = sum(disk.payloads.values())
@@ -134,11 +131,11 @@ def test_what_restores_that_are_begun_take_is_learned_too(
 ) -> None:
     with dense.open(disk, hot_bytes=0) as store:
         cache = PrefixCache(dense.model, store)
-        for seed in range(MEASURED_TOKENS // TOKENS + 2):
+        for seed in range(4):
             request(dense.model, cache, random_tokens(TOKENS, 100 + seed), step=BLOCK)
         assert store.flush(60)
         disk.seconds = SLOW
-        for _ in range(LEAST_READS):
+        for _ in range(READS):
             begun = cache.begin(dense.tokens + MORE)
             assert begun.wait(30)
             cache.session(dense.tokens + MORE, begun=begun).abort()

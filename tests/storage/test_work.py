@@ -3,10 +3,9 @@
 import pytest
 
 from omlx_cache_storage.work import (
-    KNOWN_TOKENS,
     MODELS,
     RATED_TOKENS,
-    PrefillRate,
+    RECENT_TOKENS,
     RequestWork,
     WorkMeter,
 )
@@ -32,8 +31,8 @@ def meter(time: _Time) -> WorkMeter:
     return WorkMeter(time)
 
 
-def _request(meter: WorkMeter, model: str = "m", namespace: str = "n") -> RequestWork:
-    return meter.request(model, f"label of {model}", namespace)
+def _request(meter: WorkMeter, model: str = "m") -> RequestWork:
+    return meter.request(model, f"label of {model}")
 
 
 def test_four_prompts_in_one_batch_count_its_time_once(meter: WorkMeter, time: _Time) -> None:
@@ -122,38 +121,14 @@ def test_a_few_tokens_tell_no_rate_but_a_prompt_in_small_chunks_does(
     assert meter.totals().tokens_per_second == {"label of m": pytest.approx(2)}
 
 
-def test_a_rate_from_before_counts_from_the_first_restore(meter: WorkMeter, time: _Time) -> None:
-    _request(meter).restored(24_167, 0.0)
-    assert meter.totals().saved_seconds == 0
-    meter.know("m", PrefillRate(1000, 10.0))
-    assert meter.totals().saved_seconds == pytest.approx(241.67)
-
-
 def test_what_is_measured_now_outweighs_a_long_past(meter: WorkMeter, time: _Time) -> None:
-    meter.know("m", PrefillRate(1000 * KNOWN_TOKENS, 10.0 * KNOWN_TOKENS))
-    time.now += 4000
-    _request(meter).computed(4 * KNOWN_TOKENS, 4000.0)
-    rate = meter.totals().tokens_per_second["label of m"]
-    assert rate == pytest.approx(5 * KNOWN_TOKENS / (4000 + 1000))
-
-
-def test_a_rate_is_worth_keeping_at_first_and_when_its_tokens_have_doubled(
-    meter: WorkMeter, time: _Time
-) -> None:
-    kept = []
-    request = _request(meter)
-    for _ in range(64):
-        time.now += 1
-        request.computed(1000, 1.0)
-        for unsaved in meter.unsaved(all_of_them=False):
-            kept.append(unsaved.rate.tokens // 1000)
-            meter.saved(unsaved)
-    assert kept == [1, 2, 4, 8, 16, 32, 64]
-    assert meter.unsaved(all_of_them=True) == []
-    time.now += 1
-    request.computed(1000, 1.0)
-    (unsaved,) = meter.unsaved(all_of_them=True)
-    assert (unsaved.model, unsaved.namespace, unsaved.rate) == ("m", "n", PrefillRate(65_000, 65.0))
+    for seconds in (1.0, 10.0):
+        for _ in range(4):
+            time.now += seconds * RECENT_TOKENS / 1000
+            _request(meter).computed(RECENT_TOKENS, seconds * RECENT_TOKENS / 1000)
+    rate = meter.rate("m")
+    assert rate == meter.totals().tokens_per_second["label of m"]
+    assert 100 < rate < 120
 
 
 def test_models_that_are_forgotten_keep_what_they_saved(meter: WorkMeter, time: _Time) -> None:
@@ -174,10 +149,9 @@ def test_a_restore_is_priced_once_and_not_again_when_the_rate_moves(
     assert meter.totals().saved_seconds == pytest.approx(10)
     time.now += 1
     _request(meter).computed(9000, 1.0)
-    meter.know("m", PrefillRate(50_000, 1.0))
     assert meter.totals().saved_seconds == pytest.approx(10)
     _request(meter).restored(6000, 0.0)
-    assert meter.totals().saved_seconds == pytest.approx(10 + 6000 * 12 / 60_000)
+    assert meter.totals().saved_seconds == pytest.approx(10 + 6000 * 11 / 10_000)
 
 
 def test_what_was_restored_before_the_first_rate_is_priced_when_that_is_known(
@@ -207,28 +181,6 @@ def test_waiting_for_another_request_is_no_saving_and_counts_once_for_all_who_wa
     assert meter.totals().saved_seconds == pytest.approx(40 - 6)
 
 
-def test_what_a_token_costs_is_known_by_where_it_was_computed(
-    meter: WorkMeter, time: _Time
-) -> None:
-    """Behind what was restored, chunk by chunk, and each moment of a batch once."""
-    assert meter.token_cost("m") is None
-    for start in (0, 4000):
-        rows = [_request(meter) for _ in range(2)]
-        for row in rows:
-            row.restored(start, 0.0)
-        for chunk in range(4):
-            seconds = 1.0 + (start + 1000 * chunk) / 1000
-            time.now += seconds
-            for row in rows:
-                row.computed(1000, seconds)
-    cost = meter.token_cost("m")
-    assert cost is not None
-    assert cost.deepest == pytest.approx(8000)
-    assert cost.seconds(0, 1000) == pytest.approx(0.5, rel=0.05)
-    assert cost.seconds(7000, 8000) == pytest.approx(4.0, rel=0.05)
-    assert meter.token_cost("another") is None
-
-
 def test_a_token_that_a_step_of_decoding_took_along_costs_nothing_and_says_nothing(
     meter: WorkMeter, time: _Time
 ) -> None:
@@ -237,6 +189,5 @@ def test_a_token_that_a_step_of_decoding_took_along_costs_nothing_and_says_nothi
     request.computed(2000, 2.0)
     for _ in range(1000):
         request.computed(1, 0.0)
-    cost = meter.token_cost("m")
-    assert cost is not None
-    assert cost.seconds(0, 2000) == pytest.approx(2.0)
+    assert meter.totals().prefill_seconds == 2.0
+    assert meter.rate("another") is None

@@ -122,7 +122,7 @@ class PageFiles:
         yield shard, small
         yield directory, small
         yield os.path.join(directory, NAMESPACE_FILE), max(described, small)
-        # It comes later, unasked.
+        # Earlier versions write it later, unasked.
         yield os.path.join(directory, RATE_FILE), small
 
     def directory_of(self, page: StoredPage) -> str:

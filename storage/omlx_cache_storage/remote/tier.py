@@ -286,15 +286,6 @@ class RemoteTier:
         """Return how long look-ups that were answered took, and pages that came whole."""
         return self._tally.timings.observed()
 
-    @property
-    def latency_seconds(self) -> float:
-        return self._link.latency_seconds
-
-    def seconds_per_byte(self) -> float | None:
-        """Return what a byte takes from there, None before that is known."""
-        rate = self._link.bytes_per_second
-        return 1 / rate if rate else None
-
     def check_integrity(self) -> None:
         self._reads.check_integrity()
 

@@ -12,8 +12,7 @@ import pytest
 
 from kit.tinylm import Server, serve_ours
 from kit.tinylm.slow_disk import make_slow_disk_model
-from omlx_cache.restore.gate import TRY_AFTER
-from omlx_cache_storage.costs import LEAST_READS
+from omlx_cache.restore.gate import PROBE_EVERY, READS
 
 from .conftest import SYSTEM, ask
 
@@ -65,7 +64,7 @@ def test_what_takes_longer_to_read_is_computed_and_why_says_so(tmp_path: Path, m
         for topic in range(5):
             asked(server, model, f"{topic} other things")
         (tmp_path / "slow").touch()
-        for _ in range(LEAST_READS):
+        for _ in range(READS):
             assert asked(server, model, "Slow disks").cached_tokens > 0
         turn = asked(server, model, "Slow disks")
         assert (turn.text, turn.cached_tokens) == (expected, 0)
@@ -75,9 +74,9 @@ def test_what_takes_longer_to_read_is_computed_and_why_says_so(tmp_path: Path, m
         stats = json.loads(told(home, "stats", "--format", "json"))
         assert '"slower_than_computing": 1' in json.dumps(stats)
         (tmp_path / "slow").unlink()
-        found = [asked(server, model, "Slow disks").cached_tokens for _ in range(TRY_AFTER + 2)]
-        assert found[: TRY_AFTER - 1] == [0] * (TRY_AFTER - 1)
-        assert min(found[TRY_AFTER - 1 :]) > 0
+        found = [asked(server, model, "Slow disks").cached_tokens for _ in range(PROBE_EVERY + 1)]
+        assert found[: PROBE_EVERY - 2] == [0] * (PROBE_EVERY - 2)
+        assert min(found[PROBE_EVERY - 2 :]) > 0
     finally:
         assert server.stop() == 0
     assert re.search(r"\(slower_than_computing: [\d,]+ tokens, about ", server.text())
