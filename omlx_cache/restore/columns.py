@@ -1,18 +1,37 @@
-"""The stored tensors of many pages, joined along their tokens by few operations.
+"""Encoded pages on a GPU: the stored tensors of many pages are joined by few operations, then
+decoded once a tensor, straight into the restored buffer.
 
 Tensors that lie side by side in their pages, alike but for the layer, are joined together: what is
 asked of MLX grows with pages and with tensors, not with their product.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import groupby
 from math import prod
 from typing import NamedTuple
 
 import mlx.core as mx
 
-from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_of
-from omlx_cache_storage.page import Page, PageId, TensorSpec
+from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_of, evaluate
+from omlx_cache.codecs import Codec
+from omlx_cache.pages.tensors import tags_of
+from omlx_cache.restore.decode import batches_of, converted
+from omlx_cache.restore.plan import Stretch, stretches
+from omlx_cache_storage.page import (
+    GEOMETRIES,
+    Page,
+    PageId,
+    PageMeta,
+    Tensors,
+    TensorSpec,
+    shared_tensors,
+)
+
+DEVICE_BATCH_BYTES = 1 << 30
+"""What is joined together, in dense bytes: each time asks MLX for something by page."""
+DEVICE_STEP_BYTES = 256 << 20
+"""What is decoded before MLX is asked to evaluate."""
 
 
 class Piece(NamedTuple):
@@ -36,16 +55,6 @@ def in_order(pieces: Iterable[Piece]) -> list[Piece]:
     return ordered
 
 
-class _Block(NamedTuple):
-    """Tensors of one dtype and shape that lie side by side in a page, from `offset` on."""
-
-    names: tuple[str, ...]
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    nbytes: int
-
-
 _Form = tuple[str, tuple[tuple[tuple[str, ...], str, tuple[int, ...]], ...]]
 """What pages that are joined have in common: how they are encoded, and their blocks."""
 
@@ -54,13 +63,12 @@ class Columns:
     """Pages that are encoded alike, as `meta` says, and whose tokens follow each other from `start`
     to `stop`."""
 
-    def __init__(self, pieces: Sequence[Piece], pages: Sequence[Page], blocks: "_Blocks") -> None:
+    def __init__(self, pieces: Sequence[Piece], pages: Mapping[PageId, Page]) -> None:
         self.start = pieces[0].to
         self.stop = pieces[-1].to + pieces[-1].hi - pieces[-1].lo
-        self.meta = pages[0].meta
+        self.meta = pages[pieces[0].page].meta
         self._sources = [
-            (piece, page.payload, blocks.of(page))
-            for piece, page in zip(pieces, pages, strict=True)
+            (piece, pages[piece.page].payload, _blocks(pages[piece.page].meta)) for piece in pieces
         ]
         self.names = [name for block in self._sources[0][2] for name in block.names]
 
@@ -98,51 +106,36 @@ class Columns:
         return joined.reshape((stop - first) * shape[0], *shape[1:])
 
 
-class _Blocks:
-    """The blocks of pages, worked out once for each geometry."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[_Block, ...]] = {}
-
-    def of(self, page: Page) -> tuple[_Block, ...]:
-        # The page keeps its tensors alive, so that no other object gets their number.
-        key = id(page.meta.tensors)
-        if key not in self._known:
-            self._known[key] = tuple(_blocks(page.meta.tensors))
-        return self._known[key]
-
-    def form(self, page: Page) -> _Form:
-        blocks = self.of(page)
-        alike = tuple((b.names, b.dtype, _with_tokens(b.shape, 0)) for b in blocks)
-        return page.meta.codec, alike
-
-
 def columns_of(pieces: Sequence[Piece], pages: Mapping[PageId, Page]) -> list[Columns]:
     """Return the stretches of pieces, which are `in_order`, that touch and are encoded alike."""
-    blocks = _Blocks()
     found: list[Columns] = []
     run: list[Piece] = []
     before: _Form | None = None
     for piece in pieces:
-        form = blocks.form(pages[piece.page])
+        form = _form(pages[piece.page].meta)
         if run and (form != before or piece.to != run[-1].to + run[-1].hi - run[-1].lo):
-            found.append(Columns(run, [pages[p.page] for p in run], blocks))
+            found.append(Columns(run, pages))
             run = []
         run.append(piece)
         before = form
     if run:
-        found.append(Columns(run, [pages[p.page] for p in run], blocks))
+        found.append(Columns(run, pages))
     return found
 
 
-def _blocks(specs: Iterable[TensorSpec]) -> Iterator[_Block]:
-    offset = 0
-    for (dtype, shape), same in groupby(specs, lambda spec: (spec.dtype, spec.shape)):
-        alike = list(same)
-        nbytes = alike[0].nbytes
-        if nbytes:
-            yield _Block(tuple(s.name for s in alike), dtype, shape, offset, nbytes)
-        offset += nbytes * len(alike)
+def _blocks(meta: PageMeta) -> tuple[Stretch, ...]:
+    """Return the tensors of one dtype and shape that lie side by side in a page."""
+    return _stretches(shared_tensors(meta.tensors))
+
+
+@lru_cache(GEOMETRIES)
+def _stretches(tensors: Tensors) -> tuple[Stretch, ...]:
+    return tuple(stretches(tensors, {}))
+
+
+def _form(meta: PageMeta) -> _Form:
+    alike = tuple((b.names, b.dtype, _with_tokens(b.shape, 0)) for b in _blocks(meta))
+    return meta.codec, alike
 
 
 def _ranges(places: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -156,15 +149,85 @@ def _with_tokens(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
     return (*shape[:TOKEN_AXIS], count, *shape[TOKEN_AXIS + 1 :])
 
 
-def batches_of(specs: Sequence[TensorSpec], most: int) -> Iterator[list[TensorSpec]]:
-    """Yield tensors of up to `most` bytes together, a larger one by itself."""
-    batch: list[TensorSpec] = []
-    nbytes = 0
-    for spec in specs:
-        if batch and nbytes + spec.nbytes > most:
-            yield batch
-            batch, nbytes = [], 0
-        batch.append(spec)
-        nbytes += spec.nbytes
-    if batch:
-        yield batch
+def decode_joined(
+    targets: Mapping[str, TensorSpec],
+    names: Sequence[str],
+    columns: Sequence[Columns],
+    codecs: Mapping[str, Codec],
+) -> dict[str, Array]:
+    """Return those targets of one track that are named, evaluated and owned, made of `columns`;
+    what no page fills is zeros.
+
+    Takes some `DEVICE_BATCH_BYTES` beside the
+    targets. Raises ForeignPage.
+    """
+    made: dict[str, Array] = {}
+    only = tags_of(columns[0].meta) if len(columns) == 1 else ()
+    for straight in (True, False):
+        specs = [targets[name] for name in names if (name in only) == straight]
+        for batch in batches_of(specs, DEVICE_BATCH_BYTES):
+            arrays = (_straight if straight else _joined)(batch, columns, codecs)
+            # In smaller steps: a decoder's intermediate arrays are several times what it makes.
+            for step in batches_of([targets[name] for name in arrays], DEVICE_STEP_BYTES):
+                evaluate([arrays[spec.name] for spec in step])
+            made |= arrays
+    return made
+
+
+def _straight(
+    batch: Sequence[TensorSpec], columns: Sequence[Columns], codecs: Mapping[str, Codec]
+) -> dict[str, Array]:
+    """Return lazy targets that are what a codec makes: zeros around the parts decode to zeros."""
+    (column,) = columns
+    after = batch[0].shape[TOKEN_AXIS] - column.stop
+    return _converted(batch, column, codecs, column.start, after)
+
+
+def _joined(
+    batch: Sequence[TensorSpec], columns: Sequence[Columns], codecs: Mapping[str, Codec]
+) -> dict[str, Array]:
+    """Return lazy targets, which are of one length, joined from several pieces."""
+    tokens = batch[0].shape[TOKEN_AXIS]
+    pieces: dict[str, list[Array]] = {spec.name: [] for spec in batch}
+    filled = 0
+    for column in columns:
+        found = _converted(batch, column, codecs)
+        for spec in batch:
+            pieces[spec.name] += [_gap(spec, column.start - filled), found[spec.name]]
+        filled = column.stop
+    for spec in batch:
+        pieces[spec.name].append(_gap(spec, tokens - filled))
+    # Joining copies, so that no target is a view of what was joined for several.
+    return {name: mx.concatenate(parts, axis=TOKEN_AXIS) for name, parts in pieces.items()}
+
+
+def _converted(
+    batch: Sequence[TensorSpec],
+    column: Columns,
+    codecs: Mapping[str, Codec],
+    before: int = 0,
+    after: int = 0,
+) -> dict[str, Array]:
+    behind = _behind([spec.name for spec in batch], column.names)
+    arrays = column.join(behind, before, after)
+    made: dict[str, Array] = {}
+    for spec in batch:
+        if spec.name not in made:
+            made |= converted(spec, arrays, tags_of(column.meta), codecs)
+    return made
+
+
+def _behind(wanted: Sequence[str], stored: Sequence[str]) -> set[str]:
+    """Return the stored tensors that targets are made of: themselves, their parts, or their
+    whole."""
+    known = set(stored)
+    bases = {name.rpartition(".")[0] for name in wanted}
+    own = {name for name in wanted if name in known}
+    parts = {name for name in stored if name.rpartition(".")[0] in wanted}
+    return own | parts | (bases & known)
+
+
+def _gap(spec: TensorSpec, tokens: int) -> Array:
+    shape = list(spec.shape)
+    shape[TOKEN_AXIS] = tokens
+    return mx.zeros(shape, dtype=dtype_of(spec.dtype))

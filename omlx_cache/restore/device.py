@@ -13,10 +13,14 @@ from math import prod
 import mlx.core as mx
 
 from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_of, evaluate, owned_copy, widest, zeros
-from omlx_cache.pages.tensors import tags_of
-from omlx_cache.restore.columns import Piece, columns_of, in_order
-from omlx_cache.restore.decode import convert, converted
-from omlx_cache.restore.decode_columns import DEVICE_STEP_BYTES, decode_joined
+from omlx_cache.restore.columns import (
+    DEVICE_STEP_BYTES,
+    Piece,
+    columns_of,
+    decode_joined,
+    in_order,
+)
+from omlx_cache.restore.decode import convert
 from omlx_cache.restore.plan import (
     PageFailed,
     PageRead,
@@ -30,7 +34,7 @@ from omlx_cache.restore.plan import (
     still_filled,
 )
 from omlx_cache_storage.errors import ForeignPage
-from omlx_cache_storage.page import ITEM_BYTES, Page, PageId, PageInfo, PageMeta, TensorSpec
+from omlx_cache_storage.page import ITEM_BYTES, Page, PageId, PageInfo
 
 SHARE = 8
 """The part of a restore that is a batch of its pages, or a group of its tensors: one of either is
@@ -181,18 +185,13 @@ class DeviceTargets:
                 tracks = self.plan.tracks.items()
                 names = [name for name, at in tracks if at == track and targets[name].nbytes]
                 columns = columns_of(ordered, pages)
-                arrays = decode_joined(targets, names, columns, self._convert, tags_of)
+                arrays = decode_joined(targets, names, columns, self.plan.codecs)
                 made |= {name: (array, ordered) for name, array in arrays.items()}
         except ForeignPage as error:
             raise PageFailed(self._aside[-1][0].use.page, error, joins=True) from error
         self.filled |= {read.use.page: read.use.info for read, _page in self._aside}
         self._aside = []
         return made
-
-    def _convert(
-        self, spec: TensorSpec, arrays: Mapping[str, Array], meta: PageMeta
-    ) -> Mapping[str, Array]:
-        return converted(spec, arrays, tags_of(meta), self.plan.codecs)
 
 
 def join_on_device(plan: Plan, pages: Mapping[PageId, Page]) -> dict[str, Array]:

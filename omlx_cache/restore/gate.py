@@ -23,7 +23,7 @@ LARGER = 4
 """A read says nothing of one that is more than so many times as large: opening files takes time."""
 
 
-class Read(NamedTuple):
+class Finished(NamedTuple):
     nbytes: int
     seconds: float
 
@@ -39,7 +39,7 @@ class ReadingGate:
     def __init__(self, work: WorkMeter) -> None:
         self._work = work
         self._lock = threading.Lock()
-        self._reads: dict[str, deque[Read]] = {
+        self._reads: dict[str, deque[Finished]] = {
             tier: deque(maxlen=REMEMBERED) for tier in (COLD, REMOTE)
         }
         self._rejected = 0
@@ -49,7 +49,7 @@ class ReadingGate:
         """Note a finished read of a tier."""
         if nbytes > 0 and seconds > 0:
             with self._lock:
-                self._reads[tier].append(Read(nbytes, seconds))
+                self._reads[tier].append(Finished(nbytes, seconds))
 
     @uninterrupted
     def note_rejected(self) -> None:

@@ -20,8 +20,7 @@ from omlx_cache.arrays.mlxio import (
     host_views,
     payload_view,
 )
-from omlx_cache.restore.decode import convert
-from omlx_cache.restore.numpy_decode import decode_into
+from omlx_cache.restore.decode import convert, decode_into
 from omlx_cache.restore.plan import (
     PageFailed,
     PageRead,
@@ -151,10 +150,6 @@ class HostTargets:
         """Record that a page's bytes are in their places."""
         with self._guard:
             self.filled[read.use.page] = read.use.info
-
-    def take(self, read: PageRead, page: Page) -> bool:
-        """`take_all` for one page."""
-        return self.take_all([read], {read.use.page: page})
 
     def take_all(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> bool:
         """Copy or decode pages into their places; False, and nothing more written, once closed.

@@ -310,18 +310,22 @@ def _reads(
 
 def _geometry(specs: Sequence[TensorSpec], held: int, tracks: Mapping[str, int]) -> Geometry:
     tensors = shared_tensors(tuple(_with_tokens(s, held) if held else s for s in specs))
-    stretches: list[Stretch] = []
-    offset = pieces = 0
+    found = tuple(stretches(tensors, tracks))
+    pieces = sum(len(s.names) * (prod(s.shape[:TOKEN_AXIS]) if held else 1) for s in found)
+    return Geometry(tensors, found, pieces)
+
+
+def stretches(tensors: Iterable[TensorSpec], tracks: Mapping[str, int]) -> Iterator[Stretch]:
+    """Yield the stretches of a payload; without tracks those that are alike are on one."""
+    offset = 0
     for (track, dtype, shape), same in groupby(
-        tensors, lambda spec: (tracks[spec.name], spec.dtype, spec.shape)
+        tensors, lambda spec: (tracks.get(spec.name, 0), spec.dtype, spec.shape)
     ):
         alike = list(same)
-        if alike[0].nbytes:
-            names = tuple(spec.name for spec in alike)
-            stretches.append(Stretch(track, names, dtype, shape, offset, alike[0].nbytes))
-            pieces += len(names) * (prod(shape[:TOKEN_AXIS]) if held else 1)
-        offset += alike[0].nbytes * len(alike)
-    return Geometry(tensors, tuple(stretches), pieces)
+        nbytes = alike[0].nbytes
+        if nbytes:
+            yield Stretch(track, tuple(s.name for s in alike), dtype, shape, offset, nbytes)
+        offset += nbytes * len(alike)
 
 
 def _spans(use: PageUse, wanted: Mapping[Ranges, int]) -> Iterator[Span]:

@@ -105,7 +105,7 @@ def restore(page: Page, cache: Any) -> None:
         assert plan.nbytes <= _ROOM * max(meta.nbytes, 64), "more room than a page can fill"
         targets = HostTargets(plan)
         for read in plan.reads:
-            targets.take(read, page)
+            targets.take_all([read], held)
         _rebuild(walk, point, plan, targets)
     except PageFailed as failed:
         walk.learn(failed, point, held)

@@ -13,7 +13,7 @@ import pytest
 
 from kit.executors import EXECUTORS, compute_on
 from omlx_cache.arrays.mlxio import host_view
-from omlx_cache.restore import columns, decode, decode_columns, host, run
+from omlx_cache.restore import columns, decode, host, run
 from omlx_cache.restore.columns import Columns
 from omlx_cache.tools.bench.bed import Bed
 from omlx_cache.tools.bench.sizes import BLOCK_SIZE, Size
@@ -125,12 +125,12 @@ def test_what_a_gpu_decodes_at_a_time_is_bounded(
     on_host = stored.restored()
     as_on_a_gpu(monkeypatch)
     tensor = on_host[0].nbytes
-    monkeypatch.setattr(decode_columns, "DEVICE_BATCH_BYTES", 3 * tensor)
-    monkeypatch.setattr(decode_columns, "DEVICE_STEP_BYTES", 2 * tensor)
+    monkeypatch.setattr(columns, "DEVICE_BATCH_BYTES", 3 * tensor)
+    monkeypatch.setattr(columns, "DEVICE_STEP_BYTES", 2 * tensor)
     steps: list[int] = []
-    evaluate = decode_columns.evaluate
+    evaluate = columns.evaluate
     monkeypatch.setattr(
-        decode_columns, "evaluate", lambda a: steps.append(sum(x.nbytes for x in a)) or evaluate(a)
+        columns, "evaluate", lambda a: steps.append(sum(x.nbytes for x in a)) or evaluate(a)
     )
     on_device = stored.restored()
     assert max(steps) == 2 * tensor
