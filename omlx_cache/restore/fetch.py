@@ -4,7 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from omlx_cache.arrays.mlxio import (
     on_host,
     writable_view,
 )
+from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.plan import PageFailed, PageRead, batches, is_direct
 from omlx_cache.restore.source import PageSource
 from omlx_cache_storage.errors import PageError, PageUnreadable
@@ -33,16 +34,7 @@ than the disk's, and threads that are at that together hold each other up."""
 READ_BYTES = 1 << 20
 
 
-class Targets(Protocol):
-    """Buffers that pages go into: `segments` is the memory that a page fills, None unless it fills
-    it exactly, and `note` says that it did."""
-
-    def segments(self, read: PageRead) -> list[memoryview] | None: ...
-    def note(self, read: PageRead) -> None: ...
-    def take_all(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> bool: ...
-
-
-def fetch(source: PageSource, read: PageRead, targets: Targets | None = None) -> Page | None:
+def fetch(source: PageSource, read: PageRead, targets: HostTargets | None = None) -> Page | None:
     """Read one page and return it, or None when its bytes went straight into `targets`.
 
     Blocks on the disk. The page goes to the hot tier where memory is free; without `targets` it
@@ -64,7 +56,7 @@ def _joined(source: PageSource, page: PageId) -> Page | None:
     return source.held(page) if coming is None else result_along(coming)
 
 
-def _read(source: PageSource, read: PageRead, targets: Targets | None) -> Page | None:
+def _read(source: PageSource, read: PageRead, targets: HostTargets | None) -> Page | None:
     reserved, granted = 0, Granted.NO
     try:
         with source.reading(read.use.page) as reader:
@@ -122,7 +114,7 @@ def fetch_all(
     source: PageSource,
     reads: Sequence[PageRead],
     take_all: Callable[[Sequence[PageRead], Mapping[PageId, Page]], object],
-    targets: Targets | None = None,
+    targets: HostTargets | None = None,
     *,
     step_bytes: int = 2 * READ_BYTES,
 ) -> None:
@@ -147,7 +139,7 @@ def _fetch_all(
     source: PageSource,
     reads: Sequence[PageRead],
     take_all: Callable[[Sequence[PageRead], Mapping[PageId, Page]], object],
-    targets: Targets | None,
+    targets: HostTargets | None,
     step_bytes: int,
 ) -> None:
     failing = _FirstFailure(len(reads))

@@ -3,9 +3,8 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
 
+from omlx_cache.restore.background import Reading, Task
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.readers import ReaderPool
 
@@ -15,25 +14,6 @@ STUCK_SECONDS = 0.5
 """A thread that is at one read for longer, or for a request that has gone, is replaced: a file that
 hangs delays no other request. `MOST_THREADS` bounds those that hang."""
 _NEVER = float("-inf")
-Task = Callable[[], None]
-
-
-class Reading(Protocol):
-    """Something that reads ahead in tasks, and takes memory from when it is admitted.
-
-    `admitted` and `taken` are the queue's. `nbytes` is None before it is known; `hold_all` is
-    called once there is room, and False takes the admission back; `refuse` is for one that is
-    larger than the queue.
-    """
-
-    admitted: bool
-    taken: bool
-
-    def nbytes(self) -> int | None: ...
-    def hold_all(self) -> bool: ...
-    def refuse(self) -> None: ...
-    def next_task(self) -> Task | None: ...
-    def drop(self) -> None: ...
 
 
 class RestoreQueue:
