@@ -47,10 +47,7 @@ def pin(scope: Scope, chain: KeyChain, seconds: float) -> Pin:
     # Returns at once: what only others have cannot be pinned here.
     found = scope.find(chain, len(chain), wait=0.0)
     pages = dict.fromkeys(needed(chain, scope.groups, len(chain)))
-    by_position = sorted(
-        (use for uses in found.uses.values() for use in uses), key=lambda use: use.info.position
-    )
-    pages |= {use.page: None for use in by_position}
+    pages |= dict.fromkeys(found.root_first)
     made = store.pin(list(pages), seconds)
     memory, *disk = made.tiers
     return Pin(store, made.number, found.position, memory, disk[0] if disk else None)

@@ -21,10 +21,10 @@ from omlx_cache.identity.namespace import Namespace, computed_by
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.requests.explainer import Walked
 from omlx_cache.requests.log import AskedRequest
-from omlx_cache.restore.boundaries import Boundaries
 from omlx_cache.restore.gate import RestoreGate
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
 from omlx_cache.restore.pending import PendingRestore
+from omlx_cache.restore.walk import Boundaries
 from omlx_cache.results import CommitResult
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.hints import Ended, Priority

@@ -16,7 +16,7 @@ from omlx_cache.identity.salt import salt_digest
 from omlx_cache.mlx_lm_versions import make_prompt_cache, quantized
 from omlx_cache.pages.layout import layout_of
 from omlx_cache.pages.warming import warm_codecs
-from omlx_cache.restore.boundaries import Boundaries
+from omlx_cache.restore.walk import Boundaries
 from omlx_cache.scope import Scope, unsupported
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore

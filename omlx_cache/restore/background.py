@@ -21,6 +21,7 @@ from omlx_cache.restore.fetch import READ_BYTES, fetch
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import RestorePoint
 from omlx_cache.restore.plan import PageFailed, PageRead, Plan, batches, is_direct
+from omlx_cache.restore.source import held_pages
 from omlx_cache.restore.walk import DISK_PASSES, Walk, plan_for
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.page import Page, PageId
@@ -182,7 +183,7 @@ class Reading:
         if point is None:
             return
         while point.position:
-            held = self._held(point)
+            held = held_pages(walk.source, point, self.arrived)
             try:
                 plan = plan_for(walk, point, held)
             except PageFailed as failed:
@@ -332,20 +333,11 @@ class Reading:
     def _hold(self, point: RestorePoint) -> None:
         """Take hold of the pages that are in memory, so that eviction cannot take them away."""
         filled = {} if self.targets is None else self.targets.filled
-        found = {page: held for page, held in self._held(point).items() if page not in filled}
+        held = held_pages(self.walk.source, point, self.arrived)
+        found = {page: one for page, one in held.items() if page not in filled}
         with self._lock:
             if not self._closed:
                 self.arrived = found
-
-    def _held(self, point: RestorePoint) -> dict[PageId, Page]:
-        """Return the pages of a point that are in memory now, or have come already."""
-        found: dict[PageId, Page] = {}
-        for uses in point.uses.values():
-            for use in uses:
-                page = self.arrived.get(use.page) or self.walk.source.held(use.page)
-                if page is not None and page.meta.held == use.info.held:
-                    found[use.page] = page
-        return found
 
     def _end(self) -> None:
         with self._lock:

@@ -70,6 +70,11 @@ class RestorePoint:
     def all_uses(self) -> list[PageUse]:
         return [use for uses in self.uses.values() for use in uses]
 
+    @property
+    def root_first(self) -> list[PageId]:
+        """The pages, those that begin a chain first."""
+        return [use.page for use in sorted(self.all_uses, key=lambda use: use.info.position)]
+
     def bytes_to_read(self) -> Counter[str]:
         """Return the bytes that are not in memory, by tier."""
         nbytes: Counter[str] = Counter()

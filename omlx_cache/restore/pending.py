@@ -5,11 +5,10 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from omlx_cache import reasons
 from omlx_cache.arrays.mlxio import on_host
-from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.restore.background import Reading
 from omlx_cache.restore.device import join_on_device
 from omlx_cache.restore.gate import RestoreGate
@@ -32,18 +31,6 @@ from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.page import COLD, REMOTE
 
 _log = logging.getLogger(__name__)
-
-
-class Taken(NamedTuple):
-    """Live caches at `point.position` (fresh ones at 0), and how many tokens the disk gave, and
-    other machines; the first `local_tokens` were on this one."""
-
-    prompt_cache: list[Any]
-    layout: Layout
-    point: RestorePoint
-    cold_tokens: int
-    remote_tokens: int = 0
-    local_tokens: int = 0
 
 
 class PendingRestore:
@@ -78,8 +65,7 @@ class PendingRestore:
         self._known = known
         self._stamp = stamp
         self._gate = gate
-        self._caches: list[Any] = []
-        self._looked: tuple[list[Any], Reading] | None = None
+        self._looked: Reading | None = None
         self._reading: Reading | None = None
         self._finalizer: weakref.finalize[[Reading], PendingRestore] | None = None
 
@@ -88,9 +74,8 @@ class PendingRestore:
         """Return how many tokens can be restored now, to be used at `stamp`. Reads and holds
         nothing; what was started before goes on."""
         self._stamp = stamp if stamp is not None else self._stamp
-        self._looked = self._new_reading()
-        _caches, reading = self._looked
-        return reading.point.position
+        self._looked = Reading(self._new_walk())
+        return self._looked.point.position
 
     @uninterrupted
     def start(self) -> None:
@@ -100,7 +85,7 @@ class PendingRestore:
         """
         if self._reading is not None:
             return
-        self._caches, reading = self._looked or self._new_reading()
+        reading = self._looked or Reading(self._new_walk())
         self._looked, self._reading = None, reading
         # A finalizer may run while any lock is held, so it takes none: the queue looks here later.
         self._finalizer = weakref.finalize(self, self._queue.lost.append, reading)
@@ -137,11 +122,12 @@ class PendingRestore:
         """Read no more and give the memory back. A later `take` restores on the spot."""
         reading, self._reading = self._reading, None
         if reading is not None:
-            self._let_go()
+            if self._finalizer is not None:
+                self._finalizer.detach()
             self._queue.drop(reading)
 
     @uninterrupted
-    def take(self, deadline: float | None = None) -> Taken:
+    def take(self, deadline: float | None = None) -> Restored:
         """Return caches restored as far as the pages have come, after `deadline` seconds at most.
 
         On the model's thread; evaluates MLX. None waits for all of it. What has not come by then is
@@ -149,29 +135,23 @@ class PendingRestore:
         used, so that nothing waits for a disk again.
         """
         try:
-            taken = self._take(deadline)
-            mark_known(self._source, taken.layout, self._chain, taken.point, self._stamp)
-            reason = taken.point.reason or ""
-            if self._gate is not None and reason.startswith(reasons.SLOWER_THAN_COMPUTING):
-                self._gate.rejected()
-            return taken
+            return self._take(deadline)
         except Exception as error:
             _log.exception("restore failed, the request is computed in full")
-            caches = self._fresh()
             reason = f"{reasons.ERROR}:{type(error).__name__}"
-            return Taken(caches, layout_of(caches), RestorePoint(0, {}, reason, 0), 0)
+            return Restored(self._fresh(), RestorePoint(0, {}, reason, 0))
         finally:
             self.cancel()
 
-    def _take(self, deadline: float | None) -> Taken:
+    def _take(self, deadline: float | None) -> Restored:
         began = time.monotonic()
         reading = self._reading
         if deadline is None and (reading is None or not reading.admitted):
             self.cancel()
-            return self._on_the_spot()
+            starting, walk = time.perf_counter(), self._new_walk()
+            return self._noted(walk, restore(walk), starting)
         if reading is None:
-            self._caches, reading = self._new_reading()
-        caches, layout = self._caches, reading.walk.layout
+            reading = Reading(self._new_walk())
         self._queue.take(reading)
         try:
             until = None if deadline is None else began + deadline
@@ -180,7 +160,7 @@ class PendingRestore:
                 reading.close()
             finishing = time.perf_counter()
             restored = _finish(reading, came=came)
-            return self._taken(caches, layout, restored, finishing - reading.seconds)
+            return self._noted(reading.walk, restored, finishing - reading.seconds)
         finally:
             self._queue.drop(reading)
 
@@ -202,43 +182,21 @@ class PendingRestore:
                 reading.ask_no_more()
             self._queue.wake()
 
-    def _on_the_spot(self) -> Taken:
-        began = time.perf_counter()
-        caches = self._fresh()
-        layout = layout_of(caches)
-        restored = restore(
-            self._source,
-            layout,
-            self._chain,
-            limit=self._limit,
-            capacity=self._capacity,
-            known=self._known,
-            stamp=self._stamp,
-            gate=self._gate,
-        )
-        return self._taken(caches, layout, restored, began)
-
-    def _taken(self, caches: list[Any], layout: Layout, restored: Restored, began: float) -> Taken:
+    def _noted(self, walk: Walk, restored: Restored, began: float) -> Restored:
         """Return what was restored, and tell the gate what it took from `began` to now."""
         if self._gate is not None:
             seconds = time.perf_counter() - began
             read = {COLD: restored.cold_bytes, REMOTE: restored.remote_bytes}
             self._gate.took(restored.nbytes, seconds, read)
-        return Taken(
-            caches,
-            layout,
-            restored.point,
-            restored.cold_tokens,
-            restored.remote_tokens,
-            restored.local_tokens,
-        )
+            if (restored.point.reason or "").startswith(reasons.SLOWER_THAN_COMPUTING):
+                self._gate.rejected()
+        mark_known(walk, restored.point)
+        return restored
 
-    def _new_reading(self) -> tuple[list[Any], Reading]:
-        caches = self._fresh()
-        layout = layout_of(caches)
-        walk = Walk(
+    def _new_walk(self) -> Walk:
+        return Walk(
             self._source,
-            layout,
+            self._fresh(),
             self._chain,
             self._limit,
             self._capacity,
@@ -246,11 +204,6 @@ class PendingRestore:
             self._stamp,
             self._gate,
         )
-        return caches, Reading(walk)
-
-    def _let_go(self) -> None:
-        if self._finalizer is not None:
-            self._finalizer.detach()
 
 
 def _finish(reading: Reading, *, came: bool) -> Restored:
@@ -273,7 +226,7 @@ def _finish(reading: Reading, *, came: bool) -> Restored:
         elif point.position < wanted.position and not came:
             point = replace(point, reason=reasons.DEADLINE)
         if not point.position:
-            return Restored(point, 0)
+            return Restored(walk.prompt_cache, point)
         try:
             plan = _same_plan(reading.plan, point)
             if plan is None:
@@ -292,7 +245,7 @@ def _finish(reading: Reading, *, came: bool) -> Restored:
             walk.learn(failed, point, memory.pages, disk=False)
             continue
         return rebuild(walk, point, plan, arrays, reading.read)
-    return Restored(RestorePoint(0, {}, walk.failure, 0), 0)
+    return Restored(walk.prompt_cache, RestorePoint(0, {}, walk.failure, 0))
 
 
 def _same_plan(plan: Plan | None, point: RestorePoint) -> Plan | None:

@@ -2,23 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from omlx_cache.adapters.base import paged_of
 from omlx_cache.arrays.mlxio import Array, has_memory_of_its_own, on_host
-from omlx_cache.pages.layout import Layout
 from omlx_cache.restore.device import DeviceTargets
 from omlx_cache.restore.fallbacks import fallbacks
 from omlx_cache.restore.fetch import fetch_all
-from omlx_cache.restore.gate import RestoreGate
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import PageUse, RestorePoint
 from omlx_cache.restore.plan import PageFailed, PageRead, Plan, batches, is_direct
-from omlx_cache.restore.source import InMemory, PageSource
+from omlx_cache.restore.source import InMemory, PageSource, held_pages
 from omlx_cache.restore.walk import DISK_PASSES, Walk, plan_for
 from omlx_cache_storage.errors import PageUnanswered
 from omlx_cache_storage.interrupts import result_of
-from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.page import REMOTE, Page, PageId
 
 MEMORY_PASSES = 3
@@ -26,11 +23,12 @@ MEMORY_PASSES = 3
 
 
 class Restored(NamedTuple):
-    """What a restore did: the point, and how many of its tokens came from the cold tier; its bytes,
-    and how many of those did. The same of other machines; the first `local_tokens` were here."""
+    """What a restore did: live caches at `point.position`, fresh ones at 0. How many tokens and
+    bytes the cold tier and other machines gave, of `nbytes`; the first `local_tokens` were here."""
 
+    prompt_cache: list[Any]
     point: RestorePoint
-    cold_tokens: int
+    cold_tokens: int = 0
     nbytes: int = 0
     cold_bytes: int = 0
     remote_tokens: int = 0
@@ -38,34 +36,23 @@ class Restored(NamedTuple):
     local_tokens: int = 0
 
 
-def restore(
-    source: PageSource,
-    layout: Layout,
-    chain: KeyChain,
-    *,
-    limit: int,
-    capacity: int,
-    known: frozenset[int],
-    stamp: int | None = None,
-    gate: RestoreGate | None = None,
-) -> Restored:
-    """Rebuild the fresh caches of `layout` as far as possible and return how far that was.
+def restore(walk: Walk) -> Restored:
+    """Rebuild the fresh caches of a walk as far as possible and return how far that was.
 
-    Evaluates MLX, reads the disk, and marks what it used as used, at `stamp` of the store's clock.
-    Never raises for what a disk or a page does: the prefix before such a page is restored, after a
-    bounded number of reads, and the point's reason says why. The caches are untouched on a miss.
-    Counts no miss: the reason is the caller's to count.
+    Evaluates MLX, reads the disk, and marks what it used as used, at the walk's stamp of the
+    store's clock. Never raises for what a disk or a page does: the prefix before such a page is
+    restored, after a bounded number of reads, and the point's reason says why. The caches are
+    untouched on a miss. Counts no miss: the reason is the caller's to count.
     """
-    walk = Walk(source, layout, chain, limit, capacity, known, stamp, gate)
-    work = Work()
+    source, work = walk.source, Work()
     for attempt in range(DISK_PASSES + MEMORY_PASSES):
         disk = attempt < DISK_PASSES and not work.is_apart
         memory = None if disk else work.in_memory(source)
         point = walk.find(memory)
         if not point.position:
-            return Restored(point, 0)
+            return Restored(walk.prompt_cache, point)
         try:
-            held = memory.pages if memory is not None else work.hold(source, point)
+            held = memory.pages if memory is not None else held_pages(source, point, work.arrived)
             plan = plan_for(walk, point, held, disk=memory is None)
             arrays = work.carry_out(source, plan, held)
         except PageFailed as error:
@@ -73,7 +60,8 @@ def restore(
             walk.learn(error, point, held, disk=not work.is_apart)
             continue
         return rebuild(walk, point, plan, arrays, work.read)
-    return Restored(RestorePoint(0, {}, walk.failure, point.matched, point.wanted_state), 0)
+    point = RestorePoint(0, {}, walk.failure, point.matched, point.wanted_state)
+    return Restored(walk.prompt_cache, point)
 
 
 @dataclass(slots=True)
@@ -89,18 +77,6 @@ class Work:
     read: set[PageId] = field(default_factory=set)
     targets: HostTargets | DeviceTargets | None = None
     is_apart: bool = False
-
-    def hold(self, source: PageSource, point: RestorePoint) -> dict[PageId, Page]:
-        """Take hold of the pages that are in memory, so that eviction cannot take them away."""
-        pages = {}
-        for uses in point.uses.values():
-            for use in uses:
-                page = self.arrived.get(use.page)
-                if page is None and use.info.in_memory:
-                    page = source.held(use.page)
-                if page is not None and page.meta.held == use.info.held:
-                    pages[use.page] = page
-        return pages
 
     def in_memory(self, source: PageSource) -> InMemory:
         filled = {} if self.targets is None else self.targets.filled
@@ -186,7 +162,7 @@ def rebuild(
             )
     groups = walk.layout.groups
     walk.source.touch(
-        root_first(point),
+        point.root_first,
         walk.stamp,
         lambda tier: fallbacks(walk.chain, groups, tier, walk.limit),
     )
@@ -194,6 +170,7 @@ def rebuild(
     far = {use.page for use in uses if use.info.tier == REMOTE}
     from_afar, from_disk = from_disk & far, from_disk - far
     return Restored(
+        walk.prompt_cache,
         point,
         _tokens(point, from_disk),
         sum(use.info.nbytes for use in uses),
@@ -207,21 +184,14 @@ def rebuild(
     )
 
 
-def mark_known(
-    source: PageSource, layout: Layout, chain: KeyChain, point: RestorePoint, stamp: int | None
-) -> None:
+def mark_known(walk: Walk, point: RestorePoint) -> None:
     """Mark the blocks behind a restore point as used that are known and are computed all the same:
     they are stored already, and what is stored next must not push out its own root."""
-    paged = paged_of(layout.groups)
-    first, last = (tokens // chain.block_size for tokens in (point.position, point.matched))
+    paged, size = paged_of(walk.layout.groups), walk.chain.block_size
+    first, last = point.position // size, point.matched // size
     if paged is not None and first < last:
-        keys = chain.boundaries(first, last)[1:]
-        source.touch([PageId(key, paged.name) for key in keys], stamp)
-
-
-def root_first(point: RestorePoint) -> list[PageId]:
-    """Return the pages of a restore point, those that begin a chain first."""
-    return [use.page for use in sorted(point.all_uses, key=lambda use: use.info.position)]
+        keys = walk.chain.boundaries(first, last)[1:]
+        walk.source.touch([PageId(key, paged.name) for key in keys], walk.stamp)
 
 
 def _tokens(point: RestorePoint, pages: set[PageId]) -> int:

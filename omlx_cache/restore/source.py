@@ -5,7 +5,7 @@ from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from omlx_cache.restore.lookup import PageView
+from omlx_cache.restore.lookup import PageView, RestorePoint
 from omlx_cache_storage.errors import PageUnanswered
 from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.keys import BlockKey
@@ -102,3 +102,16 @@ class InMemory:
 
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
         return self._source.hidden(pages)
+
+
+def held_pages(
+    source: PageSource, point: RestorePoint, arrived: Mapping[PageId, Page]
+) -> dict[PageId, Page]:
+    """Return the pages of a point that have arrived or are in memory now: while somebody has them,
+    eviction cannot take them away."""
+    found: dict[PageId, Page] = {}
+    for use in point.all_uses:
+        page = arrived.get(use.page) or source.held(use.page)
+        if page is not None and page.meta.held == use.info.held:
+            found[use.page] = page
+    return found

@@ -1,34 +1,73 @@
-"""Where a restore stands: the prefix that it can still hope for, and the plan for it."""
+"""Where a restore stands: the prefix that it can still hope for, the plan for it, and which page is
+to blame when pages that are sound do not fit together."""
 
+import copy
 import json
 import logging
-from collections.abc import Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from omlx_cache.adapters.base import GroupSpec, Phase
-from omlx_cache.pages.layout import Layout
-from omlx_cache.restore.blame import misfits
+from omlx_cache.arrays.mlxio import TOKEN_AXIS
+from omlx_cache.codecs import codec_named
+from omlx_cache.pages.layout import Layout, Leaf, layout_of
+from omlx_cache.pages.tensors import refuse_tensors_of_no_leaf, tags_of, wanted_specs
 from omlx_cache.restore.gate import RestoreGate
 from omlx_cache.restore.lookup import PageUse, PageView, RestorePoint, find_restore_point
 from omlx_cache.restore.plan import PageFailed, Plan, make_plan
 from omlx_cache.restore.source import PageSource
 from omlx_cache_storage.errors import ForeignPage, PageError, PageUnreadable
-from omlx_cache_storage.keys import KeyChain
+from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import Page, PageId, PageMeta
 
 _log = logging.getLogger(__name__)
 
 DISK_PASSES = 2
 """Walks that may read the disk: the first, and one below the page that failed it."""
+KNOWN_BOUNDARIES = 65_536
+VOTERS = 5
+"""Pages of a group that are compared to find the odd one; headers of cold ones are read."""
+
+
+Form = frozenset[tuple[str, str, tuple[int, ...]]]
+"""What a page holds of a group, token counts left out: names, dtypes and shapes."""
+
+
+class Boundaries:
+    """Boundaries that earlier commits passed, for layouts without a paged group: pages of one are
+    memory enough. The oldest are forgotten. One thread uses it."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[BlockKey, None] = OrderedDict()
+
+    def of(self, chain: KeyChain) -> frozenset[int]:
+        """Return the boundaries of a chain that are known."""
+        if not self._known:
+            return frozenset()
+        ends = range(chain.block_size, len(chain) + 1, chain.block_size)
+        return frozenset(end for end in ends if chain.key(end) in self._known)
+
+    def remember(self, chain: KeyChain, position: int) -> None:
+        """Note the boundaries up to a position."""
+        for end in range(chain.block_size, position + 1, chain.block_size):
+            self._known[chain.key(end)] = None
+            self._known.move_to_end(chain.key(end))
+        while len(self._known) > KNOWN_BOUNDARIES:
+            self._known.popitem(last=False)
+
+    def clear(self) -> None:
+        self._known.clear()
 
 
 @dataclass(slots=True)
 class Walk:
-    """Where restore points are looked for, and what failures have taught so far. Not thread-safe:
-    one thread at a time."""
+    """Where restore points for fresh caches are looked for, and what failures have taught so far.
+    Not thread-safe: one thread at a time."""
 
     source: PageSource
-    layout: Layout
+    prompt_cache: list[Any]
     chain: KeyChain
     limit: int
     capacity: int
@@ -38,10 +77,16 @@ class Walk:
     bad: set[PageId] = field(default_factory=set)
     failure: str | None = None
     models: dict[GroupSpec, PageMeta] = field(default_factory=dict)
+    layout: Layout = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.layout = layout_of(self.prompt_cache)
 
     def copy(self) -> "Walk":
         """Return a walk that may learn without this one's knowing."""
-        return replace(self, bad=set(self.bad), models=dict(self.models))
+        other = copy.copy(self)
+        other.bad, other.models = set(self.bad), dict(self.models)
+        return other
 
     def find(self, view: PageView | None = None, *, wait: float | None = None) -> RestorePoint:
         """Return the longest prefix that a view of the pages can restore; of the source the longest
@@ -75,8 +120,8 @@ class Walk:
         self.failure = failed.cause.reason
         blamed = {failed.page}
         if failed.joins:
-            stored = self.source.meta if disk else None
-            odd = misfits(failed.page, point, self.layout.leaves, held, stored)
+            leaves = self.layout.leaves
+            odd = _misfits(failed.page, point, leaves, held, self.source, disk=disk)
             for page in odd:
                 self.source.forget(page)
             blamed = odd or blamed
@@ -139,3 +184,75 @@ def _phases(meta: PageMeta) -> dict[str, Phase]:
     except (ValueError, AttributeError, RecursionError):
         cause = ForeignPage(f"the phases {meta.extra[:80]!r} cannot be read")
     raise PageFailed(meta.id, cause, joins=True)
+
+
+def _form_of(meta: PageMeta, members: Sequence[Leaf]) -> Form:
+    """Return what a page means for its group's leaves; raises ForeignPage if it fits none."""
+    refuse_tensors_of_no_leaf(meta, members)
+    found = set()
+    for leaf in members:
+        for spec in wanted_specs(leaf, meta).values():
+            shape = list(spec.shape)
+            if meta.held and len(shape) > TOKEN_AXIS:
+                shape[TOKEN_AXIS] = 0
+            found.add((spec.name, spec.dtype, tuple(shape)))
+    return frozenset(found)
+
+
+def _misfits(
+    failed: PageId,
+    point: RestorePoint,
+    leaves: Sequence[Leaf],
+    held: Mapping[PageId, Page],
+    source: PageSource,
+    *,
+    disk: bool,
+) -> set[PageId]:
+    """Return the pages to forget after pages did not join: those unlike most of their group.
+
+    Without a majority all that were compared are to blame: which one is right cannot be told, and
+    a commit writes right ones again. A page that only this build cannot decode is never to blame.
+    Reads the headers of a few pages that are not in memory, none without `disk`. Raises nothing.
+    """
+    group, uses = _group_of(failed, point)
+    members = [leaf for leaf in leaves if leaf.group == group]
+    forms: dict[PageId, Form | None] = {}
+    for page in _voters(failed, uses, held):
+        try:
+            meta = _meta(source, page, held, disk=disk)
+        except PageFailed:
+            continue
+        if not _is_decodable(meta):
+            continue
+        try:
+            forms[page] = _form_of(meta, members)
+        except ForeignPage:
+            forms[page] = None
+    votes = Counter(form for form in forms.values() if form is not None)
+    if not forms:
+        return set()
+    agreed = next((form for form, n in votes.items() if 2 * n > votes.total()), None)
+    blamed = {page for page, form in forms.items() if form is None or form != agreed}
+    if not blamed and failed in forms:
+        # It looks like the others and still could not be joined.
+        blamed = {failed}
+    return blamed
+
+
+def _group_of(page: PageId, point: RestorePoint) -> tuple[GroupSpec, Sequence[PageUse]]:
+    return next((group, uses) for group, uses in point.uses.items() if group.name == page.group)
+
+
+def _voters(failed: PageId, uses: Sequence[PageUse], held: Mapping[PageId, Page]) -> list[PageId]:
+    others = [use.page for use in uses if use.page != failed]
+    others.sort(key=lambda page: page not in held)
+    return [failed, *others[: VOTERS - 1]]
+
+
+def _is_decodable(meta: PageMeta) -> bool:
+    try:
+        for tag in tags_of(meta).values():
+            codec_named(tag.codec)
+    except (PageError, ValueError, KeyError):
+        return False
+    return True

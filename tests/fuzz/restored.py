@@ -92,14 +92,14 @@ def in_memory(meta: PageMeta, payload: bytes) -> Page:
 
 def restore(page: Page, cache: Any) -> None:
     """Bring a page into a fresh cache by the way of every restore; raises PageFailed."""
-    layout, meta = layout_of([cache]), page.meta
-    (group,) = layout.groups
+    meta = page.meta
+    (group,) = layout_of([cache]).groups
     info = PageInfo(meta.position, meta.held, meta.nbytes, "hot")
     point = RestorePoint(meta.position, {group: (PageUse(meta.id, info),)}, None, meta.position)
     chain = KeyChain(meta.namespace, as_tokens(range(pages.TOKENS)), pages.TOKENS)
     source = cast(PageSource, _Source(page))
-    walk = Walk(source, layout, chain, pages.TOKENS, pages.TOKENS + 1, frozenset())
-    held = {meta.id: page}
+    walk = Walk(source, [cache], chain, pages.TOKENS, pages.TOKENS + 1, frozenset())
+    held, layout = {meta.id: page}, walk.layout
     try:
         plan = plan_for(walk, point, held)
         assert plan.nbytes <= _ROOM * max(meta.nbytes, 64), "more room than a page can fill"

@@ -11,8 +11,8 @@ from mlx_lm.models.cache import KVCache
 
 from kit.drive import settings
 from omlx_cache import BlockStore
-from omlx_cache.pages.layout import layout_of
 from omlx_cache.restore.run import Restored, restore
+from omlx_cache.restore.walk import Walk
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.keys import KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.page import Page, PageId, PageMeta, TensorSpec
@@ -67,15 +67,7 @@ class PlainChain:
     def restore(self, store: BlockStore) -> tuple[list[KVCache], Restored]:
         caches = [KVCache() for _ in range(LAYERS)]
         length = self.blocks * self.size
-        restored = restore(
-            store,
-            layout_of(caches),
-            self.chain,
-            limit=length,
-            capacity=length + 8,
-            known=frozenset(),
-        )
-        return caches, restored
+        return caches, restore(Walk(store, caches, self.chain, length, length + 8, frozenset()))
 
 
 def expected(name: str, shape: tuple[int, ...], start: int) -> Any:

@@ -20,6 +20,7 @@ from omlx_cache.pages.layout import layout_of
 from omlx_cache.restore.pending import PendingRestore
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.restore.run import Restored, restore
+from omlx_cache.restore.walk import Walk
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.format.names import parse_name
@@ -95,15 +96,8 @@ class Conversation:
     def restore(self, store: BlockStore, limit: int = TOKENS) -> tuple[list[Any], Restored]:
         """Restore in the foreground."""
         caches = self.fresh()
-        restored = restore(
-            store,
-            layout_of(caches),
-            self.chain(),
-            limit=limit,
-            capacity=TOKENS + 64,
-            known=frozenset(),
-        )
-        return caches, restored
+        walk = Walk(store, caches, self.chain(), limit, TOKENS + 64, frozenset())
+        return caches, restore(walk)
 
     def pending(
         self, store: BlockStore, queue: RestoreQueue, limit: int = TOKENS
