@@ -13,7 +13,6 @@ from omlx_cache.codecs import CodecPolicy
 from omlx_cache.commit.admission import Admission
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.committer import Committer
-from omlx_cache.commit.order import needed
 from omlx_cache.commit.progress import extent_of
 from omlx_cache.commit.snapshots import SnapshotPolicy
 from omlx_cache.commit.staging import Staging
@@ -160,17 +159,7 @@ class Scope:
 
     def stops(self, start: int, stop: int, branch: int | None = None) -> list[int]:
         """Return where a prompt's windows and recurrent state are wanted while [start, stop) is
-        prefilled; none for models that have only pages. Where answers come back rewritten, the
-        place where the next prompt will leave this one is one of them."""
-        wanted = self._stops(start, stop, branch)
-        opening = None
-        if self._namespace is not None and not self.trims:
-            opening = self.store.requests.opening(self._namespace.digest)
-        if opening and start < stop - opening:
-            wanted = sorted({*wanted, stop - opening})
-        return wanted
-
-    def _stops(self, start: int, stop: int, branch: int | None = None) -> list[int]:
+        prefilled; none for models that have only pages."""
         if self.trims:
             return []
         size = self.store.settings.block_size
@@ -249,20 +238,13 @@ class Scope:
         )
 
     def remember(self, chain: KeyChain, result: CommitResult) -> None:
-        """Note how far a commit went, for layouts whose pages do not tell, and for people. What no
-        later prompt is expected to have becomes the first to be evicted."""
+        """Note how far a commit went, for layouts whose pages do not tell, and for people."""
         end = result.tokens
         if self.store.requests.trace is not None:
             self.store.requests.trace.note_size(chain.namespace, self.budgets.token_bytes)
         if all(group.kind != "paged" for group in self.groups):
             self._boundaries.remember(chain, end)
-        stable = self.store.requests.stored(chain, end, result.skipped)
-        if stable is None or not 0 < stable < end:
-            return
-        # The block in which it lies has tokens that are asked for again.
-        whole = min(end, -(-stable // chain.block_size) * chain.block_size)
-        kept = {page for stop in (stable, whole) for page in needed(chain, self.groups, stop)}
-        self.store.demote(page for page in needed(chain, self.groups, end) if page not in kept)
+        self.store.requests.stored(chain, end, result.skipped)
 
     @uninterrupted
     def commit(
@@ -303,7 +285,7 @@ class Scope:
         staging = Staging(self.store.counters, self.store.settings.snapshot_bytes)
         try:
             layout = layout_of(extracted(prompt_cache))
-            stops = self._stops(0, len(chain) + 1)
+            stops = self.stops(0, len(chain) + 1)
             committer = self.committer(
                 chain,
                 staging,

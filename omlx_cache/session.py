@@ -21,8 +21,7 @@ from omlx_cache.hinted import ended_or_none
 from omlx_cache.pages.geometry import Source
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.requests.explanation import Explanation
-from omlx_cache.requests.log import AskedRequest
-from omlx_cache.requests.timer import PromptTimer
+from omlx_cache.requests.log import AskedRequest, PromptTimer
 from omlx_cache.results import CommitResult
 from omlx_cache.scope import unsupported
 from omlx_cache_storage.hints import Ended

@@ -23,9 +23,7 @@ from omlx_cache.identity.namespace import Namespace
 from omlx_cache.logs import set_level
 from omlx_cache.pages.cold_codec import cold_encoder
 from omlx_cache.parts import StoreParts
-from omlx_cache.requests.answer import answer, explained
-from omlx_cache.requests.decoding import Decoder
-from omlx_cache.requests.elsewhere import OtherNamespaces
+from omlx_cache.requests.answer import Decoder, answer, explained
 from omlx_cache.requests.explainer import Explainer
 from omlx_cache.requests.history import PromptHistory
 from omlx_cache.requests.log import RequestLog
@@ -254,10 +252,8 @@ class BlockStore(Tiers):
         self._parts.ended = True
 
     def _explainer(self) -> Explainer:
-        s = self.settings
-        tiers = self.without_owner()
-        others = OtherNamespaces(tiers, self._namespaces.documents, self._on_disk)
-        return Explainer(PromptHistory(s.prompt_history_bytes), tiers, others)
+        history = PromptHistory(self.settings.prompt_history_bytes)
+        return Explainer(history, self.without_owner())
 
     def _keeper(self, cold_dir: Path | None, reuse: Reuse) -> ReuseKeeper:
         # Of parts: a thread of theirs must not keep a store alive that everybody else has lost.

@@ -2,18 +2,20 @@
 
 `BatchGenerator.extract_cache` copies a prefix from its first token on, so it is too dear for every
 chunk. This looks at the batch itself, which the generator keeps to itself; where it cannot, the
-answer is None, and blocks are stored when the sequence ends.
+answer is None, and blocks are stored when the sequence ends. `BatchTimer` tells of each row what
+of its prompt was computed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from mlx_lm.models.cache import BatchKVCache, CacheList
 
 from omlx_cache.adapters.base import TokenRange
 from omlx_cache.integrations import old_batches
 from omlx_cache.pages.geometry import Source
+from omlx_cache.requests.log import AskedRequest
 
 _BATCHES = BatchKVCache, old_batches.BatchKVCache
 
@@ -99,3 +101,45 @@ def _leaves(caches: Sequence[Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(cache.caches, f"{prefix}{index}.")
         else:
             yield f"{prefix}{index}", cache
+
+
+class PromptProgress(Protocol):
+    """What mlx-lm's batches say of a prompt after a step: tokens computed, and of how many."""
+
+    @property
+    def uid(self) -> Hashable: ...
+    @property
+    def progress(self) -> tuple[int, int]: ...
+    @property
+    def end_of_prompt(self) -> bool: ...
+
+
+class BatchTimer:
+    """Tells requests what the steps of a batch have computed of their prompts.
+
+    Rows that share a step share its time, which the store's sums count once. `asked` gives a row's
+    request. Mutable, by the model's thread: `_fed`, tokens by row.
+    """
+
+    def __init__(self, asked: Callable[[Hashable], AskedRequest | None]) -> None:
+        self._asked = asked
+        self._fed: dict[Hashable, int] = {}
+
+    def step(self, prompts: Iterable[PromptProgress], seconds: float) -> None:
+        """Count what a step of so many seconds, which ends now, has computed."""
+        for response in prompts:
+            fed, total = response.progress
+            before = self._fed.get(response.uid, 0)
+            # Less than before: the row was begun again after an error.
+            new = fed - before if fed >= before else fed
+            if response.end_of_prompt:
+                self.forget(response.uid)
+            else:
+                self._fed[response.uid] = fed
+            asked = self._asked(response.uid)
+            if asked is not None and new > 0:
+                asked.computed(new, 0.0 if new == 1 and fed == total else seconds)
+
+    def forget(self, uid: Hashable) -> None:
+        """Drop a row that has left the batch."""
+        self._fed.pop(uid, None)

@@ -1,26 +1,37 @@
-"""The answer to `omlx-cache why`: requests with their explanations, as plain values."""
+"""The answer to `omlx-cache why`: requests with their explanations, as plain values and text."""
 
-from collections.abc import Mapping
-from dataclasses import asdict
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from omlx_cache.requests.decoding import Decoder, decoded
+from omlx_cache.requests.explanation import Excerpt, sentence, why
 from omlx_cache.requests.log import AskedRequest, RequestLog
-from omlx_cache.requests.words import sentence, why
+
+_log = logging.getLogger(__name__)
 
 Plain = dict[str, object]
+Decoder = Callable[[list[int], str], str | None]
+"""Turns tokens into text, for the model of a label; None for a model that it does not know."""
+
+
+def decoded(decoder: Decoder | None, tokens: list[int], model: str) -> str | None:
+    """Return tokens as text, None when nobody can tell; never raises."""
+    if decoder is None:
+        return None
+    try:
+        text = decoder(tokens, model)
+    except Exception as error:
+        _log.debug("tokens are not decoded: %s", error)
+        return None
+    return text if isinstance(text, str) else None
 
 
 def answer(log: RequestLog, decoder: Decoder | None, last: int, number: int | None) -> Plain:
     """Return the latest requests, or the one of a number, oldest first; decodes text."""
     asked = [one for one in log.latest() if number in (None, one.record.number)][-last:]
     history = log.explainer.history
-    shown = {one.record.namespace for one in asked}
-    lines = [asdict(line) for line in log.habits.lines() if line.namespace in shown]
-    for line in lines:
-        line["text"] = _text_of(log, decoder, line.get("last_request"))
     return {
         "requests": [_request(one, decoder) for one in asked],
-        "changing_lines": lines,
         "history": {
             "limit_bytes": history.limit_bytes,
             "bytes": history.nbytes,
@@ -34,30 +45,23 @@ def explained(log: RequestLog, limit: int) -> list[Mapping[str, object]]:
     its text, neither as tokens."""
     found: list[Mapping[str, object]] = []
     for asked in reversed(log.latest()[-limit:]):
-        record, told = asked.record.to_dict(), asked.explanation
-        plain = {} if told is None else {**told.to_dict(), "here": [], "there": []}
-        found.append({**record, "why": why(plain)})
+        told = asked.explanation
+        said = "" if told is None else why(replace(told, here=(), there=()))
+        found.append({**asked.record.to_dict(), "why": said})
     return found
 
 
 def _request(asked: AskedRequest, decoder: Decoder | None) -> Plain:
-    record = asked.record.to_dict()
-    told = asked.explanation
+    record, told = asked.record, asked.explanation
     if told is None:
-        return {**record, "explanation": None, "words": ""}
-    explanation = told.to_dict()
-    model = asked.record.model
-    for side in ("here", "there"):
-        tokens = list(getattr(told, side))
-        text = decoded(decoder, tokens, model) if tokens else None
-        if text is not None:
-            explanation[f"{side}_text"] = text
-    return {**record, "explanation": explanation, "words": sentence(explanation, record)}
+        return {**record.to_dict(), "explanation": None, "words": ""}
 
+    def text(tokens: Excerpt) -> str | None:
+        return decoded(decoder, list(tokens), record.model) if tokens else None
 
-def _text_of(log: RequestLog, decoder: Decoder | None, number: object) -> str | None:
-    for asked in log.latest():
-        told = asked.explanation
-        if asked.record.number == number and told is not None:
-            return decoded(decoder, list(told.here), asked.record.model)
-    return None
+    told = replace(told, here_text=text(told.here), there_text=text(told.there))
+    return {
+        **record.to_dict(),
+        "explanation": told.to_dict(),
+        "words": sentence(told, record),
+    }

@@ -1,36 +1,61 @@
-"""Why no more of one prompt was restored, with what is known about it."""
+"""One request in figures, and why no more of its prompt was restored: as values and in words."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import NamedTuple
+import time
+from dataclasses import asdict, dataclass
 
-from omlx_cache.requests.words import sentence
+from omlx_cache import reasons
+from omlx_cache.requests.miss_reason import MISS_REASONS, MissReason
 
 Excerpt = tuple[int, ...]
 
 
-class Elsewhere(NamedTuple):
-    """Where a prompt's beginning is stored: what differs, each as (stored, now), and the model."""
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """A request at one moment: counts, times and a reason; no tokens and no text.
 
-    is_model: bool
-    changed: Mapping[str, tuple[str, str]]
-    label: str
+    `asked_at` is in seconds since the epoch; `total_seconds`, from then to its end, is None while
+    it is under way. In a server both count from the request's arrival, and so do the
+    `held_seconds` of one that is held.
+
+    `restored_tokens` include the `cold_tokens` that the disk gave and the `remote_tokens` that came
+    from other machines; `reason` says why no more was restored, None when nothing was left.
+    `held_seconds` it waited for another request that computed its blocks. `computed_tokens` of the
+    prompt were fed in `compute_seconds`.
+    """
+
+    number: int
+    asked_at: float
+    namespace: str
+    model: str
+    salt: str
+    prompt_tokens: int
+    restored_tokens: int = 0
+    cold_tokens: int = 0
+    restore_seconds: float = 0.0
+    held_seconds: float = 0.0
+    reason: str | None = None
+    computed_tokens: int = 0
+    compute_seconds: float = 0.0
+    generated_tokens: int = 0
+    total_seconds: float | None = None
+    remote_tokens: int = 0
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values, for JSON and the control socket."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`reason` is one of `omlx_cache.reasons`, None when nothing was left to restore.
+    """`reason` is one of `omlx_cache.reasons`, None when nothing was left to restore; `detail` says
+    more about it.
 
     Of `tokens` the first `restored` were restored. `position` tokens are shared with the prompt of
     request `other` (at `other_at`, seconds since the epoch), which has `other_tokens` with its
-    answer and was `computing`, `ended` or `cut_off` then (`other_state`; empty when that is not
-    known). `here` and `there` are the tokens around the place where they part, the first `before`
-    of them equal; `alike` tells that the same text follows, `opening` how far before the end of
-    that prompt they part when its answer came back rewritten, negative for within the answer.
-    `how` (memory, disk, removed, damaged) and `gone_at` are about what was evicted: both empty for
-    what left before the record of this process begins. `changed` has the fields that differ, as
-    (stored, now). `detail` says more about `reason`. `str()` has it all in words, with token ids
-    for text.
+    answer. `here` and `there` are the tokens around the place where they part, the first `before`
+    of them equal; `here_text` and `there_text` the same as text, where somebody decodes them.
+    `gone_at` is when an evicted page left, None for before the record of this process. `str()` has
+    it all in words, with token ids for text.
     """
 
     reason: str | None
@@ -40,30 +65,127 @@ class Explanation:
     other: int | None = None
     other_at: float | None = None
     other_tokens: int = 0
-    other_state: str = ""
-    alike: bool = False
-    opening: int | None = None
-    how: str = ""
     gone_at: float | None = None
-    changed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    stored_model: str = ""
     detail: str = ""
-    restore_points: bool = False
     before: int = 0
     here: Excerpt = ()
     there: Excerpt = ()
+    here_text: str | None = None
+    there_text: str | None = None
 
     @property
     def is_miss(self) -> bool:
         """False when nothing was lost: all that was ever stored of the prompt was restored."""
-        return self.reason is not None and self.reason != "new_text"
+        return self.reason not in (None, reasons.NEW_TEXT)
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values, for JSON and the control socket."""
-        plain = asdict(self)
-        plain["changed"] = {name: list(values) for name, values in self.changed.items()}
-        plain["here"], plain["there"] = list(self.here), list(self.there)
-        return plain
+        return {**asdict(self), "here": list(self.here), "there": list(self.there)}
 
     def __str__(self) -> str:
-        return sentence(self.to_dict())
+        return sentence(self)
+
+
+def sentence(told: Explanation, record: RequestRecord | None = None) -> str:
+    """Return what happened to a prompt in one line."""
+    parts = [_restored(told, record), why(told)]
+    if record is not None:
+        parts.append(_computed(record))
+    return "; ".join(part for part in parts if part)
+
+
+def brief(told: Explanation) -> str:
+    """Return the reason for a log line, in parentheses: words and counts, nothing of the text."""
+    if told.reason is None:
+        return ""
+    parts = []
+    if told.position is not None:
+        parts = [_relation(told, f"request {told.other}", f"at token {told.position + 1}")]
+    parts += [told.detail] if told.detail else []
+    return f" ({told.reason}: {', '.join(parts)})" if parts else f" ({told.reason})"
+
+
+def why(told: Explanation) -> str:
+    """Return the reason alone in words, "" when nothing was left to restore."""
+    if told.reason is None:
+        return ""
+    said = MISS_REASONS.get(told.reason, MissReason(told.reason, told.reason)).sentence
+    details = [told.detail] if told.detail else []
+    details += [] if told.gone_at is None else [clock(told.gone_at)]
+    if details:
+        said += f" ({', '.join(details)})"
+    if told.position is None:
+        return said
+    place = f"at token {told.position + 1:,}"
+    if told.there or told.here:
+        there = _excerpt(told, told.there_text, told.there)
+        here = _excerpt(told, told.here_text, told.here)
+        place += f": {there} there, {here} here"
+    other = f"the prompt of {clock(told.other_at)} (request {told.other})"
+    return f"{_relation(told, other, place)}; {said}"
+
+
+def clock(seconds: object) -> str:
+    """Return a moment for people: the time, and the date of another day."""
+    if not isinstance(seconds, int | float):
+        return "an unknown time"
+    moment = time.localtime(seconds)
+    today = time.localtime()[:3] == moment[:3]
+    return time.strftime("%H:%M" if today else "%Y-%m-%d %H:%M", moment)
+
+
+def _relation(told: Explanation, other: str, place: str) -> str:
+    """Return how a prompt is related to another one."""
+    if told.position == told.tokens:
+        return f"repeats {other}"
+    if told.position == told.other_tokens:
+        return f"continues {other}"
+    return f"parts from {other} {place}"
+
+
+def _excerpt(told: Explanation, text: str | None, tokens: Excerpt) -> str:
+    if text is not None:
+        shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+        return f"`...{shown}`" if shown else "nothing"
+    start = max(0, told.before - 4)
+    shown = " ".join(map(str, tokens[start : start + 12]))
+    return f"tokens {shown}" if shown else "nothing"
+
+
+def _restored(told: Explanation, record: RequestRecord | None) -> str:
+    text = f"{told.tokens:,} tokens: {told.restored:,} restored"
+    if record is not None and told.restored:
+        where = _tiers(told.restored, record.cold_tokens, record.remote_tokens)
+        text += f" ({where}{_took(record.restore_seconds)})"
+    return text
+
+
+def _tiers(restored: int, cold: int, remote: int) -> str:
+    """Return in words which tiers gave the tokens."""
+    hot = restored - cold - remote
+    gave = [(cold, "SSD"), (remote, "other machines"), (hot, "memory")]
+    parts = [(tokens, name) for tokens, name in gave if tokens]
+    if len(parts) == 1:
+        return parts[0][1]
+    return ", ".join(f"{tokens:,} from {name}" for tokens, name in parts)
+
+
+def _computed(record: RequestRecord) -> str:
+    under_way, computed = record.total_seconds is None, record.computed_tokens
+    if not computed and not under_way:
+        # Of so few that nobody took their time.
+        computed = record.prompt_tokens - record.restored_tokens
+    text = f"{computed:,} computed{_took(record.compute_seconds)}"
+    text += " so far" if under_way else ""
+    if record.held_seconds > 0:
+        text += f", after {_seconds(record.held_seconds)} of waiting for another request's"
+    return text
+
+
+def _took(seconds: float) -> str:
+    """Return a time behind a count, nothing for what nobody measured."""
+    return f", {_seconds(seconds)}" if seconds else ""
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"

@@ -2,91 +2,93 @@
 
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
-from omlx_cache.requests.parting import goes_on_alike, opening
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey, Tokens, shared_length
 
 PROMPTS = 512
 COMPARED_TOKENS = 2**19
-"""What one search compares at most: a few tenths of a millisecond."""
+"""Tokens that one search compares at most: a few tenths of a millisecond."""
+
+ALIKE_TOKENS = 32
+"""So many equal tokens after a difference tell a changed line from another text."""
+OPENING_TOKENS = 32
+"""The longest opening of an answer that is recognised: role, reasoning tag, line ends."""
+PIECE_TOKENS = 4
+"""So many tokens of an answer in a row are not in another text by chance."""
+ANSWER_TOKENS, RETURNED_TOKENS = 16_384, 1024
+"""How much of the end of an answer is looked for, and in how much of what follows."""
 
 
-class Sequence:
-    """Tokens that one prompt, or several that continue each other, have in common.
-
-    Mutable, under the history's lock: `tokens` grows; `stored` tokens were handed to the tiers, the
-    last time with pages left out for the reason `skipped`.
-    """
-
-    __slots__ = ("skipped", "stored", "tokens")
-
-    def __init__(self, tokens: Tokens) -> None:
-        self.tokens = tokens
-        self.stored = 0
-        self.skipped = ""
-
-
-@dataclass(slots=True)
-class KnownPrompt:
-    """A prompt: the first `prompt_length` tokens of a sequence; with its answer, `length`."""
+class KnownPrompt(NamedTuple):
+    """A prompt, the first `prompt_length` of `tokens`, and its answer. `stored` tokens were handed
+    to the tiers, the last time with pages left out for the reason `skipped`."""
 
     number: int
     asked_at: float
     namespace: BlockKey
-    sequence: Sequence
+    tokens: Tokens
     prompt_length: int
-    length: int
-
-    @property
-    def tokens(self) -> Tokens:
-        return self.sequence.tokens[: self.length]
+    stored: int = 0
+    skipped: str = ""
 
 
 class Nearest(NamedTuple):
-    """The known prompt that shares most of another, `shared` tokens, and what it was then.
+    """The known prompt that shares most of another one: `shared` tokens."""
 
-    `alike` tells that both go on with the same text after the difference, for a good part of the
-    prompt. `opening` is how many tokens before the end of the known prompt they part, when its
-    answer comes back otherwise: negative for a difference within the answer, by as much of that as
-    is equal, None when it does not.
-    """
-
-    number: int
-    asked_at: float
+    prompt: KnownPrompt
     shared: int
-    length: int
-    stored: int
-    skipped: str
-    alike: bool
-    opening: int | None
-    tokens: Tokens
 
     @property
-    def continued(self) -> bool:
-        """True when the other prompt has all of it and its answer, and goes on."""
-        return self.shared == self.length
+    def is_continued(self) -> bool:
+        """True when the other prompt has all of it and its answer."""
+        return self.shared == len(self.prompt.tokens)
+
+    @property
+    def is_answered(self) -> bool:
+        return len(self.prompt.tokens) > self.prompt.prompt_length
+
+    def is_alike(self, tokens: Tokens) -> bool:
+        """True when a piece of the known text comes again a little behind the place where they
+        part."""
+        start = self.shared + ALIKE_TOKENS
+        piece = self.prompt.tokens[start : start + ALIKE_TOKENS]
+        behind = tokens[self.shared : start + 3 * ALIKE_TOKENS]
+        if len(piece) < ALIKE_TOKENS or len(behind) < ALIKE_TOKENS:
+            return False
+        return bool((sliding_window_view(behind, ALIKE_TOKENS) == piece).all(axis=1).any())
+
+    def is_rewritten(self, tokens: Tokens) -> bool:
+        """True when they part in the known answer, or in what opens it and a piece of the answer
+        comes again behind the place."""
+        theirs, length = self.prompt.tokens, self.prompt.prompt_length
+        if self.is_continued or len(tokens) <= length:
+            return False
+        if self.shared >= length + PIECE_TOKENS:
+            return True
+        if self.shared < length - OPENING_TOKENS:
+            return False
+        returned = set(_pieces(tokens[min(self.shared, length) : self.shared + RETURNED_TOKENS]))
+        return not returned.isdisjoint(_pieces(theirs[length:][-ANSWER_TOKENS:]))
 
 
 class PromptHistory:
-    """Remembers prompts within `limit_bytes`, the latest; prompts that continue each other share
-    their tokens. Any thread may call; nothing raises. `_lock` guards the rest.
+    """Remembers the latest prompts within `limit_bytes`; one that continues another replaces it.
 
-    Prompts are compared within a namespace only, so never across salts.
+    Prompts are compared within a namespace only, so never across salts. Any thread may call;
+    nothing raises. `_lock` guards `_prompts`, the latest last.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.began = time.time()
         self._lock = threading.Lock()
-        self._prompts: deque[KnownPrompt] = deque()
-        self._nbytes = 0
+        self._prompts: list[KnownPrompt] = []
 
     @property
     def enabled(self) -> bool:
@@ -97,7 +99,7 @@ class PromptHistory:
     def nbytes(self) -> int:
         """Bytes of tokens that are remembered."""
         with self._lock:
-            return self._nbytes
+            return _nbytes(self._prompts)
 
     @uninterrupted
     def nearest(self, namespace: BlockKey, tokens: Tokens) -> Nearest | None:
@@ -105,8 +107,7 @@ class PromptHistory:
         none shares any."""
         tokens = compact(tokens)
         with self._lock:
-            known, shared = self._longest(namespace, tokens)
-            return None if known is None else _related(known, shared, tokens)
+            return self._nearest(namespace, tokens)
 
     @uninterrupted
     def ask(self, number: int, namespace: BlockKey, tokens: Tokens) -> Nearest | None:
@@ -115,121 +116,73 @@ class PromptHistory:
             return None
         tokens = compact(tokens)
         with self._lock:
-            known, shared = self._longest(namespace, tokens)
-            found = None if known is None else _related(known, shared, tokens)
-            sequence = None if known is None else known.sequence
-            if sequence is not None and shared == len(sequence.tokens):
-                self._replace(sequence, tokens)
-            elif sequence is None or shared < len(tokens):
-                sequence = Sequence(tokens)
-                self._nbytes += tokens.nbytes
-            length = len(tokens)
-            prompt = KnownPrompt(number, time.time(), namespace, sequence, length, length)
+            near = self._nearest(namespace, tokens)
+            stored = 0 if near is None else min(near.shared, near.prompt.stored)
+            prompt = KnownPrompt(number, time.time(), namespace, tokens, len(tokens), stored)
+            # What has no answer may be in flight, and store one under its own prompt.
+            if near is not None and near.is_continued and near.is_answered:
+                self._prompts = [known for known in self._prompts if known is not near.prompt]
             self._prompts.append(prompt)
             self._trim()
-            return found
+            return near
 
     @uninterrupted
     def store(
         self, namespace: BlockKey, tokens: Tokens, end: int, skipped: Mapping[str, int]
-    ) -> int | None:
+    ) -> None:
         """Note that the first `end` tokens of a sequence were handed to the tiers, and what was
-        left out; what goes on from a known prompt is its answer. Return that prompt's length, None
-        when it is not known."""
+        left out; what goes on from a known prompt is its answer."""
         if not self.enabled:
-            return None
+            return
         tokens = compact(tokens)
         with self._lock:
-            known = self._asked(namespace, tokens)
-            if known is None:
-                return None
-            if known.length < len(tokens):
-                self._answer(known, tokens)
-            sequence = known.sequence
-            # Which pages found no room is not said: perhaps all.
-            sequence.stored = 0 if skipped else max(sequence.stored, end)
-            sequence.skipped = max(skipped, key=skipped.__getitem__, default="")
-            return known.prompt_length
+            own = [
+                near
+                for near in self._compared(namespace, tokens)
+                if near.is_continued or near.shared == len(tokens)
+            ]
+            if not own:
+                return
+            known = max(own, key=lambda near: near.shared).prompt
+            noted = known._replace(
+                tokens=max(known.tokens, tokens, key=len),
+                # Which pages were left out is not said: perhaps all.
+                stored=0 if skipped else max(known.stored, end),
+                skipped=max(skipped, key=skipped.__getitem__, default=""),
+            )
+            self._prompts = [noted if one is known else one for one in self._prompts]
+            self._trim()
 
     @uninterrupted
     def texts(self, namespace: BlockKey) -> list[Tokens]:
-        """Return the tokens that are remembered of a namespace, each sequence once, the latest
-        first."""
+        """Return the prompts of a namespace with their answers, the latest first."""
         with self._lock:
-            own = {id(p.sequence): p.sequence for p in reversed(self._prompts)
-                   if p.namespace == namespace}  # fmt: skip
-            return [sequence.tokens for sequence in own.values()]
+            return [p.tokens for p in reversed(self._prompts) if p.namespace == namespace]
 
     @uninterrupted
     def forget(self, namespace: BlockKey) -> None:
         """Remember no prompt of a namespace any more."""
         with self._lock:
-            self._prompts = deque(p for p in self._prompts if p.namespace != namespace)
-            kept = {id(p.sequence): p.sequence.tokens.nbytes for p in self._prompts}
-            self._nbytes = sum(kept.values())
-
-    def _asked(self, namespace: BlockKey, tokens: Tokens) -> KnownPrompt | None:
-        """Return the prompt that a sequence, or its part, belongs to."""
-        best: KnownPrompt | None = None
-        for known, shared in self._compared(namespace, tokens):
-            within = shared == len(tokens)
-            if (within or shared == known.length) and (best is None or known.length > best.length):
-                best = known
-                if within:
-                    break
-        return best
-
-    def _answer(self, known: KnownPrompt, tokens: Tokens) -> None:
-        sequence = known.sequence
-        if len(sequence.tokens) == known.length:
-            self._replace(sequence, tokens)
-        elif shared_length(sequence.tokens, tokens) < len(tokens):
-            # Another answer to the same prompt is remembered already.
-            stored = min(sequence.stored, known.length)
-            known.sequence = Sequence(tokens)
-            known.sequence.stored = stored
-            self._nbytes += tokens.nbytes
-            self._release(sequence)
-        known.length = len(tokens)
-        self._trim()
-
-    def _replace(self, sequence: Sequence, tokens: Tokens) -> None:
-        self._nbytes += tokens.nbytes - sequence.tokens.nbytes
-        sequence.tokens = tokens
+            self._prompts = [known for known in self._prompts if known.namespace != namespace]
 
     def _trim(self) -> None:
-        while self._prompts and (self._nbytes > self.limit_bytes or len(self._prompts) > PROMPTS):
-            self._release(self._prompts.popleft().sequence)
+        nbytes = _nbytes(self._prompts)
+        while self._prompts and (nbytes > self.limit_bytes or len(self._prompts) > PROMPTS):
+            nbytes -= self._prompts.pop(0).tokens.nbytes
 
-    def _release(self, sequence: Sequence) -> None:
-        """Count a sequence no more, unless a prompt still has it."""
-        if all(known.sequence is not sequence for known in self._prompts):
-            self._nbytes -= sequence.tokens.nbytes
+    def _nearest(self, namespace: BlockKey, tokens: Tokens) -> Nearest | None:
+        compared = self._compared(namespace, tokens)
+        near = max(compared, key=lambda near: near.shared, default=None)
+        return near if near is not None and near.shared else None
 
-    def _longest(self, namespace: BlockKey, tokens: Tokens) -> tuple[KnownPrompt | None, int]:
-        best: KnownPrompt | None = None
-        most = 0
-        for known, shared in self._compared(namespace, tokens):
-            if shared > most:
-                best, most = known, shared
-            if most == len(tokens):
-                break
-        return best, most
-
-    def _compared(self, namespace: BlockKey, tokens: Tokens) -> Iterator[tuple[KnownPrompt, int]]:
+    def _compared(self, namespace: BlockKey, tokens: Tokens) -> Iterator[Nearest]:
         """Yield the prompts of a namespace with what they share, the latest first."""
         left = COMPARED_TOKENS
-        shares: dict[int, int] = {}
         for known in reversed(self._prompts):
-            if known.namespace != namespace:
-                continue
-            at = id(known.sequence)
-            if at not in shares:
-                if left <= 0:
-                    break
-                shares[at] = shared_length(known.sequence.tokens, tokens)
-                left -= shares[at] + 1024
-            yield known, min(shares[at], known.length)
+            if known.namespace == namespace and left > 0:
+                shared = shared_length(known.tokens, tokens)
+                left -= shared + 1024
+                yield Nearest(known, shared)
 
 
 def compact(tokens: Tokens) -> Tokens:
@@ -239,16 +192,10 @@ def compact(tokens: Tokens) -> Tokens:
     return small if np.array_equal(small, tokens) else tokens.copy()  # type: ignore[return-value]
 
 
-def _related(known: KnownPrompt, shared: int, tokens: Tokens) -> Nearest:
-    theirs = known.tokens
-    return Nearest(
-        known.number,
-        known.asked_at,
-        shared,
-        known.length,
-        known.sequence.stored,
-        known.sequence.skipped,
-        goes_on_alike(theirs, tokens, shared),
-        opening(theirs, known.prompt_length, tokens, shared),
-        theirs,
-    )
+def _nbytes(prompts: list[KnownPrompt]) -> int:
+    return sum(known.tokens.nbytes for known in prompts)
+
+
+def _pieces(tokens: Tokens) -> Iterator[tuple[int, ...]]:
+    """Yield each run of `PIECE_TOKENS` tokens."""
+    return zip(*(tokens[start:].tolist() for start in range(PIECE_TOKENS)), strict=False)

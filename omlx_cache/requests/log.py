@@ -8,11 +8,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from omlx_cache import reasons
 from omlx_cache.identity.namespace import computed_by
 from omlx_cache.requests.explainer import Explainer, Walked
-from omlx_cache.requests.explanation import Explanation
-from omlx_cache.requests.habits import Habits
-from omlx_cache.requests.record import RequestRecord
+from omlx_cache.requests.explanation import Explanation, RequestRecord
 from omlx_cache.requests.trace import RequestTrace
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
@@ -28,35 +27,27 @@ FOLLOWED_SECONDS = 1.0
 class AskedRequest:
     """One request, noted while it goes on; any thread may call, and no method raises.
 
-    Mutable: `_record` and `_explanation` are replaced, guarded by the log's lock; `_walked`,
-    `_remote`, `_chain` (for the trace) and `_began` belong to the thread that looks up.
+    Mutable: `record`, and `explanation` (why no more was restored; None before `restored`) are
+    replaced, guarded by the log's lock; `_walked`, `_remote`, `_chain` (for the trace) and `_began`
+    belong to the thread that looks up.
     """
 
     def __init__(self, log: "RequestLog", record: RequestRecord, work: RequestWork) -> None:
         self._log = log
         self._work = work
         self._began = time.perf_counter()
-        self._record = record
+        self.record = record
         self._walked: Walked | None = None
         self._remote = 0
         self._chain: KeyChain | None = None
         self._ended = ""
-        self._explanation: Explanation | None = None
-
-    @property
-    def record(self) -> RequestRecord:
-        return self._record
+        self.explanation: Explanation | None = None
 
     def forget_tokens(self) -> None:
         """Drop the tokens that its explanation shows; the log's lock is held."""
         self._walked = None
-        if self._explanation is not None:
-            self._explanation = replace(self._explanation, before=0, here=(), there=())
-
-    @property
-    def explanation(self) -> Explanation | None:
-        """Why no more was restored; None before `restored`."""
-        return self._explanation
+        if self.explanation is not None:
+            self.explanation = replace(self.explanation, before=0, here=(), there=())
 
     @uninterrupted
     def arrived(self, began: float) -> None:
@@ -64,7 +55,7 @@ class AskedRequest:
         and its total count from then."""
         earlier = max(0.0, self._began - began)
         self._began -= earlier
-        self._note(asked_at=self._record.asked_at - earlier)
+        self._note(asked_at=self.record.asked_at - earlier)
 
     def walked(self, walked: Walked) -> None:
         """Say along which keys the prompt was looked up, before `restored`: what explains it."""
@@ -80,15 +71,14 @@ class AskedRequest:
     def restored(self, tokens: int, cold: int, seconds: float, reason: str | None) -> None:
         """Note what was restored, explain why it was not more, and count it in the store's sums."""
         walked, self._walked = self._walked, None
-        record = self._record
+        record = self.record
         told = self._log.explainer.explain(
             walked, record.prompt_tokens, tokens, reason, record.number
         )
-        if walked is not None:
-            self._log.habits.note(walked.chain.namespace, record.number, told)
-        told = replace(told, other_state=self._log.state(told.other))
+        if told.reason == reasons.NOT_STORED and not told.detail:
+            told = replace(told, detail=self._log.state(told.other))
         with self._log.lock:
-            self._explanation = told
+            self.explanation = told
         self._note(
             restored_tokens=tokens,
             cold_tokens=cold,
@@ -108,7 +98,7 @@ class AskedRequest:
     def computed(self, tokens: int, seconds: float) -> None:
         """Note tokens of the prompt that were computed in the last `seconds`; 0 seconds for one
         that a step of decoding took along."""
-        record = self._record
+        record = self.record
         self._note(
             computed_tokens=record.computed_tokens + tokens,
             compute_seconds=record.compute_seconds + seconds,
@@ -119,7 +109,7 @@ class AskedRequest:
     @uninterrupted
     def held(self, seconds: float) -> None:
         """Note that it waited for another request's blocks."""
-        self._note(held_seconds=self._record.held_seconds + seconds)
+        self._note(held_seconds=self.record.held_seconds + seconds)
         self._work.held(seconds)
         if seconds > 0:
             self._log.counters.histograms.observe("held_seconds", seconds)
@@ -127,15 +117,19 @@ class AskedRequest:
     @uninterrupted
     def ended(self, generated: int) -> None:
         """Note its end, and the tokens of its answer; what comes later changes nothing."""
-        if self._record.total_seconds is None:
+        if self.record.total_seconds is None:
             seconds = time.perf_counter() - self._began
             self._note(generated_tokens=generated, total_seconds=seconds)
-            self._log.untold()
-            self._log.habits.ended(self._record)
-            if self._record.computed_tokens:
-                taken = self._record.compute_seconds
+            with self._log.lock:
+                self._log.untold = True
+            if self.record.computed_tokens:
+                taken = self.record.compute_seconds
                 self._log.counters.histograms.observe("prefill_seconds", taken)
-            self._trace()
+            chain, self._chain = self._chain, None
+            if self._log.trace is not None and chain is not None:
+                # With the blocks that its sequence has by now.
+                asked_at, length = self.record.asked_at, self.record.prompt_tokens
+                self._log.trace.add(asked_at, chain, length, generated, self._ended)
 
     def grows_along(self, chain: KeyChain) -> bool:
         """True while it is under way and its sequence's keys are those of a chain: it will be in
@@ -146,20 +140,43 @@ class AskedRequest:
         """Say how its answer ended, before `ended`: for the trace."""
         self._ended = ended
 
-    def _trace(self) -> None:
-        """Add the request to the trace, with the blocks that its sequence has by now."""
-        chain, self._chain = self._chain, None
-        if self._log.trace is None or chain is None:
-            return
-        record = self._record
-        self._log.trace.add(
-            record.asked_at, chain, record.prompt_tokens, record.generated_tokens, self._ended
-        )
-
     def _note(self, **values: float | str | None) -> None:
         with self._log.lock:
-            if self._record.total_seconds is None:
-                self._record = replace(self._record, **values)  # type: ignore[arg-type]
+            if self.record.total_seconds is None:
+                self.record = replace(self.record, **values)  # type: ignore[arg-type]
+
+
+class PromptTimer:
+    """Tells a request how many tokens of its prompt were computed, and in which time.
+
+    Mutable, by the model's thread: `_fed`, where a chunk began and when.
+    """
+
+    def __init__(self, asked: AskedRequest, tokens: int) -> None:
+        self._asked = asked
+        self._tokens = tokens
+        self._fed: tuple[int, float] | None = None
+
+    def begin(self, position: int) -> None:
+        """Say that the tokens from `position` on are fed from now on."""
+        self._fed = position, time.perf_counter()
+
+    def reach(self, position: int) -> None:
+        """Say that the tokens before `position` have been computed; counts them if a chunk began.
+
+        The last token of a prompt, alone, is a step of decoding and takes no time of its own.
+        """
+        if self._fed is None:
+            return
+        (start, began), self._fed = self._fed, None
+        stop = min(position, self._tokens)
+        if stop > start:
+            alone = start == self._tokens - 1
+            self._asked.computed(stop - start, 0.0 if alone else time.perf_counter() - began)
+
+    def reach_end(self) -> None:
+        """Say that all of the prompt has been computed, once or again."""
+        self.reach(self._tokens)
 
 
 class RecordPage(NamedTuple):
@@ -171,9 +188,9 @@ class RecordPage(NamedTuple):
 
 class RequestLog:
     """Remembers the latest 512 requests. Any thread may call. `lock` guards `_latest`, `_count`,
-    the records, `_followed` (when somebody asked for a page last) and `_untold` (a request has
-    ended since a page without news was given), and is held over no I/O; the explainer's history and
-    the habits guard themselves.
+    the records, `_followed` (when somebody asked for a page last) and `untold` (a request has
+    ended since a page without news was given), and is held over no I/O; the explainer's history
+    guards itself.
     """
 
     def __init__(
@@ -188,11 +205,10 @@ class RequestLog:
         self.events = events
         self.explainer = explainer
         self.trace = trace
-        self.habits = Habits()
         self.lock = threading.Lock()
         self._asked = threading.Condition(self.lock)
         self._followed = -math.inf
-        self._untold = False
+        self.untold = False
         self._latest: deque[AskedRequest] = deque(maxlen=most)
         self._count = 0
 
@@ -222,29 +238,18 @@ class RequestLog:
         with these numbers: a reader that asks so again and again sees each request end, or that it
         was forgotten. A negative `after` is behind the latest: those that are under way."""
         with self.lock:
-            page = self._page(after, open_numbers, limit)
+            known = [asked.record for asked in self._latest]
+            shown = [r for r in known if r.number <= after and r.number in open_numbers]
+            newer = [r for r in known if r.number > after][:limit]
+            if after < 0:
+                shown, newer = [r for r in known if r.total_seconds is None], []
+            page = RecordPage(newer[-1].number if newer else self._count, (*shown, *newer))
             self._followed = time.monotonic()
             # Who asks in vain has received what was told before.
             if all(record.total_seconds is None for record in page.records):
-                self._untold = False
+                self.untold = False
                 self._asked.notify_all()
         return page
-
-    def _page(self, after: int, open_numbers: Collection[int], limit: int) -> RecordPage:
-        known = [asked.record for asked in self._latest]
-        if after < 0:
-            under_way = [record for record in known if record.total_seconds is None]
-            return RecordPage(self._count, tuple(under_way))
-        older = [r for r in known if r.number <= after and r.number in open_numbers]
-        newer = [r for r in known if r.number > after][:limit]
-        upto = newer[-1].number if newer else self._count
-        return RecordPage(upto, (*older, *newer))
-
-    @uninterrupted
-    def untold(self) -> None:
-        """Note that a request has ended."""
-        with self.lock:
-            self._untold = True
 
     def wait_until_told(self, timeout: float) -> None:
         """Block until somebody who follows the requests knows how the last ones ended, for a second
@@ -252,7 +257,7 @@ class RequestLog:
 
         def turn(seconds: float | None) -> bool:
             with self.lock:
-                return self._asked.wait_for(lambda: not self._untold, seconds)
+                return self._asked.wait_for(lambda: not self.untold, seconds)
 
         if time.monotonic() - self._followed < FOLLOWED_SECONDS:
             wait_in_turns(turn, min(timeout, FOLLOWED_SECONDS))
@@ -270,27 +275,20 @@ class RequestLog:
 
     @uninterrupted
     def state(self, number: int | None) -> str:
-        """Return whether a request is `computing`, has `ended` or was `cut_off` before it answered
-        anything; empty for one that is not remembered."""
-        if number is None:
+        """Return in words what became of a request; empty for one that is not remembered."""
+        record = next((r for r in self.records() if r.number == number), None)
+        if record is None:
             return ""
-        for asked in reversed(self.latest()):
-            record = asked.record
-            if record.number == number:
-                if record.total_seconds is None:
-                    return "computing"
-                return "ended" if record.generated_tokens else "cut_off"
-        return ""
+        if record.total_seconds is None:
+            return "still being computed"
+        return "it ended before" if record.generated_tokens else "it was cut off"
 
     @uninterrupted
-    def stored(self, chain: KeyChain, end: int, skipped: Mapping[str, int]) -> int | None:
-        """Note that a sequence was handed to the tiers up to `end`. Return from where on it is not
-        expected to be asked for again, because answers come back rewritten; None otherwise."""
+    def stored(self, chain: KeyChain, end: int, skipped: Mapping[str, int]) -> None:
+        """Note that a sequence was handed to the tiers up to `end`."""
         if self.trace is not None and not any(a.grows_along(chain) for a in self.latest()):
             self.trace.add_stored(chain, end)
-        prompt = self.explainer.history.store(chain.namespace, chain.tokens, end, skipped)
-        opening = self.opening(chain.namespace)
-        return None if prompt is None or opening is None else max(0, prompt - opening)
+        self.explainer.history.store(chain.namespace, chain.tokens, end, skipped)
 
     @uninterrupted
     def forget(self, namespace: BlockKey) -> None:
@@ -301,8 +299,3 @@ class RequestLog:
             for asked in self._latest:
                 if asked.record.namespace == name:
                     asked.forget_tokens()
-
-    def opening(self, namespace: BlockKey) -> int | None:
-        """Return how many tokens before its end a prompt is left by the next one, when answers
-        come back rewritten again and again; None when they do not."""
-        return self.habits.opening(namespace)

@@ -7,7 +7,6 @@ another process or a later start, names the same blocks otherwise.
 """
 
 import base64
-import binascii
 import hashlib
 import json
 import logging
@@ -15,7 +14,6 @@ import os
 import secrets
 import stat
 import threading
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,23 +35,12 @@ WAITING = 1024
 """Requests that may wait for the disk; more are left out."""
 
 
-def block_names(text: str) -> list[bytes]:
-    """Return the names in a line's `blocks`; raises ValueError for what is none."""
-    try:
-        names = base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ValueError(f"blocks are not base64: {error}") from None
-    if len(names) % BLOCK_BYTES:
-        raise ValueError(f"blocks have {len(names)} bytes, not a multiple of {BLOCK_BYTES}")
-    return [names[i : i + BLOCK_BYTES] for i in range(0, len(names), BLOCK_BYTES)]
-
-
 class RequestTrace:
     """Appends requests to a private file, on a thread of its own while there are any. No method
     raises or waits, but `close`; what the disk refuses is left out, and said once.
 
-    `_lock` guards `_lines`, `_writing`, `_left_out` and `_said`; no I/O under it. `_started`
-    belongs to the thread that writes; each operation on `_sizes` is atomic.
+    `_lock` guards `_lines`, `_writing` and `_said`; no I/O under it. `_started` belongs to the
+    thread that writes; each operation on `_sizes` is atomic.
     """
 
     def __init__(self, path: Path, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -63,18 +50,11 @@ class RequestTrace:
         self._part = secrets.token_hex(6)
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
-        self._lines: deque[str] = deque()
+        self._lines: list[str] = []
         self._writing = False
-        self._left_out = 0
         self._said = False
         self._started = False
         self._sizes: dict[BlockKey, int] = {}
-
-    @property
-    def left_out(self) -> int:
-        """How many requests are not in the file."""
-        with self._lock:
-            return self._left_out
 
     @uninterrupted
     def add(
@@ -86,31 +66,22 @@ class RequestTrace:
         ended: str = "",
     ) -> None:
         """Note a request that has ended, with the complete blocks of its sequence."""
-        try:
-            line = {
-                "part": self._part,
-                "at": round(asked_at, 3),
-                "model": self._name(chain.namespace).hex(),
-                "in": tokens_in,
-                "out": tokens_out,
-                "block_size": chain.block_size,
-                "bytes_per_token": self._sizes.get(chain.namespace),
-                "ended": ended or None,
-                "blocks": self._blocks(chain, len(chain)),
-            }
-            self._queue(json.dumps(line, separators=(",", ":")))
-        except Exception:
-            _log.exception("a request is not in the trace")
+        figures = {
+            "at": round(asked_at, 3),
+            "model": self._name(chain.namespace).hex(),
+            "in": tokens_in,
+            "out": tokens_out,
+            "block_size": chain.block_size,
+            "bytes_per_token": self._sizes.get(chain.namespace),
+            "ended": ended or None,
+        }
+        self._queue(figures, "blocks", chain, len(chain))
 
     @uninterrupted
     def add_stored(self, chain: KeyChain, end: int) -> None:
         """Note the complete blocks of a sequence that was stored up to `end`, of a request that is
         added with its prompt's only, before or after."""
-        try:
-            line = {"part": self._part, "stored": self._blocks(chain, end)}
-            self._queue(json.dumps(line, separators=(",", ":")))
-        except Exception:
-            _log.exception("a stored sequence is not in the trace")
+        self._queue({}, "stored", chain, end)
 
     def note_size(self, namespace: BlockKey, bytes_per_token: int) -> None:
         """Note what a token of a namespace takes, in the layers that keep all of them."""
@@ -122,41 +93,42 @@ class RequestTrace:
         with self._idle:
             self._idle.wait_for(lambda: not self._writing, timeout)
 
-    def _blocks(self, chain: KeyChain, end: int) -> str:
-        keys = chain.boundaries(0, min(end, len(chain)) // chain.block_size)[1:]
-        return base64.b64encode(b"".join(map(self._name, keys))).decode()
-
     def _name(self, key: bytes) -> bytes:
         return hashlib.blake2b(key, key=self._salt, digest_size=BLOCK_BYTES).digest()
 
-    def _queue(self, line: str) -> None:
+    def _queue(self, figures: dict[str, object], field: str, chain: KeyChain, end: int) -> None:
+        """Queue a line whose `field` has the names of a chain's blocks."""
+        try:
+            keys = chain.boundaries(0, min(end, len(chain)) // chain.block_size)[1:]
+            blocks = base64.b64encode(b"".join(map(self._name, keys))).decode()
+            line = {"part": self._part, **figures, field: blocks}
+            text = json.dumps(line, separators=(",", ":"))
+        except Exception:
+            _log.exception("a sequence is not in the trace")
+            return
         with self._lock:
-            if len(self._lines) >= WAITING:
-                self._left_out += 1
-                return
-            self._lines.append(line)
-            if self._writing:
-                return
-            self._writing = True
-        # It ends when nothing is left: a store that is never closed leaves no thread behind.
-        threading.Thread(target=self._write_all, name="omlx-cache-trace", daemon=True).start()
+            has_room = len(self._lines) < WAITING
+            self._lines += [text] if has_room else []
+            starts, self._writing = not self._writing, True
+        if not has_room:
+            self._leave_out("the disk is too slow")
+        if starts:
+            # It ends when nothing is left: a store that is never closed leaves no thread behind.
+            threading.Thread(target=self._write_all, name="omlx-cache-trace", daemon=True).start()
 
     def _write_all(self) -> None:
         while True:
             with self._idle:
-                lines = list(self._lines)
-                self._lines.clear()
+                lines, self._lines = self._lines, []
                 if not lines:
                     self._writing = False
                     self._idle.notify_all()
                     return
             try:
-                written = self._append(lines)
-                why = "" if written else f"it has {self._limit} bytes"
+                if not self._append(lines):
+                    self._leave_out(f"it has {self._limit} bytes")
             except OSError as error:
-                written, why = False, error.strerror or str(error)
-            if not written:
-                self._leave_out(len(lines), why)
+                self._leave_out(error.strerror or str(error))
 
     def _append(self, lines: Sequence[str]) -> bool:
         """Write lines in one piece; False when the file is full. Raises OSError."""
@@ -181,9 +153,9 @@ class RequestTrace:
         finally:
             os.close(fd)
 
-    def _leave_out(self, count: int, why: str) -> None:
+    def _leave_out(self, why: str) -> None:
+        """Say once that requests are missing in the file."""
         with self._lock:
-            self._left_out += count
             said, self._said = self._said, True
         if not said:
             _log.warning("requests are not added to the trace %s: %s", self.path, why)

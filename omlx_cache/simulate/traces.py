@@ -1,6 +1,8 @@
 """Reads traces: sessions of agents, requests of a chat service, and what this cache writes itself.
 Which of them a file is, its first line says."""
 
+import base64
+import binascii
 import gzip
 import json
 import zlib
@@ -11,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from omlx_cache.requests.trace import FORMAT, VERSION, block_names
+from omlx_cache.requests.trace import BLOCK_BYTES, FORMAT, VERSION
 from omlx_cache.simulate.agents import AgentSession, SessionRequest, schedule
 from omlx_cache.simulate.errors import SimulationError, TraceError
 from omlx_cache.simulate.requests import PageNumbers, Request, Workload, grouping, pages_of
@@ -205,7 +207,7 @@ def _own(_file: str, line: Mapping[str, Any]) -> ChatRequest | Stored | None:
     part = str(line["part"])
     # Names are salted anew by each part.
     names = str(line["stored"] if "stored" in line else line["blocks"])
-    blocks = tuple((part, name) for name in block_names(names))
+    blocks = tuple((part, name) for name in _block_names(names))
     if "stored" in line:
         return Stored(blocks)
     size = _count(line, "block_size", 1)
@@ -219,6 +221,17 @@ def _own(_file: str, line: Mapping[str, Any]) -> ChatRequest | Stored | None:
         _count(line, "bytes_per_token") if line.get("bytes_per_token") else 0,
         str(line.get("ended") or ""),
     )
+
+
+def _block_names(text: str) -> list[bytes]:
+    """Return the names in a line's `blocks`; raises ValueError for what is none."""
+    try:
+        names = base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"blocks are not base64: {error}") from None
+    if len(names) % BLOCK_BYTES:
+        raise ValueError(f"blocks have {len(names)} bytes, not a multiple of {BLOCK_BYTES}")
+    return [names[i : i + BLOCK_BYTES] for i in range(0, len(names), BLOCK_BYTES)]
 
 
 def _count(line: Mapping[str, Any], name: str, least: int = 0) -> int:

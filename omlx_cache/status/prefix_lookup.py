@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from omlx_cache.identity.namespace import Namespace
-from omlx_cache.requests.record import RequestRecord
+from omlx_cache.requests.explanation import RequestRecord
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PAGED, Known, PageId, PageInfo
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from omlx_cache.control import ControlError, start_control
-from omlx_cache.requests.words import sentence
+from omlx_cache.requests.explanation import Explanation, RequestRecord, sentence
 
 KEY = "ab" * 32
 NAMESPACE = "cd" * 32
@@ -44,14 +44,36 @@ def _inspect(args: Mapping[str, object]) -> object:
 def _why(args: Mapping[str, object]) -> object:
     if args.get("number") not in (None, 3):
         return {"requests": []}
-    told = {"reason": "diverged", "tokens": 48_211, "restored": 5132, "position": 5132, "other": 2}
-    text = {"there_text": "Today is\n2026-11-20", "here_text": "Today is\x1b[31m 2026-11-21"}
-    record = {"number": 3, "asked_at": 0.0, "model": "m", "salt": "", "reason": "diverged"}
-    record |= {"cold_tokens": 5132, "restore_seconds": 0.4, "total_seconds": 31.5}
-    record |= {"computed_tokens": 43_079, "compute_seconds": 31.0}
-    explanation = {**told, **text, "other_at": 0.0}
-    words = sentence(explanation, record)
-    return {"requests": [{**record, "explanation": explanation, "words": words}]}
+    there, here = "Today is\n2026-11-20", "Today is\x1b[31m 2026-11-21"
+    told = Explanation(
+        "diverged",
+        48_211,
+        5132,
+        position=5132,
+        other=2,
+        other_at=0.0,
+        here=(2,),
+        there=(1,),
+        here_text=here,
+        there_text=there,
+    )
+    record = RequestRecord(
+        3,
+        0.0,
+        NAMESPACE,
+        "m",
+        "",
+        48_211,
+        5132,
+        cold_tokens=5132,
+        restore_seconds=0.4,
+        reason="diverged",
+        total_seconds=31.5,
+        computed_tokens=43_079,
+        compute_seconds=31.0,
+    )
+    words = sentence(told, record)
+    return {"requests": [{**record.to_dict(), "explanation": told.to_dict(), "words": words}]}
 
 
 HANDLERS = {

@@ -17,7 +17,7 @@ def test_why_says_it_in_one_line_and_what_helps(cli: Cli, start_store: StartStor
     assert words == (
         "  48,211 tokens: 5,132 restored (SSD, 0.4 s); parts from the prompt of 1970-01-01 00:00 "
         "(request 2) at token 5,133: `...Today is\\n2026-11-20` there, "
-        "`...Today is\\x1b[31m 2026-11-21` here; 43,079 computed, 31 s"
+        "`...Today is\\x1b[31m 2026-11-21` here; the text behind is the same; 43,079 computed, 31 s"
     )
     assert helps.startswith("  what helps: ")
 

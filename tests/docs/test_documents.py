@@ -6,8 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from omlx_cache import reasons
-from omlx_cache.requests import words
-from omlx_cache.requests.advice import advice
+from omlx_cache.requests.miss_reason import MISS_REASONS
 from omlx_cache.status.remote_metrics import REASONS
 from omlx_cache.tools.bench.report import BEGIN, END
 
@@ -85,9 +84,9 @@ def test_each_reason_of_a_remote_store_has_its_remedy(page: str, root: Path) -> 
 
 @pytest.mark.parametrize("word", sorted(REASONS))
 def test_why_has_a_sentence_and_a_remedy_for_each_reason_of_a_remote_store(word: str) -> None:
-    explanation = {"reason": word}
-    assert len(words.why(explanation).split()) > 4
-    assert advice(explanation)
+    known = MISS_REASONS[word]
+    assert len(known.sentence.split()) > 4
+    assert known.remedy
 
 
 def test_the_benchmarks_page_has_figures_between_its_markers(root: Path) -> None:

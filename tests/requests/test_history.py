@@ -26,22 +26,24 @@ def test_the_longest_shared_prompt_is_found_and_of_equals_the_latest(
     history.ask(3, ONE, tokens(range(50), range(300, 350)))
     found = history.nearest(ONE, tokens(range(50), range(400, 450)))
     assert found is not None
-    assert (found.number, found.shared) == (3, 50)
+    assert (found.prompt.number, found.shared) == (3, 50)
     found = history.nearest(ONE, tokens(range(60), range(400, 450)))
     assert found is not None
-    assert (found.number, found.shared) == (1, 60)
+    assert (found.prompt.number, found.shared) == (1, 60)
 
 
 def test_another_namespace_is_another_world(history: PromptHistory) -> None:
     history.ask(1, ONE, tokens(range(100)))
     assert history.nearest(OTHER, tokens(range(100))) is None
-    assert history.store(OTHER, tokens(range(120)), 120, {}) is None
+    history.store(OTHER, tokens(range(120)), 120, {})
+    assert history.nbytes == 4 * 100
 
 
 def test_turns_of_one_conversation_share_their_tokens(history: PromptHistory) -> None:
     for turn in range(1, 11):
         history.ask(turn, ONE, tokens(range(100 * turn)))
-    assert history.nbytes == 4 * 1000
+        history.store(ONE, tokens(range(100 * turn + 50)), 100 * turn + 50, {})
+    assert history.nbytes == 4 * 1050
     found = history.nearest(ONE, tokens(range(350)))
     assert found is not None
     assert found.shared == 350
@@ -49,29 +51,30 @@ def test_turns_of_one_conversation_share_their_tokens(history: PromptHistory) ->
 
 def test_an_answer_belongs_to_its_prompt(history: PromptHistory) -> None:
     history.ask(1, ONE, tokens(range(100)))
-    assert history.store(ONE, tokens(range(150)), 150, {}) == 100
+    history.store(ONE, tokens(range(150)), 150, {})
     found = history.nearest(ONE, tokens(range(150), range(900, 950)))
     assert found is not None
-    assert (found.shared, found.length, found.stored, found.continued) == (150, 150, 150, True)
+    assert (found.shared, found.is_continued) == (150, True)
+    assert (found.prompt.prompt_length, found.prompt.stored) == (100, 150)
 
 
 def test_two_answers_to_one_prompt_are_both_known(history: PromptHistory) -> None:
     prompt = tokens(range(100))
     for number, answer in ((1, range(500, 550)), (2, range(600, 650))):
         history.ask(number, ONE, prompt)
-        assert history.store(ONE, tokens(range(100), answer), 150, {}) == 100
+        history.store(ONE, tokens(range(100), answer), 150, {})
     for number, answer in ((1, range(500, 550)), (2, range(600, 650))):
         found = history.nearest(ONE, tokens(range(100), answer, range(10)))
         assert found is not None
-        assert (found.number, found.shared) == (number, 150)
+        assert (found.prompt.number, found.shared) == (number, 150)
 
 
 def test_a_part_of_a_prompt_that_is_stored_is_told_of_it(history: PromptHistory) -> None:
     history.ask(1, ONE, tokens(range(100)))
-    assert history.store(ONE, tokens(range(64)), 64, {}) == 100
+    history.store(ONE, tokens(range(64)), 64, {})
     found = history.nearest(ONE, tokens(range(100)))
     assert found is not None
-    assert (found.stored, found.length) == (64, 100)
+    assert (found.prompt.stored, len(found.prompt.tokens)) == (64, 100)
 
 
 def test_what_had_no_room_is_not_stored(history: PromptHistory) -> None:
@@ -79,7 +82,7 @@ def test_what_had_no_room_is_not_stored(history: PromptHistory) -> None:
     history.store(ONE, tokens(range(100)), 100, {"no_room": 2})
     found = history.nearest(ONE, tokens(range(100)))
     assert found is not None
-    assert (found.stored, found.skipped) == (0, "no_room")
+    assert (found.prompt.stored, found.prompt.skipped) == (0, "no_room")
 
 
 def test_it_stays_within_its_bytes_and_forgets_the_oldest() -> None:
@@ -90,7 +93,7 @@ def test_it_stays_within_its_bytes_and_forgets_the_oldest() -> None:
     assert history.nearest(ONE, tokens(range(1000, 1300))) is None
     found = history.nearest(ONE, tokens(range(20_000, 20_300)))
     assert found is not None
-    assert found.number == 20
+    assert found.prompt.number == 20
 
 
 def test_an_answer_that_nobody_knows_any_more_takes_no_room(history: PromptHistory) -> None:
@@ -129,12 +132,24 @@ def test_names_of_images_are_remembered_whole(history: PromptHistory) -> None:
 def test_the_same_text_behind_a_difference_is_seen(history: PromptHistory, shift: int) -> None:
     body = range(1000, 1300)
     history.ask(1, ONE, tokens(range(20), range(50, 58), body))
-    found = history.nearest(ONE, tokens(range(20), range(60, 68 + shift), body))
+    moved = tokens(range(20), range(60, 68 + shift), body)
+    found = history.nearest(ONE, moved)
     assert found is not None
-    assert (found.shared, found.alike) == (20, True)
-    found = history.nearest(ONE, tokens(range(20), range(2000, 2300)))
+    assert (found.shared, found.is_alike(moved)) == (20, True)
+    other = tokens(range(20), range(2000, 2300))
+    found = history.nearest(ONE, other)
     assert found is not None
-    assert not found.alike
+    assert not found.is_alike(other)
+
+
+def test_a_request_in_flight_keeps_its_own_prompt(history: PromptHistory) -> None:
+    """A second one that goes on from its prompt does not take its place."""
+    history.ask(1, ONE, tokens(range(100)))
+    history.ask(2, ONE, tokens(range(100), range(700, 750)))
+    history.store(ONE, tokens(range(100), range(500, 550)), 150, {})
+    found = history.nearest(ONE, tokens(range(100), range(500, 550), range(10)))
+    assert found is not None
+    assert (found.prompt.number, found.is_continued) == (1, True)
 
 
 def test_a_forgotten_namespace_leaves_no_tokens_and_the_others_theirs(

@@ -10,7 +10,7 @@ import pytest
 from kit.drive import prefill, random_tokens, request, run, same
 from kit.restoring import BLOCK, DENSE, HYBRID, TOKENS, WINDOWED, Conversation, PagedDisk
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache.requests.words import brief
+from omlx_cache.requests.explanation import brief
 from omlx_cache.restore.gate import PROBE_EVERY, READS
 from omlx_cache.session import Session
 from omlx_cache_storage.page import Buffer
@@ -96,7 +96,7 @@ def test_what_takes_longer_to_read_is_computed_counted_and_said(
         assert told is not None
         assert "to read that takes longer than to compute it" in str(told)
         assert estimates in str(told)
-        assert brief(told.to_dict()) == f" (slower_than_computing: {estimates})"
+        assert brief(told) == f" (slower_than_computing: {estimates})"
         assert estimates in str(store.why()["requests"][0]["words"])  # type: ignore[index]
 
 

@@ -141,7 +141,6 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     other = namespace_digest({"a": 2})
     trace.add(30.0, KeyChain(other, as_tokens(prompt), 16), 100, 0, "turn")
     trace.close(30)
-    assert trace.left_out == 0
     found = read_traces([tmp_path / "own"]).workload(agents=1, block_size=None)
     first, second, third = found.requests
     assert (first.at, second.at, third.at) == (0.0, 10.0, 20.0)

@@ -3,8 +3,8 @@
 import argparse
 import sys
 
-from omlx_cache.requests.advice import advice
-from omlx_cache.requests.words import changing, clock
+from omlx_cache.requests.explanation import clock
+from omlx_cache.requests.miss_reason import remedy
 from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.options import add_format_option, positive_count
 from omlx_cache_daemon.render import print_json, text
@@ -42,13 +42,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def render(reply: Map) -> str:
-    """Return the requests in words, then the lines that spoil one after the other."""
+    """Return the requests in words."""
     requests = as_maps(reply.get("requests"))
     if not requests:
         return "no request yet\n"
-    parts = [_request(request) for request in requests]
-    lines = [f"{changing(line)}\n" for line in as_maps(reply.get("changing_lines", []))]
-    return "\n".join(parts + lines)
+    return "\n".join(map(_request, requests))
 
 
 def _request(request: Map) -> str:
@@ -58,5 +56,5 @@ def _request(request: Map) -> str:
     facts += [f"salt {text(salt)[:16]}"] if salt else []
     shown = f"request {count_of(request, 'number')} ({', '.join(facts)})\n"
     shown += f"  {text(request.get('words') or 'its look-up is under way')}\n"
-    helps = advice(as_map(request.get("explanation") or {}))
+    helps = remedy(str(as_map(request.get("explanation") or {}).get("reason")))
     return shown + (f"  what helps: {helps}\n" if helps else "")

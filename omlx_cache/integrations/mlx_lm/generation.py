@@ -22,7 +22,7 @@ from omlx_cache.integrations.mlx_lm.lanes import (
 )
 from omlx_cache.integrations.mlx_lm.models import ModelCaches
 from omlx_cache.prefix import PrefixCache
-from omlx_cache.requests.timer import PromptTimer
+from omlx_cache.requests.log import PromptTimer
 from omlx_cache.scope import RestoredSequence
 from omlx_cache.session import Session
 from omlx_cache_storage.keys import as_tokens

@@ -13,9 +13,8 @@ from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.server.flying import RowFlights
 from omlx_cache.integrations.mlx_lm.server.recovering import RecoveringBatchGenerator
 from omlx_cache.integrations.mlx_lm.server.replies import Reply
-from omlx_cache.integrations.rows import row_of
+from omlx_cache.integrations.rows import BatchTimer, row_of
 from omlx_cache.requests.log import AskedRequest
-from omlx_cache.requests.timer import BatchTimer
 
 
 class Follows(Protocol):

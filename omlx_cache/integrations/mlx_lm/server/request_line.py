@@ -2,8 +2,7 @@
 
 from typing import NamedTuple
 
-from omlx_cache.requests.record import RequestRecord
-from omlx_cache.requests.words import brief
+from omlx_cache.requests.explanation import Explanation, RequestRecord, brief
 
 CLIENT_LEFT = "client left"
 CUT_OFF = "cut off"
@@ -22,7 +21,7 @@ class Ended(NamedTuple):
 
 
 def request_line(
-    record: RequestRecord, explanation: dict[str, object] | None, ended: Ended, notes: str
+    record: RequestRecord, explanation: Explanation | None, ended: Ended, notes: str
 ) -> str:
     """Return the line; `notes` are appended. What was not computed is not said to be."""
     restored, cold, remote = record.restored_tokens, record.cold_tokens, record.remote_tokens

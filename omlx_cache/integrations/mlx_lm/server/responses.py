@@ -27,7 +27,7 @@ from omlx_cache.integrations.mlx_lm.server.request_line import (
     waiting_line,
 )
 from omlx_cache.integrations.mlx_lm.server.sharing import SharingResponseGenerator
-from omlx_cache.requests.timer import PromptTimer
+from omlx_cache.requests.log import PromptTimer
 from omlx_cache.store import BlockStore
 
 _log = logging.getLogger(__name__)
@@ -270,8 +270,7 @@ class MeasuredResponseGenerator(SharingResponseGenerator):
         if record.total_seconds is not None:
             ended = ended._replace(seconds=record.total_seconds)
         notes = self._measured.room_for(record.prompt_tokens + ended.out)
-        explanation = None if told is None else told.to_dict()
-        line = request_line(record, explanation, ended, notes + _waited(record.held_seconds))
+        line = request_line(record, told, ended, notes + _waited(record.held_seconds))
         _log.info("%s", line)
 
 
