@@ -37,6 +37,11 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 _ENDS = "Exit codes: 0 done, 1 failure, 2 usage, 69 no store answers, 78 bad configuration."
+_REMOVED = {
+    "move": "to another disk: mkdir -m 700 NEW_DIR; omlx-cache export -o - | omlx-cache import - "
+    "--cold-dir NEW_DIR; then set OMLX_CACHE_COLD_DIR=NEW_DIR and delete the old directory",
+}
+"""Commands that are gone, and what takes their place."""
 _OF_ALL = {"completion"}
 """Commands about all commands: they find the whole parser in their arguments."""
 
@@ -70,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     names = command_names()
+    if arguments and arguments[0] in _REMOVED:
+        raise UsageError(f"there is no {arguments[0]} any more; {_REMOVED[arguments[0]]}")
     if arguments and not arguments[0].startswith("-") and arguments[0] not in names:
         raise UsageError(refusal("command", arguments[0], names))
     loaded = {name: _load(name) for name in _wanted(arguments)}

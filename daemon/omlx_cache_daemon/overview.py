@@ -10,7 +10,7 @@ _GROUPS: Sequence[tuple[str, Sequence[str]]] = (
     ("See what it has", ("ls", "inspect", "config")),
     (
         "Look after the directory",
-        ("quota", "pin", "unpin", "rm", "prune", "verify", "doctor", "move", "export", "import"),
+        ("quota", "pin", "unpin", "rm", "prune", "verify", "doctor", "export", "import"),
     ),
     ("Measure and plan", ("bench", "bench-kv", "size", "simulate")),
     ("For shells and programs", ("completion", "schema")),

@@ -179,6 +179,13 @@ def test_a_misspelt_word_is_answered_with_the_nearest(cli: Cli, typed: str, line
     assert (result.code, result.out, result.err) == (2, "", f"omlx-cache: {line}\n")
 
 
+def test_a_command_that_is_gone_names_what_takes_its_place(cli: Cli) -> None:
+    result = cli("move", "/disk", "--keep")
+    assert (result.code, result.out) == (2, "")
+    assert "there is no move any more; " in result.err
+    assert "omlx-cache export -o - | omlx-cache import - --cold-dir NEW_DIR" in result.err
+
+
 def test_help_lists_the_commands(cli: Cli) -> None:
     result = cli("--help")
     assert result.code == 0

@@ -46,7 +46,6 @@ _ELSEWHERE = {
     "doctor-remote",
     "export",
     "import",
-    "move",
     "simulate",
     "size",
     "warm",

@@ -6,7 +6,6 @@ import tarfile
 from functools import cache
 from random import Random
 
-from omlx_cache_storage.archive.errors import ArchiveError
 from omlx_cache_storage.archive.manifest import (
     MANIFEST_FILE,
     Document,
@@ -16,6 +15,7 @@ from omlx_cache_storage.archive.manifest import (
 )
 from omlx_cache_storage.archive.members import PageAt, checked
 from omlx_cache_storage.archive.unpacking import Archive
+from omlx_cache_storage.errors import ArchiveError
 from omlx_cache_storage.format.header import decode_header, encode_header, payload_checksum
 from omlx_cache_storage.format.names import name_of
 from omlx_cache_storage.format.wrapping import unwrapped

@@ -47,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
     directory = used_directory(args)
     # Reading the directory needs NumPy; a wrong command line does not.
     from omlx_cache_daemon.archiving import Directory, Looked, warnings
-    from omlx_cache_storage.archive.errors import ArchiveError
     from omlx_cache_storage.archive.unpacking import Archive
+    from omlx_cache_storage.errors import ArchiveError
 
     as_json, trouble, code = args.format == "json", "", OK
     done: Unpacked | None = None

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from omlx_cache_storage.cold.catalog import namespace_directories, shard_directories, walk_shard
-from omlx_cache_storage.cold.copying import MARKER_FILE
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.files import TAG_FILE
 from omlx_cache_storage.cold.removal import root_bytes
@@ -23,8 +22,10 @@ from omlx_cache_storage.format.names import (
 )
 from omlx_cache_storage.keys import BlockKey
 
+MOVING_FILE = "moving.json"
+"""What `omlx-cache move` of earlier versions leaves in a copy when it is interrupted at its end."""
 _DESCRIPTIONS = {"namespace.json", "prefill.json"}
-_DOCUMENTS = {BUDGET_FILE, KEEPER_FILE, LEDGER_FILE, MARKER_FILE, PINS_FILE, REUSE_FILE, TAG_FILE}
+_DOCUMENTS = {BUDGET_FILE, KEEPER_FILE, LEDGER_FILE, MOVING_FILE, PINS_FILE, REUSE_FILE, TAG_FILE}
 _DOCUMENTS |= {WRITES_FILE}
 _SET_ASIDE = ".unreadable"
 _NAMED = 1000

@@ -53,7 +53,7 @@ def inodes(context: Context) -> list[Finding]:
             "error",
             "the disk has hardly a file (inode) left",
             "no page can be written, however many bytes are free",
-            f"delete files on the disk, or omlx-cache move to another one; df -i "
+            f"delete files on the disk, or export and import to another one; df -i "
             f"{_existing(context.directory)}",
         )
     ]
@@ -85,7 +85,7 @@ def kind(context: Context) -> list[Finding]:
                 "warning",
                 f"{there} lies on a file system ({known.name}) that other machines may change",
                 "the budget holds for this machine's processes only, and a network is no SSD",
-                "omlx-cache move to a disk of this machine",
+                "omlx-cache export, and import on a disk of this machine",
             )
         )
     ledger = context.directory / LEDGER_FILE
@@ -96,7 +96,7 @@ def kind(context: Context) -> list[Finding]:
                 "error",
                 f"locks on files do nothing in {context.directory}",
                 "stores refuse it, and keep nothing on the disk",
-                "omlx-cache move to a disk of this machine, or mount the share with locks",
+                "omlx-cache export, and import on a disk of this machine; or mount it with locks",
             )
         )
     return found
@@ -126,7 +126,7 @@ def times(context: Context) -> list[Finding]:
             "warning",
             "the file system keeps times of files to a second or worse",
             "which page was used last is guessed after a restart",
-            "omlx-cache move to a disk with another file system",
+            "omlx-cache export, and import on a disk with another file system",
         )
     ]
 

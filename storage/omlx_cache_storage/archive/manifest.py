@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
-from omlx_cache_storage.archive.errors import ArchiveError
+from omlx_cache_storage.errors import ArchiveError
 from omlx_cache_storage.format.version import FORMAT_VERSION
 from omlx_cache_storage.keys import BlockKey, namespace_digest
 

@@ -28,7 +28,6 @@ SPARE_FILES = 1024
 LOCK_SECONDS = 0.2
 LOCK_PAUSE_SECONDS = 0.001
 BLANK_BYTES = 1 << 16
-COPIED_BYTES = 1 << 20
 UNCOUNTED_BYTES = 1 << 30
 _F_FULLFSYNC = 51
 """macOS's request to flush the drive's own cache as well; `fcntl` lacks the name elsewhere."""
@@ -248,23 +247,6 @@ class FileSystem:
                     note_answer()
             self.sync(fd, durability)
             return physical_bytes(os.fstat(fd))
-        finally:
-            os.close(fd)
-
-    def copy(self, source: int, path: StrPath, durability: Durability) -> None:
-        """Write a new file of mode 0600 with all bytes of an open one. Leaves neither in the
-        system's file cache, where it can be told to."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(path, flags, 0o600)
-        try:
-            at, buffer = 0, memoryview(bytearray(COPIED_BYTES))
-            while came := os.preadv(source, [buffer], at):
-                at, view = at + came, buffer[:came]
-                while view:
-                    view = view[os.write(fd, view) :]
-            self.sync(fd, durability)
-            self.drop_cached(fd)
-            self.drop_cached(source)
         finally:
             os.close(fd)
 

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.storage import Story
-from omlx_cache_storage.archive.errors import ArchiveError, TruncatedArchive
 from omlx_cache_storage.archive.manifest import (
     MANIFEST_FILE,
     Document,
@@ -21,10 +20,10 @@ from omlx_cache_storage.archive.manifest import (
 )
 from omlx_cache_storage.archive.members import PageAt, parse_path
 from omlx_cache_storage.archive.packing import in_order, pack
-from omlx_cache_storage.archive.tar import READ_BYTES
-from omlx_cache_storage.archive.unpacking import Archive, Unpacked
+from omlx_cache_storage.archive.unpacking import READ_BYTES, Archive, Unpacked
 from omlx_cache_storage.cold.catalog import scan
 from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.errors import ArchiveError
 from omlx_cache_storage.format.names import name_of, page_path
 from omlx_cache_storage.keys import namespace_digest
 from omlx_cache_storage.page import Page
@@ -214,7 +213,7 @@ def _announcing(pages: int) -> Callable[[Members], None]:
         (_of_kind(tarfile.FIFOTYPE, ""), "neither a file"),
         (_of_kind(tarfile.GNUTYPE_SPARSE, ""), "neither a file"),
         (_sized(1 << 31), "which no page has"),
-        (_sized(1 << 50), "a size that is none"),
+        (_sized(1 << 50), "which no page has"),
         (lambda members: members.append(members[1]), "came twice"),
         (lambda members: members.reverse(), "begins with"),
         (lambda members: members.clear(), "begins with"),
@@ -231,6 +230,33 @@ def test_a_hostile_archive_ends_with_an_error_and_leaves_nothing_of_its_own(
         _unpack(_join(members), tmp_path / "to")
     assert _files(tmp_path / "to").items() <= _files(tmp_path / "from").items()
     assert {p.name for p in tmp_path.iterdir()} == {"from", "to"}
+
+
+@pytest.mark.parametrize("cut", [512, 1024])
+def test_an_archive_without_its_whole_end_mark_ends_with_an_error(
+    tmp_path: Path, archive: bytes, cut: int
+) -> None:
+    with pytest.raises(ArchiveError, match="ends too early"):
+        _unpack(archive[:-cut], tmp_path / "to")
+    assert len(_files(tmp_path / "to")) == 4
+
+
+@pytest.mark.parametrize("spoilt", [bytes(512), b"\xff" * 512])
+def test_a_header_that_is_damaged_is_not_taken_for_the_end(
+    tmp_path: Path, archive: bytes, spoilt: bytes
+) -> None:
+    at = archive.rindex(b"ustar") - 257
+    with pytest.raises(ArchiveError, match=r"ends too early|damaged"):
+        _unpack(archive[:at] + spoilt + archive[at + 512 :], tmp_path / "to")
+
+
+@pytest.mark.parametrize("mtime", ["nan", "inf", "-5", "1e400", "x", "9" * 400])
+def test_a_time_that_is_none_is_no_reason_to_fail(
+    tmp_path: Path, archive: bytes, mtime: str
+) -> None:
+    members = _members(archive)
+    members[1][0].pax_headers = {"mtime": mtime}
+    assert _unpack(_join(members), tmp_path / "to").pages["imported"] == 4
 
 
 def test_a_flipped_bit_is_no_page_and_the_others_come(tmp_path: Path, archive: bytes) -> None:
@@ -301,7 +327,7 @@ def test_a_stream_without_end_is_not_taken_into_memory(archive: bytes) -> None:
             asked.append(size)
             return self.head.read(size) or bytes(size)
 
-    with pytest.raises(ArchiveError, match="extended header"):
+    with pytest.raises(ArchiveError, match="headers of more than"):
         Archive(Endless())
     assert max(asked) <= READ_BYTES
 
@@ -329,7 +355,7 @@ def test_one_that_was_interrupted_has_no_end_mark(tmp_path: Path, story: Story) 
     writing = pack(tmp_path / "from", found, _manifest(story), to)
     next(writing)
     del writing
-    with pytest.raises(TruncatedArchive):
+    with pytest.raises(ArchiveError, match="ends too early"):
         _unpack(to.getvalue(), tmp_path / "to")
 
 
