@@ -12,9 +12,9 @@ import pytest
 from kit.embedded import embedded_stores
 from kit.storage import Story, disk_usage
 from omlx_cache.identity.salt import salt_digest
-from omlx_cache_storage.cold.budget import EACH, Budget, Share, read_budget
+from omlx_cache_storage.cold.budget import Budget, read_budget
+from omlx_cache_storage.cold.quota import set_budget
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.format.names import ENTRY_BYTES
 
 Cli = Callable[..., Any]
 LIMIT = 1 << 24
@@ -65,7 +65,6 @@ def test_it_shows_the_budget_who_set_it_and_what_is_used(cli: Cli, cold_dir: Pat
     state = _state(cli("quota", "--format", "json"))
     assert (state["bytes"], state["set_by"]) == (LIMIT, "store")
     assert disk_usage(cold_dir) <= state["used_bytes"] <= LIMIT
-    assert state["shares"] == state["pools"] == []
 
 
 def test_what_it_says_is_used_lies_on_the_disk_and_is_no_more_than_a_store_counts(
@@ -78,67 +77,25 @@ def test_what_it_says_is_used_lies_on_the_disk_and_is_no_more_than_a_store_count
     tier.close()
 
 
-def test_a_size_is_the_budget_until_it_is_given_back_and_shares_stay(
-    cli: Cli, cold_dir: Path
-) -> None:
-    share = Share("salt", EACH, fraction=0.125)
-    for arguments, expected in (
-        (["--each-salt", "12.5%"], Budget(LIMIT, "store", (share,))),
-        (["1 GiB"], Budget(1 << 30, "quota", (share,))),
-        (["auto"], Budget(1 << 30, "free space", (share,))),
-        (["0"], Budget(0, "quota", (share,))),
+def test_a_size_is_the_budget_until_it_is_given_back(cli: Cli, cold_dir: Path) -> None:
+    for amount, expected in (
+        ("1 GiB", Budget(1 << 30, "quota")),
+        ("auto", Budget(1 << 30, "free space")),
+        ("0", Budget(0, "quota")),
     ):
-        assert cli("quota", *arguments).code == 0
+        assert cli("quota", amount).code == 0
         assert read_budget(cold_dir) == expected
 
 
-def test_shares_are_shown_with_what_is_used_of_them(cli: Cli, cold_dir: Path) -> None:
-    for arguments in (
-        ["--each-salt", "25%"],
-        ["--salt", "bob", "1MiB"],
-        ["--no-salt", "2MiB"],
-        ["--model", "qwen", "50%"],
-        ["--each-namespace", "3MiB"],
-    ):
-        assert cli("quota", *arguments).code == 0
-    state = _state(cli("quota", "--format", "json"))
-    pools = {(pool["kind"], pool["name"]): pool for pool in state["pools"]}
-    limits = {name: pool["limit_bytes"] for name, pool in pools.items()}
-    stories = [("namespace", Story(name).namespace.hex()) for name in "abc"]
-    mib = 1 << 20
-    assert limits == {
-        ("salt", salt_digest("alice")): 4 * mib,
-        ("salt", salt_digest("bob")): mib,
-        ("salt", ""): 2 * mib,
-        ("model", "qwen"): 8 * mib,
-        **dict.fromkeys(stories, 3 * mib),
-    }
-    files = sum(p.stat().st_blocks * 512 + ENTRY_BYTES for p in cold_dir.rglob("*.safetensors"))
-    used = {name: pool["used_bytes"] for name, pool in pools.items()}
-    assert used[("salt", salt_digest("bob"))] == 0
-    assert used[("salt", salt_digest("alice"))] + used[("salt", "")] == files
-    assert used[("model", "qwen")] == 2 * used[stories[0]]
-    shown = cli("quota").out
-    assert "each salt" in shown
-    assert salt_digest("alice")[:21] in shown
-    assert cli("quota", "--salt", "bob", "none").code == 0
-    budget = read_budget(cold_dir)
-    assert budget is not None
-    assert budget.share("salt", salt_digest("bob")) is None
-    assert len(budget.shares) == 4
-
-
-def test_a_namespace_is_named_by_how_its_digest_begins(cli: Cli, cold_dir: Path) -> None:
-    digest = Story("a").namespace.hex()
-    assert cli("quota", "--namespace", digest[:12], "10%").code == 0
-    budget = read_budget(cold_dir)
-    assert budget is not None
-    assert budget.shares == (Share("namespace", digest, fraction=0.1),)
-    unknown = cli("quota", "--namespace", "f" * 20, "10%")
-    assert (unknown.code, unknown.out) == (1, "")
-    assert "no namespace begins" in unknown.err
-    # A whole digest can be that of pages to come.
-    assert cli("quota", "--namespace", "f" * 64, "10%").code == 0
+def test_a_size_takes_the_shares_of_an_earlier_version_out_of_the_file(
+    cli: Cli, cold_dir: Path
+) -> None:
+    shares = {"salt": {"*": {"fraction": 0.125}}}
+    set_budget(cold_dir, Budget(LIMIT, "store", shares))
+    assert cli("quota").code == 0
+    assert read_budget(cold_dir) == Budget(LIMIT, "store", shares)
+    assert cli("quota", "1GiB").code == 0
+    assert read_budget(cold_dir) == Budget(1 << 30, "quota")
 
 
 @pytest.mark.parametrize(
@@ -146,19 +103,10 @@ def test_a_namespace_is_named_by_how_its_digest_begins(cli: Cli, cold_dir: Path)
     [
         (["40G"], 2, "unknown unit"),
         (["25%"], 2, "or auto"),
-        (["25%"], 2, "only a share"),
         (["-5"], 2, "'-5': not a size"),
         (["40"], 2, "40 B has no room for a page; give a unit"),
-        (["--model", "", "1%"], 2, "names no model"),
         (["none"], 2, "or auto"),
-        (["--each-salt"], 2, "say how much"),
-        (["--each-salt", "auto"], 2, "or none"),
-        (["--each-salt", "101%"], 2, "more than the whole"),
-        (["--each-salt", "--no-salt", "1%"], 2, "not allowed with"),
-        (["--salt", "alice", "none"], 1, "no such share"),
-        (["--salt", "", "1%"], 2, "--no-salt"),
-        # Standard input is empty here.
-        (["--salt", "-", "1%"], 2, "--no-salt"),
+        (["--each-salt", "10%"], 2, "unknown flag"),
     ],
 )
 def test_what_is_no_budget_is_refused_and_changes_nothing(
@@ -176,7 +124,7 @@ def test_a_directory_can_have_a_budget_before_the_first_store_opens_it(
     missing = cli("quota")
     assert missing.code == 69
     assert "no cold directory" in missing.err
-    assert cli("quota", "--each-salt", "10%").code == 69
+    assert cli("quota", "auto").code == 69
     assert not (tmp_path / "cold").exists()
     assert cli("quota", "10MiB").code == 0
     assert (tmp_path / "cold").stat().st_mode & 0o777 == 0o700
@@ -204,30 +152,15 @@ def test_a_directory_of_other_things_gets_no_budget(cli: Cli, tmp_path: Path) ->
     assert cli("quota", "10MiB", "--cold-dir", str(tmp_path / "empty")).code == 0
 
 
-def test_a_share_of_a_name_that_nothing_has_is_set_and_said(cli: Cli, cold_dir: Path) -> None:
-    misspelt = cli("quota", "--model", "qven", "1MiB")
-    assert misspelt.code == 0
-    assert "no pages of qven yet; there are those of llama, qwen\n" in misspelt.err
-    unknown = cli("quota", "--salt", "mallory", "1MiB")
-    assert (unknown.code, "no pages of this salt yet\n" in unknown.err) == (0, True)
-    assert "mallory" not in unknown.out + unknown.err
-    for known in (["--model", "qwen", "2MiB"], ["--salt", "alice", "2MiB"], ["--no-salt", "1MiB"]):
-        assert cli("quota", *known).err == ""
-    for gone in (["--model", "qven", "none"], ["--salt", "mallory", "none"]):
-        assert cli("quota", *gone).err == ""
-
-
 def test_auto_says_what_counts_until_a_store_sets_it(cli: Cli, cold_dir: Path) -> None:
     assert cli("quota", "1GiB").err == ""
     assert "1 GiB counts until a store opens the directory" in cli("quota", "auto").err
 
 
-def test_a_share_of_a_directory_without_a_budget_says_what_to_do_first(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_a_directory_without_a_budget_has_none_to_give_back(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "cold").mkdir(mode=0o700)
     assert "none yet" in cli("quota").out
-    result = cli("quota", "--each-salt", "10%")
+    result = cli("quota", "auto")
     assert result.code == 1
     assert "omlx-cache quota 20GiB" in result.err
 

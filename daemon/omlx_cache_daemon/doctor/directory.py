@@ -186,7 +186,7 @@ def budget_file(context: Context) -> list[Finding]:
         Finding(
             "error",
             f"{path} cannot be understood",
-            "a budget and shares that a person set do not count",
+            "a budget that a person set does not count",
             "omlx-cache doctor --fix sets it aside; then omlx-cache quota SIZE",
             lambda: _aside(path),
         )

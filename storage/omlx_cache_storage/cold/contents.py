@@ -291,26 +291,22 @@ class Contents:
         candidate: Candidate | None = None,
         is_pinned: Callable[[PageId], bool] = lambda page: False,
         until_ns: int = sys.maxsize,
-        within: frozenset[BlockKey] | None = None,
         most: int = sys.maxsize,
     ) -> Victims:
-        """Choose pages to evict for `excess` bytes, the first in the order first; `within`: of
-        these namespaces only. `most` pages: they are enough, or the first of those that are.
+        """Choose pages to evict for `excess` bytes, the first in the order first. `most` pages:
+        they are enough, or the first of those that are.
 
         For a candidate only pages that are worth less are chosen, none that is pinned or was used
         after `until_ns` by another use, and its own earlier version: a chain's deep end never
         drives out its root.
         """
         pages: list[PageId] = []
-        most = self.nbytes if within is None else sum(map(self.nbytes_of, within))
-        if excess <= 0 or excess > most:
+        if excess <= 0 or excess > self.nbytes:
             return Victims(pages, excess <= 0)
         outranked, young_ns = False, 0
 
         def take(file: PageFile) -> bool:
             nonlocal excess, outranked, young_ns
-            if within is not None and file.namespace not in within:
-                return True
             if candidate is not None and file.id != candidate.page:
                 outranked = file.rank >= candidate.rank
                 if not outranked and until_ns < file.stamp_ns != candidate.stamp_ns:

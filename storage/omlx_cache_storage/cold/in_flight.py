@@ -100,10 +100,6 @@ class InFlight:
             and flight.page.held >= page.held
         ]
 
-    def nbytes_of(self, namespace: BlockKey) -> int:
-        """Return what is reserved for pages of a namespace."""
-        return sum(f.cost for f in self.all() if f.namespace == namespace)
-
     def clear(self) -> None:
         """Forget what others began."""
         for flight in self.others():

@@ -1,18 +1,10 @@
 """Changing a directory's budget from outside of its stores: those that run on it are told."""
 
 import contextlib
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from omlx_cache_storage.cold.budget import (
-    Budget,
-    Share,
-    ShareKind,
-    is_newer,
-    read_budget,
-    write_budget,
-)
+from omlx_cache_storage.cold.budget import Budget, is_newer, read_budget, write_budget
 from omlx_cache_storage.cold.changes import Rebudgeted, encode
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.removal import WAIT_SECONDS, ledger_of
@@ -49,27 +41,11 @@ def change_budget(
         budget = change(before)
         if budget == before:
             return budget
-        try:
-            written = write_budget(cold_dir, budget, TemporaryNames(), fs)
-        except ValueError as error:
-            raise BudgetRefused(str(error)) from error
-        if not written:
+        if not write_budget(cold_dir, budget, TemporaryNames(), fs):
             raise BudgetRefused(_why_refused(cold_dir, fs))
         if ledger is not None:
             ledger.append([encode(Rebudgeted())])
         return budget
-
-
-def with_share(budget: Budget, share: Share) -> Budget:
-    """Return a budget with a share, in place of the one of that name."""
-    kept = without_share(budget, share.kind, share.name).shares
-    return dataclasses.replace(budget, shares=(*kept, share))
-
-
-def without_share(budget: Budget, kind: ShareKind, name: str) -> Budget:
-    """Return a budget without the share of a name."""
-    kept = tuple(share for share in budget.shares if (share.kind, share.name) != (kind, name))
-    return dataclasses.replace(budget, shares=kept)
 
 
 def _why_refused(cold_dir: Path, fs: FileSystem) -> str:

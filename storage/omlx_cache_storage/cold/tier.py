@@ -6,13 +6,14 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache_storage.cold.budget import (
+    IGNORED_SHARES,
     Budget,
     agree,
     file_bytes,
@@ -52,7 +53,6 @@ from omlx_cache_storage.cold.ledger import (
 from omlx_cache_storage.cold.pin import living
 from omlx_cache_storage.cold.pins_file import file_bytes as file_bytes_of_pins
 from omlx_cache_storage.cold.pins_file import read_pins, write_pins
-from omlx_cache_storage.cold.pools import Ceiling, Shares
 from omlx_cache_storage.cold.ration import Ration
 from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.root import DirectoryGone, Root
@@ -173,7 +173,6 @@ class ColdTier(HeldPages):
         self._budget_of: Callable[[int], int] | None = None
         self._own_limit: int | None = None
         self._pinned_within = limit_bytes
-        self._shares = Shares(directory)
         self._names = TemporaryNames()
         self._noted = ""
         self._min_free = min_free_bytes
@@ -375,9 +374,11 @@ class ColdTier(HeldPages):
                 # A full disk serves what it has, and makes room: whoever comes next writes it down.
                 if error.errno not in NO_ROOM:
                     raise
-        if agreed.note and agreed.note != self._noted:
-            _log.warning("%s", agreed.note)
-        self._noted = agreed.note
+        notes = [agreed.note, IGNORED_SHARES if agreed.budget.shares else ""]
+        note = "; ".join(filter(None, notes))
+        if note and note != self._noted:
+            _log.warning("%s", note)
+        self._noted = note
         self._go_by(agreed.budget, agreed.own_limit)
         self._heed_pins(anew=True)
 
@@ -430,7 +431,6 @@ class ColdTier(HeldPages):
             self.limit_bytes = budget.nbytes
             self._own_limit = own_limit
             self._refused_rank = None
-        self._shares.go_by(budget)
         if not self._sharing.read_only:
             self._sharing.ledger.resize(ledger_bytes(budget.nbytes))
         self._files.count_small(LEDGER_FILE, self._sharing.ledger.nbytes)
@@ -604,22 +604,12 @@ class ColdTier(HeldPages):
         if found is not None:
             return found
         room.described = self._files.document_bytes(wanted.namespace, document)
-        ceilings = self._ceilings(wanted.namespace, document)
-        return self._make_room(wanted.cost, candidate, ceilings, self._places_of(room), room)
+        return self._make_room(wanted.cost, candidate, self._places_of(room), room)
 
     def _places_of(self, room: Room) -> int:
         """Return what the directories and the document take that a page still needs."""
         shard = shard_of(room.wanted.name.id.key)
         return self._files.places_bytes(room.wanted.namespace, shard, room.described)
-
-    def _ceilings(self, namespace: BlockKey, document: Mapping[str, object]) -> Sequence[Ceiling]:
-        """Return what a namespace's pages may take together with others; the directory is held."""
-        if not self._shares.any:
-            return ()
-        with self._lock:
-            namespaces = self._contents.namespaces
-        self._shares.learn(namespaces)
-        return self._shares.of(namespace, document)
 
     def _adopt(self, wanted: StoredPage, candidate: Candidate) -> WriteResult | None:
         """Index a page's file that nobody told of, as `open` would have, if there is room for it;
@@ -676,11 +666,11 @@ class ColdTier(HeldPages):
             self._note_peak()
         self._sharing.announce(*again, Reserved(room.file, page, room.described))
 
-    def _reserve_part(self, room: Room, ceilings: Sequence[Ceiling]) -> None:
+    def _reserve_part(self, room: Room) -> None:
         """Keep for a page what has become free so far: nobody else takes it before the rest is."""
         with self._lock:
-            over = [self._lacks(0), *(self._over(ceiling, 0) for ceiling in ceilings)]
-        free = self._flights.cost_of(room.file) - max(over) - self._places_of(room)
+            over = self._lacks(0)
+        free = self._flights.cost_of(room.file) - over - self._places_of(room)
         if free > ENTRY_BYTES:
             nbytes = min(free - ENTRY_BYTES, room.wanted.nbytes)
             self._reserve(room, room.wanted._replace(nbytes=nbytes))
@@ -788,13 +778,12 @@ class ColdTier(HeldPages):
         self,
         nbytes: int,
         candidate: Candidate,
-        ceilings: Sequence[Ceiling] = (),
         places: int = 0,
         room: Room | None = None,
     ) -> WriteResult | None:
-        """Evict what must go for a file of `nbytes` and its `places`, of what comes under the same
-        ceilings first; else a refusal. The directory is held, and what is freed is the caller's
-        until then; with `room` beyond that: raises HeldEnough for another call to go on."""
+        """Evict what must go for a file of `nbytes` and its `places`; else a refusal. The directory
+        is held, and what is freed is the caller's until then; with `room` beyond that: raises
+        HeldEnough for another call to go on."""
         short = None
         if room is not None:
             nbytes, short = nbytes - self._flights.cost_of(room.file), room.short
@@ -807,14 +796,6 @@ class ColdTier(HeldPages):
                     # Others keep more here: theirs is not this process's to delete.
                     self._refused += 1
                     return "refused"
-        for ceiling in ceilings:
-            over = partial(self._over, ceiling, nbytes)
-            victims = self._victims(over, candidate, within=ceiling.namespaces)
-            if not victims.enough:
-                with self._lock:
-                    self._refuse(candidate, victims, lasting=False)
-                return "refused"
-            self._expel_for(room, victims, ceilings)
         nbytes += places
         # Once for a page: a disk that gives nothing back is not emptied for it.
         lacks = max(self._lacking(nbytes)) if short is None else short
@@ -828,7 +809,7 @@ class ColdTier(HeldPages):
         if victims.enough:
             if room is not None:
                 room.short = lacks
-            self._expel_for(room, victims, ceilings)
+            self._expel_for(room, victims)
         with self._lock:
             # What was evicted and could not be deleted is still there.
             if not victims.enough or self._lacks(nbytes) > 0:
@@ -840,7 +821,6 @@ class ColdTier(HeldPages):
         self,
         lacks: Callable[[], int],
         candidate: Candidate | None,
-        within: frozenset[BlockKey] | None = None,
         most: int = sys.maxsize,
     ) -> Victims:
         """Choose what to evict for the bytes that are lacking, as far as their files know of no
@@ -858,7 +838,7 @@ class ColdTier(HeldPages):
             with self._lock:
                 until = sys.maxsize if candidate is None else self._until(candidate)
                 pinned = self._is_pinned if candidate is not None else _nothing_is_pinned
-                victims = self._contents.victims(lacks(), candidate, pinned, until, within, most)
+                victims = self._contents.victims(lacks(), candidate, pinned, until, most)
             if not catch_up(victims.pages[:HOLD_FILES]):
                 return victims
             # Others used what comes next as well: a chain is used as a whole.
@@ -877,7 +857,7 @@ class ColdTier(HeldPages):
             pages = pages[count:]
         return expelled
 
-    def _expel_for(self, room: Room | None, victims: Victims, ceilings: Sequence[Ceiling]) -> None:
+    def _expel_for(self, room: Room | None, victims: Victims) -> None:
         """Evict pages for one that is to be written; raises HeldEnough when more are to follow."""
         undeletable = self._deleter.nbytes
         expelled = self._expel(victims.pages, whole=room is None)
@@ -887,19 +867,12 @@ class ColdTier(HeldPages):
             room.short -= sum(stored.cost for stored in expelled)
         is_part = len(expelled) < len(victims.pages) or len(expelled) == HOLD_FILES
         if is_part and self._deleter.nbytes <= undeletable:
-            self._reserve_part(room, ceilings)
+            self._reserve_part(room)
             raise HeldEnough
 
     def _lacks(self, nbytes: int) -> int:
         """Return by how much the budget is exceeded with `nbytes` more."""
         return self._used_bytes() + nbytes + DIRECTORY_SLACK_BYTES - self.limit_bytes
-
-    def _over(self, ceiling: Ceiling, nbytes: int) -> int:
-        """Return by how much namespaces exceed their ceiling with `nbytes` more."""
-        held = sum(map(self._contents.nbytes_of, ceiling.namespaces))
-        return (
-            held + sum(map(self._flights.nbytes_of, ceiling.namespaces)) + nbytes - ceiling.nbytes
-        )
 
     def _refuse(self, candidate: Candidate, victims: Victims, *, lasting: bool) -> None:
         """Count a page that others outrank, and remember its rank: of those that are worth less
@@ -990,10 +963,9 @@ class ColdTier(HeldPages):
             self._sharing.recover()
 
     def _shrink(self) -> None:
-        """Evict down to the budget and to what shares allow, a part at a time; raises nothing."""
+        """Evict down to the budget, a part at a time; raises nothing."""
         self._deleter.retry()
-        shares = self._shares.any
-        while shares or self._known_bytes() > self.limit_bytes:
+        while self._known_bytes() > self.limit_bytes:
             try:
                 with self._changing():
                     self._heed_budget()
@@ -1005,18 +977,10 @@ class ColdTier(HeldPages):
 
     def _shrink_a_part(self) -> int:
         """Evict some of what is too much; return how many pages. The directory is held."""
-        with self._lock:
-            namespaces = self._contents.namespaces
-        self._shares.learn(namespaces)
-        evicted = 0
-        for ceiling in self._shares.every():
-            over = partial(self._over, ceiling, 0)
-            victims = self._victims(over, None, ceiling.namespaces, HOLD_FILES)
-            evicted += len(self._expel(victims.pages))
         over = partial(self._lacks, -DIRECTORY_SLACK_BYTES)
         victims = self._victims(over, None, most=HOLD_FILES)
         pages = victims.pages if victims.enough else self._first(HOLD_FILES)
-        return evicted + len(self._expel(pages))
+        return len(self._expel(pages))
 
     def usage(self) -> ColdUsage:
         day = None if self._ration is None else self._ration.usage()

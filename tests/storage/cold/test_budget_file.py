@@ -1,6 +1,5 @@
 """The budget of a directory: what its file says, and what a store that opens makes of it."""
 
-import dataclasses
 import errno
 import json
 import os
@@ -12,12 +11,9 @@ from hypothesis import strategies as st
 
 from kit.storage import FaultyDisk
 from omlx_cache_storage.cold.budget import (
-    EACH,
-    KINDS,
     MOST_BYTES,
     Agreement,
     Budget,
-    Share,
     agree,
     document_of,
     file_bytes,
@@ -35,27 +31,19 @@ GIB = 1 << 30
 SIZES = st.integers(0, MOST_BYTES)
 NEAR = st.integers(0, 5)
 """Few sizes, so that equal ones are met."""
-SHARE = Share("salt", EACH, fraction=0.25)
-SHARES = st.builds(
-    lambda kind, name, most: Share(kind, name, **most),
-    st.sampled_from(KINDS),
-    st.text(max_size=8) | st.just(EACH),
-    st.builds(lambda n: {"nbytes": n}, SIZES)
-    | st.builds(lambda f: {"fraction": f}, st.floats(0, 1)),
-)
+SHARES = {"salt": {"*": {"fraction": 0.25}}, "city": {"x": 7}}
+"""What an earlier version wrote, and what only a later one may understand."""
 BUDGETS = st.builds(
     Budget,
     SIZES,
     st.sampled_from(["free space", "store", "quota"]),
-    st.lists(SHARES, max_size=6, unique_by=lambda s: (s.kind, s.name)).map(
-        lambda shares: tuple(sorted(shares, key=lambda s: KINDS.index(s.kind)))
-    ),
+    st.sampled_from([{}, SHARES]),
 )
 KNOWN = st.none() | st.builds(
     Budget,
     NEAR,
     st.sampled_from(["free space", "store", "quota"]),
-    st.sampled_from([(), (SHARE,)]),
+    st.sampled_from([{}, SHARES]),
 )
 
 
@@ -67,7 +55,7 @@ def test_a_budget_is_what_its_document_says(budget: Budget) -> None:
 def test_a_file_says_what_was_written_last_and_is_private(tmp_path: Path) -> None:
     names = TemporaryNames()
     assert read_budget(tmp_path) is None
-    for budget in (Budget(5 * GIB, "store", (SHARE,)), Budget(GIB, "quota")):
+    for budget in (Budget(5 * GIB, "store", SHARES), Budget(GIB, "quota")):
         assert write_budget(tmp_path, budget, names)
         assert read_budget(tmp_path) == budget
     assert [path.name for path in tmp_path.iterdir()] == [BUDGET_FILE]
@@ -121,20 +109,6 @@ def test_torn_and_foreign_files_are_no_budget_and_are_replaced(tmp_path: Path) -
     assert read_budget(tmp_path) == budget
 
 
-def test_shares_that_are_none_are_left_out_and_the_budget_stays() -> None:
-    document = document_of(Budget(GIB, "quota", (SHARE,)))
-    salts = {
-        EACH: {"fraction": 0.25},
-        "a": {"fraction": 1.5},
-        "b": {"bytes": -1},
-        "c": {},
-        "d": 7,
-        "e": {"fraction": float("nan")},
-    }
-    said = {**document, "shares": {"salt": salts, "model": [], "city": {"x": {"bytes": 1}}}}
-    assert parse_budget(said) == Budget(GIB, "quota", (SHARE,))
-
-
 def test_a_refusing_disk_is_not_taken_for_a_directory_without_a_budget(tmp_path: Path) -> None:
     disk = FaultyDisk()
     write_budget(tmp_path, Budget(GIB, "quota"), TemporaryNames(), disk)
@@ -163,20 +137,13 @@ def test_a_directory_that_is_gone_or_open_to_others_gets_no_budget(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_more_shares_than_a_file_has_room_for_are_refused(tmp_path: Path) -> None:
-    shares = tuple(Share("salt", f"text:{number:064x}", nbytes=GIB) for number in range(20_000))
-    with pytest.raises(ValueError, match="20000 shares"):
-        write_budget(tmp_path, Budget(GIB, "quota", shares), TemporaryNames())
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_what_counts_for_the_file_is_enough_for_it_and_the_one_that_takes_its_place(
     tmp_path: Path,
 ) -> None:
-    shares: list[Share] = []
+    shares: dict[str, object] = {}
     room = 0
     for number in range(60):
-        budget = Budget(GIB, "quota", tuple(shares))
+        budget = Budget(GIB, "quota", shares)
         assert write_budget(tmp_path, budget, TemporaryNames())
         taken = (tmp_path / BUDGET_FILE).stat().st_blocks * 512
         # Both are there while one takes the place of the other; two small files fit the slack.
@@ -184,7 +151,7 @@ def test_what_counts_for_the_file_is_enough_for_it_and_the_one_that_takes_its_pl
         before, room = taken, file_bytes(budget)
         assert taken <= room
         assert before + taken <= room or taken == SMALL_FILE_BYTES
-        shares.append(Share("salt", f"text:{number:064x}", nbytes=GIB))
+        shares = {**shares, f"text:{number:064x}": {"bytes": GIB}}
     assert room > 2 * SMALL_FILE_BYTES
 
 
@@ -192,27 +159,14 @@ def test_what_counts_for_the_file_is_enough_for_it_and_the_one_that_takes_its_pl
 def test_a_newer_versions_file_counts_as_far_as_it_is_understood_and_stays(
     tmp_path: Path, more: dict[str, object]
 ) -> None:
-    shares = {"salt": {EACH: {"fraction": 0.25}, "x": {"curve": [1]}}, "user": {}}
-    said = {"version": 2, "set_by": "store", "shares": shares, **more}
+    said = {"version": 2, "set_by": "store", "shares": SHARES, **more}
     (tmp_path / BUDGET_FILE).write_text(json.dumps(said))
     (tmp_path / BUDGET_FILE).chmod(0o600)
-    expected = Budget(GIB, "quota", (SHARE,)) if "bytes" in more else None
+    expected = Budget(GIB, "quota", SHARES) if "bytes" in more else None
     assert read_budget(tmp_path) == expected
     assert is_newer(tmp_path)
     assert not write_budget(tmp_path, Budget(5, "store"), TemporaryNames())
     assert json.loads((tmp_path / BUDGET_FILE).read_text()) == said
-
-
-def test_a_share_is_bytes_or_a_fraction_of_the_budget_and_never_more_than_it() -> None:
-    assert Share("model", "llama", nbytes=3).ceiling(10) == 3
-    assert Share("model", "llama", nbytes=30).ceiling(10) == 10
-    assert Share("model", "llama", fraction=0.25).ceiling(10) == 2
-    assert Share("model", "llama", fraction=1.0).ceiling(MOST_BYTES) == MOST_BYTES
-    for wrong in ({}, {"nbytes": 1, "fraction": 0.5}, {"nbytes": -1}, {"fraction": 1.01}):
-        with pytest.raises(ValueError, match="no "):
-            Share("model", "llama", **wrong)
-    with pytest.raises(ValueError, match="two shares"):
-        Budget(1, "quota", (SHARE, dataclasses.replace(SHARE, fraction=0.5)))
 
 
 # What a store that opens does.
@@ -265,7 +219,7 @@ def test_a_store_that_is_alone_gets_what_it_was_told(
     known: Budget | None, wanted: int, used: int
 ) -> None:
     agreed = agree(known, wanted, derived=False, alone=True, used_bytes=used)
-    shares = () if known is None else known.shares
+    shares = {} if known is None else known.shares
     assert agreed == Agreement(Budget(wanted, "store", shares), agreed.write, None, "")
 
 

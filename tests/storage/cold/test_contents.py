@@ -15,7 +15,6 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
 
 SPACES = [BlockKey(bytes([number]) * 32) for number in range(5)]
-POOLS = [frozenset(SPACES[:1]), frozenset(SPACES[1:3]), frozenset(SPACES[:3]), frozenset(SPACES)]
 PAGES = range(10)
 NUMBERS = st.integers(0, len(PAGES) - 1)
 STAMPS = st.integers(1, 4)
@@ -82,44 +81,43 @@ class ContentsMachine(RuleBasedStateMachine):
         assert self.contents.fill(files) == []
 
     @rule(
-        pool=st.sampled_from(POOLS),
         excess=st.sampled_from([0, 1, 1, ENTRY_BYTES + 2, 3 * ENTRY_BYTES, 6 * ENTRY_BYTES]),
         candidate=st.none() | st.tuples(NUMBERS, STAMPS),
         pinned=st.sets(NUMBERS, max_size=3),
         until=st.just(sys.maxsize) | STAMPS,
+        most=st.sampled_from([1, 3, sys.maxsize]),
         evict=st.booleans(),
     )
     def make_room(
         self,
-        pool: frozenset[BlockKey],
         excess: int,
         candidate: tuple[int, int] | None,
         pinned: set[int],
         until: int,
+        most: int,
         evict: bool,
     ) -> None:
         wants = None if candidate is None else Candidate(_page(candidate[0]), *candidate)
         found = self.contents.victims(
-            excess, wants, {_page(number) for number in pinned}.__contains__, until, pool
+            excess, wants, {_page(number) for number in pinned}.__contains__, until, most
         )
-        assert found == self.naive(pool, excess, wants, pinned, until)
+        assert found == self.naive(excess, wants, pinned, until, most)
         if evict and found.enough:
             for page in found.pages:
                 self.pop(page.key[0])
 
     def naive(
         self,
-        pool: Collection[BlockKey],
         excess: int,
         candidate: Candidate | None,
         pinned: Collection[int],
         until: int,
+        most: int,
     ) -> Victims:
         pages: list[PageId] = []
-        mine = {n: known for n, known in self.model.items() if SPACES[known.space] in pool}
-        if excess <= 0 or excess > sum(known.nbytes + ENTRY_BYTES for known in mine.values()):
+        if excess <= 0 or excess > sum(k.nbytes + ENTRY_BYTES for k in self.model.values()):
             return Victims(pages, excess <= 0)
-        for number, known in sorted(mine.items(), key=lambda item: (item[1].stamp, -item[0])):
+        for number, known in sorted(self.model.items(), key=lambda item: (item[1].stamp, -item[0])):
             if candidate is not None and _page(number) != candidate.page:
                 if (known.stamp, -number) >= candidate.rank:
                     return Victims(pages, False, True)
@@ -129,7 +127,7 @@ class ContentsMachine(RuleBasedStateMachine):
                     continue
             pages.append(_page(number))
             excess -= known.nbytes + ENTRY_BYTES
-            if excess <= 0:
+            if excess <= 0 or len(pages) == most:
                 return Victims(pages, True)
         return Victims(pages, False)
 

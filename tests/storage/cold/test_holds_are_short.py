@@ -10,7 +10,7 @@ import pytest
 from kit.children import kill_9, program, said
 from kit.storage import Story, disk_usage, files_in
 from omlx_cache_storage.cold import sharing
-from omlx_cache_storage.cold.budget import Budget, Share
+from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.keeping import KeepingTier
 from omlx_cache_storage.cold.quota import set_budget
@@ -120,16 +120,6 @@ def test_a_budget_of_nothing_empties_the_directory_in_short_holds(
     tier.settle()
     _numbers(fs, SMALL)
     assert files_in(tmp_path / "cold") == []
-    tier.close()
-
-
-def test_a_share_is_reached_in_short_holds(tmp_path: Path, limit: int, story: Story) -> None:
-    fs = Watched()
-    tier = _open(tmp_path, limit, fs)
-    share = Share("namespace", story.namespace.hex(), nbytes=limit // 4)
-    set_budget(tmp_path / "cold", Budget(limit, "quota", (share,)))
-    tier.settle()
-    _numbers(fs, SMALL // 2)
     tier.close()
 
 

@@ -9,15 +9,9 @@ from pathlib import Path
 import pytest
 
 from kit.storage import Story, disk_usage
-from omlx_cache_storage.cold.budget import EACH, Budget, Share, read_budget
+from omlx_cache_storage.cold.budget import Budget, read_budget
 from omlx_cache_storage.cold.ledger import Ledger, LedgerBusy
-from omlx_cache_storage.cold.quota import (
-    BudgetRefused,
-    change_budget,
-    set_budget,
-    with_share,
-    without_share,
-)
+from omlx_cache_storage.cold.quota import BudgetRefused, set_budget
 from omlx_cache_storage.cold.tier import ColdTier
 
 KIB = 1024
@@ -79,13 +73,12 @@ def test_a_directory_that_no_store_has_used_gets_a_budget_too(tmp_path: Path) ->
 
 _ADD = """
 import sys
+from dataclasses import replace
 from pathlib import Path
-from omlx_cache_storage.cold.budget import Share
-from omlx_cache_storage.cold.quota import change_budget, with_share
+from omlx_cache_storage.cold.quota import change_budget
 sys.stdin.read(1)
 for turn in range(5):
-    share = Share("model", f"{sys.argv[2]}-{turn}", nbytes=turn)
-    change_budget(Path(sys.argv[1]), lambda known: with_share(known, share))
+    change_budget(Path(sys.argv[1]), lambda known: replace(known, nbytes=known.nbytes + 1))
 """
 
 
@@ -93,12 +86,12 @@ def test_changes_of_several_processes_at_once_are_all_kept(tmp_path: Path) -> No
     tier = _filled(tmp_path)
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", _ADD, str(tmp_path), str(number)],
+            [sys.executable, "-c", _ADD, str(tmp_path)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             stdin=subprocess.PIPE,
             text=True,
         )
-        for number in range(3)
+        for _ in range(3)
     ]
     for process in processes:
         assert process.stdin is not None
@@ -107,7 +100,7 @@ def test_changes_of_several_processes_at_once_are_all_kept(tmp_path: Path) -> No
     assert [process.wait(60) for process in processes] == [0, 0, 0]
     budget = read_budget(tmp_path)
     assert budget is not None
-    assert len(budget.shares) == 15
+    assert budget.nbytes == LIMIT + 15
     tier.close()
 
 
@@ -136,53 +129,3 @@ def test_refusals_say_why(tmp_path: Path) -> None:
     with pytest.raises(BudgetRefused, match="chmod 700"):
         set_budget(tmp_path, Budget(6, "quota"))
     tmp_path.chmod(0o700)
-    many = tuple(Share("salt", f"text:{number:064x}", nbytes=1) for number in range(20_000))
-    with pytest.raises(BudgetRefused, match="20000 shares"):
-        set_budget(tmp_path, Budget(6, "quota", many))
-
-
-def test_a_share_takes_the_place_of_the_one_of_its_name() -> None:
-    each, alice = Share("salt", EACH, fraction=0.1), Share("salt", "alice", nbytes=5)
-    budget = with_share(with_share(Budget(10, "store"), each), alice)
-    assert budget == Budget(10, "store", (each, alice))
-    more = Share("salt", "alice", fraction=0.5)
-    assert with_share(budget, more).shares == (each, more)
-    assert without_share(budget, "salt", EACH).shares == (alice,)
-    assert without_share(budget, "model", EACH) == budget
-
-
-def test_a_share_that_is_given_while_stores_run_flushes_its_own_pages_only(tmp_path: Path) -> None:
-    tier = ColdTier(tmp_path, LIMIT)
-    tier.open()
-    stories = {name: Story(name, nbytes=64 * KIB) for name in ("alice", "bob", "nobody")}
-    for number in range(1, 6):
-        for at, (name, story) in enumerate(stories.items()):
-            document = {"model": "m", "salt": "" if name == "nobody" else f"text:{name}"}
-            stamp_ns = 10**18 + 10 * number + at
-            assert tier.write(story.page(number), stamp_ns, document) == "written"
-    # As a store makes room: for a page and what it and its directory may take more.
-    ceiling = 3 * tier.entries()[0].stored.cost + 32 * KIB
-    change_budget(tmp_path, lambda known: _shared(known, Share("salt", EACH, nbytes=ceiling)))
-    tier.settle()
-    left = {
-        name: sum(entry.namespace == story.namespace for entry in tier.entries())
-        for name, story in stories.items()
-    }
-    assert left == {"alice": 3, "bob": 3, "nobody": 5}
-    # What comes next makes room among its own.
-    document = {"model": "m", "salt": "text:alice"}
-    for number in range(6, 9):
-        page = stories["alice"].page(number)
-        assert tier.write(page, 2 * 10**18 + number, document) == "written"
-    left = {
-        name: sum(entry.namespace == story.namespace for entry in tier.entries())
-        for name, story in stories.items()
-    }
-    assert left == {"alice": 3, "bob": 3, "nobody": 5}
-    tier.check_integrity()
-    tier.close()
-
-
-def _shared(known: Budget | None, share: Share) -> Budget:
-    assert known is not None
-    return with_share(known, share)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kit.storage import FaultyDisk, Story, disk_usage, expected_payload, files_in, read_cold
-from omlx_cache_storage.cold.budget import EACH, Budget, Share
+from omlx_cache_storage.cold.budget import Budget, read_budget
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.ledger import Ledger, LedgerBusy, ledger_bytes
 from omlx_cache_storage.cold.quota import set_budget
@@ -295,19 +295,19 @@ def test_a_clock_that_is_behind_makes_nobody_s_pages_worth_less_for_long(tmp_pat
     assert read_cold(two, mine.id(1)) == expected_payload(mine.id(1), PAGE)
 
 
-def test_a_share_keeps_one_tenant_from_flushing_another(tmp_path: Path) -> None:
-    one = _open(tmp_path, LIMIT)
-    budget = Budget(LIMIT, "quota", (Share("namespace", EACH, fraction=0.4),))
-    set_budget(tmp_path, budget)
-    small, greedy = Story("small", nbytes=PAGE), Story("greedy", nbytes=PAGE)
-    _write(one, small, 1, 2, at=DAY)
-    for turn in range(1, 30):
-        assert _write(one, greedy, turn, at=DAY + turn) == ["written"]
-    assert _numbers(one, small) == [1, 2]
-    held = sum(entry.stored.cost for entry in one.listing() if entry.namespace == greedy.namespace)
-    assert 0 < held <= 0.4 * LIMIT
-    older = _write(one, greedy, 31, at=DAY)
-    assert older == ["refused"], "what its own share holds is worth more"
+def test_shares_of_an_earlier_version_stay_in_the_file_and_evict_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shares = {"namespace": {"*": {"fraction": 0.01}}}
+    set_budget(tmp_path, Budget(LIMIT, "store", shares))
+    one, story = _open(tmp_path, 2 * LIMIT), Story("greedy", nbytes=PAGE)
+    assert set(_write(one, story, 1, 2, 3, at=DAY)) == {"written"}
+    one.settle()
+    assert _numbers(one, story) == [1, 2, 3]
+    assert read_budget(tmp_path) == Budget(2 * LIMIT, "store", shares)
+    said = [record.message for record in caplog.records if "shares" in record.message]
+    assert len(said) == 1
+    assert "cold_dir of its own" in said[0]
 
 
 def test_a_budget_that_is_lowered_is_kept_without_a_restart(tmp_path: Path, story: Story) -> None:
