@@ -1,44 +1,48 @@
 """What a scheduler asks to be kept, or no longer: a pinned prefix, a conversation that is over."""
 
+from collections.abc import Callable
+from functools import partial
+
 from omlx_cache.adapters.base import PAGED
 from omlx_cache.commit.order import needed
 from omlx_cache.restore.lookup import first_pages
 from omlx_cache.scope import Scope
-from omlx_cache.store import BlockStore
 from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import PageId
+from omlx_cache_storage.pins import MOST_KEYS
 
 NOTHING = Pinned(0, 0, 0)
 
 
 class Pin:
     """A prefix that is not evicted until its time is over, or `unpin`; losing the object ends
-    nothing.
+    nothing, and a restart neither: the directory's `pins.json` has it.
 
     `found_tokens` of it could be restored when it was pinned. `memory` and `disk` (None without
     one) say how many of its pages each had then, and how many of them, root first, and bytes are
-    pinned: all pins together take half of a tier at most.
+    pinned: all pins together take half of a tier at most. `reason` says why that is less than there
+    is, or nothing; None where all is pinned that there is.
     """
 
     def __init__(
         self,
-        store: BlockStore | None = None,
-        number: int = 0,
+        reason: str | None = None,
+        *,
         found_tokens: int = 0,
         memory: Pinned = NOTHING,
         disk: Pinned | None = None,
+        unpin: Callable[[], None] = lambda: None,
     ) -> None:
+        self.reason = reason
         self.found_tokens = found_tokens
         self.memory = memory
         self.disk = disk
-        self._store = store
-        self._number = number
+        self._unpin = unpin
 
     def unpin(self) -> None:
         """End it; any thread, any number of times."""
-        if self._store is not None:
-            self._store.unpin(self._number)
+        self._unpin()
 
 
 def pin(scope: Scope, chain: KeyChain, seconds: float) -> Pin:
@@ -46,11 +50,28 @@ def pin(scope: Scope, chain: KeyChain, seconds: float) -> Pin:
     store = scope.store
     # Returns at once: what only others have cannot be pinned here.
     found = scope.find(chain, len(chain), wait=0.0)
-    pages = dict.fromkeys(needed(chain, scope.groups, len(chain)))
-    pages |= dict.fromkeys(found.root_first)
-    made = store.pin(list(pages), seconds)
-    memory, *disk = made.tiers
-    return Pin(store, made.number, found.position, memory, disk[0] if disk else None)
+    pages = dict.fromkeys(found.root_first)
+    pages |= dict.fromkeys(needed(chain, scope.groups, len(chain)))
+    record, tiers = store.pin(chain.namespace, list(pages), seconds)
+    if record is None:
+        return Pin(f"all pins together name {MOST_KEYS:,} blocks at most")
+    memory, disk = tiers[0], tiers[1] if len(tiers) > 1 else None
+    return Pin(
+        _why_less("memory", memory) or _why_less("the disk's budget", disk),
+        found_tokens=found.position,
+        memory=memory,
+        disk=disk,
+        unpin=partial(store.unpin, record),
+    )
+
+
+def _why_less(place: str, pinned: Pinned | None) -> str | None:
+    if pinned is None or pinned.pages == pinned.found_pages:
+        return None
+    return (
+        f"all pins together take half of {place} at most: {pinned.pages} of "
+        f"{pinned.found_pages} pages are pinned there"
+    )
 
 
 def retire(scope: Scope, chain: KeyChain) -> int:

@@ -130,14 +130,20 @@ class PrefixCache(Scopes):
         """Keep a prefix from being evicted for `ttl` seconds, as far as half of each tier's budget
         holds it, the root first; returns at once, reads no payload.
 
-        What is stored of it later is pinned then. A restart ends it. Tokens that are none, a `ttl`
-        that is no time, and a model that is not supported pin nothing.
+        Holds in this process's memory at once, and for all processes of the directory and over a
+        restart from a moment later. What is stored of it later is pinned then. Tokens that are
+        none, a `ttl` that is no time, and a model that is not supported pin nothing: `reason` says
+        so, as it does where not all has room.
         """
         with deferred:
             scope, counters = self.scope(**options), self.store.counters
+            if self.store.closed:
+                return Pin("the store is closed")
             seconds, chain = seconds_or_none(ttl, counters), _chain(scope, tokens)
-            if chain is None or seconds is None or self.store.closed:
-                return Pin()
+            if seconds is None:
+                return Pin(f"ttl={ttl!r} is no number of seconds")
+            if chain is None:
+                return Pin(scope.unsupported_reason or "these are no tokens")
             return pin(scope, chain, seconds)
 
     def retire(self, tokens: Sequence[int], **options: Unpack[ScopeOptions]) -> int:

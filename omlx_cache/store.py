@@ -42,7 +42,7 @@ from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.document import has_fields
-from omlx_cache_storage.cold.pinning import pinned_in
+from omlx_cache_storage.cold.pins_file import pinned_in
 from omlx_cache_storage.cold.removal import entries, root_bytes
 from omlx_cache_storage.cold.reuse import Reuse, read_reuse
 from omlx_cache_storage.cold.tier import ColdTier
@@ -427,7 +427,13 @@ class BlockStore(Tiers):
             self.writer.settle(RECORD_SECONDS)
         pages = self.listing()
         if self.cold is None:
-            return choose(pages, asked, self.readable_document)
+            now_ns = time.time_ns()
+            return choose(
+                pages,
+                asked,
+                self.readable_document,
+                is_pinned=lambda page: self.pins.until(page.namespace, page.page.key) > now_ns,
+            )
         directory, document_of = self.settings.cold_dir, self.readable_document
         # A directory that cannot be read keeps what is in it.
         with contextlib.suppress(OSError):

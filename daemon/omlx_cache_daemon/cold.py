@@ -19,7 +19,7 @@ from omlx_cache_daemon.errors import CommandError, NobodyThere
 from omlx_cache_daemon.render import text
 from omlx_cache_storage.cold.catalog import created_ns, read_namespace, scan
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.pinning import pinned_in
+from omlx_cache_storage.cold.pins_file import pinned_in
 from omlx_cache_storage.cold.records import ColdEntry
 from omlx_cache_storage.cold.removal import (
     Deleted,

@@ -11,15 +11,12 @@ from omlx_cache_daemon.replies import Map
 from omlx_cache_daemon.selection import salts
 from omlx_cache_storage.cold.budget import read_budget
 from omlx_cache_storage.cold.catalog import read_namespace
-from omlx_cache_storage.cold.pin import DirectoryPin
-from omlx_cache_storage.cold.pinning import change_pins, standing_of
-from omlx_cache_storage.cold.pins_file import is_readable, read_pins
+from omlx_cache_storage.cold.pins_file import change_pins, is_readable, pins_in, read_pins
 from omlx_cache_storage.cold.records import ColdEntry
 from omlx_cache_storage.cold.removal import entries
-from omlx_cache_storage.cold.standing import Standing
 from omlx_cache_storage.documents import label
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.pins import SHARE
+from omlx_cache_storage.pins import SHARE, PinRecord, Pins
 
 
 def described(cold_dir: Path) -> Map:
@@ -29,7 +26,7 @@ def described(cold_dir: Path) -> Map:
         pins, pages, budget = read_pins(cold_dir), entries(cold_dir), read_budget(cold_dir)
         readable = is_readable(cold_dir)
         namespaces = {page.namespace for page in pages}
-        wanted = standing_of(cold_dir, pins, namespaces)
+        wanted = pins_in(cold_dir, pins, namespaces)
         every = [page for page in pages if wanted.until(page.namespace, page.page.key)]
         return {
             "directory": str(cold_dir),
@@ -38,52 +35,56 @@ def described(cold_dir: Path) -> Map:
             "bytes": sum(page.stored.cost for page in every),
             "limit_bytes": None if budget is None else budget.nbytes // SHARE,
             "pins": [
-                _row(cold_dir, pin, standing_of(cold_dir, [pin], namespaces), pages) for pin in pins
+                _row(cold_dir, pin, pins_in(cold_dir, [pin], namespaces), pages) for pin in pins
             ],
         }
 
 
-def pin(cold_dir: Path, pins: Iterable[DirectoryPin]) -> None:
+def pin(cold_dir: Path, pins: Iterable[PinRecord]) -> None:
     """Have pins in a directory, in place of those of the same pages; raises PinsRefused."""
     added = list(pins)
     with reading(cold_dir):
         change_pins(
             cold_dir,
-            lambda known: (*(p for p in known if not any(map(p.is_of, added))), *added),
+            lambda known: (*_without(known, added), *added),
         )
 
 
-def unpin(cold_dir: Path, target: str | None, kind: str | None, shown: str) -> list[DirectoryPin]:
+def unpin(cold_dir: Path, target: str | None, kind: str | None, shown: str) -> list[PinRecord]:
     """End the pins that a target names, all of them for None, and return them. Raises CommandError
     for none, and for several that begin so; PinsRefused."""
     with reading(cold_dir):
         known = read_pins(cold_dir)
         ended = list(known) if target is None else _named(known, target, kind, shown)
-        change_pins(cold_dir, lambda pins: [p for p in pins if not any(map(p.is_of, ended))])
+        change_pins(cold_dir, lambda pins: _without(pins, ended))
     return ended
 
 
-def pins_of(cold_dir: Path, digests: Iterable[str]) -> list[DirectoryPin]:
+def pins_of(cold_dir: Path, digests: Iterable[str]) -> list[PinRecord]:
     """Return the pins that keep something of namespaces."""
     namespaces = [BlockKey(bytes.fromhex(digest)) for digest in digests]
     with reading(cold_dir):
         pins = read_pins(cold_dir)
-        return [
-            p for p in pins if standing_of(cold_dir, [p], namespaces).namespaces & {*namespaces}
-        ]
+        return [p for p in pins if pins_in(cold_dir, [p], namespaces).namespaces & {*namespaces}]
 
 
-def forget(cold_dir: Path, pins: Iterable[DirectoryPin]) -> None:
+def forget(cold_dir: Path, pins: Iterable[PinRecord]) -> None:
     """End those of some pins that keep nothing of what a directory still has; raises
     PinsRefused."""
     with reading(cold_dir):
         left = {page.namespace for page in entries(cold_dir)}
-        ended = [p for p in pins if not standing_of(cold_dir, [p], left).namespaces & left]
+        ended = [p for p in pins if not pins_in(cold_dir, [p], left).namespaces & left]
         if ended:
-            change_pins(cold_dir, lambda known: [p for p in known if not any(map(p.is_of, ended))])
+            change_pins(cold_dir, lambda known: _without(known, ended))
 
 
-def named(one: DirectoryPin) -> str:
+def _without(pins: Iterable[PinRecord], others: Iterable[PinRecord]) -> list[PinRecord]:
+    """Return the pins that are not of the same pages as any of `others`."""
+    targets = {pin.target for pin in others}
+    return [pin for pin in pins if pin.target not in targets]
+
+
+def named(one: PinRecord) -> str:
     """Return a pin's pages in words."""
     return f"{one.kind} {one.name if one.kind == 'model' else one.name[:_SHOWN_DIGITS]}"
 
@@ -93,11 +94,11 @@ _SHOWN_DIGITS = 21
 
 
 def _named(
-    known: Iterable[DirectoryPin], target: str, kind: str | None, shown: str
-) -> list[DirectoryPin]:
+    known: Iterable[PinRecord], target: str, kind: str | None, shown: str
+) -> list[PinRecord]:
     digests, lowered = {salt_digest(salt) for salt in salts(target)}, target.lower()
 
-    def is_meant(one: DirectoryPin) -> bool:
+    def is_meant(one: PinRecord) -> bool:
         if one.kind == "salt":
             return one.name in digests
         if one.kind == "model":
@@ -107,13 +108,13 @@ def _named(
     found = [one for one in known if kind in (None, one.kind) and is_meant(one)]
     if not found:
         raise CommandError(f"nothing is pinned as {shown}; `omlx-cache pin` shows what is")
-    if len(found) > 1:
+    if len({one.target for one in found}) > 1:
         names = ", ".join(map(named, found))
         raise CommandError(f"{shown} may be {names}: say more of it, or which with --as")
     return found
 
 
-def _row(cold_dir: Path, one: DirectoryPin, wanted: Standing, pages: Iterable[ColdEntry]) -> Map:
+def _row(cold_dir: Path, one: PinRecord, wanted: Pins, pages: Iterable[ColdEntry]) -> Map:
     found = [page for page in pages if wanted.until(page.namespace, page.page.key)]
     row: Map = {
         "kind": one.kind,

@@ -12,12 +12,12 @@ from omlx_cache_daemon.replies import Map
 from omlx_cache_daemon.targets import KEY, KINDS, meant
 from omlx_cache_storage.cold.catalog import created_ns, read_namespace
 from omlx_cache_storage.cold.chains import Chain, Chains
-from omlx_cache_storage.cold.pin import DirectoryPin
 from omlx_cache_storage.cold.records import ColdEntry
 from omlx_cache_storage.cold.removal import entries
 from omlx_cache_storage.documents import shortened_salt
 from omlx_cache_storage.listed import list_pages
 from omlx_cache_storage.listing import namespace_rows
+from omlx_cache_storage.pins import PinRecord
 
 _EVERY = 2**31 - 1
 _SHOWN = 5
@@ -37,11 +37,9 @@ class Selection:
     pages: Sequence[ColdEntry]
     chain: Chain | None = None
 
-    def pins(self, since_ns: int, until_ns: int | None) -> list[DirectoryPin]:
+    def pins(self, since_ns: int, until_ns: int | None) -> list[PinRecord]:
         """Return what pins these pages, and those of that name that come later."""
-        make: Callable[..., DirectoryPin] = partial(
-            DirectoryPin, since_ns=since_ns, until_ns=until_ns
-        )
+        make: Callable[..., PinRecord] = partial(PinRecord, since_ns=since_ns, until_ns=until_ns)
         if self.chain is not None:
             namespace, keys, _ = self.chain
             return [make("key", keys[-1].hex(), namespace=namespace, keys=keys)]

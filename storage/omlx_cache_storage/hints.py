@@ -4,6 +4,8 @@ and never what is restored."""
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple, TypeGuard, get_args
 
+from omlx_cache_storage.pins import PinRecord
+
 Ended = Literal["tool_call", "turn", "length", "cancelled"]
 """How an answer ended. After a `tool_call` its agent is back within seconds. After a `turn` nobody
 knows when the person returns, so that any new page may push the sequence's out. Of the others
@@ -56,7 +58,8 @@ class Pinned(NamedTuple):
 
 
 class PinnedPages(NamedTuple):
-    """A pin: its number, and what each tier had for it when it began, memory first."""
+    """A pin, None where there was no room for another one, and what each tier had for it when it
+    began, memory first."""
 
-    number: int
+    pin: PinRecord | None
     tiers: Sequence[Pinned]

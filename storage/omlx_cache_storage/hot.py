@@ -12,8 +12,8 @@ from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.hot_page import Grant, Granted, Held, HotEntry, PageState
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
-from omlx_cache_storage.pins import SHARE, Pins
+from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
+from omlx_cache_storage.pins import FOREVER_NS, SHARE, Pins
 from omlx_cache_storage.recency import SUPERSEDED_NS, Clock
 from omlx_cache_storage.stats import HotUsage
 from omlx_cache_storage.table import PageTable
@@ -32,13 +32,14 @@ ON_DISK = "the disk has it"
 class HotTier:
     """Holds live pages; `bytes held + bytes reserved <= limit_bytes` at every moment.
 
-    `_lock` guards `_index`, `_policy`, `_transit`, `_passing` (pages that pass), `_pins`, `_unused`
-    (pages that were read for who comes), `_bytes`, `_reserved`, `_dirty_bytes` (of unwritten
-    pages), `_queued_bytes` (pinned ones of them), `_allowed` (what may be held for now,
-    `limit_bytes` at most), `_peak`, `_evicted`, `_passed`, `_refused`, `_removed`
-    (pins of pages that were removed since), `_lost`
-    (pages that left while they were owed to the disk), `_dropped` (how many ever did),
-    `lost_unnamed` and `_closed`; any thread may call. No I/O here.
+    `_lock` guards `_index`, `_policy`, `_transit`, `_passing` (pages that pass), `_repinned` (the
+    version of `pins` that was gone by), `_pinned_bytes` (of pages that pins keep), `_pins_end`
+    (none of these ends before that), `_unused` (pages that were read for who comes), `_bytes`,
+    `_reserved`, `_dirty_bytes` (of unwritten pages), `_queued_bytes` (pinned ones of them),
+    `_allowed` (what may be held for now, `limit_bytes` at most), `_peak`, `_evicted`,
+    `_passed`, `_refused`, `_removed` (pins of pages that were removed since), `_lost` (pages that
+    left while they were owed to the disk), `_dropped` (how many ever did), `lost_unnamed` and
+    `_closed`; any thread may call. No I/O here.
 
     A pinned page (queued for the disk) is never evicted. `backed` says that there is a disk: a page
     that it lacks is not evicted either, but named for writing first, and is owed to the disk from
@@ -59,8 +60,10 @@ class HotTier:
         departures: Departures | None = None,
         policy: Keep | None = None,
         events: EventLog = SILENT,
+        pins: Pins | None = None,
     ) -> None:
         self.limit_bytes = limit_bytes
+        self.pins = Pins() if pins is None else pins
         self._events = events
         self._policy = policy or Lru()
         self._transit = Transit(limit_bytes)
@@ -71,7 +74,9 @@ class HotTier:
         self._clock = clock or Clock()
         self._lock = threading.Lock()
         self._index: PageTable[Held] = PageTable(self._policy)
-        self._pins = Pins()
+        self._repinned = 0
+        self._pinned_bytes = 0
+        self._pins_end = FOREVER_NS
         self._passing: set[PageId] = set()
         self._unused: set[PageId] = set()
         self._bytes = 0
@@ -200,7 +205,7 @@ class HotTier:
                 passes=passes,
             )
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
-            self._index.add(held, max(stamp_ns, self._hold(meta)))
+            self._index.add(held, max(stamp_ns, self._keep(held)))
             if passes:
                 self._passing.add(identity)
             self._bytes += meta.nbytes
@@ -414,26 +419,27 @@ class HotTier:
             stamp_ns = self._clock.superseded() if stamp_ns is None else stamp_ns
             self._index.touch(self._loose(pages), stamp_ns)
 
-    def hold(self, number: int, pages: Sequence[PageId], until_ns: int) -> Pinned:
-        """Keep pages until a time, those that come later too, as far as the tier's share for that
-        goes: root first."""
+    def repin(self, pages: Sequence[PageId] | None = None) -> Pinned:
+        """Keep those of some pages that pins want, root first, and let go of those that they do
+        not; None: of all pages, if pins have changed."""
         with self._lock:
-            self._pins.add(number, pages, until_ns, self._clock.now())
-            found = [held.page.meta for held in self._index.get_all(pages) if held is not None]
-            nbytes = count = 0
-            for meta in found:
-                kept_ns = self._hold(meta)
-                if kept_ns:
-                    self._index.touch([meta.id], kept_ns)
-                    count, nbytes = count + 1, nbytes + meta.nbytes
-            return Pinned(len(found), count, nbytes)
-
-    def let_loose(self, number: int) -> None:
-        """End what `hold` began: the pages count as used now."""
-        with self._lock:
-            now = self._clock.now()
-            for page, until_ns in self._pins.remove(number).items():
-                self._index.touch([page], until_ns or now)
+            if pages is None:
+                if self._repinned == self.pins.version:
+                    return Pinned(0, 0, 0)
+                self._repinned = self.pins.version
+                records = self._index.records()
+                found = [h for h in records if h.kept_ns or self._wanted_until(h)]
+                found.sort(key=lambda held: (not held.kept_ns, held.position))
+            else:
+                found = [held for held in self._index.get_all(pages) if held is not None]
+            now, nbytes, count = self._clock.now(), 0, 0
+            for held in found if self.retain else ():
+                was_kept, until_ns = held.kept_ns > 0, self._keep(held)
+                if until_ns or was_kept:
+                    self._index.touch([held.id], until_ns or now)
+                if until_ns:
+                    count, nbytes = count + 1, nbytes + held.nbytes
+            return Pinned(len(found) if self.retain else 0, count, nbytes)
 
     def discard(
         self, pages: Iterable[PageId], kind: Kind | None = "removed", detail: str = ""
@@ -536,6 +542,7 @@ class HotTier:
             assert self._queued_bytes == queued, (self._queued_bytes, queued)
             assert self._reserved >= 0, self._reserved
             passing = sum(e.page.meta.nbytes for e in entries if e.passes)
+            assert self._pinned_bytes == sum(e.nbytes for e in entries if e.kept_ns)
             assert passing <= self._transit.used <= self._transit.aside, passing
             assert self._passing == {e.page.meta.id for e in entries if e.passes}
             assert len(entries) == len(self._index)
@@ -586,26 +593,62 @@ class HotTier:
         )
 
     def _is_evictable(self, held: Held) -> bool:
-        """False for a page that is pinned: as long as the share of pins is one of what memory may
+        """False for a page that a pin keeps: as long as the share of pins is one of what memory may
         hold now."""
-        pins = self._pins
-        heeded = pins and pins.nbytes * SHARE <= self._allowed
-        return not (heeded and pins.holds(held.id, self._clock.now()))
+        return not (self._pinned_bytes * SHARE <= self._allowed and self._is_kept(held))
 
     def _used_ns(self, held: Held) -> int:
         """Return the stamp of a page that may make room; 0 for one that is no longer pinned only
         because memory is short."""
-        pinned = self._pins and self._pins.holds(held.id, self._clock.now())
-        return 0 if pinned else held.stamp_ns
+        return 0 if self._is_kept(held) else held.stamp_ns
 
-    def _hold(self, meta: PageMeta) -> int:
-        """Return until when a page is pinned, 0 for one that is not."""
-        if not self._pins or not self.retain:
+    def _keep(self, held: Held) -> int:
+        """Keep a page as long as pins want it, within their share of memory; return until when, 0
+        for one that is not kept."""
+        if not self.retain or not (self.pins or held.kept_ns):
             return 0
-        return self._pins.hold(meta.id, meta.nbytes, self.limit_bytes, self._clock.now())
+        now, until_ns = self._clock.now(), self._wanted_until(held)
+        self._end_pin(held)
+        if until_ns <= now:
+            return 0
+        if not self._has_share(held):
+            self._end_pins(now)
+        if not self._has_share(held):
+            return 0
+        held.kept_ns = until_ns
+        self._pinned_bytes += held.nbytes
+        self._pins_end = min(self._pins_end, until_ns)
+        return until_ns
+
+    def _wanted_until(self, held: Held) -> int:
+        meta = held.page.meta
+        return self.pins.chain_until(meta.namespace, meta.key)
+
+    def _has_share(self, held: Held) -> bool:
+        return (self._pinned_bytes + held.nbytes) * SHARE <= self.limit_bytes
+
+    def _end_pin(self, held: Held) -> None:
+        self._pinned_bytes -= held.nbytes if held.kept_ns else 0
+        held.kept_ns = 0
+
+    def _end_pins(self, now_ns: int) -> None:
+        """Let go of pages whose pins have ended."""
+        if now_ns < self._pins_end:
+            return
+        kept = [held for held in self._index.records() if held.kept_ns]
+        for held in kept:
+            if held.kept_ns <= now_ns:
+                self._end_pin(held)
+        self._pins_end = min((held.kept_ns for held in kept if held.kept_ns), default=FOREVER_NS)
+
+    def _is_kept(self, held: Held | None) -> bool:
+        """True for a page that a pin keeps now."""
+        return held is not None and held.kept_ns > 0 and held.kept_ns > self._clock.now()
 
     def _loose(self, pages: Iterable[PageId]) -> Iterable[PageId]:
-        return self._pins.loose(pages, self._clock.now()) if self._pins else pages
+        if not self._pinned_bytes:
+            return pages
+        return [page for page in pages if not self._is_kept(self._index.get(page))]
 
     def _must_write(self, held: Held) -> bool:
         """True for a page that is written before it may leave."""
@@ -681,7 +724,7 @@ class HotTier:
         held = self._index.pop(page)
         if held is None:
             return None
-        self._pins.left(page)
+        self._end_pin(held)
         if held.passes:
             self._transit.leave(held.page.meta.nbytes)
             self._passing.discard(page)

@@ -48,9 +48,9 @@ TRANSITIONS: Final = frozenset(
 class Held(Record):
     """A page in memory, mutable by its tier. `pins`: queued writes. `owed`: it was accepted, and
     the disk has neither had it since nor rejected it for its budget. `passes`: it leaves as soon as
-    the disk has it."""
+    the disk has it. `kept_ns`: until when a pin keeps it, 0 without one."""
 
-    __slots__ = ("owed", "page", "passes", "pins", "state")
+    __slots__ = ("kept_ns", "owed", "page", "passes", "pins", "state")
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class Held(Record):
         self.pins = pins
         self.owed = owed
         self.passes = passes
+        self.kept_ns = 0
 
     def become(self, state: PageState) -> None:
         """Change the state; a change that no event makes is a bug."""

@@ -14,6 +14,7 @@ from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.histograms import Histogram
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageMeta, Placed, Tail
+from omlx_cache_storage.pins import Pins
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 from omlx_cache_storage.stats import ColdUsage, RemoteUsage
 
@@ -115,13 +116,10 @@ class Tier(Protocol):
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
         """Make pages the first to be evicted, the deepest of them first."""
 
-    def hold(self, number: int, pages: Sequence[PageId], until_ns: int) -> Pinned:
-        """Begin a pin: evict none of the pages until a time, also of those that come later, as far
-        as the tier's share for that goes; root first."""
+    def repin(self, pages: Sequence[PageId]) -> Pinned:
+        """Go by what pins say by now of some pages, root first: evict none that they want, as far
+        as their share of the tier goes. What comes later is asked for when it comes."""
         ...
-
-    def let_loose(self, number: int) -> None:
-        """End a pin; nothing for one that is not known."""
 
     def discard(self, pages: Iterable[PageId]) -> int:
         """Drop pages whatever they are worth; return how many there were."""
@@ -184,6 +182,11 @@ class OpenPage(Protocol):
 class BackingTier(Tier, Protocol):
     """A tier behind memory, which outlives the process. `write`, `settle` and the two
     `take_` methods belong to the writer's thread."""
+
+    @property
+    def pins(self) -> Pins:
+        """The pins that this process goes by."""
+        ...
 
     @property
     def generation(self) -> int:

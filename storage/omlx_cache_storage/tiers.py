@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from itertools import count
 
 from omlx_cache_storage.backlog import DIRTY_SHARE, Backlog, WritePolicy
 from omlx_cache_storage.departures import Departures
@@ -23,6 +22,7 @@ from omlx_cache_storage.integrity import Disagreement, compare
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import REMOTE, Known, Page, PageId, PageInfo, PageMeta, Tail
+from omlx_cache_storage.pins import PinRecord, Pins
 from omlx_cache_storage.readers import DiskThread, bounded_elsewhere
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.remote.inquiry import Asked, Inquiry
@@ -57,6 +57,7 @@ _PARTS = (
     "hot",
     "cold",
     "_levels",
+    "pins",
     "writer",
     "_backlog",
     "_news",
@@ -64,7 +65,6 @@ _PARTS = (
     "uploads",
 )
 RUN_BYTES = 8 << 20
-_pins = count(1)
 RUN_SHARE = 32
 """Pages are admitted together up to so many bytes, and up to this share of the hot tier."""
 
@@ -120,6 +120,7 @@ class Tiers:
         self.departures = departures or Departures()
         self._policy = policy
         self._clock = clock
+        self.pins = Pins() if cold is None else cold.pins
         self.hot = HotTier(
             hot_bytes or queue_bytes,
             keep_superseded=policy.at_once,
@@ -130,6 +131,7 @@ class Tiers:
             # Without memory of their own pages leave when they are written.
             policy=eviction if hot_bytes else None,
             events=events,
+            pins=self.pins,
         )
         self.cold = cold
         self._levels: tuple[Tier, ...] = (self.hot,) if cold is None else (self.hot, cold)
@@ -522,18 +524,29 @@ class Tiers:
             tier.touch(pages, stamp, since_ns, used=used)
 
     @uninterrupted
-    def pin(self, pages: Sequence[PageId], seconds: float) -> PinnedPages:
-        """Keep pages, root first, from being evicted for so many seconds, as far as they fit into
-        the share of each tier; those that come later too."""
-        number = next(_pins)
-        until = self._clock.now() + int(seconds * 1e9)
-        return PinnedPages(number, [tier.hold(number, pages, until) for tier in self._levels])
+    def pin(self, namespace: BlockKey, pages: Sequence[PageId], seconds: float) -> PinnedPages:
+        """Keep the pages of a chain, root first, from being evicted for so many seconds, as far as
+        they fit into the share of each tier; those that come later too. Holds here at once, and for
+        others, and after a restart, from when the writer's thread has written it down."""
+        now, keys = self._clock.now(), tuple(dict.fromkeys(page.key for page in pages))
+        until = now + int(seconds * 1e9)
+        pin = PinRecord("key", keys[-1].hex(), now, until, namespace, keys)
+        if not self.pins.add(pin):
+            return PinnedPages(None, [])
+        found = [tier.repin(pages) for tier in self._levels]
+        self._write_pins_down()
+        return PinnedPages(pin, found)
 
     @uninterrupted
-    def unpin(self, number: int) -> None:
+    def unpin(self, pin: PinRecord) -> None:
         """End a pin; any number of times."""
-        for tier in self._levels:
-            tier.let_loose(number)
+        self.pins.remove(pin)
+        self.hot.repin()
+        self._write_pins_down()
+
+    def _write_pins_down(self) -> None:
+        if self.writer is not None:
+            self.writer.settle(0.0)
 
     def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
         """Return those of a chain's keys that a page follows which is none of them: where other

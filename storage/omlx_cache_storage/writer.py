@@ -402,10 +402,12 @@ class Writer:
         return outcome
 
     def _note_losses(self) -> None:
-        """Tell memory what the disk no longer has. What was evicted is written again once it is
-        used again: else the next pages of its chain would lie on the disk without their root."""
+        """Tell memory what the disk no longer has, and what is pinned now. What was evicted is
+        written again once it is used again: else the next pages of its chain would lie on the disk
+        without their root."""
         self._hot.mark_evicted(self._cold.take_evicted())
         self._hot.mark_dirty(self._cold.take_missing())
+        self._hot.repin()
 
     def _ask_disk(self, page: Page, stamp: int) -> Outcome:
         """Write a page unless the disk rests, and note how it went."""

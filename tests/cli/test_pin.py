@@ -11,7 +11,7 @@ import pytest
 from kit.embedded import embedded_stores
 from kit.storage import Story
 from omlx_cache.identity.salt import salt_digest
-from omlx_cache_storage.cold.pins_file import read_pins
+from omlx_cache_storage.cold.pins_file import change_pins, read_pins
 from omlx_cache_storage.cold.tier import ColdTier
 
 Cli = Callable[..., Any]
@@ -132,6 +132,17 @@ def test_what_it_cannot_do_it_says(
     result = cli(*arguments)
     assert (result.code, result.out) == (code, "")
     assert says in result.err
+
+
+def test_pins_of_one_chain_by_several_processes_are_ended_together(
+    cli: Cli, cold_dir: Path
+) -> None:
+    story = Story("a", nbytes=2**14)
+    mine, theirs = (story.pin(1, 2, since_ns=since) for since in (1, 2))
+    change_pins(cold_dir, lambda pins: (mine, theirs))
+    assert _state(cli("pin", "--format", "json"))["pages"] == 2
+    assert cli("unpin", _key(2)).code == 0
+    assert read_pins(cold_dir) == ()
 
 
 def test_rm_names_the_pin_and_takes_it_with_what_it_kept(cli: Cli, cold_dir: Path) -> None:

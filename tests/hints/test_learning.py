@@ -72,7 +72,7 @@ def test_the_disk_goes_on_learning_while_pinned_pages_come(tmp_path: Path) -> No
     for number in range(1, 41):
         assert tier.write(story.page(number), clock.now(), story.document) == "written"
     until = clock.now() + 86_400 * SECOND
-    tier.hold(1, pinned.ids(1, 2), until)
+    assert tier.pins.add(pinned.pin(1, 2, until_ns=until))
     # Memory has it at the end of its pin, and the writer says so.
     assert tier.write(pinned.page(1), until, pinned.document) == "written"
     for _ in range(80):

@@ -1,15 +1,18 @@
 """A pinned page stays for its time, within half of each tier, and the rest goes on as a cache."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
-from kit.storage import HandClock, Story, commit, open_store
+from kit.storage import FaultyDisk, HandClock, Story, commit, open_store
 from omlx_cache import BlockStore
+from omlx_cache_storage.cold.pins_file import change_pins, read_pins
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import LEDGER_FILE
 from omlx_cache_storage.hints import Pinned, shift_ns
 from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.pins import PinRecord, Pins
 
 KIB = 1024
 PAGE = 64 * KIB
@@ -38,12 +41,24 @@ def _put(tier: HotTier, story: Story, *numbers: int) -> None:
         assert tier.put(page, dirty=False)
 
 
+def _pin(tier: HotTier | ColdTier, story: Story, *numbers: int, seconds: int = 60) -> PinRecord:
+    """Pin a chain as a store does; what is there of it is pinned when this returns."""
+    now = tier._clock.now()
+    pin = story.pin(*numbers, since_ns=now, until_ns=now + seconds * SECOND)
+    assert tier.pins.add(pin)
+    return pin
+
+
+def _pinned(tier: HotTier | ColdTier, story: Story, *numbers: int, seconds: int = 60) -> Pinned:
+    _pin(tier, story, *numbers, seconds=seconds)
+    return tier.repin(story.ids(*numbers))
+
+
 def test_pinned_pages_stay_in_memory_until_their_time_is_over(story: Story) -> None:
     clock, other = HandClock(), Story("other", nbytes=PAGE)
     tier = HotTier(6 * PAGE, clock=clock)
     _put(tier, story, 1, 2)
-    until = clock.now() + 60 * SECOND
-    assert tier.hold(1, story.ids(1, 2), until) == Pinned(2, 2, 2 * PAGE)
+    assert _pinned(tier, story, 1, 2) == Pinned(2, 2, 2 * PAGE)
     _put(tier, other, *range(1, 12))
     assert _hot(tier, story) == [1, 2]
     clock.pass_by(61)
@@ -56,34 +71,96 @@ def test_all_pins_together_take_half_of_a_tier_root_first(story: Story) -> None:
     clock, other = HandClock(), Story("other", nbytes=PAGE)
     tier = HotTier(6 * PAGE, clock=clock)
     _put(tier, story, 1, 2, 3, 4)
-    until = clock.now() + 60 * SECOND
-    assert tier.hold(1, story.ids(1), until) == Pinned(1, 1, PAGE)
-    assert tier.hold(2, story.ids(1, 2, 3, 4), until) == Pinned(4, 3, 3 * PAGE)
+    assert _pinned(tier, story, 1) == Pinned(1, 1, PAGE)
+    assert _pinned(tier, story, 1, 2, 3, 4) == Pinned(4, 3, 3 * PAGE)
     _put(tier, other, 1, 2, 3, 4, 5, 6, 7)
     assert _hot(tier, story) == [1, 2, 3]
     assert len(_hot(tier, other)) == 3
     assert tier.usage().nbytes <= tier.limit_bytes
 
 
+def test_a_pin_that_has_ended_makes_room_for_another(story: Story) -> None:
+    clock, other = HandClock(), Story("other", nbytes=PAGE)
+    tier = HotTier(6 * PAGE, clock=clock)
+    _put(tier, story, 1, 2, 3)
+    _put(tier, other, 1, 2)
+    assert _pinned(tier, story, 1, 2, 3).pages == 3
+    assert _pinned(tier, other, 1, 2, seconds=600) == Pinned(2, 0, 0)
+    clock.pass_by(61)
+    assert _pinned(tier, other, 1, 2, seconds=600).pages == 2
+    tier.check_integrity()
+
+
 def test_a_page_in_two_pins_stays_for_the_later_one(story: Story) -> None:
     clock, other = HandClock(), Story("other", nbytes=PAGE)
     tier = HotTier(6 * PAGE, clock=clock)
     _put(tier, story, 1, 2)
-    tier.hold(1, story.ids(1, 2), clock.now() + 600 * SECOND)
-    tier.hold(2, story.ids(1), clock.now() + 60 * SECOND)
-    tier.let_loose(1)
+    long, short = _pin(tier, story, 1, 2, seconds=600), _pin(tier, story, 1)
+    tier.repin()
+    tier.pins.remove(long)
+    tier.repin()
     _put(tier, other, *range(1, 12))
     assert _hot(tier, story) == [1]
-    tier.let_loose(2)
-    tier.let_loose(2)
+    tier.pins.remove(short)
+    tier.pins.remove(short)
+    tier.repin()
     _put(tier, other, *range(12, 20))
     assert _hot(tier, story) == []
+
+
+def test_a_prefix_that_is_pinned_twice_stays_until_both_have_ended(story: Story) -> None:
+    pins, now = Pins(), 100
+    first, second = (story.pin(1, 2, since_ns=n, until_ns=now + n) for n in (30, 20))
+    assert pins.add(first)
+    assert pins.add(second)
+    assert pins.until(story.namespace, story.id(2).key) == first.end_ns
+    assert pins.merged((), now) == (first,), "the file has the last to end"
+    pins.go_by((first,), (first,))
+    pins.remove(first)
+    assert pins.until(story.namespace, story.id(2).key) == second.end_ns
+    assert pins.merged((first,), now) == (second,)
+    pins.go_by((second,), (second,))
+    assert not pins.is_unwritten
+    # Somebody took it out of the file.
+    assert pins.merged((), now) == ()
+    pins.go_by((), ())
+    assert pins.until(story.namespace, story.id(2).key) == 0
+    assert not pins
+
+
+def test_pins_of_others_stay_in_their_place(story: Story) -> None:
+    pins, other = Pins(), Story("other")
+    mine, theirs = story.pin(1), other.pin(1)
+    assert pins.add(mine)
+    assert pins.merged((theirs,), 2) == (theirs, mine)
+    pins.go_by((theirs, mine), (theirs, mine))
+    assert pins.merged((mine, theirs), 2) == (mine, theirs), "or each would write in turn"
+
+
+def test_what_could_not_be_written_is_pinned_here_and_written_later(story: Story) -> None:
+    pins, mine = Pins(), story.pin(1)
+    assert pins.add(mine)
+    pins.go_by(pins.merged((), 2), (), again=True)
+    assert pins.is_unwritten
+    assert pins.until(story.namespace, story.id(1).key) == mine.end_ns
+    assert pins.merged((), 2) == (mine,)
+
+
+def test_more_blocks_than_the_file_has_room_for_are_not_pinned(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omlx_cache_storage.pins.MOST_KEYS", 3)
+    pins = Pins()
+    assert pins.add(story.pin(1, 2))
+    assert pins.add(story.pin(1, 2, since_ns=5)), "one chain is written once"
+    assert not pins.add(story.pin(1, 2, 3))
+    assert pins.until(story.namespace, story.id(3).key) == 0
 
 
 def test_a_page_that_comes_later_is_pinned_then(story: Story) -> None:
     clock, other = HandClock(), Story("other", nbytes=PAGE)
     tier = HotTier(6 * PAGE, clock=clock)
-    assert tier.hold(1, story.ids(1, 2), clock.now() + 600 * SECOND) == Pinned(0, 0, 0)
+    assert _pinned(tier, story, 1, 2, seconds=600) == Pinned(0, 0, 0)
     _put(tier, story, 1)
     tier.discard(story.ids(1))
     _put(tier, story, 1, 2)
@@ -95,7 +172,7 @@ def test_neither_a_use_nor_a_demotion_takes_a_pin_away(story: Story) -> None:
     clock, other = HandClock(), Story("other", nbytes=PAGE)
     tier = HotTier(6 * PAGE, clock=clock)
     _put(tier, story, 1)
-    tier.hold(1, story.ids(1), clock.now() + 600 * SECOND)
+    _pinned(tier, story, 1, seconds=600)
     tier.touch(story.ids(1))
     tier.demote(story.ids(1))
     _put(tier, other, *range(1, 12))
@@ -106,7 +183,7 @@ def test_where_memory_is_short_the_rest_keeps_half_of_what_is_left(story: Story)
     clock, other = HandClock(), Story("other", nbytes=PAGE)
     tier = HotTier(6 * PAGE, clock=clock)
     _put(tier, story, 1, 2, 3)
-    tier.hold(1, story.ids(1, 2, 3), clock.now() + 600 * SECOND)
+    _pinned(tier, story, 1, 2, 3, seconds=600)
     tier.allow(3 * PAGE)
     assert tier.shrink(3 * PAGE)
     assert _hot(tier, story) == [1, 2, 3]
@@ -120,7 +197,7 @@ def test_a_high_priority_does_not_push_out_what_is_pinned_for_a_shorter_time(
     clock, other, later = HandClock(), Story("other", nbytes=PAGE), shift_ns("high")
     tier = HotTier(4 * PAGE, clock=clock)
     _put(tier, story, 1, 2)
-    tier.hold(1, story.ids(1, 2), clock.now() + 60 * SECOND)
+    _pinned(tier, story, 1, 2)
     for page in other.pages(1, 2, 3):
         assert tier.reserve(PAGE, shift_ns=later).granted
         assert tier.put(page, dirty=False, stamp_ns=clock.now() + later)
@@ -129,7 +206,7 @@ def test_a_high_priority_does_not_push_out_what_is_pinned_for_a_shorter_time(
     cold.open()
     for page in story.pages(1, 2):
         assert cold.write(page, clock.now(), {}) == "written"
-    assert cold.hold(1, story.ids(1, 2), clock.now() + 60 * SECOND).pages == 2
+    assert _pinned(cold, story, 1, 2).pages == 2
     for page in other.pages(*range(1, 9)):
         cold.write(page, clock.now() + later, {})
     assert all(page in cold for page in story.ids(1, 2))
@@ -141,7 +218,7 @@ def test_what_is_written_later_is_pinned_on_the_disk_then(tmp_path: Path, story:
     clock, other = HandClock(), Story("other", nbytes=PAGE)
     cold = ColdTier(tmp_path, 5 * COLD_PAGE + ROOM_TO_WRITE, clock=clock)
     cold.open()
-    assert cold.hold(1, story.ids(1, 2), clock.now() + 60 * SECOND) == Pinned(0, 0, 0)
+    assert _pinned(cold, story, 1, 2) == Pinned(0, 0, 0)
     for page in (*story.pages(1, 2), *other.pages(*range(1, 9))):
         assert cold.write(page, clock.now(), {}) == "written"
     assert all(page in cold for page in story.ids(1, 2))
@@ -159,14 +236,15 @@ def test_pinned_pages_stay_on_the_disk_and_the_rest_of_it_is_used(
     with open_store(tmp_path, cold_bytes=limit, hot_bytes=2 * PAGE) as store:
         commit(store, story, 1, 2)
         assert store.flush()
-        made = store.pin(story.ids(1, 2), 600)
+        made = store.pin(story.namespace, story.ids(1, 2), 600)
         assert made.tiers[1].pages == 2
         for number in range(1, 12):
             commit(store, other, number)
             assert store.flush()
         assert _cold(store, story) == [1, 2]
         assert _cold(store, other)[-1] == 11
-        store.unpin(made.number)
+        assert made.pin is not None
+        store.unpin(made.pin)
         for number in range(12, 24):
             commit(store, other, number)
             assert store.flush()
@@ -176,23 +254,44 @@ def test_pinned_pages_stay_on_the_disk_and_the_rest_of_it_is_used(
         assert usage.peak_bytes <= usage.limit_bytes
 
 
-def test_a_restart_ends_a_pin_and_takes_its_pages_for_used_then(
-    tmp_path: Path, story: Story
-) -> None:
+def test_a_restart_ends_no_pin_and_unpinning_is_for_good(tmp_path: Path, story: Story) -> None:
     other = Story("other", nbytes=PAGE)
-    with open_store(tmp_path) as store:
-        commit(store, story, 1)
-        commit(store, other, 1)
-        assert store.flush()
-        store.pin(story.ids(1), 3600)
     limit = 6 * COLD_PAGE + ROOM_TO_WRITE
     with open_store(tmp_path, cold_bytes=limit) as store:
-        assert store.cold is not None
-        assert [entry.page for entry in store.cold.entries()] == [other.id(1), story.id(1)]
+        commit(store, story, 1)
+        assert store.flush()
+        made = store.pin(story.namespace, story.ids(1), 3600)
+        assert store.flush()
+        assert read_pins(tmp_path) == (made.pin,)
+    with open_store(tmp_path, cold_bytes=limit, hot_bytes=4 * PAGE) as store:
+        commit(store, story, 1)
         for number in range(2, 12):
             commit(store, other, number)
             assert store.flush()
+        assert _cold(store, story) == [1]
+        assert _hot(store.hot, story) == [1], "in memory from its first use on"
+        change_pins(tmp_path, lambda pins: ())
+        assert store.flush()
+        for number in range(12, 22):
+            commit(store, other, number)
+            assert store.flush()
         assert _cold(store, story) == []
+        assert _hot(store.hot, story) == []
+
+
+def test_a_pin_needs_no_disk_that_answers(tmp_path: Path, story: Story) -> None:
+    disk = FaultyDisk()
+    with open_store(tmp_path, disk) as store:
+        commit(store, story, 1)
+        assert store.flush()
+        disk.fail = dict.fromkeys(("replace", "open", "write"), errno.EIO)
+        made = store.pin(story.namespace, story.ids(1), 3600)
+        assert [tier.pages for tier in made.tiers] == [1, 1]
+        store.flush()
+        assert read_pins(tmp_path) == ()
+        disk.fail = {}
+        assert store.flush()
+        assert read_pins(tmp_path) == (made.pin,)
 
 
 def test_a_pin_outlives_that_the_directory_is_read_again(tmp_path: Path, story: Story) -> None:
@@ -201,7 +300,7 @@ def test_a_pin_outlives_that_the_directory_is_read_again(tmp_path: Path, story: 
     with open_store(tmp_path, cold_bytes=limit, hot_bytes=2 * PAGE) as store:
         commit(store, story, 1, 2)
         assert store.flush()
-        store.pin(story.ids(1, 2), 600)
+        store.pin(story.namespace, story.ids(1, 2), 600)
         (tmp_path / LEDGER_FILE).unlink()
         for number in range(1, 12):
             commit(store, other, number)
@@ -213,7 +312,7 @@ def test_what_another_process_writes_is_pinned_here_then(tmp_path: Path, story: 
     other = Story("other", nbytes=PAGE)
     limit = 6 * COLD_PAGE + ROOM_TO_WRITE
     with open_store(tmp_path, cold_bytes=limit, hot_bytes=2 * PAGE) as store:
-        store.pin(story.ids(1), 600)
+        store.pin(story.namespace, story.ids(1), 600)
         with open_store(tmp_path, cold_bytes=limit) as writer:
             commit(writer, story, 1)
             assert writer.flush()

@@ -182,6 +182,7 @@ def test_a_pinned_prefix_outlives_what_would_push_it_out(
     assert cache.lookup([*SHARED, 1]).cached_tokens == 96
     # The rest of the memory served others.
     assert cache.lookup([*random_tokens(160, 15), 1]).cached_tokens == 160
+    assert pin.reason is None
     pin.unpin()
     pin.unpin()
     for seed in range(16, 24):
@@ -202,6 +203,10 @@ def test_pins_beyond_half_of_memory_say_what_they_took_and_the_cache_goes_on(
     assert pin.memory.found_pages == 10
     assert 4 <= pin.memory.pages <= 6
     assert pin.memory.nbytes <= 6 * page
+    assert pin.reason == (
+        f"all pins together take half of memory at most: {pin.memory.pages} of 10 pages are "
+        "pinned there"
+    )
     turn = request(model, cache, MINE)
     assert cache.lookup([*MINE, 1]).cached_tokens == 160
     assert same(turn.logits, run(model, turn.steps))

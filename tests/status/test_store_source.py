@@ -7,9 +7,9 @@ from pathlib import Path
 from kit.storage import Story, commit, open_store
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.status.store_source import StoreSource
-from omlx_cache_storage.cold.pin import DirectoryPin
-from omlx_cache_storage.cold.pinning import change_pins
+from omlx_cache_storage.cold.pins_file import change_pins
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens
+from omlx_cache_storage.pins import PinRecord
 
 BLOCK = 16
 
@@ -60,7 +60,7 @@ def test_what_a_pin_of_the_directory_keeps_is_marked(tmp_path: Path) -> None:
     keys = tuple(page.key for page in story.ids(1, 2))
     with open_store(tmp_path) as store:
         commit(store, story, 1, 2)
-        pin = DirectoryPin("key", keys[-1].hex(), 1, None, story.namespace, keys)
+        pin = PinRecord("key", keys[-1].hex(), 1, None, story.namespace, keys)
         change_pins(tmp_path, lambda before: (*before, pin))
         commit(store, other, 1)
         assert store.flush()

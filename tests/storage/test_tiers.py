@@ -340,17 +340,20 @@ def test_branches_are_where_other_chains_leave(make: Make, story: Story) -> None
     assert tested.tier.branches({story.id(2).key}) == {story.id(2).key}
 
 
-def test_what_is_held_is_the_last_to_leave_until_it_is_let_loose(make: Make, story: Story) -> None:
+def test_what_is_pinned_is_the_last_to_leave_until_it_is_unpinned(make: Make, story: Story) -> None:
     tested, other = make(6), Story("other", nbytes=PAGE)
     _fill(tested, story, 1, 2, 3)
-    made = tested.tier.hold(7, story.ids(1, 2, 9), 1 << 61)
+    pages = story.ids(1, 2, 9)
+    pin = story.pin(1, 2, 9, until_ns=1 << 61)
+    assert tested.tier.pins.add(pin)
+    made = tested.tier.repin(pages)
     assert (made.found_pages, made.pages) == (2, 2)
     assert made.nbytes >= 2 * PAGE
     for number in range(1, 9):
         assert tested.put(other.page(number))
     assert [page for page in story.ids(1, 2, 3) if tested.tier.info(page)] == story.ids(1, 2)
-    tested.tier.let_loose(8)
-    tested.tier.let_loose(7)
+    tested.tier.pins.remove(pin)
+    tested.tier.repin(pages)
     for number in range(9, 16):
         assert tested.put(other.page(number))
     assert not any(tested.tier.info(page) for page in story.ids(1, 2, 3))

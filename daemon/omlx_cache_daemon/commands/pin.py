@@ -20,9 +20,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "pin",
         help="keep pages of a namespace, a model, a salt or a prefix, or show what is kept",
         description="Keeps the pages of a namespace, a model or a salt, or the chain of pages up "
-        "to a block, on the disk: no process evicts them, whether they are there already or come "
-        "later, until it is over or omlx-cache unpin. All pins together take half of the "
-        "directory's budget at most. Without a target: shows what is pinned.",
+        "to a block: no process evicts them from the disk, nor a chain from memory, whether they "
+        "are there already or come later, until it is over or omlx-cache unpin. All pins together "
+        "take half of the budget at most. Without a target: shows what is pinned, by "
+        "PrefixCache.pin as well.",
     )
     parser.add_argument(
         "target",

@@ -11,7 +11,7 @@ from omlx_cache_daemon.replies import Map, as_map, count_of
 from omlx_cache_daemon.targets import KINDS, given_target, meant
 
 if TYPE_CHECKING:
-    from omlx_cache_storage.cold.pin import DirectoryPin
+    from omlx_cache_storage.pins import PinRecord
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def _pins(place: Place, rows: list[Map]) -> "list[DirectoryPin]":
+def _pins(place: Place, rows: list[Map]) -> "list[PinRecord]":
     """Return what keeps pages of namespaces."""
     if not _has_pins(place):
         return []
@@ -75,13 +75,13 @@ def _pins(place: Place, rows: list[Map]) -> "list[DirectoryPin]":
     return pins_of(place.on_disk(), (str(row["namespace"]) for row in rows))
 
 
-def _named(pins: "list[DirectoryPin]") -> list[str]:
+def _named(pins: "list[PinRecord]") -> list[str]:
     from omlx_cache_daemon.pinned import named
 
     return [text(named(pin)) for pin in pins]
 
 
-def _forget(place: Place, pins: "list[DirectoryPin]") -> None:
+def _forget(place: Place, pins: "list[PinRecord]") -> None:
     from omlx_cache_daemon.pinned import forget
 
     forget(place.on_disk(), pins)

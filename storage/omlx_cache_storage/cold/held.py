@@ -21,7 +21,6 @@ from omlx_cache_storage.cold.ledger import WAIT_SECONDS
 from omlx_cache_storage.cold.reader import PageReader, open_page
 from omlx_cache_storage.cold.records import ColdEntry, PendingDeletion
 from omlx_cache_storage.cold.sharing import Sharing
-from omlx_cache_storage.cold.standing import Standing
 from omlx_cache_storage.columns import PageColumns
 from omlx_cache_storage.departures import HOWS, Departures, How
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, UndecodablePage
@@ -50,7 +49,7 @@ class HeldPages:
     Other processes change the directory too: `_sharing` tells of it. `policy` makes a policy for
     the contents, of what was learned before.
 
-    `_lock` guards `limit_bytes`, `_contents`, `_pins`, `_health`, `_missing`, `_cleared`
+    `_lock` guards `limit_bytes`, `_contents`, `_health`, `_missing`, `_cleared`
     (namespaces to clear before the directory is read), `_left` (evicted pages that nobody took note
     of), `_unrecorded`, `_leaving` (they left the index, and their files go), `_refused_rank`,
     `_refused_until_ns` (when it is forgotten) and `_corrupt`; no I/O, sorting or making of paths
@@ -93,8 +92,7 @@ class HeldPages:
         self._lock = threading.Lock()
         self._make_policy = policy
         self._contents = Contents(policy(None))
-        self._pins = Pins()
-        self._standing = Standing(partial(read_namespace, directory))
+        self.pins = Pins(partial(read_namespace, directory))
         self._health = Health()
         self._unrecorded: set[PageId] = set()
         self._leaving: set[PageId] = set()
@@ -388,68 +386,44 @@ class HeldPages:
             self._refused_rank = None
 
     def _loose(self, pages: Iterable[PageId]) -> Iterable[PageId]:
-        loose = self._pins.loose(pages, self._clock.now()) if self._pins else pages
         if not self._contents.kept_bytes:
-            return loose
-        return [page for page in loose if not self._contents.is_kept(page)]
+            return pages
+        return [page for page in pages if not self._contents.is_kept(page)]
 
-    def hold(self, number: int, pages: Sequence[PageId], until_ns: int) -> Pinned:
-        """Keep pages until a time, those that come later too, as far as the tier's share for that
-        goes: root first. Not over a restart, which takes them for used then."""
+    def repin(self, pages: Sequence[PageId]) -> Pinned:
+        """Keep those of some pages that pins want, root first; let go of those that they do not."""
         with self._lock:
-            self._pins.add(number, pages, until_ns, self._clock.now())
             found = [s for page in pages if (s := self._contents.get(page)) is not None]
-            nbytes = count = 0
-            for stored in found:
-                kept_ns = self._hold(stored)
-                if kept_ns:
-                    self._moved(self._contents.touch([stored.name.id], kept_ns), kept_ns)
-                    count, nbytes = count + 1, nbytes + stored.cost
-            return Pinned(len(found), count, nbytes)
-
-    def let_loose(self, number: int) -> None:
-        """End what `hold` began: the pages count as used now."""
-        with self._lock:
-            now = self._clock.now()
-            for page, until_ns in self._pins.remove(number).items():
-                stamp_ns = until_ns or now
-                self._moved(self._contents.place([page], stamp_ns), stamp_ns)
-            self._refused_rank = None
-
-    def _hold(self, stored: StoredPage) -> int:
-        """Return until when a pin of this process holds a page, 0 for one that none holds."""
-        if not self._pins:
-            return 0
-        page, limit_bytes = stored.name.id, self.limit_bytes - SHARE * self._contents.kept_bytes
-        return self._pins.hold(page, stored.cost, limit_bytes, self._clock.now())
+            names = [stored.name.id for stored in found]
+            self._keep_some(
+                (s.namespace, page, self._contents.is_kept(page))
+                for s, page in zip(found, names, strict=True)
+            )
+            costs = [self._contents.cost(page) for page in names if self._contents.is_kept(page)]
+            return Pinned(len(found), len(costs), sum(costs))
 
     def _keep(self, namespace: BlockKey, page: PageId, cost: int) -> int:
-        """Return until when a pin of the directory keeps a page, 0 for one that none keeps: all
-        pins together have their share of the limit."""
-        until_ns = self._standing.until(namespace, page.key) if self._standing else 0
-        taken = self._contents.kept_bytes + self._pins.nbytes + cost
-        fits = taken * SHARE <= self.limit_bytes
-        return until_ns if until_ns > self._clock.now() and fits else 0
+        """Return until when a pin keeps a page of which `cost` more would be pinned, 0 for one that
+        none keeps: all pins together have their share of the limit."""
+        until_ns = self.pins.until(namespace, page.key) if self.pins else 0
+        fits = (self._contents.kept_bytes + cost) * SHARE <= self.limit_bytes
+        return until_ns if until_ns and until_ns > self._clock.now() and fits else 0
 
-    def _put(self, stored: StoredPage, stamp_ns: int, *, used: bool) -> bool:
-        """Index a page that is not here, as long as pins keep it or as one that was used then; True
-        when this process's pins hold it."""
+    def _put(self, stored: StoredPage, stamp_ns: int, *, used: bool) -> None:
+        """Index a page that is not here, as long as pins keep it or as one that was used then."""
         page = stored.name.id
-        held_ns, kept_ns = self._hold(stored), self._keep(stored.namespace, page, stored.cost)
+        kept_ns = self._keep(stored.namespace, page, stored.cost)
         # What is pinned has the time when that ends, in memory too: no request is as late.
-        self._contents.add(stored, max(stamp_ns, held_ns, kept_ns), used=used and not kept_ns)
+        self._contents.add(stored, max(stamp_ns, kept_ns), used=used and not kept_ns)
         self._contents.keep(page, kept_ns > 0)
-        return held_ns > 0
 
     def _is_pinned(self, page: PageId) -> bool:
-        if self._pins and self._pins.holds(page, self._clock.now()):
-            return True
         contents = self._contents
         is_kept = bool(contents.kept_bytes) and contents.is_kept(page)
         return is_kept and contents.stamp(page) > self._clock.now()
 
     def _go_by_pins(self, namespaces: Collection[BlockKey]) -> None:
-        """Keep what the directory's pins want now, root first, and let go of what they do not."""
+        """Keep what pins want now, root first, and let go of what they do not."""
         with self._lock:
             files, kept = self._contents.files(), self._contents.keep_none()
         files = [file for file in files if file.namespace in namespaces or file.id in kept]
@@ -458,22 +432,20 @@ class HeldPages:
         for start in range(0, len(pages), TOGETHER):
             with self._lock:
                 self._keep_some(pages[start : start + TOGETHER])
-        with self._lock:
-            self._refused_rank = None
 
     def _keep_some(self, pages: Iterable[tuple[BlockKey, PageId, bool]]) -> None:
         """Keep those of some pages that pins want; let go of those that were kept and are not."""
         now, places = self._clock.now(), dict[int, list[PageId]]()
         for namespace, page, was_kept in pages:
-            until_ns = self._keep(namespace, page, self._contents.cost(page))
-            held = bool(self._pins) and self._pins.holds(page, now)
-            if until_ns:
-                self._contents.keep(page)
-                places.setdefault(until_ns, []).append(page)
-            elif was_kept and not held:
-                places.setdefault(now, []).append(page)
+            is_kept = self._contents.is_kept(page)
+            cost = 0 if is_kept else self._contents.cost(page)
+            until_ns = self._keep(namespace, page, cost)
+            self._contents.keep(page, until_ns > 0)
+            if until_ns or was_kept:
+                places.setdefault(until_ns or now, []).append(page)
         for stamp_ns, placed in places.items():
             self._contents.place(placed, stamp_ns)
+        self._refused_rank = None
 
     # What other processes do, and what they did not tell.
 
@@ -507,8 +479,7 @@ class HeldPages:
                 stamp_ns = max(stamp_ns, self._contents.stamp(name))
                 self._pop(name)
             self._leaving.discard(name)
-            if self._put(page, stamp_ns, used=False):
-                self._unrecorded.add(name)
+            self._put(page, stamp_ns, used=False)
             self._events.note_file("stored", page, OTHER_PROCESS)
         if before is not None and before.name != page.name:
             # Whoever replaced it deletes its file and says so, or could not.
@@ -561,7 +532,7 @@ class HeldPages:
                 for page in pages
                 if (stored := self._contents.stored(page)) is not None
             ]
-            # Of a pin of this process others know only that its pages are in use, again and again.
+            # Of what counts as used later than now others know that it is in use, again and again.
             ahead = (stored.name.id for stored, stamp, _ in used if stamp > now)
             self._unrecorded.update(p for p in ahead if not self._contents.is_kept(p))
         demoted: dict[int, list[PageId]] = {}
@@ -619,7 +590,6 @@ class HeldPages:
 
     def _pop(self, page: PageId) -> StoredPage | None:
         self._unrecorded.discard(page)
-        self._pins.left(page)
         stored = self._contents.pop(page)
         if stored is not None:
             self._leaving.add(page)

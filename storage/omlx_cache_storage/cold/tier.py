@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,7 +50,6 @@ from omlx_cache_storage.cold.ledger import (
     LedgerBusy,
     ledger_bytes,
 )
-from omlx_cache_storage.cold.pin import living
 from omlx_cache_storage.cold.pins_file import file_bytes as file_bytes_of_pins
 from omlx_cache_storage.cold.pins_file import read_pins, write_pins
 from omlx_cache_storage.cold.ration import Ration
@@ -74,6 +73,7 @@ from omlx_cache_storage.format.names import (
 )
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, Page, PageId
+from omlx_cache_storage.pins import PinRecord
 from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import ColdUsage
 from omlx_cache_storage.tier import WriteResult
@@ -172,7 +172,7 @@ class ColdTier(HeldPages):
         self._derived = derived
         self._budget_of: Callable[[int], int] | None = None
         self._own_limit: int | None = None
-        self._pinned_within = limit_bytes
+        self._pinned = (0, limit_bytes)
         self._names = TemporaryNames()
         self._noted = ""
         self._min_free = min_free_bytes
@@ -236,7 +236,6 @@ class ColdTier(HeldPages):
             before, self._contents = self._contents, Contents(self._make_policy(self._learned()))
             self._missing += before
             self._unrecorded.clear()
-            self._pins.all_left()
 
     def _learned(self) -> Learned | None:
         return self._contents.policy.learned()
@@ -339,11 +338,6 @@ class ColdTier(HeldPages):
             for file in self._deleter.forget():
                 self._drop_again(file)
             self._refused_rank = None
-            self._pins.all_left()
-            for page in self._pins.pages:
-                stored = contents.get(page)
-                if stored is not None and (kept_ns := self._hold(stored)):
-                    contents.touch([page], kept_ns)
             self._missing += [page for page in before if page not in contents]
             self._unrecorded = {page for page in self._unrecorded if page in contents}
             self._health = Health()
@@ -396,35 +390,44 @@ class ColdTier(HeldPages):
         self._heed_pins()
 
     def _heed_pins(self, *, anew: bool = False) -> None:
-        """Go by the directory's pins if they were changed, if one has ended, or `anew`; the
-        directory is held, or cannot be changed. A disk that refuses leaves things as they are."""
-        standing, now = self._standing, self._clock.now()
-        end_ns = standing.end_ns
-        ended = end_ns is not None and end_ns <= now
+        """Go by the directory's pins if they were changed, here or elsewhere, if one has ended, or
+        `anew`; the directory is held, or cannot be changed. A disk that refuses leaves things as
+        they are."""
+        pins, now = self.pins, self._clock.now()
+        changed = anew or pins.is_unwritten or self._sharing.repinned
         try:
-            if anew or ended or self._sharing.repinned:
-                pins = read_pins(self.directory, self._fs)
-                left = living(pins, now)
-                standing.go_by(left)
-                self._sharing.repinned = False
-                self._files.count_small(PINS_FILE, file_bytes_of_pins(left))
-                if len(left) < len(pins) and not self._sharing.read_only:
-                    # Told of a file that stays as it is, the others would tell of it in turn.
-                    with contextlib.suppress(OSError):
-                        if write_pins(self.directory, left, self._names, self._fs):
-                            self._tell(Repinned())
-                anew = True
-            if standing:
+            if changed or (pins and pins.end_ns <= now):
+                filed = read_pins(self.directory, self._fs)
+                wanted = pins.merged(filed, now)
+                self._file_pins(filed, wanted)
+            if pins:
                 with self._lock:
                     known = self._contents.namespaces
                     here = [name for name in known if self._contents.nbytes_of(name)]
-                anew |= standing.learn(here)
+                pins.learn(here)
         except OSError:
             return
-        if anew or self._pinned_within != self.limit_bytes:
-            self._pinned_within = self.limit_bytes
-            if standing or self._contents.kept_bytes:
-                self._go_by_pins(standing.namespaces)
+        pinned = (pins.version, self.limit_bytes)
+        if anew or self._pinned != pinned:
+            self._pinned = pinned
+            if pins or self._contents.kept_bytes:
+                self._go_by_pins(pins.namespaces)
+
+    def _file_pins(self, filed: Sequence[PinRecord], wanted: tuple[PinRecord, ...]) -> None:
+        """Have pins in the directory's file that says `filed`, and go by them. One that cannot be
+        written counts in this process only."""
+        refused = False
+        if wanted != filed and not self._sharing.read_only:
+            try:
+                if write_pins(self.directory, wanted, self._names, self._fs):
+                    filed = wanted
+                    # Told of a file that stays as it is, the others would tell of it in turn.
+                    self._tell(Repinned())
+            except (OSError, ValueError) as error:
+                refused = isinstance(error, OSError)
+        self.pins.go_by(wanted, filed, again=refused)
+        self._sharing.repinned = False
+        self._files.count_small(PINS_FILE, file_bytes_of_pins(wanted))
 
     def _go_by(self, budget: Budget, own_limit: int | None) -> None:
         with self._lock:
@@ -628,7 +631,7 @@ class ColdTier(HeldPages):
         if refusal is not None:
             return refusal
         with self._lock:
-            self._add(stored, candidate.stamp_ns)
+            self._put(stored, candidate.stamp_ns, used=True)
             self._unrecorded.add(name.id)
             self._note_peak()
             self._events.note_file("stored", stored, "found")
@@ -745,7 +748,7 @@ class ColdTier(HeldPages):
         with self._lock:
             replaced = self._pop(page)
             self._flights.end(temporary)
-            self._add(stored, time_ns)
+            self._put(stored, time_ns, used=True)
             self._contents.record(page, time_ns)
             self._leaving.discard(page)
             self._written += stored.nbytes
@@ -768,11 +771,6 @@ class ColdTier(HeldPages):
             self._refused += victims.outranked and not victims.pages
         self._delete(evicted, "disk")
         return victims
-
-    def _add(self, stored: StoredPage, stamp_ns: int) -> None:
-        # What is pinned is not a request's.
-        pinned = bool(self._pins) and self._pins.wants(stored.name.id, self._clock.now())
-        self._put(stored, stamp_ns, used=not pinned)
 
     def _make_room(
         self,

@@ -11,6 +11,7 @@ import numpy as np
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.keys import KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.page import Page, PageId, PageMeta, TensorSpec
+from omlx_cache_storage.pins import PinRecord
 
 BLOCK = 16
 KIB = 1024
@@ -67,6 +68,11 @@ class Story:
 
     def pages(self, *numbers: int) -> list[Page]:
         return [self.page(number) for number in numbers]
+
+    def pin(self, *numbers: int, until_ns: int | None = None, since_ns: int = 1) -> PinRecord:
+        """Return a pin of a chain of pages."""
+        keys = tuple(self.id(number).key for number in numbers)
+        return PinRecord("key", keys[-1].hex(), since_ns, until_ns, self.namespace, keys)
 
 
 def bytes_of(page: Page) -> bytes:

@@ -14,12 +14,18 @@ from hypothesis import strategies as st
 
 from kit.storage import HandClock, Story
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.pin import DirectoryPin
-from omlx_cache_storage.cold.pinning import PinsRefused, change_pins
-from omlx_cache_storage.cold.pins_file import file_bytes, is_readable, parse_pins, read_pins
+from omlx_cache_storage.cold.pins_file import (
+    PinsRefused,
+    change_pins,
+    file_bytes,
+    is_readable,
+    parse_pins,
+    read_pins,
+)
 from omlx_cache_storage.cold.quota import set_budget
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import PINS_FILE
+from omlx_cache_storage.pins import PinRecord
 
 KIB = 1024
 PAGE = 64 * KIB
@@ -47,17 +53,12 @@ def _here(tier: ColdTier, story: Story, most: int = 60) -> list[int]:
     return [number for number in range(1, most) if story.id(number) in tier]
 
 
-def _pin(directory: Path, *pins: DirectoryPin) -> None:
+def _pin(directory: Path, *pins: PinRecord) -> None:
     change_pins(directory, lambda before: (*before, *pins))
 
 
-def _namespace(story: Story, until_ns: int | None = None) -> DirectoryPin:
-    return DirectoryPin("namespace", story.namespace.hex(), 1, until_ns)
-
-
-def _chain(story: Story, *numbers: int) -> DirectoryPin:
-    keys = tuple(story.id(number).key for number in numbers)
-    return DirectoryPin("key", keys[-1].hex(), 1, None, story.namespace, keys)
+def _namespace(story: Story, until_ns: int | None = None) -> PinRecord:
+    return PinRecord("namespace", story.namespace.hex(), 1, until_ns)
 
 
 def test_what_one_process_pins_no_other_evicts_and_no_restart_forgets(
@@ -66,7 +67,7 @@ def test_what_one_process_pins_no_other_evicts_and_no_restart_forgets(
     other = Story("other", nbytes=PAGE)
     one, two = _open(tmp_path), _open(tmp_path)
     _write(one, story, 1, 2, 3, 4)
-    _pin(tmp_path, _chain(story, 1, 2))
+    _pin(tmp_path, story.pin(1, 2))
     assert set(_write(two, other, *range(1, 60))) == {"written"}
     assert _here(two, story) == [1, 2]
     one.settle()
@@ -92,7 +93,7 @@ def test_a_page_that_comes_later_is_pinned_whoever_writes_it(tmp_path: Path, sto
 def test_a_model_and_a_salt_are_found_by_what_documents_say(
     tmp_path: Path, story: Story, kind: str, name: str
 ) -> None:
-    _pin(tmp_path, DirectoryPin(kind, name, 1))  # type: ignore[arg-type]
+    _pin(tmp_path, PinRecord(kind, name, 1))  # type: ignore[arg-type]
     one, two = _open(tmp_path), _open(tmp_path)
     document = {"label": "llama", "salt": "text:77"}
     for page in story.pages(1, 2):
@@ -186,11 +187,11 @@ def test_a_writer_killed_at_any_time_leaves_a_whole_file(tmp_path: Path, story: 
     tier.close()
     script = (
         "import sys, itertools; from pathlib import Path\n"
-        "from omlx_cache_storage.cold.pinning import change_pins\n"
-        "from omlx_cache_storage.cold.pin import DirectoryPin\n"
+        "from omlx_cache_storage.cold.pins_file import change_pins\n"
+        "from omlx_cache_storage.pins import PinRecord\n"
         "print('ready', flush=True)\n"
         "for n in itertools.count():\n"
-        "    change_pins(Path(sys.argv[1]), lambda p: [DirectoryPin('model', str(n), 1)] * 9)\n"
+        "    change_pins(Path(sys.argv[1]), lambda p: [PinRecord('model', str(n), 1)] * 9)\n"
     )
     for _ in range(3):
         process = subprocess.Popen(
@@ -212,7 +213,7 @@ def test_a_writer_killed_at_any_time_leaves_a_whole_file(tmp_path: Path, story: 
 
 _PINS = st.lists(
     st.builds(
-        DirectoryPin,
+        PinRecord,
         st.sampled_from(["model", "salt"]),
         st.text(max_size=5),
         st.integers(0, 2**62),
@@ -223,7 +224,7 @@ _PINS = st.lists(
 
 
 @given(_PINS)
-def test_what_is_written_down_is_read_back(pins: tuple[DirectoryPin, ...]) -> None:
+def test_what_is_written_down_is_read_back(pins: tuple[PinRecord, ...]) -> None:
     from omlx_cache_storage.cold.pins_file import _encoded
 
     assert parse_pins(json.loads(_encoded(pins))) == pins
@@ -262,7 +263,7 @@ def test_index_and_pins_agree_whatever_happens(
             if what == "write":
                 _write(tier, story, *range(1, number + 1))
             elif what == "pin":
-                pin = _namespace(story) if which else _chain(story, *range(1, number + 1))
+                pin = _namespace(story) if which else story.pin(*range(1, number + 1))
                 change_pins(directory, lambda pins, pin=pin: (*pins, pin))
             elif what == "unpin":
                 change_pins(directory, lambda pins: pins[1:])
@@ -283,7 +284,7 @@ def test_index_and_pins_agree_whatever_happens(
                 page
                 for story in stories
                 for page in story.ids(*range(1, 8))
-                if page in tier and tier._standing.until(story.namespace, page.key)
+                if page in tier and tier.pins.until(story.namespace, page.key)
             }
             assert {page for page in tier._contents if tier._contents.is_kept(page)} == wanted
     finally:
@@ -295,7 +296,7 @@ def test_the_file_counts_while_there_are_pins(tmp_path: Path, story: Story) -> N
     tier = _open(tmp_path)
     _write(tier, story, 1)
     before = tier.usage().nbytes
-    _pin(tmp_path, replace(_chain(story, 1), keys=(story.id(1).key,) * 500))
+    _pin(tmp_path, replace(story.pin(1), keys=(story.id(1).key,) * 500))
     tier.settle()
     assert tier.usage().nbytes - before >= 2 * (tmp_path / PINS_FILE).stat().st_size
     change_pins(tmp_path, lambda pins: ())

@@ -14,6 +14,7 @@ from kit.storage import FaultyDisk, Story, disk_usage, expected_payload, files_i
 from omlx_cache_storage.cold.budget import Budget, read_budget
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.ledger import Ledger, LedgerBusy, ledger_bytes
+from omlx_cache_storage.cold.pins_file import read_pins
 from omlx_cache_storage.cold.quota import set_budget
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import LEDGER_FILE
@@ -367,23 +368,23 @@ def test_a_time_of_its_own_a_process_takes_back_and_no_other(tmp_path: Path, sto
     assert files_in(tmp_path)[0].stat().st_mtime_ns == DAY + 7
 
 
-def test_what_is_pinned_here_is_used_for_others_until_it_is_let_loose(
-    tmp_path: Path, story: Story
-) -> None:
-    one = _open(tmp_path)
-    now = Clock().now()
+def test_what_is_pinned_here_others_keep_until_it_is_unpinned(tmp_path: Path, story: Story) -> None:
+    one, two = _open(tmp_path, LIMIT), _open(tmp_path, LIMIT)
     _write(one, story, 1, at=DAY)
-    one.hold(1, story.ids(1), now + 3600 * 10**9)
+    pin = story.pin(1, until_ns=Clock().now() + 3600 * 10**9)
+    assert one.pins.add(pin)
     one.settle()
-    first = files_in(tmp_path)[0].stat().st_mtime_ns
-    assert now <= first <= Clock().now()
+    assert read_pins(tmp_path) == (pin,)
+    other = Story("other", nbytes=PAGE)
+    for turn in range(1, 30):
+        assert _write(two, other, turn, at=DAY + turn) == ["written"]
+    assert _numbers(two, story) == [1]
+    one.pins.remove(pin)
     one.settle()
-    assert files_in(tmp_path)[0].stat().st_mtime_ns > first
-    one.let_loose(1)
-    one.settle()
-    last = files_in(tmp_path)[0].stat().st_mtime_ns
-    one.settle()
-    assert files_in(tmp_path)[0].stat().st_mtime_ns == last
+    assert read_pins(tmp_path) == ()
+    for turn in range(30, 60):
+        assert _write(two, other, turn, at=Clock().now()) == ["written"]
+    assert _numbers(two, story) == []
 
 
 def test_a_directory_that_always_changes_faster_than_it_is_read_is_read_while_others_wait(
