@@ -152,8 +152,7 @@ class CacheSettings(RemoteSettings):
     daily_write_bytes: Size = Field(0)
     """What may be written to `cold_dir` in 24 hours, by all processes that use the directory and
     set this; 0 means no limit. Beyond it pages stay in memory only, are counted as rationed, and
-    `flush` says False. The last tenth is for pages that were used again. A size of an SSD's
-    endurance for a day: see docs/operations.md."""
+    `flush` says False. A size of an SSD's endurance for a day: see docs/operations.md."""
 
     queue_bytes: Size = Field(_DERIVED)
     """Bytes that may wait for the writer, `hot_bytes` at most unless that is 0. Blocks that do not

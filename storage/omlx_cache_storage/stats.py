@@ -44,7 +44,7 @@ class ColdUsage:
     read, and belong to other users or may be changed by them. `written_bytes` are those of the page
     files that this process wrote, `rewritten_bytes` those among them whose page the disk had had
     before. With `daily_write_bytes` set, `day_written_bytes` of `day_limit_bytes` were written in
-    24 hours, by every process, and `rationed_pages` were refused by this one.
+    24 hours, by every process, and this one was refused room `rationed_pages` times.
     """
 
     pages: int

@@ -235,10 +235,6 @@ class BackingTier(Tier, Protocol):
         """Return, once, the pages that were evicted, each with its stamp."""
         ...
 
-    def wanted_again(self, pages: Iterable[PageId]) -> None:
-        """Note that pages are used: near the end of a day's ration they are written, and new ones
-        are not."""
-
     def listing(self) -> Sequence[TierEntry]:
         """Return every page, in no order."""
         ...

@@ -411,7 +411,6 @@ class Tiers:
             self.uploads.stored(page.meta.id)
         if self.cold is None:
             return True
-        self.cold.wanted_again([page.meta.id])
         if self._backlog is not None:
             self._backlog.stored(page.meta.id)
         if self._policy.at_once or passes:
@@ -493,8 +492,6 @@ class Tiers:
         self._mark(chain, stamp_ns, besides, since_ns, used=used)
         if self._backlog is not None:
             self._backlog.used()
-        if self.cold is not None:
-            self.cold.wanted_again(chain)
         if used and self.uploads is not None:
             self.uploads.used(chain)
         if self._policy.at_once:

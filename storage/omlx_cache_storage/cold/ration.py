@@ -10,8 +10,7 @@ import json
 import logging
 import os
 import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +18,6 @@ from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.document import read_document
 from omlx_cache_storage.cold.temporary import TemporaryNames, remove_leftovers
 from omlx_cache_storage.format.names import LEDGER_FILE, WRITES_FILE
-from omlx_cache_storage.page import PageId
 from omlx_cache_storage.recency import Clock
 
 _log = logging.getLogger(__name__)
@@ -28,15 +26,12 @@ HOURS = 24
 _HOUR_NS = 3600 * 1_000_000_000
 BOOKED_SHARE = 1024
 """This part of a day's bytes is booked at a time."""
-KEPT_SHARE = 10
-"""The last part of a day's bytes is for pages that were used again."""
-REMEMBERED = 32_768
 _MOST_BYTES = 2**62
 
 
 class RationUsage(NamedTuple):
-    """What was written in the last 24 hours, of what may be, and how many pages were refused by
-    this process."""
+    """What was written in the last 24 hours, of what may be, and how often this process was refused
+    room for a page."""
 
     written_bytes: int
     limit_bytes: int
@@ -46,12 +41,10 @@ class RationUsage(NamedTuple):
 class Ration:
     """Grants bytes to write, `limit_bytes` in any 24 hours of the clock, the running one included.
 
-    A page that is refused closes the ration until the next hour: smaller ones would go to the disk
-    without what leads to them. Near the end only pages are granted that were refused before and
-    used since. `_lock` guards `_hours`, `_booked` (bytes that are booked and not written),
-    `_closed` and `_closed_to_new` (the hour for which it is), `_refused` (pages, and whether they
-    were used since), `_count` and `_told`; no I/O under it. `take` and
-    `open` belong to one thread at a time.
+    A refusal closes the ration until the next hour: smaller pages would go to the disk without what
+    leads to them. `_lock` guards `_hours`, `_booked` (bytes that are booked and not written),
+    `_closed` (the hour for which it is), `_count` and `_told`; no I/O under it. `take` and `open`
+    belong to one thread at a time.
     """
 
     def __init__(
@@ -73,8 +66,7 @@ class Ration:
         self._lock = threading.Lock()
         self._hours: dict[int, int] = {}
         self._booked = 0
-        self._closed = self._closed_to_new = -1
-        self._refused: OrderedDict[PageId, bool] = OrderedDict()
+        self._closed = -1
         self._count = 0
         self._told = False
 
@@ -83,44 +75,26 @@ class Ration:
         remove_leftovers(os.fspath(self._directory), self._fs)
         self._merge(read_document(self._path, self._fs))
 
-    def take(self, page: PageId, nbytes: int) -> bool:
-        """Grant bytes for a page; False, counted, beyond the limit."""
+    def take(self, nbytes: int) -> bool:
+        """Grant bytes for a page; False, counted, beyond the limit. Of none: whether any may be
+        granted."""
         with self._lock:
-            fits = self._fits(page, nbytes)
+            fits = self._fits(nbytes)
             more = nbytes - self._booked
         if fits and more > 0:
-            fits = self._book(page, nbytes)
+            fits = self._book(nbytes)
+        if not fits:
+            self._refuse()
+            return False
         with self._lock:
-            if fits:
-                self._booked -= nbytes
-                # What was kept for pages that are used again is no sign of room for others.
-                self._told = self._told and self._refused.get(page, False)
-                self._refused.pop(page, None)
-        return fits or self._refuse(page)
-
-    def is_closed(self, page: PageId) -> bool:
-        """True, counted, for a page that `take` would refuse whatever its size."""
-        with self._lock:
-            fits = self._fits(page, 0)
-        return not fits and not self._refuse(page)
-
-    def used(self, pages: Iterable[PageId]) -> None:
-        """Note that pages are used: those that were refused before may have what was kept."""
-        with self._lock:
-            if self._refused:
-                self._refused.update((page, True) for page in pages if page in self._refused)
+            self._booked -= nbytes
+            self._told = self._told and not nbytes
+        return True
 
     def give_back(self, nbytes: int) -> None:
         """Note that what was granted was not written."""
         with self._lock:
             self._booked += nbytes
-
-    @property
-    def refuses(self) -> bool:
-        """True from a refusal until the next hour."""
-        hour = self._hour()
-        with self._lock:
-            return hour in (self._closed, self._closed_to_new)
 
     def usage(self) -> RationUsage:
         hour = self._hour()
@@ -134,25 +108,15 @@ class Ration:
     def _total(self, hour: int) -> int:
         return sum(nbytes for at, nbytes in self._hours.items() if at > hour - HOURS)
 
-    def _fits(self, page: PageId, nbytes: int) -> bool:
+    def _fits(self, nbytes: int) -> bool:
         hour = self._hour()
-        again = self._refused.get(page, False)
-        if hour == self._closed or (hour == self._closed_to_new and not again):
-            return False
-        limit = self._limit if again else self._limit - self._limit // KEPT_SHARE
-        return self._total(hour) - self._booked + nbytes <= limit
+        return hour != self._closed and self._total(hour) - self._booked + nbytes <= self._limit
 
-    def _refuse(self, page: PageId) -> bool:
-        """Count a refusal, and say so once; return False."""
+    def _refuse(self) -> None:
+        """Count a refusal, and say so once."""
         with self._lock:
-            hour = self._hour()
-            if self._refused.get(page, False):
-                self._closed = hour
-            self._closed_to_new = hour
-            self._count += page not in self._refused
-            self._refused.setdefault(page, False)
-            if len(self._refused) > REMEMBERED:
-                self._refused.popitem(last=False)
+            self._closed = self._hour()
+            self._count += 1
             first, self._told = not self._told, True
         if first:
             _log.warning(
@@ -160,9 +124,8 @@ class Ration:
                 "written a day ago no longer counts",
                 f"{self._limit:,}",
             )
-        return False
 
-    def _book(self, page: PageId, nbytes: int) -> bool:
+    def _book(self, nbytes: int) -> bool:
         """Book what a page needs, and somewhat more; False when others have booked it. A disk that
         refuses the file does not stop the ration: it counts on in memory."""
         with contextlib.ExitStack() as stack:
@@ -170,7 +133,7 @@ class Ration:
                 stack.enter_context(self._fs.locked(self._lock_path))
             self._merge(read_document(self._path, self._fs))
             with self._lock:
-                if not self._fits(page, nbytes):
+                if not self._fits(nbytes):
                     return False
                 hour = self._hour()
                 wanted = max(nbytes - self._booked, self._limit // BOOKED_SHARE)

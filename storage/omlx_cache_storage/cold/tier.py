@@ -472,7 +472,7 @@ class ColdTier(HeldPages):
             raise ValueError(f"a payload of {size} bytes for tensors of {meta.nbytes}")
         header = encode_header(meta, payload_checksum([page.payload]))
         rationed = _blocks(len(header) + size) if self._ration is not None else 0
-        if self._ration is not None and not self._ration.take(candidate.page, rationed):
+        if self._ration is not None and not self._ration.take(rationed):
             return "rationed"
         result: WriteResult = "full"
         began = time.perf_counter()
@@ -501,7 +501,7 @@ class ColdTier(HeldPages):
             if self._refused_rank is not None and candidate.rank < self._refused_rank:
                 self._refused += 1
                 return "refused"
-        if self._ration is not None and self._ration.is_closed(candidate.page):
+        if self._ration is not None and not self._ration.take(0):
             return "rationed"
         return None
 
@@ -930,12 +930,6 @@ class ColdTier(HeldPages):
         self._departures.note((page for page, _ in leaving), "disk")
         self._once_written.note((page for page, _ in leaving), "disk")
         return evicted
-
-    def wanted_again(self, pages: Iterable[PageId]) -> None:
-        """Note that pages are used: near the end of a day's ration they are written, and new ones
-        are not."""
-        if self._ration is not None:
-            self._ration.used(pages)
 
     def settle(self) -> None:
         """Record recency on the disk and evict down to the budget; notice a directory that was

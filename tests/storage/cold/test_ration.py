@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import FaultyDisk, HandClock, Story
+from kit.storage import FaultyDisk, HandClock
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.ration import WRITES_FILE, Ration
 from omlx_cache_storage.format.names import LEDGER_FILE
@@ -16,7 +16,6 @@ from omlx_cache_storage.format.names import LEDGER_FILE
 HOUR = 3600.0
 LIMIT = 1_024_000
 PAGE = 10_000
-STORY = Story(blocks=2000)
 
 
 @pytest.fixture
@@ -30,55 +29,41 @@ def ration(directory: Path, clock: HandClock, fs: FileSystem | None = None) -> R
     return made
 
 
-def taken(of: Ration, first: int = 1, most: int = 1000, nbytes: int = PAGE) -> int:
-    """Take for new pages until one is refused; return how many were granted."""
+def taken(of: Ration, most: int = 1000, nbytes: int = PAGE) -> int:
+    """Take until a page is refused; return how many were granted."""
     for count in range(most):
-        if not of.take(STORY.id(first + count), nbytes):
+        if not of.take(nbytes):
             return count
     return most
 
 
-def test_what_is_granted_is_the_limit_less_what_is_kept(tmp_path: Path, clock: HandClock) -> None:
+def test_what_is_granted_is_the_limit(tmp_path: Path, clock: HandClock) -> None:
     mine = ration(tmp_path, clock)
-    assert not mine.refuses
-    assert taken(mine) == 92
-    assert mine.refuses
-    assert mine.usage() == (92 * PAGE, LIMIT, 1)
+    assert taken(mine) == 102
+    assert mine.usage() == (102 * PAGE, LIMIT, 1)
 
 
 def test_a_refused_page_closes_the_ration_to_smaller_ones_until_the_next_hour(
     tmp_path: Path, clock: HandClock
 ) -> None:
     mine = ration(tmp_path, clock)
-    assert taken(mine, nbytes=500_000) == 1
-    assert not mine.take(STORY.id(50), 1)
-    assert mine.is_closed(STORY.id(51))
+    assert taken(mine, nbytes=600_000) == 1
+    assert not mine.take(1)
+    assert not mine.take(0)
     clock.pass_by(HOUR)
-    assert mine.take(STORY.id(50), 1)
-
-
-def test_what_is_kept_is_for_pages_that_were_used_again(tmp_path: Path, clock: HandClock) -> None:
-    mine = ration(tmp_path, clock)
-    granted = taken(mine)
-    refused, other = STORY.id(granted + 1), STORY.id(999)
-    assert not mine.take(refused, PAGE)
-    mine.used([refused, other])
-    assert mine.take(refused, PAGE)
-    assert not mine.take(other, PAGE)
-    mine.used([other])
-    assert mine.take(other, PAGE)
-    assert mine.usage().written_bytes <= LIMIT
+    assert mine.take(0)
+    assert mine.take(1)
 
 
 def test_bytes_count_for_a_day(tmp_path: Path, clock: HandClock) -> None:
     mine = ration(tmp_path, clock)
-    granted = taken(mine, most=40) + taken(mine, 100)
+    granted = taken(mine, most=40) + taken(mine)
     for _ in range(23):
         clock.pass_by(HOUR)
-        assert taken(mine, 500) == 0
+        assert taken(mine) == 0
     clock.pass_by(HOUR)
     assert mine.usage().written_bytes == 0
-    assert taken(mine, 1000) == granted
+    assert taken(mine) == granted
 
 
 def test_a_restart_finds_what_was_written(tmp_path: Path, clock: HandClock) -> None:
@@ -87,7 +72,7 @@ def test_a_restart_finds_what_was_written(tmp_path: Path, clock: HandClock) -> N
     # Nothing is closed or given back: the process might have been killed here.
     again = ration(tmp_path, clock)
     assert 50 * PAGE <= again.usage().written_bytes <= 50 * PAGE + LIMIT // 1024
-    assert 41 <= taken(again, 100) <= 42
+    assert 51 <= taken(again) <= 52
     info = os.stat(tmp_path / WRITES_FILE)
     assert stat.S_IMODE(info.st_mode) == 0o600
 
@@ -97,7 +82,7 @@ def test_what_was_granted_and_not_written_is_granted_again(
 ) -> None:
     mine = ration(tmp_path, clock)
     for _ in range(500):
-        assert mine.take(STORY.id(1), PAGE)
+        assert mine.take(PAGE)
         mine.give_back(PAGE)
     assert mine.usage().written_bytes == 0
 
@@ -107,10 +92,10 @@ def test_processes_that_share_a_directory_share_its_ration(
 ) -> None:
     one, two = ration(tmp_path, clock), ration(tmp_path, clock)
     granted = 0
-    for number in range(1, 200):
-        granted += one.take(STORY.id(number), PAGE)
-        granted += two.take(STORY.id(1000 + number), PAGE)
-    assert 90 <= granted <= 92
+    for _ in range(200):
+        granted += one.take(PAGE)
+        granted += two.take(PAGE)
+    assert 100 <= granted <= 102
 
 
 @pytest.mark.parametrize(
@@ -120,13 +105,13 @@ def test_a_file_that_makes_no_sense_counts_nothing(
     tmp_path: Path, clock: HandClock, raw: bytes
 ) -> None:
     (tmp_path / WRITES_FILE).write_bytes(raw)
-    assert taken(ration(tmp_path, clock)) == 92
+    assert taken(ration(tmp_path, clock)) == 102
 
 
 def test_a_clock_that_was_set_back_does_not_grant_the_day_twice(
     tmp_path: Path, clock: HandClock
 ) -> None:
-    assert taken(ration(tmp_path, clock)) == 92
+    assert taken(ration(tmp_path, clock)) == 102
     late = HandClock()
     late.pass_by(-100 * HOUR)
     assert taken(ration(tmp_path, late)) == 0
@@ -137,7 +122,7 @@ def test_a_disk_that_refuses_the_file_refuses_no_page(tmp_path: Path, clock: Han
     mine = ration(tmp_path, clock, disk)
     for name in ("write", "open", "publish"):
         disk.fail[name] = errno.ENOSPC
-    assert taken(mine) == 92
+    assert taken(mine) == 102
     assert [path.name for path in tmp_path.iterdir()] == [LEDGER_FILE], "what it locks"
 
 
@@ -145,7 +130,7 @@ def test_a_removed_file_is_made_again_with_what_is_known(tmp_path: Path, clock: 
     mine = ration(tmp_path, clock)
     taken(mine, most=20)
     (tmp_path / WRITES_FILE).unlink()
-    taken(mine, 21, most=20)
+    taken(mine, most=20)
     assert sum(json.loads((tmp_path / WRITES_FILE).read_bytes())["hours"].values()) >= 40 * PAGE
 
 
