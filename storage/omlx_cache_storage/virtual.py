@@ -147,6 +147,7 @@ class VirtualCold(ColdTier):
         seconds: float = 0.0,
         *,
         held: bool = False,
+        later: bool = False,
     ) -> None:
         """Delete nothing."""
         with self._lock:

@@ -27,7 +27,7 @@ from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, 
 from omlx_cache_storage.events import OTHER_PROCESS, SILENT, EventLog
 from omlx_cache_storage.eviction.keep import Keep
 from omlx_cache_storage.eviction.learned import Learned
-from omlx_cache_storage.format.names import StoredPage, page_path, parse_name
+from omlx_cache_storage.format.names import PageName, StoredPage, page_path, parse_name
 from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.histograms import Histogram, Histograms
 from omlx_cache_storage.keys import BlockKey
@@ -192,16 +192,8 @@ class HeldPages:
             raise
         except (CorruptPage, ForeignPage) as error:
             self._events.note_file("failed", stored, f"{error.reason}: {error}")
-            with self._lock:
-                self._corrupt += 1
-                found = [page] if self._is_still(page, opened) else []
-                self._missing += found
-            self._departures.note(found, "damaged")
-            with self._lock:
-                removed = self._remove(found)
-                self._events.note_files("removed", removed, "damaged")
             # Whoever asked for a page waits for nobody who has the directory.
-            self._delete(removed, "damaged", 0.0)
+            self._delete(self._take_damaged(page, opened), "damaged", 0.0)
             raise
         finally:
             with self._lock:
@@ -246,11 +238,7 @@ class HeldPages:
 
     def discard(self, pages: Iterable[PageId]) -> int:
         """Delete pages; return how many there were. Each is an event."""
-        with self._lock:
-            removed = self._remove(pages)
-            # Memory may have taken one for written meanwhile.
-            self._missing += (stored.name.id for stored in removed)
-            self._events.note_files("removed", removed)
+        removed = self._take_out(pages)
         self._delete(removed, "removed")
         return len(removed)
 
@@ -278,15 +266,15 @@ class HeldPages:
                 aside = self._files.set_aside(namespace)
             with self._lock:
                 still = [self._is_still(s.name.id, f) for s, f in zip(listed, files, strict=True)]
-                removed = self._remove(s.name.id for s, it in zip(listed, still, strict=True) if it)
-                pages = {stored.name.id for stored in removed}
-                self._missing += pages
+                found = [s.name.id for s, it in zip(listed, still, strict=True) if it]
+                removed = self._take_from_index(found)
+            pages = {stored.name.id for stored in removed}
             paths = [self._path(stored) for stored in removed]
             shards = {os.path.dirname(path) for path in paths}
             if aside is not None:
                 paths = [os.path.join(aside, *path.split(os.sep)[-2:]) for path in paths]
-            found = zip(removed, paths, strict=True)
-            gone = [PendingDeletion(page, path, page.cost, "removed") for page, path in found]
+            both = zip(removed, paths, strict=True)
+            gone = [PendingDeletion(page, path, page.cost, "removed") for page, path in both]
             for file in gone:
                 self._deleter.keep(file)
         self._deleter.delete(gone, seconds if alone else 0.0)
@@ -303,14 +291,7 @@ class HeldPages:
 
     def dismiss(self, pages: Iterable[PageId]) -> None:
         """Forget pages whose files the writer's thread deletes; touches no disk."""
-        with self._lock:
-            removed = self._remove(pages)
-            self._missing += (stored.name.id for stored in removed)
-            self._events.note_files("removed", removed)
-        for stored in removed:
-            self._deleter.keep(PendingDeletion(stored, self._path(stored), stored.cost, "removed"))
-        with self._lock:
-            self._leaving.difference_update(stored.name.id for stored in removed)
+        self._delete(self._take_out(pages), "removed", later=True)
 
     def tails(self, parent: BlockKey) -> set[Tail]:
         return self.tails_of([parent])
@@ -585,6 +566,30 @@ class HeldPages:
                             self._unrecorded.add(page)
         return news
 
+    def _take_out(self, pages: Iterable[PageId]) -> list[StoredPage]:
+        """Take pages out of the index whose files are deleted next, on request."""
+        with self._lock:
+            removed = self._take_from_index(pages)
+            self._events.note_files("removed", removed)
+        return removed
+
+    def _take_from_index(self, pages: Iterable[PageId]) -> list[StoredPage]:
+        """Take pages out of the index that did not make room for others; the lock is held."""
+        removed = self._remove(pages)
+        # Memory may have taken one for written meanwhile.
+        self._missing += (stored.name.id for stored in removed)
+        return removed
+
+    def _take_damaged(self, page: PageId, opened: PageFile | None) -> list[StoredPage]:
+        """Take a damaged page out of the index, unless it was written anew since it was found."""
+        with self._lock:
+            self._corrupt += 1
+            found = [page] if self._is_still(page, opened) else []
+            self._departures.note(found, "damaged")
+            removed = self._take_from_index(found)
+            self._events.note_files("removed", removed, "damaged")
+        return removed
+
     def _remove(self, pages: Iterable[PageId]) -> list[StoredPage]:
         return [stored for page in pages if (stored := self._pop(page)) is not None]
 
@@ -599,12 +604,9 @@ class HeldPages:
 
     def _drop_again(self, file: PendingDeletion) -> None:
         """Leave out of what was read a page that somebody has dropped and whose file is there."""
-        page = None if file.page is None else self._contents.stored(file.page.name.id)
-        if page is None or file.page is None or file.why == "disk":
-            return
-        if page.name == file.page.name:
-            self._pop(page.name.id)
-            self._leaving.discard(page.name.id)
+        if file.page is not None and file.why != "disk" and self._has_file(file.page.name):
+            self._pop(file.page.name.id)
+            self._leaving.discard(file.page.name.id)
             self._deleter.keep(file)
 
     def _path(self, stored: StoredPage) -> str:
@@ -625,12 +627,17 @@ class HeldPages:
 
     def _gone(self, files: list[PendingDeletion]) -> None:
         with self._lock:
-            gone = [f for f in files if f.page is not None and not self._is_stored(f.page)]
-        self._tell(*(Removed(file.page, file.why) for file in gone if file.page is not None))
+            gone = [
+                Removed(file.page, file.why)
+                for file in files
+                if file.page is not None and not self._has_file(file.page.name)
+            ]
+        self._tell(*gone)
 
-    def _is_stored(self, page: StoredPage) -> bool:
-        stored = self._contents.stored(page.name.id)
-        return stored is not None and stored.name == page.name
+    def _has_file(self, name: PageName) -> bool:
+        """True when just this file is that of an indexed page; the lock is held."""
+        stored = self._contents.stored(name.id)
+        return stored is not None and stored.name == name
 
     def _delete(
         self,
@@ -639,12 +646,17 @@ class HeldPages:
         seconds: float = WAIT_SECONDS,
         *,
         held: bool = False,
+        later: bool = False,
     ) -> None:
         """Delete the files of pages that have left the index; `held`: the caller holds the
-        directory, for these at least."""
+        directory, for these at least; `later`: the writer's thread does it, nothing is waited
+        for."""
         leaving = list(removed)
         files = [PendingDeletion(s, self._path(s), s.cost, why) for s in leaving]
-        if held:
+        if later:
+            for file in files:
+                self._deleter.keep(file)
+        elif held:
             self._deleter.delete_held(files)
         else:
             self._deleter.delete(files, seconds)
@@ -655,13 +667,11 @@ class HeldPages:
         """True for the file of a page that is indexed."""
         name = parse_name(os.path.basename(path))
         with self._lock:
-            stored = None if name is None else self._contents.stored(name.id)
-        return stored is not None and stored.name == name
+            return name is not None and self._has_file(name)
 
     def _is_published_again(self, file: PendingDeletion) -> bool:
-        """True when a page has the name that was to be deleted."""
-        if file.page is None:
+        """True when a page has the name that was to be deleted: not one that was set aside."""
+        if file.page is None or file.path != self._path(file.page):
             return False
         with self._lock:
-            stored = self._contents.stored(file.page.name.id)
-        return stored is not None and self._path(stored) == file.path
+            return self._has_file(file.page.name)

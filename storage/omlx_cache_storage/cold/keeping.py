@@ -157,18 +157,13 @@ class KeepingTier(ColdTier):
         try:
             with self._changing():
                 with self._lock:
-                    known = self._contents.stored(name)
-                    same = known is not None and known.name == page.name
-                    if not same or self._contents.file(name) is not file:
+                    if not self._has_file(page.name) or not self._is_still(name, file):
                         return False
-                    self._corrupt += 1
-                    removed = self._remove([name])
-                self._departures.note([name], "damaged")
-                self._events.note_files("removed", removed, "damaged")
+                removed = self._take_damaged(name, file)
                 self._delete(removed, "damaged", held=True)
         except OSError:
             return False
-        return True
+        return bool(removed)
 
     def used_on_disk_ns(self, page: PageId) -> int | None:
         """Return when a page was used last, as far as its file says; None for one that is gone."""
