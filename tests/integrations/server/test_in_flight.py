@@ -10,7 +10,7 @@ import pytest
 
 from kit.examples import some
 from kit.tinylm import Server, serve_ours
-from kit.tinylm.failing import BAD, ODD, make_failing_model
+from kit.tinylm.failing import BAD, ODD, Gate, make_failing_model
 from kit.wire import completion, connected, read_answer
 
 from .conftest import SYSTEM, ask
@@ -30,11 +30,13 @@ from .test_why import why_of
 
 Start = Callable[..., Server]
 
-PREFIX = tokens(1500, 1)
-LONG = tokens(3000, 1)
-"""One that is still being computed when somebody else has come, on a quick machine too."""
+PREFIX = tokens(640, 1)
+"""It is computed for 16 seconds while the gate is closed: until the test has seen what it needs."""
 SUFFIX = 40
-KINDS = ["dense", "windowed", "hybrid"]
+FAMILIES = {"dense": "qwen3", "windowed": "gemma3_text", "hybrid": "qwen3_next"}
+KINDS = [*FAMILIES]
+FINE = {"logit_bias": {str(token): -100.0 for token in (BAD, ODD)}}
+"""For answers without the tokens that the model fails at."""
 
 
 def agent(number: int, prefix: list[int] = PREFIX) -> list[int]:
@@ -47,13 +49,35 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("f")
 
 
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("gated")
+    return {kind: make_failing_model(root / kind, family) for kind, family in FAMILIES.items()}
+
+
 @pytest.fixture
-def start(home: Path, models: dict[str, Path], forks: None) -> Iterator[Start]:
+def kind() -> str:
+    return "dense"
+
+
+@pytest.fixture
+def gate(kind: str, gated: dict[str, Path]) -> Gate:
+    """The gate of the model of a test, closed."""
+    gate = Gate(gated[kind])
+    gate.close()
+    return gate
+
+
+@pytest.fixture
+def start(
+    home: Path, kind: str, gated: dict[str, Path], gate: Gate, forks: None
+) -> Iterator[Start]:
+    """Starts servers of the model of a test."""
     running: list[Server] = []
 
-    def begin(model: str | Path, *flags: str) -> Server:
-        path = models[model] if isinstance(model, str) else model
-        running.append(serve_ours(home, "--model", str(path), *STEP, *flags, forked=True))
+    def begin(*flags: str) -> Server:
+        flags = ("--model", str(gated[kind]), "--trust-remote-code", *STEP, *flags)
+        running.append(serve_ours(home, *flags, forked=True))
         return running[-1]
 
     yield begin
@@ -77,15 +101,17 @@ def assert_shared(kind: str, first: Said, others: list[Said]) -> None:
             assert other.cached == len(PREFIX)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some(KINDS, "windowed"))
 @pytest.mark.parametrize("count", some([2, 4], 4))
 def test_agents_with_one_new_prefix_compute_it_once(
-    kind: str, count: int, start: Start, models: dict[str, Path], theirs: Server
+    kind: str, count: int, start: Start, gate: Gate, models: dict[str, Path], theirs: Server
 ) -> None:
-    with asking(start(kind)) as server:
+    with asking(start()) as server:
         first = server.ask(agent(0))
         server.until_computing(len(agent(0)))
         others = [server.ask(agent(n)) for n in range(1, count)]
+        server.until_held(count - 1)
+        gate.open()
         assert_shared(kind, first.result(), [other.result() for other in others])
         assert server.server.text().count(WAITS) == count - 1
         assert server.server.text().count("for another request") == count - 1
@@ -93,91 +119,108 @@ def test_agents_with_one_new_prefix_compute_it_once(
         assert each.result().text == alone(theirs, models[kind], agent(number))
 
 
-@pytest.mark.parametrize("kind", some(KINDS, "windowed"))
-def test_agents_that_ask_in_the_same_instant_compute_it_once(kind: str, start: Start) -> None:
-    with asking(start(kind)) as server:
-        said = [each.result() for each in [server.ask(agent(n)) for n in range(4)]]
-    said.sort(key=lambda each: each.cached)
+@pytest.mark.parametrize("kind", some(KINDS, "dense"))
+def test_agents_that_ask_in_the_same_instant_compute_it_once(
+    kind: str, start: Start, gate: Gate
+) -> None:
+    with asking(start()) as server:
+        asked = [server.ask(agent(n)) for n in range(4)]
+        server.until_held(3)
+        gate.open()
+        said = sorted((each.result() for each in asked), key=lambda each: each.cached)
     assert_shared(kind, said[0], said[1:])
 
 
 @pytest.mark.parametrize("kind", some(KINDS, "hybrid"))
 def test_chats_with_one_new_system_prompt_compute_it_once(
-    kind: str, start: Start, models: dict[str, Path], theirs: Server
+    kind: str,
+    start: Start,
+    gate: Gate,
+    gated: dict[str, Path],
+    models: dict[str, Path],
+    theirs: Server,
 ) -> None:
     """Whose segments mlx-lm stores where they end, and goes on doing so."""
 
     def chat(number: int) -> list[dict[str, str]]:
         question = f"{number}: what is the answer to question number {number}?"
         return [
-            {"role": "system", "content": 5 * SYSTEM},
+            {"role": "system", "content": 3 * SYSTEM},
             {"role": "user", "content": question},
         ]
 
-    with asking(start(kind)) as server:
-        turns = list(server.map(lambda n: ask(server.server, models[kind], chat(n)), range(4)))
-        again = ask(server.server, models[kind], chat(2))
+    with asking(start()) as server:
+        asked = server.map(lambda n: ask(server.server, gated[kind], chat(n), **FINE), range(4))
+        server.until_held(3)
+        gate.open()
+        turns = list(asked)
+        again = ask(server.server, gated[kind], chat(2), **FINE)
     computed = sorted(turn.prompt_tokens - turn.cached_tokens for turn in turns)
     assert computed[-1] == turns[0].prompt_tokens
     own = len("0: what is the answer to question number 0?<\n<a\n>assistant")
     assert all(each <= own + BLOCK * (kind == "dense") for each in computed[:-1]), computed
     assert again.cached_tokens == again.prompt_tokens - 1
     for number, turn in enumerate(turns):
-        assert turn.text == ask(theirs, models[kind], chat(number)).text
+        assert turn.text == ask(theirs, models[kind], chat(number), **FINE).text
 
 
 @pytest.mark.parametrize("kind", some(KINDS, "dense"))
-def test_a_retry_after_a_timeout_finds_what_its_first_try_computes(kind: str, start: Start) -> None:
-    with asking(start(kind)) as server:
+def test_a_retry_after_a_timeout_finds_what_its_first_try_computes(
+    kind: str, start: Start, gate: Gate
+) -> None:
+    with asking(start()) as server:
         with connected(server.server.url) as connection:
             connection.sendall(completion(prompt=agent(0), **QUIET))
             server.until_computing(len(agent(0)))
-        retry = server.ask(agent(0)).result()
-        assert retry.computed <= (BLOCK if kind == "dense" else 1)
-        assert WAITS in server.server.text()
+        retry = server.ask(agent(0))
+        server.until_held(1)
+        gate.open()
+        assert retry.result().computed <= (BLOCK if kind == "dense" else 1)
 
 
 @pytest.mark.parametrize("kind", some(KINDS, "hybrid"))
 def test_when_the_one_that_computes_is_aborted_another_goes_on_from_there(
-    kind: str, start: Start, models: dict[str, Path], theirs: Server
+    kind: str, start: Start, gate: Gate, models: dict[str, Path], theirs: Server
 ) -> None:
-    # On a loaded machine a short one may have ended before it is aborted.
-    for seed, length in enumerate([1500, 3000, 6000, 12_000], 1):
-        prompts = [tokens(length, seed) + tokens(SUFFIX, 10 + n) for n in range(3)]
-        with asking(start(kind, "--snapshot-stride", "128")) as server:
-            with stream_begun(server.server, prompts[0]):
-                others = [server.ask(prompts[1]), server.ask(prompts[2])]
-                server.until_held(2)
-            said = sorted((each.result() for each in others), key=lambda each: each.cached)
-            done = max(server.progress_of(len(prompts[0])))
-        if done < length:
-            break
+    gate.close(after=300)
+    prompts = [agent(n) for n in range(3)]
+    with asking(start("--snapshot-stride", "128")) as server:
+        with stream_begun(server.server, prompts[0]):
+            others = [server.ask(prompts[1]), server.ask(prompts[2])]
+            server.until_held(2)
+            server.until_computing(len(prompts[0]), 256)
+        server.until(lambda: "client left" in server.server.text())
+        done = max(server.progress_of(len(prompts[0])))
+        gate.open()
+        said = sorted((each.result() for each in others), key=lambda each: each.cached)
     # It was in its middle, and one of the others computed the rest, once.
-    assert 0 < done < length
-    assert done // 128 * 128 - 128 <= said[0].cached < length - BLOCK
-    assert said[1].cached > length - BLOCK
+    assert 256 <= done < len(PREFIX)
+    assert done // 128 * 128 - 128 <= said[0].cached < len(PREFIX) - BLOCK
+    assert said[1].cached > len(PREFIX) - BLOCK
     for prompt, each in zip(prompts[1:], others, strict=True):
         assert each.result().text == alone(theirs, models[kind], prompt)
 
 
 @pytest.mark.parametrize("kind", some(KINDS, "dense"))
 def test_what_was_prefilled_before_kill_9_is_restored(
-    kind: str, start: Start, home: Path, models: dict[str, Path], theirs: Server
+    kind: str, start: Start, gate: Gate, home: Path, models: dict[str, Path], theirs: Server
 ) -> None:
-    flags, prompt = ("--snapshot-stride", "256"), tokens(3000, 1)
-    with asking(start(kind, *flags)) as server, connected(server.server.url) as connection:
+    gate.close(after=520)
+    flags, prompt = ("--snapshot-stride", "128"), agent(0)
+    with asking(start(*flags)) as server, connected(server.server.url) as connection:
         connection.sendall(completion(prompt=prompt, **QUIET))
-        server.until_computing(3000, 600)
+        server.until_computing(len(prompt), 400)
         wait_until_durable(home)
         server.server.kill()
-    with asking(start(kind, *flags)) as server:
+    gate.open()
+    with asking(start(*flags)) as server:
         again = server.ask(prompt).result()
-    assert 512 <= again.cached < 3000 - BLOCK
+    assert 256 <= again.cached < len(prompt) - BLOCK
     assert again.text == alone(theirs, models[kind], prompt)
 
 
-def test_other_prompts_go_ahead_of_those_that_wait(start: Start) -> None:
-    with asking(start("dense")) as server:
+def test_other_prompts_go_ahead_of_those_that_wait(start: Start, gate: Gate) -> None:
+    with asking(start()) as server:
         first = server.ask(agent(0))
         server.until_computing(len(agent(0)))
         held = server.ask(agent(1))
@@ -186,76 +229,86 @@ def test_other_prompts_go_ahead_of_those_that_wait(start: Start) -> None:
         assert [other.result().cached for other in others] == [0, 0]
         assert not first.done()
         assert not held.done()
+        gate.open()
         assert held.result().status == 200
         assert server.server.text().count(WAITS) == 1
 
 
-def test_prompts_that_share_less_than_a_block_do_not_wait(start: Start) -> None:
-    with asking(start("dense")) as server:
+def test_prompts_that_share_less_than_a_block_do_not_wait(start: Start, gate: Gate) -> None:
+    with asking(start()) as server:
         first = server.ask(agent(0))
         server.until_computing(len(agent(0)))
-        other = server.ask(PREFIX[: BLOCK - 1] + tokens(90, 5)).result()
+        other = server.ask(PREFIX[: BLOCK - 1] + tokens(5, 5)).result()
         assert other.status == 200
         assert not first.done()
         assert WAITS not in server.server.text()
+        gate.open()
 
 
-def test_a_request_waits_no_longer_than_it_may(start: Start) -> None:
-    with asking(start("dense", "--share-wait-seconds", "0.3")) as server:
-        first = server.ask(agent(0, LONG))
-        server.until_computing(len(agent(0, LONG)))
-        held = server.ask(agent(1, LONG)).result()
-        assert 0 < held.cached < len(LONG) - BLOCK
+def test_a_request_waits_no_longer_than_it_may(start: Start, gate: Gate) -> None:
+    gate.close(after=300)
+    with asking(start("--share-wait-seconds", "0.3")) as server:
+        first = server.ask(agent(0))
+        server.until_computing(len(agent(0)), 256)
+        held = server.ask(agent(1))
+        server.until_held(1)
+        server.until_another_computes(len(agent(0)))
+        assert not first.done()
+        gate.open()
+        assert 0 < held.result().cached < len(PREFIX) - BLOCK
         assert first.result().status == 200
-        assert WAITS in server.server.text()
 
 
-def test_a_stream_that_waits_hears_of_it_and_then_its_answer(start: Start) -> None:
-    with asking(start("dense")) as server:
+def test_a_stream_that_waits_hears_of_it_and_then_its_answer(start: Start, gate: Gate) -> None:
+    with asking(start()) as server:
         first = server.ask(agent(0))
         server.until_computing(len(agent(0)))
         with stream_begun(server.server, agent(1)) as connection:
             assert not first.done()
+            assert WAITS in server.server.text()
+            gate.open()
             answer = read_answer(connection, b"HTTP/1.0 200 OK\r\n\r\n").content.decode()
         assert answer.rstrip().endswith("data: [DONE]")
         expected = server.ask(agent(1)).result().text
         events = [json.loads(e[6:]) for e in answer.split("\n\n") if e.startswith("data: {")]
         assert "".join(event["choices"][0]["text"] for event in events) == expected
-        assert WAITS in server.server.text()
 
 
-def test_with_no_time_to_wait_everybody_computes(start: Start) -> None:
-    with asking(start("dense", "--share-wait-seconds", "0")) as server:
+def test_with_no_time_to_wait_everybody_computes(start: Start, gate: Gate) -> None:
+    with asking(start("--share-wait-seconds", "0")) as server:
         first = server.ask(agent(0))
         server.until_computing(len(agent(0)))
-        other = server.ask(agent(1)).result()
-        assert other.cached < len(PREFIX) - BLOCK
+        other = server.ask([*agent(1), 9])
+        server.until_another_computes(len(agent(0)))
+        gate.open()
+        assert other.result().cached < len(PREFIX) - BLOCK
         assert first.result().status == 200
         assert WAITS not in server.server.text()
 
 
-def test_those_that_wait_are_cut_off_when_the_server_ends(start: Start) -> None:
-    with asking(start("dense", "--drain-timeout", "0.1")) as server:
-        first = server.ask(tokens(6000, 1))
-        server.until_computing(6000)
-        held = [server.ask(tokens(5000, 1) + tokens(30, n)) for n in (3, 4)]
+def test_those_that_wait_are_cut_off_when_the_server_ends(start: Start, gate: Gate) -> None:
+    with asking(start("--drain-timeout", "0.1")) as server:
+        first = server.ask(agent(0))
+        server.until_computing(len(agent(0)))
+        held = [server.ask(agent(n)) for n in (3, 4)]
         server.until_held(2)
         assert server.server.stop(signal.SIGTERM) == 0, server.server.text()[-3000:]
         for each in [first, *held]:
             assert (each.result().status, each.result().error) == (503, "the server is ending")
 
 
-@pytest.mark.parametrize("reason", ["another model", "a seed"])
+@pytest.mark.parametrize("reason", some(["another model", "a seed"], "a seed"))
 def test_a_request_that_cannot_join_the_batch_comes_after_those_that_wait(
-    reason: str, start: Start, models: dict[str, Path]
+    reason: str, start: Start, gate: Gate, models: dict[str, Path]
 ) -> None:
-    with asking(start("dense")) as server:
+    with asking(start()) as server:
         first = server.ask(agent(0))
         server.until_computing(len(agent(0)))
         held = [server.ask([*agent(1), 9]), server.ask([*agent(2), 9, 9])]
         server.until_held(2)
         fields = {"model": str(models["wide"])} if reason == "another model" else {"seed": 1}
         other = server.ask(tokens(70, 7), **fields)
+        gate.open()
         assert other.result().status == 200
         assert first.done()
         assert all(each.result().cached > len(PREFIX) - BLOCK for each in held)
@@ -264,29 +317,28 @@ def test_a_request_that_cannot_join_the_batch_comes_after_those_that_wait(
         assert late.cached > len(PREFIX) - BLOCK
 
 
-def test_requests_served_one_by_one_share_what_the_earlier_ones_stored(start: Start) -> None:
-    with asking(start("dense")) as server:
+def test_requests_served_one_by_one_share_what_the_earlier_ones_stored(
+    start: Start, gate: Gate
+) -> None:
+    with asking(start()) as server:
         first = server.ask(agent(0), seed=1)
         server.until_computing(len(agent(0)))
         others = [server.ask(agent(n), seed=1) for n in (1, 2)]
+        gate.open()
         assert_shared("dense", first.result(), [other.result() for other in others])
 
 
-@pytest.fixture(scope="module")
-def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_failing_model(tmp_path_factory.mktemp("failing") / "model")
-
-
 def test_the_error_of_the_one_that_computes_costs_those_that_wait_nothing(
-    start: Start, failing: Path, models: dict[str, Path], theirs: Server
+    start: Start, gate: Gate, models: dict[str, Path], theirs: Server
 ) -> None:
     """A retry of the same prompt is refused without being computed."""
     bad = [*agent(0), BAD, *tokens(90, 3)]
-    with asking(start(failing, "--trust-remote-code")) as server:
+    with asking(start()) as server:
         first = server.ask(bad)
         server.until_computing(len(bad))
         others, retry = [server.ask(agent(n)) for n in (1, 2)], server.ask(bad)
         server.until_held(3)
+        gate.open()
         assert first.result().status == 500
         assert "failed before" in retry.result().error
         for number, other in enumerate(others, 1):
@@ -295,46 +347,56 @@ def test_the_error_of_the_one_that_computes_costs_those_that_wait_nothing(
 
 
 def test_an_error_in_what_is_shared_ends_each_request_and_not_the_server(
-    start: Start, failing: Path
+    start: Start, gate: Gate
 ) -> None:
-    prompts = [[*PREFIX[:1400], BAD, *PREFIX[1400:], *tokens(20, 10 + n)] for n in range(3)]
-    with asking(start(failing, "--trust-remote-code")) as server:
+    prompts = [[*PREFIX[:600], BAD, *PREFIX[600:], *tokens(20, 10 + n)] for n in range(3)]
+    with asking(start()) as server:
         first = server.ask(prompts[0])
         server.until_computing(len(prompts[0]))
         others = [server.ask(prompt) for prompt in prompts[1:]]
         server.until_held(2)
+        gate.open()
         assert [each.result().status for each in [first, *others]] == [500] * 3
         assert server.ask(tokens(30, 5)).result().status == 200
 
 
 def test_an_error_of_the_servers_loop_spares_those_that_wait(
-    start: Start, failing: Path, models: dict[str, Path], theirs: Server
+    start: Start, gate: Gate, models: dict[str, Path], theirs: Server
 ) -> None:
-    with asking(start(failing, "--trust-remote-code")) as server:
-        first = server.ask(agent(0, LONG))
-        server.until_computing(len(agent(0, LONG)))
-        held = server.ask(agent(1, LONG))
+    with asking(start()) as server:
+        first = server.ask(agent(0))
+        server.until_computing(len(agent(0)))
+        held = server.ask(agent(1))
         server.until_held(1)
         odd = server.ask([*tokens(20, 8), ODD], top_logprobs=11)
         assert (odd.result().status, first.result().status) == (500, 500)
-        assert held.result().text == alone(theirs, models["dense"], agent(1, LONG))
+        gate.open()
+        assert held.result().text == alone(theirs, models["dense"], agent(1))
 
 
-def test_a_prompt_that_is_refused_while_others_compute_is_refused_at_once(start: Start) -> None:
-    with asking(start("dense", "--max-prompt-tokens", "1600")) as server:
+def test_a_prompt_that_is_refused_while_others_compute_is_refused_at_once(
+    start: Start, gate: Gate
+) -> None:
+    with asking(start("--max-prompt-tokens", "800")) as server:
         first = server.ask(agent(0))
         server.until_computing(len(agent(0)))
         refused = server.ask(PREFIX + PREFIX).result()
         assert (refused.status, first.done()) == (400, False)
-        assert "1600 is the most" in refused.error
+        assert "800 is the most" in refused.error
+        gate.open()
         assert first.result().status == 200
 
 
-def test_the_record_of_a_request_says_how_long_it_was_held(start: Start, home: Path) -> None:
-    with asking(start("dense")) as server:
+def test_the_record_of_a_request_says_how_long_it_was_held(
+    start: Start, gate: Gate, home: Path
+) -> None:
+    with asking(start()) as server:
         first = server.ask(agent(0))
         server.until_computing(len(agent(0)))
-        assert server.ask(agent(1)).result().status == 200
+        held = server.ask(agent(1))
+        server.until_held(1)
+        gate.open()
+        assert held.result().status == 200
         assert first.result().status == 200
         line = next(line for line in server.server.text().splitlines() if "held" in line)
         assert stats(home)["requests"]["restored_hot_tokens"] > len(PREFIX) - BLOCK

@@ -1,6 +1,7 @@
-"""A model on disk that cannot compute one of its tokens, and computes another oddly."""
+"""Models on disk that fail at a token, compute another oddly, and wait at a gate in a prompt."""
 
 import json
+import os
 from pathlib import Path
 
 from .saved import VOCAB, make_model
@@ -12,16 +13,38 @@ ODD = VOCAB - 2
 """The token after which the model gives fewer logits than it has tokens."""
 
 _SOURCE = f'''
-"""qwen3, with a token that it cannot compute."""
+"""A model with a token that it cannot compute, and a gate."""
+
+import importlib
+import json
+import time
+from pathlib import Path
 
 import mlx.core as mx
-from mlx_lm.models import qwen3
 
-ModelArgs = qwen3.ModelArgs
+FOLDER = Path(__file__).parent
+base = importlib.import_module(
+    "mlx_lm.models." + json.loads((FOLDER / "config.json").read_text())["model_type"]
+)
+ModelArgs = base.ModelArgs
+passed = 0
 
 
-class Model(qwen3.Model):
+def pass_the_gate(tokens):
+    global passed
+    passed += tokens
+    try:
+        free = int((FOLDER / "gate").read_text())
+    except FileNotFoundError:
+        return
+    if passed > free:
+        time.sleep(0.05)
+
+
+class Model(base.Model):
     def __call__(self, inputs, *args, **options):
+        if inputs.shape[1] > 1:
+            pass_the_gate(inputs.shape[1])
         if mx.any(inputs == {BAD}).item():
             raise RuntimeError("the bad token")
         logits = super().__call__(inputs, *args, **options)
@@ -29,9 +52,26 @@ class Model(qwen3.Model):
 '''
 
 
-def make_failing_model(directory: Path) -> Path:
-    """Write a model for `--trust-remote-code` that raises for the token `BAD`."""
-    make_model(directory, "qwen3")
+class Gate:
+    """The gate of one model. While it is closed a step of a prompt takes 50 ms, so that a prompt of
+    hundreds of steps is being computed for as long as a test needs; open, it takes no time."""
+
+    def __init__(self, model: Path) -> None:
+        self._file = model / "gate"
+
+    def close(self, after: int = 0) -> None:
+        """Close it for what comes after so many tokens of prompts, since the model was loaded."""
+        written = self._file.with_suffix(".new")
+        written.write_text(str(after))
+        os.replace(written, self._file)
+
+    def open(self) -> None:
+        self._file.unlink(missing_ok=True)
+
+
+def make_failing_model(directory: Path, family: str = "qwen3") -> Path:
+    """Write a model for `--trust-remote-code` that raises for the token `BAD`; its gate is open."""
+    make_model(directory, family)
     config = directory / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "model_file": "failing.py"}))
     (directory / "failing.py").write_text(_SOURCE)
