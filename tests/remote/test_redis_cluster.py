@@ -105,6 +105,7 @@ def test_keys_of_a_slot_on_its_way_are_found_on_either_side(cluster: RedisCluste
         cluster.settled()
 
 
+@pytest.mark.nightly
 def test_threads_read_on_while_slots_move(cluster: RedisCluster) -> None:
     ending = threading.Event()
 
@@ -129,6 +130,7 @@ def test_threads_read_on_while_slots_move(cluster: RedisCluster) -> None:
     cluster.settled()
 
 
+@pytest.mark.nightly
 def test_a_stopped_node_costs_its_time_out_and_the_others_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -156,6 +158,7 @@ def test_a_stopped_node_costs_its_time_out_and_the_others_answer(
             assert all_there(again)
 
 
+@pytest.mark.nightly
 def test_a_cluster_that_lost_a_node_for_good_says_that_it_is_not_ready() -> None:
     with redis_cluster() as cluster, engine_at(cluster.url) as engine:
         fill(engine)
@@ -168,6 +171,7 @@ def test_a_cluster_that_lost_a_node_for_good_says_that_it_is_not_ready() -> None
         assert reason_of(engine.look, [rest], 4).reason == "throttled"
 
 
+@pytest.mark.nightly
 def test_what_a_lost_node_had_is_missing_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -212,6 +216,7 @@ def _takes(engine: RemoteEngine, name: str) -> None:
         raise NotYet(name) from error
 
 
+@pytest.mark.nightly
 def test_a_replica_takes_over_and_is_read_without_a_restart() -> None:
     with redis_cluster(replicas=1) as cluster, engine_at(cluster.url) as engine:
         fill(engine)
@@ -231,6 +236,7 @@ def test_a_replica_takes_over_and_is_read_without_a_restart() -> None:
         assert set(troubles) <= {"refused", "lost", "throttled"}
 
 
+@pytest.mark.nightly
 def test_a_cluster_of_which_nobody_answers_is_unreachable() -> None:
     with redis_cluster() as cluster:
         url = cluster.url

@@ -48,6 +48,7 @@ def test_a_failover_in_the_middle_is_a_fault_and_then_over(watched: Sentinels) -
         works(engine, "w")
 
 
+@pytest.mark.nightly
 def test_a_master_that_was_made_a_replica_costs_a_fault_at_most(sentinels: Sentinels) -> None:
     with engine_at(sentinels.url) as engine:
         works(engine, "before")
@@ -60,6 +61,7 @@ def test_a_master_that_was_made_a_replica_costs_a_fault_at_most(sentinels: Senti
         assert sentinels.failed_over(before).calls("set") > 0
 
 
+@pytest.mark.nightly
 def test_a_master_that_stands_still_costs_a_time_out_and_is_replaced(watched: Sentinels) -> None:
     with engine_at(watched.url, lookup_seconds=1, read_seconds=1) as engine:
         works(engine, "v")
