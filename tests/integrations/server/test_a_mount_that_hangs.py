@@ -30,6 +30,7 @@ def _about(topic: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": f"{topic}: {SYSTEM * 3}"}]
 
 
+@pytest.mark.nightly
 def test_prompts_and_metrics_are_answered_and_one_signal_ends_it(
     mount: Mount, models: dict[str, Path], tmp_path: Path
 ) -> None:

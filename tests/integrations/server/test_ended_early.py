@@ -49,6 +49,7 @@ def test_a_client_that_left_in_the_prefill(server: Server) -> None:
     assert_figures_are_true(line(server), "client left")
 
 
+@pytest.mark.nightly
 def test_a_request_that_the_end_of_the_server_cut_off(server: Server) -> None:
     with asking(server) as here:
         asked = here.ask(tokens(LENGTH, 1))

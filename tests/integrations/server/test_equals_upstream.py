@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from kit.examples import some
 from kit.tinylm import Server, serve_ours, serve_upstream
 from kit.versions import BEFORE_0_32
 
 from .conftest import SYSTEM, ask, assert_same_but_cached_more, converse
 
 
-@pytest.mark.parametrize("model", ["dense", "windowed", "hybrid"])
+@pytest.mark.parametrize("model", some(["dense", "windowed", "hybrid"], "windowed"))
 def test_a_chat_of_several_turns(
     model: str, models: dict[str, Path], ours: Server, theirs: Server
 ) -> None:
@@ -20,6 +21,7 @@ def test_a_chat_of_several_turns(
     assert mine[2].cached_tokens > mine[1].prompt_tokens
 
 
+@pytest.mark.nightly
 def test_seeded_sampling_takes_the_sequential_path(
     models: dict[str, Path], ours: Server, theirs: Server
 ) -> None:
@@ -29,7 +31,7 @@ def test_seeded_sampling_takes_the_sequential_path(
     assert mine[1].cached_tokens > 0
 
 
-@pytest.mark.parametrize("model", ["windowed", "hybrid"])
+@pytest.mark.parametrize("model", some(["windowed", "hybrid"], "hybrid"))
 def test_a_prompt_served_alone_is_kept_before_its_answer(
     model: str, models: dict[str, Path], ours: Server, theirs: Server
 ) -> None:
@@ -108,7 +110,7 @@ def test_two_clients_do_not_mix(models: dict[str, Path], ours: Server, theirs: S
         assert_same_but_cached_more(mine, converse(theirs, models["windowed"], topic))
 
 
-@pytest.mark.parametrize("model", ["thinking", "thinking-hybrid"])
+@pytest.mark.parametrize("model", some(["thinking", "thinking-hybrid"], "thinking"))
 def test_a_template_that_strips_reasoning_still_shares_the_rest(
     model: str, models: dict[str, Path], ours: Server, theirs: Server
 ) -> None:
@@ -124,6 +126,7 @@ def test_a_template_that_strips_reasoning_still_shares_the_rest(
     assert mine[2].cached_tokens >= mine[1].prompt_tokens - len("assistant\n") - 4
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(BEFORE_0_32, reason="mlx-lm: its server has no --kv-bits")
 def test_quantised_kv(
     models: dict[str, Path], forks: None, tmp_path_factory: pytest.TempPathFactory

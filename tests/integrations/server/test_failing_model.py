@@ -87,6 +87,7 @@ def _fail(server: Server, number: int, begun: threading.Barrier) -> Answer:
     return ask(server, prompt=prompt(number), max_tokens=9, logit_bias={str(BAD): 100.0})
 
 
+@pytest.mark.nightly
 def test_many_prompts_at_once_of_which_some_fail(server: Server) -> None:
     def one(number: int) -> int:
         tokens = prompt(number, 40 + number)

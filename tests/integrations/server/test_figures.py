@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from kit.examples import some
 from kit.tinylm import Server, serve_ours
 
 from .conftest import SYSTEM, Turn, ask
@@ -60,6 +61,7 @@ def _ask(server: Server, models: dict[str, Path], name: str, **options: Any) -> 
     return ask(server, models["dense"], messages, **options)
 
 
+@pytest.mark.nightly
 def test_four_prompts_at_once_claim_no_more_seconds_than_passed(
     start: Start, home: Path, models: dict[str, Path]
 ) -> None:
@@ -75,9 +77,9 @@ def test_four_prompts_at_once_claim_no_more_seconds_than_passed(
     assert 0 < after["prefill_seconds"] - before["prefill_seconds"] <= took
 
 
-@pytest.mark.parametrize("flags", [(), ("--draft-model",)], ids=["alone", "draft"])
+@pytest.mark.parametrize("flags", some([[], ["--draft-model"]], []), ids=["alone", "draft"])
 def test_a_request_served_alone_is_measured_too(
-    flags: tuple[str, ...], start: Start, home: Path, models: dict[str, Path]
+    flags: list[str], start: Start, home: Path, models: dict[str, Path]
 ) -> None:
     server = start(*flags, *(str(models["draft"]) for _ in flags))
     before = _stats(home)["requests"]["prefilled_tokens"]

@@ -55,6 +55,7 @@ def test_the_first_lines_name_the_model_and_what_was_found(
     assert re.fullmatch(last, again[-1])
 
 
+@pytest.mark.nightly
 def test_pages_of_other_versions_and_other_models_are_told_apart(
     models: dict[str, Path], home: Path
 ) -> None:

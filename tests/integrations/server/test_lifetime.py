@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kit.examples import some
 from kit.tinylm import Server, serve_ours
 
 from .conftest import SYSTEM, ask, converse
@@ -56,7 +57,7 @@ def wait_until_durable(home: Path) -> None:
         assert writer["failed_pages"] == 0
 
 
-@pytest.mark.parametrize("model", ["dense", "windowed", "hybrid"])
+@pytest.mark.parametrize("model", some(["dense", "windowed", "hybrid"], "dense"))
 def test_a_chat_goes_on_after_kill_9(
     model: str, start: Start, home: Path, models: dict[str, Path], ours: Server
 ) -> None:
@@ -76,7 +77,7 @@ def test_a_chat_goes_on_after_kill_9(
         messages.append({"role": "assistant", "content": said.text})
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", some([signal.SIGTERM, signal.SIGINT], signal.SIGTERM))
 def test_a_signal_finishes_the_answer_and_writes_everything(
     number: signal.Signals, start: Start, models: dict[str, Path]
 ) -> None:
@@ -144,6 +145,7 @@ def test_stats_and_log_tell_what_was_restored(
     assert line in server.text()
 
 
+@pytest.mark.nightly
 def test_an_address_in_use_is_reported(ours: Server, models: dict[str, Path], home: Path) -> None:
     port = ours.url.rpartition(":")[2]
     done = subprocess.run(

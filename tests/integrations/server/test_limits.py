@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.examples import some
 from kit.tinylm import Server, serve_ours
 from kit.wire import completion, exchange, filled, read_answer, request
 from omlx_cache.integrations.mlx_lm.server.limits import CONTEXT_TOKENS, Limits, context_of
@@ -53,7 +54,7 @@ def test_a_body_over_the_limit_takes_no_memory(ours: Server) -> None:
 
 
 @needs_proc
-@pytest.mark.parametrize("chat", [False, True], ids=["text", "chat"])
+@pytest.mark.parametrize("chat", some([False, True], True), ids=["text", "chat"])
 def test_a_prompt_over_the_limit_takes_its_own_size_and_a_constant(
     chat: bool, small: Server
 ) -> None:

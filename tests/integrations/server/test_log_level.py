@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.examples import some
 from kit.tinylm import serve_ours
 
 from .conftest import ask
@@ -18,14 +19,18 @@ DETAILS = "Incoming Request Body"
 
 @pytest.mark.parametrize(
     ("flags", "variable", "shown"),
-    [
+    some(
+        [
+            ((), None, {OURS, UPSTREAMS}),
+            ((), "warning", set()),
+            ((), "debug", {OURS, UPSTREAMS, "GET /health"}),
+            (("--log-level", "INFO"), "error", {OURS, UPSTREAMS}),
+            (("--log-level", "DEBUG"), "error", {OURS, UPSTREAMS, "GET /health", DETAILS}),
+            (("--log-level", "ERROR"), "debug", set()),
+        ],
         ((), None, {OURS, UPSTREAMS}),
-        ((), "warning", set()),
-        ((), "debug", {OURS, UPSTREAMS, "GET /health"}),
-        (("--log-level", "INFO"), "error", {OURS, UPSTREAMS}),
-        (("--log-level", "DEBUG"), "error", {OURS, UPSTREAMS, "GET /health", DETAILS}),
         (("--log-level", "ERROR"), "debug", set()),
-    ],
+    ),
 )
 def test_the_flag_wins_then_the_variable_then_info(
     flags: tuple[str, ...],
@@ -48,6 +53,7 @@ def test_the_flag_wins_then_the_variable_then_info(
     assert {text for text in every if text in server.text()} == shown
 
 
+@pytest.mark.nightly
 def test_a_level_that_is_none_is_bad_configuration() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "omlx_cache_daemon", "serve", "--port", "0", "--socket", "off"],

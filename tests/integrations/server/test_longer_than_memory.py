@@ -45,6 +45,7 @@ def server(
     server.kill()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("server", "model"),
     [

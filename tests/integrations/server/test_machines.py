@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.examples import some
 from kit.remote.processes import NotYet, eventually
 from kit.remote.proxy import Way, proxy_to
 from kit.remote.redis_servers import RedisServer, redis_server
@@ -29,7 +30,7 @@ def store() -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.fixture(params=["dense", "hybrid"])
+@pytest.fixture(params=some(["dense", "hybrid"], "hybrid"))
 def model(request: pytest.FixtureRequest, models: dict[str, Path]) -> Path:
     return models[request.param]
 

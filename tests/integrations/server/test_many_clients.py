@@ -5,11 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from kit.examples import some
 from kit.tinylm import Server
 from kit.wire import completion, connected, read_answer
 
 
-@pytest.mark.parametrize("clients", [64, 256])
+@pytest.mark.parametrize("clients", some([64, 256], 64))
 def test_none_of_many_clients_at_once_is_lost(clients: int, ours: Server) -> None:
     together = threading.Barrier(clients, timeout=60)
 
@@ -24,6 +25,7 @@ def test_none_of_many_clients_at_once_is_lost(clients: int, ours: Server) -> Non
         assert list(pool.map(ask, range(clients))) == [200] * clients
 
 
+@pytest.mark.nightly
 def test_clients_that_connect_while_the_server_is_busy_wait_in_the_systems_queue(
     ours: Server,
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from mlx_lm import load
 
 from kit.drive import request, settings
+from kit.examples import some
 from kit.tinylm import Server, serve_ours
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.control.paths import socket_name
@@ -42,7 +43,7 @@ class Embedded(NamedTuple):
 Start = Callable[[], Server]
 
 
-@pytest.fixture(params=["dense", "hybrid"])
+@pytest.fixture(params=some(["dense", "hybrid"], "dense"))
 def model(request: pytest.FixtureRequest, models: dict[str, Path]) -> Path:
     return models[request.param]
 
@@ -110,6 +111,7 @@ def test_what_one_computed_the_others_restore_without_a_restart(
         assert_restored(ask(server, model, messages, max_tokens=NEW), expected)
 
 
+@pytest.mark.nightly
 def test_a_server_that_is_killed_while_it_works_costs_the_others_nothing(
     start: Start, embedded: Embedded, home: Path, model: Path, ours: Server
 ) -> None:

@@ -65,6 +65,7 @@ def test_no_request_waits_for_what_is_done_once_for_a_model(start: Callable[...,
     assert TOLD in start().text()
 
 
+@pytest.mark.nightly
 def test_a_server_that_cannot_prepare_serves_all_the_same(start: Callable[..., Server]) -> None:
     server = start(LOOKS="fail")
     assert "not now" in server.text()

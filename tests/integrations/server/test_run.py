@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.examples import some
 from kit.tinylm import Server, run_server
 from kit.versions import BEFORE_0_32
 
@@ -15,7 +16,7 @@ from .conftest import assert_same_but_cached_more, converse
 SERVER = "mlx_lm.server"
 
 
-@pytest.mark.parametrize("model", ["dense", "windowed", "hybrid"])
+@pytest.mark.parametrize("model", some(["dense", "windowed", "hybrid"], "windowed"))
 def test_turns_are_restored_before_and_after_a_restart(
     model: str, models: dict[str, Path], theirs: Server, tmp_path: Path
 ) -> None:
@@ -37,6 +38,7 @@ def test_turns_are_restored_before_and_after_a_restart(
 
 # One in bfloat16, and long enough that one joins while another answers; and one whose states take
 # a batch's padding for tokens.
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["windowed", "padded"])
 def test_requests_at_once_get_the_answers_of_each_alone(
     name: str, models: dict[str, Path], theirs: Server, tmp_path: Path

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.examples import some
 from kit.tinylm import Server, serve_ours
 from kit.wire import completion, connected, exchange, read_answer, request
 
@@ -42,7 +43,7 @@ def start(
     [b"", b"POST /v1/comp", HALF[:40], HALF, b"GET /health\r\n"],
     ids=["nothing", "half a line", "half a header", "half a body", "HTTP/0.9"],
 )
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", some([signal.SIGTERM, signal.SIGINT], signal.SIGTERM))
 def test_a_client_that_stalls_does_not_hold_up_the_end(
     sent: bytes, number: signal.Signals, start: Start
 ) -> None:
@@ -69,6 +70,7 @@ def test_a_client_that_stalls_is_told_and_cut_off(start: Start) -> None:
     assert exchange(server.url, completion(prompt="a")).status == 200
 
 
+@pytest.mark.nightly
 def test_a_client_that_sends_drop_by_drop_is_cut_off(start: Start) -> None:
     """It never pauses for the half second that it may, and yet has only ten times that."""
     server = start("--receive-timeout", "0.3")
@@ -102,7 +104,7 @@ def test_half_a_body_and_gone_is_no_error(start: Start) -> None:
     assert "Traceback" not in server.text()
 
 
-@pytest.mark.parametrize("seed", [None, 1], ids=["in a batch", "alone"])
+@pytest.mark.parametrize("seed", some([None, 1], None), ids=["in a batch", "alone"])
 def test_a_second_signal_cuts_off_an_answer_without_an_end(seed: int | None, start: Start) -> None:
     server = start()
     with connected(server.url) as connection:
@@ -122,6 +124,7 @@ def test_a_second_signal_cuts_off_an_answer_without_an_end(seed: int | None, sta
     assert "Everything is on the disk" in server.text()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [None, 1], ids=["in a batch", "alone"])
 def test_the_drain_timeout_cuts_off_an_answer_without_an_end(
     seed: int | None, start: Start
@@ -139,7 +142,7 @@ def test_the_drain_timeout_cuts_off_an_answer_without_an_end(
     assert (answer.status, answer.error) == (503, "the server is ending")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", some([signal.SIGTERM, signal.SIGINT], signal.SIGINT))
 def test_any_number_of_signals_ends_the_server_in_the_middle_of_an_answer(
     number: signal.Signals, start: Start
 ) -> None:
@@ -192,7 +195,7 @@ def end_at_any_moment(start: Start, seed: int) -> None:
             visitor.join()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", some(range(4), 0))
 def test_a_signal_at_any_moment_ends_the_server(seed: int, start: Start) -> None:
     end_at_any_moment(start, seed)
 

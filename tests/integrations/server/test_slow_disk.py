@@ -54,6 +54,7 @@ def asked(server: Server, model: Path, topic: str) -> Any:
     return ask(server, model, about(topic), max_tokens=2)
 
 
+@pytest.mark.nightly
 def test_what_takes_longer_to_read_is_computed_and_why_says_so(tmp_path: Path, model: Path) -> None:
     home = tmp_path / "home"
     server = start(home, model)

@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 from kit.tinylm import serve_ours
 
 from .conftest import SYSTEM, ask, converse
 
 
+@pytest.mark.nightly
 def test_the_request_s_line_names_the_setting_that_is_too_small(
     models: dict[str, Path], tmp_path: Path, forks: None
 ) -> None:

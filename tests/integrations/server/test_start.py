@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kit.examples import some
+
 Done = subprocess.CompletedProcess[str]
 
 
@@ -33,7 +35,9 @@ def assert_one_line(done: Done, beginning: str) -> None:
     assert done.stderr.count("\n") == 1, done.stderr
 
 
-@pytest.mark.parametrize("wrong", ["--model", "--adapter-path", "--draft-model"])
+@pytest.mark.parametrize(
+    "wrong", some(["--model", "--adapter-path", "--draft-model"], "--adapter-path")
+)
 def test_what_cannot_be_loaded_is_named(wrong: str, models: dict[str, Path]) -> None:
     flags = {"--model": str(models["dense"]), wrong: "/there/is none"}
     words = [word for flag in flags.items() for word in flag]
@@ -42,12 +46,15 @@ def test_what_cannot_be_loaded_is_named(wrong: str, models: dict[str, Path]) -> 
     assert "/there/is none" in done.stderr
 
 
-@pytest.mark.parametrize("place", ["/there/is/none", "./none", "~/none", "models/of/mine"])
+@pytest.mark.parametrize(
+    "place", some(["/there/is/none", "./none", "~/none", "models/of/mine"], "models/of/mine")
+)
 def test_a_folder_that_is_not_there_is_no_name_on_the_hub(place: str) -> None:
     done = start("--port", "0", "--model", place)
     assert_one_line(done, f"omlx-cache: cannot load {place}: there is no folder {place}\n")
 
 
+@pytest.mark.nightly
 def test_a_cold_directory_that_cannot_be_written_to_ends_the_start(
     models: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -72,6 +79,7 @@ def test_a_cold_directory_that_others_may_change_ends_the_start(
     assert "chmod 700" in done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
 def test_a_cold_directory_of_another_user_ends_the_start(
     models: dict[str, Path], tmp_path: Path
@@ -106,12 +114,13 @@ def test_a_port_that_somebody_listens_on_is_named(models: dict[str, Path]) -> No
     )
 
 
+@pytest.mark.nightly
 def test_a_host_that_nobody_knows_is_named(models: dict[str, Path]) -> None:
     done = start("--host", "nohost.invalid", "--model", str(models["dense"]))
     assert_one_line(done, "omlx-cache: cannot listen on nohost.invalid, port 8080: ")
 
 
-@pytest.mark.parametrize("port", ["99999", "65536", "-5", "http"])
+@pytest.mark.parametrize("port", some(["99999", "65536", "-5", "http"], "65536"))
 def test_a_port_that_is_none_is_a_usage_error(port: str) -> None:
     done = start(f"--port={port}")
     assert done.returncode == 2
@@ -141,6 +150,7 @@ def test_a_signal_while_the_model_loads_ends_the_server(tmp_path: Path) -> None:
         process.communicate()
 
 
+@pytest.mark.nightly
 def test_bits_that_mlx_cannot_pack_are_bad_configuration(models: dict[str, Path]) -> None:
     done = start("--port", "0", "--model", str(models["dense"]), "--kv-bits", "7")
     assert (done.returncode, done.stdout) == (78, "")

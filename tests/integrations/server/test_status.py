@@ -138,6 +138,7 @@ def _own_address() -> str:
         return str(probe.getsockname()[0])
 
 
+@pytest.mark.nightly
 def test_a_router_without_a_tokeniser_asks_with_the_request_itself(
     start: Start, models: dict[str, Path]
 ) -> None:
@@ -162,6 +163,7 @@ def test_a_router_without_a_tokeniser_asks_with_the_request_itself(
     assert _look_up(server, {"messages": said}, Origin="http://evil.example")[0] == 403
 
 
+@pytest.mark.nightly
 def test_a_router_that_asks_has_no_other_machine_asked(
     start: Start, models: dict[str, Path]
 ) -> None:

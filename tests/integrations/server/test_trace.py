@@ -19,6 +19,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, forks: None) -> Path:
     return tmp_path_factory.mktemp("t")
 
 
+@pytest.mark.nightly
 def test_a_server_s_requests_are_traced_without_text_and_simulated(
     home: Path, models: dict[str, Path]
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kit.examples import some
 from kit.forks import run
 from kit.tinylm import serve_ours
 from omlx_cache.tools.prompt_file import Prompt, PromptFileError, read_prompts
@@ -57,7 +58,7 @@ def chats_file(home: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("model", ["dense", "hybrid"])
+@pytest.mark.parametrize("model", some(["dense", "hybrid"], "dense"))
 def test_a_server_restores_what_was_warmed(
     model: str, models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -82,6 +83,7 @@ def test_a_server_restores_what_was_warmed(
         server.kill()
 
 
+@pytest.mark.nightly
 def test_a_person_sees_a_progress_bar(
     models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -139,7 +141,9 @@ def test_a_missing_file_or_model_is_reported(tmp_path: Path) -> None:
     assert (done.returncode, "hot_cache_only" in done.stderr) == (78, True)
 
 
-@pytest.mark.parametrize("wrong", ["--model", "--adapter-path", "--draft-model"])
+@pytest.mark.parametrize(
+    "wrong", some(["--model", "--adapter-path", "--draft-model"], "--draft-model")
+)
 def test_what_cannot_be_loaded_is_named(
     wrong: str, models: dict[str, Path], tmp_path: Path
 ) -> None:

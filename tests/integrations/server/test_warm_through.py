@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kit.examples import some
 from kit.output import check_output
 from kit.tinylm import Server, serve_ours
 
@@ -47,7 +48,7 @@ def port_of(server: Server) -> str:
     return server.url.rpartition(":")[2]
 
 
-@pytest.mark.parametrize("model", ["dense", "windowed", "hybrid"])
+@pytest.mark.parametrize("model", some(["dense", "windowed", "hybrid"], "hybrid"))
 def test_the_running_server_restores_what_was_warmed_at_once_and_after_kill_9(
     model: str, start: Start, home: Path, models: dict[str, Path]
 ) -> None:
@@ -72,6 +73,7 @@ def test_the_running_server_restores_what_was_warmed_at_once_and_after_kill_9(
             assert turn.cached_tokens >= len(str(messages[0]["content"]))
 
 
+@pytest.mark.nightly
 def test_a_server_with_another_model_is_no_concern_of_one_with_this(
     start: Start, home: Path, models: dict[str, Path]
 ) -> None:
@@ -82,6 +84,7 @@ def test_a_server_with_another_model_is_no_concern_of_one_with_this(
     assert all(line.startswith("warming: ") for line in done.stderr.splitlines())
 
 
+@pytest.mark.nightly
 def test_a_second_run_finds_all_of_it(start: Start, home: Path, models: dict[str, Path]) -> None:
     start("dense")
     flags = ["--model", str(models["dense"]), "--format", "json"]
@@ -90,6 +93,7 @@ def test_a_second_run_finds_all_of_it(start: Start, home: Path, models: dict[str
     assert (second["warm_prompts"], second["computed_tokens"]) == (2, 2)
 
 
+@pytest.mark.nightly
 def test_without_a_model_the_only_server_is_meant(start: Start, home: Path) -> None:
     server = start("dense")
     text = home / "book.txt"
@@ -99,6 +103,7 @@ def test_without_a_model_the_only_server_is_meant(start: Start, home: Path) -> N
     assert f" by serve :{port_of(server)}, dense, " in said
 
 
+@pytest.mark.nightly
 def test_several_servers_are_a_question_that_a_process_id_answers(start: Start, home: Path) -> None:
     servers = [start("dense"), start("dense")]
     done = warm(home, chats_file(home), check=False)
@@ -116,11 +121,17 @@ def test_several_servers_are_a_question_that_a_process_id_answers(start: Start, 
 
 @pytest.mark.parametrize(
     ("flags", "said"),
-    [
+    some(
+        [
+            (["--beside"], ", dense uses this directory: what"),
+            (["--block-size", "32"], ", dense uses this directory, with block_size=64: what"),
+            (
+                ["--draft-model", "draft"],
+                ", dense uses this directory, with draft model none: what",
+            ),
+        ],
         (["--beside"], ", dense uses this directory: what"),
-        (["--block-size", "32"], ", dense uses this directory, with block_size=64: what"),
-        (["--draft-model", "draft"], ", dense uses this directory, with draft model none: what"),
-    ],
+    ),
     ids=["as it is told", "another block size", "a draft model"],
 )
 def test_beside_a_server_it_says_when_that_finds_it(

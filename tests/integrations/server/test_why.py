@@ -75,6 +75,7 @@ def test_why_shows_the_place_in_words_and_the_log_has_no_text(
     assert "Today is" not in log
 
 
+@pytest.mark.nightly
 def test_a_template_that_strips_reasoning_is_named(
     home: Path, models: dict[str, Path], forks: None
 ) -> None:
@@ -95,6 +96,7 @@ def test_a_template_that_strips_reasoning_is_named(
         assert server.stop() == 0
 
 
+@pytest.mark.nightly
 def test_questions_after_one_beginning_are_new_text_in_why_and_in_the_log(
     home: Path, models: dict[str, Path], forks: None
 ) -> None:
