@@ -7,6 +7,8 @@ import tempfile
 import threading
 from pathlib import Path
 
+import pytest
+
 from kit import leaks
 
 
@@ -92,6 +94,7 @@ def test_end():
 """
 
 
+@pytest.mark.nightly
 def test_each_kind_of_thing_left_behind_fails_its_test_and_names_it(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
     (tmp_path / "test_leaving.py").write_text(LEAVING)

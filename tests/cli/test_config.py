@@ -57,6 +57,7 @@ def test_the_one_running_store_is_asked_and_differences_are_marked(cli: Cli, sta
     assert len(shown["cold_bytes"]) == len(shown["restore_bytes"]) + 3, "no difference is marked"
 
 
+@pytest.mark.nightly
 def test_as_json_the_process_and_both_values_are_named(cli: Cli, start: Start) -> None:
     store = start()
     document = json.loads(cli("config", "--format", "json").out)
@@ -67,6 +68,7 @@ def test_as_json_the_process_and_both_values_are_named(cli: Cli, start: Start) -
     assert "durability" not in document["here"]
 
 
+@pytest.mark.nightly
 def test_this_shell_s_settings_can_be_asked_for_while_a_store_runs(cli: Cli, start: Start) -> None:
     start()
     document = json.loads(cli("config", "--here", "--format", "json").out)
@@ -75,6 +77,7 @@ def test_this_shell_s_settings_can_be_asked_for_while_a_store_runs(cli: Cli, sta
     assert cli("config", "--here").out.startswith("Settings of a store that is started here\n")
 
 
+@pytest.mark.nightly
 def test_of_several_stores_one_is_chosen(cli: Cli, start: Start) -> None:
     stores = [start(), start()]
     both = cli("config", "--format", "json")
@@ -93,6 +96,7 @@ def test_nothing_but_settings_is_told(cli: Cli, start: Start) -> None:
     assert set(document["settings"]) == set(setting_names())
 
 
+@pytest.mark.nightly
 def test_a_shell_that_cannot_start_a_store_still_asks_one(cli: Cli, start: Start) -> None:
     start()
     result = cli("config", OMLX_CACHE_BLOCK_SIZE="7")

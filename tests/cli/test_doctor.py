@@ -301,6 +301,7 @@ def _machine(**options: object) -> dict[str, Finding]:
     return {one.check: one for one in examine(context, MACHINE) if one.check != "memory"}
 
 
+@pytest.mark.nightly
 def test_a_misspelt_variable_is_an_error_and_not_a_refusal(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,6 +409,7 @@ def test_processes_of_different_versions_on_a_directory_are_told(cold: Path) -> 
     assert "0.0.2" in finding.found
 
 
+@pytest.mark.nightly
 def test_fix_says_what_it_did_and_errors_that_are_mended_count_no_more(
     cli: Cli, cold: Path
 ) -> None:

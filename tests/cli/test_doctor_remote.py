@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kit.examples import some
 from kit.output import check_output
 from kit.remote.certificates import Authority
 from kit.remote.memory_engine import MemoryEngine
@@ -62,6 +63,7 @@ def test_a_good_store_is_measured_and_nothing_is_left_there(cli: Cli, good: Redi
     assert good.calls("set") > 0
 
 
+@pytest.mark.nightly
 def test_it_is_said_in_words_with_the_table_on_paper(cli: Cli, good: RedisServer) -> None:
     ended = cli("doctor", "--remote", *BRIEFLY, OMLX_CACHE_REMOTE=good.url, **SECRET)
     assert ended.code == 1
@@ -88,6 +90,7 @@ def test_it_is_said_in_words_with_the_table_on_paper(cli: Cli, good: RedisServer
         assert words in right.out
 
 
+@pytest.mark.nightly
 def test_no_password_is_in_any_output(cli: Cli, good: RedisServer) -> None:
     wrong = "not-this-one-but-long"
     for url in (f"redis://:{wrong}@{good.place}", f"redis://:{PASSWORD}@{good.place}"):
@@ -103,15 +106,24 @@ def test_no_password_is_in_any_output(cli: Cli, good: RedisServer) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "ttl", "severity", "what"),
-    [
+    some(
+        [
+            (("maxmemory 0",), "604800", "error", "no limit of memory"),
+            (("maxmemory 64mb", "maxmemory-policy noeviction"), "604800", "warning", "noeviction"),
+            (("maxmemory 64mb", "maxmemory-policy noeviction"), "0", "error", "noeviction"),
+            (("maxmemory 64mb", "maxmemory-policy volatile-lru"), "0", "error", "time to live"),
+            (
+                ("maxmemory 64mb", "maxmemory-policy allkeys-random"),
+                "60",
+                "warning",
+                "used longest",
+            ),
+            ((*GOOD, "appendonly yes"), "60", "note", "appendonly"),
+            (("maxmemory 64mb", "maxmemory-policy allkeys-lru"), "0", "", ""),
+        ],
         (("maxmemory 0",), "604800", "error", "no limit of memory"),
-        (("maxmemory 64mb", "maxmemory-policy noeviction"), "604800", "warning", "noeviction"),
-        (("maxmemory 64mb", "maxmemory-policy noeviction"), "0", "error", "noeviction"),
-        (("maxmemory 64mb", "maxmemory-policy volatile-lru"), "0", "error", "time to live"),
-        (("maxmemory 64mb", "maxmemory-policy allkeys-random"), "60", "warning", "used longest"),
-        ((*GOOD, "appendonly yes"), "60", "note", "appendonly"),
         (("maxmemory 64mb", "maxmemory-policy allkeys-lru"), "0", "", ""),
-    ],
+    ),
 )
 def test_a_server_that_does_not_suit_is_told_with_what_helps(
     cli: Cli, settings: tuple[str, ...], ttl: str, severity: str, what: str
@@ -133,6 +145,7 @@ def test_a_server_that_does_not_suit_is_told_with_what_helps(
     assert ended.code == (1 if severity == "error" else 0)
 
 
+@pytest.mark.nightly
 def test_a_user_that_may_only_read_is_told_and_is_no_trouble_where_nothing_is_written(
     cli: Cli,
 ) -> None:
@@ -169,6 +182,7 @@ def test_a_dead_store_and_one_that_says_nothing_are_told_within_their_time(cli: 
     assert (ended.code, json.loads(ended.out)["worth"]) == (1, [])
 
 
+@pytest.mark.nightly
 def test_a_directory_is_measured_too_and_left_as_it_was(cli: Cli, tmp_path: Path) -> None:
     share = tmp_path / "share"
     share.mkdir()
@@ -182,6 +196,7 @@ def test_a_directory_is_measured_too_and_left_as_it_was(cli: Cli, tmp_path: Path
     assert not [path for path in share.rglob("*") if path.is_file()]
 
 
+@pytest.mark.nightly
 def test_without_a_store_it_is_said_how_to_name_one(cli: Cli) -> None:
     ended = cli("doctor", "--remote")
     assert (ended.code, ended.out) == (1, "")
@@ -261,6 +276,7 @@ def test_a_token_s_worth_is_what_reading_it_takes() -> None:
     assert most_token_bytes(131_072_000.0, 8192.0, 1000.0) == 0.0
 
 
+@pytest.mark.nightly
 def test_a_server_with_tls_is_trusted_by_its_authority_only_and_its_last_days_are_told(
     cli: Cli, tmp_path: Path
 ) -> None:

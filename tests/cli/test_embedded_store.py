@@ -67,6 +67,7 @@ def others_may_write(tmp_path: Path) -> None:
     cold.chmod(0o777)
 
 
+@pytest.mark.nightly
 def test_a_tier_that_could_not_be_opened_is_shown_as_off(
     cli: Cli, others_may_write: None, embedded: "subprocess.Popen[str]"
 ) -> None:

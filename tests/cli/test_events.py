@@ -181,6 +181,7 @@ def test_a_reader_that_falls_behind_is_told_how_much_it_has_missed(
     assert f"events of process {store.identity()['pid']} not" in process.communicate(timeout=30)[1]
 
 
+@pytest.mark.nightly
 def test_stores_that_come_and_go_are_followed_until_the_last_has_gone(
     follow: Follow, start: Callable[[], Process], store: BlockStore
 ) -> None:

@@ -160,6 +160,7 @@ def test_a_running_store_finds_what_comes_at_once(
         assert process.stdout.readline() == "3\n"
 
 
+@pytest.mark.nightly
 def test_it_streams_from_one_process_into_another(
     cold_dir: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:

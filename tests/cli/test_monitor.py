@@ -12,6 +12,7 @@ from typing import IO
 import pytest
 
 from kit.embedded import embedded_stores
+from kit.examples import some
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.requests.log import FOLLOWED_SECONDS
 
@@ -135,6 +136,7 @@ def test_a_request_is_a_line_when_it_ends(driven: Driven, watch: Watch) -> None:
     assert monitor.stop() == (0, "")
 
 
+@pytest.mark.nightly
 def test_what_a_server_does_not_time_is_computed_all_the_same(driven: Driven, watch: Watch) -> None:
     monitor = watch()
     driven.tell("ask one 5000")
@@ -160,6 +162,7 @@ def test_a_request_that_began_before_the_monitor_is_shown_and_one_that_ended_is_
     assert monitor.stop() == (0, "")
 
 
+@pytest.mark.nightly
 def test_begin_shows_a_request_twice(driven: Driven, watch: Watch) -> None:
     monitor = watch("--begin", "--format", "json")
     driven.tell("ask one 5000")
@@ -182,6 +185,7 @@ def test_requests_that_were_forgotten_are_counted(driven: Driven, watch: Watch) 
     assert len(numbers) + told == 5000
 
 
+@pytest.mark.nightly
 def test_a_monitor_ends_with_69_when_the_store_goes(driven: Driven, watch: Watch) -> None:
     monitor = watch()
     driven.process.kill()
@@ -229,7 +233,7 @@ def test_a_monitor_imports_nothing_heavy(driven: Driven, environment: dict[str, 
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"after": -1}, {"after": "x"}, {"open": 5}, {"after": 0, "open": ["x"]}],
+    some([{"after": -1}, {"after": "x"}, {"open": 5}, {"after": 0, "open": ["x"]}], {"after": "x"}),
     ids=str,
 )
 def test_a_wrong_question_is_refused(

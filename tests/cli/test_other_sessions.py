@@ -81,6 +81,7 @@ def test_a_store_that_ends_leaves_no_link(start: Start, runtime_dir: Path) -> No
     assert links_of(store) == []
 
 
+@pytest.mark.nightly
 def test_the_link_of_a_killed_store_is_nobody_and_goes_with_the_next_start(
     start: Start, login: dict[str, str], runtime_dir: Path
 ) -> None:
@@ -93,6 +94,7 @@ def test_the_link_of_a_killed_store_is_nobody_and_goes_with_the_next_start(
     assert links_of(store) == []
 
 
+@pytest.mark.nightly
 def test_a_directory_that_is_named_is_the_only_one(
     start: Start, login: dict[str, str], runtime_dir: Path
 ) -> None:

@@ -164,6 +164,7 @@ def _line_within(descriptor: int, seconds: float) -> bytes:
     return os.read(descriptor, 65_536) if select.select([descriptor], [], [], seconds)[0] else b""
 
 
+@pytest.mark.nightly
 def test_stats_of_several_stores_are_their_sums_and_each_of_them(
     environment: dict[str, str], cli: Cli
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kit.embedded import embedded_stores
+from kit.examples import some
 from kit.storage import Story, disk_usage, files_in
 from omlx_cache.identity.software import installed, software
 from omlx_cache_storage.cold.tier import ColdTier
@@ -170,6 +171,7 @@ def test_to_deletes_the_oldest_and_deepest_until_the_directory_is_that_small(
     assert (again.code, again.out) == (0, f"nothing to delete in {cold_dir}\n")
 
 
+@pytest.mark.nightly
 def test_options_combine_and_a_page_counts_for_one_reason(cli: Cli, cold_dir: Path) -> None:
     size = str(2**30)
     arguments = ("prune", "--stale", "--older", "30d", "--to", size, "--format", "json")
@@ -193,7 +195,9 @@ def test_without_a_terminal_it_is_refused_and_deletes_nothing(cli: Cli, cold_dir
     assert len(files_in(cold_dir)) == 12
 
 
-@pytest.mark.parametrize(("answer", "left"), [("y\n", 9), ("n\n", 12), ("\x04", 12)])
+@pytest.mark.parametrize(
+    ("answer", "left"), some([("y\n", 9), ("n\n", 12), ("\x04", 12)], ("n\n", 12))
+)
 def test_on_a_terminal_it_asks_first(
     on_a_terminal: Callable[..., tuple[int, str]], cold_dir: Path, answer: str, left: int
 ) -> None:
@@ -224,6 +228,7 @@ def test_what_does_not_say_what_to_delete_is_a_usage_error(
     assert len(files_in(cold_dir)) == 12
 
 
+@pytest.mark.nightly
 def test_a_running_store_forgets_old_pages_in_memory_and_its_books_stay_right(
     cli: Cli, embed: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -262,6 +267,7 @@ def test_what_a_running_store_of_other_versions_uses_is_not_stale(
     assert _left(tmp_path / "cold", "mine") == 0
 
 
+@pytest.mark.nightly
 def test_every_store_of_a_directory_is_told(
     cli: Cli, embed: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -272,9 +278,11 @@ def test_every_store_of_a_directory_is_told(
         assert _held(process) == ["mine 1", "foreign 1 2 3", "sound"]
 
 
-@pytest.mark.parametrize("arguments", [("--stale",), ("--older", "12h"), ("--to", "0")])
+@pytest.mark.parametrize(
+    "arguments", some([["--stale"], ["--older", "12h"], ["--to", "0"]], ["--older", "12h"])
+)
 def test_what_another_process_wrote_beside_a_running_store_is_deleted_too(
-    cli: Cli, embed: Callable[..., Any], tmp_path: Path, arguments: tuple[str, ...]
+    cli: Cli, embed: Callable[..., Any], tmp_path: Path, arguments: list[str]
 ) -> None:
     embed()
     tier = ColdTier(tmp_path / "cold", 2**30)
@@ -285,6 +293,7 @@ def test_what_another_process_wrote_beside_a_running_store_is_deleted_too(
     assert _left(tmp_path / "cold", "other") == 0
 
 
+@pytest.mark.nightly
 def test_rm_deletes_what_another_process_wrote_beside_a_running_store(
     cli: Cli, embed: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -309,6 +318,7 @@ def test_a_store_that_does_not_answer_forbids_a_deletion_beside_it(
     assert len(files_in(cold_dir)) == 12
 
 
+@pytest.mark.nightly
 def test_ls_shows_when_a_namespace_came_when_it_was_used_and_what_it_is_for(
     cli: Cli, cold_dir: Path
 ) -> None:

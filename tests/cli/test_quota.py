@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kit.embedded import embedded_stores
+from kit.examples import some
 from kit.storage import Story, disk_usage
 from omlx_cache.identity.salt import salt_digest
 from omlx_cache_storage.cold.budget import Budget, read_budget
@@ -100,14 +101,18 @@ def test_a_size_takes_the_shares_of_an_earlier_version_out_of_the_file(
 
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
-    [
+    some(
+        [
+            (["40G"], 2, "unknown unit"),
+            (["25%"], 2, "or auto"),
+            (["-5"], 2, "'-5': not a size"),
+            (["40"], 2, "40 B has no room for a page; give a unit"),
+            (["none"], 2, "or auto"),
+            (["--each-salt", "10%"], 2, "unknown flag"),
+        ],
         (["40G"], 2, "unknown unit"),
-        (["25%"], 2, "or auto"),
-        (["-5"], 2, "'-5': not a size"),
         (["40"], 2, "40 B has no room for a page; give a unit"),
-        (["none"], 2, "or auto"),
-        (["--each-salt", "10%"], 2, "unknown flag"),
-    ],
+    ),
 )
 def test_what_is_no_budget_is_refused_and_changes_nothing(
     cli: Cli, cold_dir: Path, arguments: list[str], code: int, says: str
@@ -181,6 +186,7 @@ def test_a_running_store_goes_by_it_without_a_restart_wherever_its_directory_is(
     assert disk_usage(tmp_path / "elsewhere") <= half
 
 
+@pytest.mark.nightly
 def test_stores_on_several_directories_are_not_guessed_between(
     cli: Cli, embed: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -192,6 +198,7 @@ def test_stores_on_several_directories_are_not_guessed_between(
     assert read_budget(tmp_path / "two") == Budget(1 << 30, "quota")
 
 
+@pytest.mark.nightly
 def test_a_store_that_does_not_answer_can_be_passed_over(
     cli: Cli, embed: Callable[..., Any], tmp_path: Path
 ) -> None:

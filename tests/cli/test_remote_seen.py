@@ -87,6 +87,7 @@ def test_ps_stats_and_top_show_the_store_and_what_it_took(cli: Cli, server: Redi
     assert "4 hot, 32 cold, 60 remote" in cli("events", "--format", "json").out
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("store")
 def test_stats_and_metrics_say_how_long_its_look_ups_and_pages_took(cli: Cli) -> None:
     stats = json.loads(cli("stats", "--format", "json").out)
@@ -101,6 +102,7 @@ def test_stats_and_metrics_say_how_long_its_look_ups_and_pages_took(cli: Cli) ->
         assert "95 % within" in line
 
 
+@pytest.mark.nightly
 def test_a_server_that_was_killed_is_seen_to_rest_and_why(
     cli: Cli, server: RedisServer, store: Process
 ) -> None:

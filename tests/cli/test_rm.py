@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kit.embedded import embedded_stores
+from kit.examples import some
 from kit.storage import Story, files_in
 from omlx_cache.identity.salt import salt_digest
 from omlx_cache_storage.cold.tier import ColdTier
@@ -87,7 +88,9 @@ def test_without_a_terminal_nothing_is_deleted_unasked(cli: Cli, cold_dir: Path)
     assert len(files_in(cold_dir)) == 4
 
 
-@pytest.mark.parametrize(("answer", "left"), [("y\n", 1), ("n\n", 4), ("\n", 4), ("\x04", 4)])
+@pytest.mark.parametrize(
+    ("answer", "left"), some([("y\n", 1), ("n\n", 4), ("\n", 4), ("\x04", 4)], ("y\n", 1))
+)
 def test_on_a_terminal_it_asks_first(
     on_a_terminal: Callable[..., tuple[int, str]], cold_dir: Path, answer: str, left: int
 ) -> None:
@@ -116,6 +119,7 @@ def test_an_ambiguous_prefix_is_refused_with_its_matches(cli: Cli, tmp_path: Pat
     assert f"no namespace begins with {'0' * 64}\n" in unknown.err
 
 
+@pytest.mark.nightly
 def test_no_directory_is_69_and_an_empty_target_2(cli: Cli, tmp_path: Path) -> None:
     assert cli("rm", "ab", "--yes").code == 69
     assert cli("rm", "", "--yes").code == 2
@@ -143,6 +147,7 @@ def test_a_directory_that_a_store_uses_is_left_to_that_store(
     assert left["namespace"] == _digest("two")
 
 
+@pytest.mark.nightly
 def test_another_directory_is_cleared_beside_a_running_store(
     cli: Cli, embedded: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
@@ -191,13 +196,17 @@ def _left(directory: Path, stories: dict[str, Story]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("target", "left"),
-    [
-        ("org/llama", ["qwen None"]),
+    some(
+        [
+            ("org/llama", ["qwen None"]),
+            ("llama", ["qwen None"]),
+            ("qwen", ["org/llama None", "org/llama 'tenant-a'", "org/llama b'tenant-b'"]),
+            ("tenant-a", ["org/llama None", "org/llama b'tenant-b'", "qwen None"]),
+            ("tenant-b", ["org/llama None", "org/llama 'tenant-a'", "qwen None"]),
+        ],
         ("llama", ["qwen None"]),
-        ("qwen", ["org/llama None", "org/llama 'tenant-a'", "org/llama b'tenant-b'"]),
         ("tenant-a", ["org/llama None", "org/llama b'tenant-b'", "qwen None"]),
-        ("tenant-b", ["org/llama None", "org/llama 'tenant-a'", "qwen None"]),
-    ],
+    ),
 )
 def test_a_model_or_a_salt_names_all_of_its_namespaces(
     cli: Cli, tmp_path: Path, tenants: dict[str, Story], target: str, left: list[str]
@@ -266,6 +275,7 @@ def test_a_name_with_two_meanings_is_refused_until_one_is_said(cli: Cli, tmp_pat
     )
 
 
+@pytest.mark.nightly
 def test_no_salt_and_no_model_is_not_every_namespace(
     cli: Cli, tmp_path: Path, tenants: dict[str, Story]
 ) -> None:
@@ -274,6 +284,7 @@ def test_no_salt_and_no_model_is_not_every_namespace(
     assert len(_left(tmp_path / "cold", tenants)) == 4
 
 
+@pytest.mark.nightly
 def test_a_running_store_deletes_by_salt(
     cli: Cli, environment: dict[str, str], tmp_path: Path, tenants: dict[str, Story]
 ) -> None:

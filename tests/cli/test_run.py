@@ -33,6 +33,7 @@ def test_without_a_server_the_names_are_told(cli: Cli) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_a_flag_that_the_server_does_not_have_is_refused_by_it(cli: Cli) -> None:
     ended = cli("run", "mlx_lm.server", "--no-such-flag")
     assert ended.code == 2
@@ -54,6 +55,7 @@ def test_an_unknown_server_is_told_the_names(cli: Cli) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_a_bad_setting_ends_it_as_it_ends_serve(cli: Cli) -> None:
     bad = {"OMLX_CACHE_HOT_BYTES": "much"}
     ended = cli("run", "mlx_lm.server", "--model", "x", **bad)
@@ -74,6 +76,7 @@ def test_a_directory_that_no_store_could_open_is_told_before_the_model_loads(
     assert len(ended.err.splitlines()) == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(BEFORE_0_32, reason="mlx-lm: its server cannot pack caches")
 def test_packing_that_mlx_lacks_is_refused(cli: Cli) -> None:
     ended = cli("run", "mlx_lm.server", "--model", "x", "--kv-bits", "7")

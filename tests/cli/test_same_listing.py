@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kit.examples import some
 from kit.storage import Story
 
 Cli = Callable[..., Any]
@@ -52,18 +53,21 @@ def _without_ages(rows: Any) -> Any:
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ("ls",),
-        ("ls", "--limit", "1"),
-        ("ls", Story("one").namespace.hex()[:9]),
-        ("ls", Story("one").namespace.hex(), "--limit", "5"),
-        ("inspect", Story("one").id(3).key.hex()[:12]),
-        ("inspect", "0", "--limit", "3"),
-    ],
+    some(
+        [
+            ["ls"],
+            ["ls", "--limit", "1"],
+            ["ls", Story("one").namespace.hex()[:9]],
+            ["ls", Story("one").namespace.hex(), "--limit", "5"],
+            ["inspect", Story("one").id(3).key.hex()[:12]],
+            ["inspect", "0", "--limit", "3"],
+        ],
+        ["ls"],
+    ),
     ids=lambda arguments: " ".join(arguments)[:20],
 )
 def test_json_is_the_same_with_and_without_a_running_store(
-    cli: Cli, environment: dict[str, str], arguments: tuple[str, ...]
+    cli: Cli, environment: dict[str, str], arguments: list[str]
 ) -> None:
     _start(environment, "one", "two", "three").communicate(timeout=60)
     # A second process knows the documents of the first from their files only.

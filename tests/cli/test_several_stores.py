@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kit.embedded import embedded_stores
+from kit.examples import some
 from kit.storage import Story, disk_usage, files_in
 from omlx_cache_storage.cold.tier import ColdTier
 
@@ -126,6 +127,7 @@ def test_what_one_has_used_since_is_not_old_whoever_is_asked_first(
         assert tell(process, "look").startswith("disk 1 2 memory")
 
 
+@pytest.mark.nightly
 def test_prune_to_a_size_keeps_what_any_of_them_used_last(
     cli: Cli, start: Start, cold_dir: Path
 ) -> None:
@@ -146,10 +148,11 @@ def test_prune_to_a_size_keeps_what_any_of_them_used_last(
 
 
 @pytest.mark.parametrize(
-    "command", [("rm", Story("shared").namespace.hex()), ("prune", "--to", "0")]
+    "command",
+    some([["rm", Story("shared").namespace.hex()], ["prune", "--to", "0"]], ["prune", "--to", "0"]),
 )
 def test_a_store_without_a_socket_knows_at_once_what_was_deleted_beside_it(
-    cli: Cli, start: Start, cold_dir: Path, command: tuple[str, ...]
+    cli: Cli, start: Start, cold_dir: Path, command: list[str]
 ) -> None:
     hidden = start(OMLX_CACHE_SOCKET="off")
     result = cli(*command, "--yes", "--format", "json")
@@ -164,6 +167,7 @@ def test_a_store_without_a_socket_knows_at_once_what_was_deleted_beside_it(
         assert tier.usage().nbytes == int(nbytes)
 
 
+@pytest.mark.nightly
 def test_more_is_deleted_beside_a_store_than_its_ledger_can_tell_of(
     cli: Cli, start: Start, cold_dir: Path
 ) -> None:
@@ -178,6 +182,7 @@ def test_more_is_deleted_beside_a_store_than_its_ledger_can_tell_of(
     assert int(nbytes) < tier.usage().nbytes
 
 
+@pytest.mark.nightly
 def test_stores_of_one_directory_need_not_be_told_apart(
     cli: Cli, start: Start, cold_dir: Path
 ) -> None:
@@ -195,6 +200,7 @@ def test_stores_of_one_directory_need_not_be_told_apart(
         assert tell(process, "look") == "disk memory"
 
 
+@pytest.mark.nightly
 def test_rm_finds_what_only_the_memory_of_the_second_store_has(
     cli: Cli, start: Start, cold_dir: Path
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kit.examples import some
 from kit.output import check_output
 
 Cli = Callable[..., Any]
@@ -80,18 +81,22 @@ def test_the_document_has_a_version_and_the_sums_agree(cli: Cli, trace: Path) ->
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
-    [
+    some(
+        [
+            (("nothing.jsonl",), 1, "nothing.jsonl"),
+            (("{bad}",), 1, "line 2"),
+            (("{trace}", "--hot", "4parsecs"), 2, "256ktok"),
+            (("{trace}", "--policy", "clairvoyant"), 1, "there is no policy 'clairvoyant'"),
+            (("{trace}", "--write-policy", "never"), 1, "there is no write policy 'never'"),
+            (("{trace}", "--block-size", "100"), 1, "multiple of 64"),
+            (("{trace}", "--model", "no/such-model"), 1, "llama-3.1-8b"),
+            (("{trace}", "--prefill", "-1"), 2, "not a positive number"),
+            (("{trace}", "--block-size", "65536"), 1, "no prompt of the trace has a complete page"),
+            ((), 2, "TRACE"),
+        ],
         (("nothing.jsonl",), 1, "nothing.jsonl"),
         (("{bad}",), 1, "line 2"),
-        (("{trace}", "--hot", "4parsecs"), 2, "256ktok"),
-        (("{trace}", "--policy", "clairvoyant"), 1, "there is no policy 'clairvoyant'"),
-        (("{trace}", "--write-policy", "never"), 1, "there is no write policy 'never'"),
-        (("{trace}", "--block-size", "100"), 1, "multiple of 64"),
-        (("{trace}", "--model", "no/such-model"), 1, "llama-3.1-8b"),
-        (("{trace}", "--prefill", "-1"), 2, "not a positive number"),
-        (("{trace}", "--block-size", "65536"), 1, "no prompt of the trace has a complete page"),
-        ((), 2, "TRACE"),
-    ],
+    ),
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else None,
 )
 def test_what_cannot_be_simulated_is_said_in_a_line(

@@ -52,6 +52,7 @@ def test_the_only_store_with_a_directory_is_meant(embed: Start, cli: Cli) -> Non
     assert row["pages"] == 2
 
 
+@pytest.mark.nightly
 def test_several_with_directories_of_their_own_are_asked_apart(
     embed: Start, cli: Cli, tmp_path: Path
 ) -> None:

@@ -103,6 +103,7 @@ def test_a_screen_that_is_ended_from_outside_leaves_the_terminal_as_it_was(
         _left_as_it_was(terminal, modes)
 
 
+@pytest.mark.nightly
 def test_a_store_that_goes_is_said_to_have_and_the_next_one_is_shown(
     environment: dict[str, str], start: Callable[[str], Process]
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_store_that_goes_is_said_to_have_and_the_next_one_is_shown(
         assert terminal.ended() == 0
 
 
+@pytest.mark.nightly
 def test_one_of_several_is_chosen_by_its_number_and_a_stopped_one_holds_up_nobody(
     environment: dict[str, str], start: Callable[[str], Process], cli: Cli
 ) -> None:

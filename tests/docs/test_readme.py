@@ -77,6 +77,7 @@ def test_the_embedding_example_runs_and_a_second_process_restores_the_prompt(
     assert first[1:] != [""]
 
 
+@pytest.mark.nightly
 def test_the_server_finds_what_the_embedding_example_stored(
     workplace: Path, code_block: CodeBlock
 ) -> None:

@@ -125,6 +125,7 @@ def test_a_second_turn_goes_to_the_machine_that_has_the_first(
         assert text.rstrip().endswith("data: [DONE]")
 
 
+@pytest.mark.nightly
 def test_a_machine_that_died_is_left_out(machines: list[Server], routed: Router) -> None:
     first = [{"role": "user", "content": STORY}]
     _directly(machines[0], first)

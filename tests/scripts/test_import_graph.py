@@ -122,6 +122,7 @@ def test_an_unknown_module_is_a_usage_error(check: Check) -> None:
     assert "there is no module pkg.absent" in ended.stderr
 
 
+@pytest.mark.nightly
 def test_it_reads_this_projects_packages_and_needs_nothing_installed() -> None:
     command = [sys.executable, "-I", "-S", str(SCRIPT), "--report"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)

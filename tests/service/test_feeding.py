@@ -95,6 +95,7 @@ def test_one_that_was_killed_asks_and_sends_nothing_again(
     assert len(_values(server)) == pages
 
 
+@pytest.mark.nightly
 def test_a_store_that_is_not_there_holds_up_nothing_and_is_fed_when_it_comes(
     feeder: Daemon, server: RedisServer
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_store_that_is_not_there_holds_up_nothing_and_is_fed_when_it_comes(
     assert feeder.end() == 0
 
 
+@pytest.mark.nightly
 def test_with_writes_off_nothing_is_sent_until_a_reload_says_so(
     home: Path, server: RedisServer
 ) -> None:
@@ -129,6 +131,7 @@ def test_with_writes_off_nothing_is_sent_until_a_reload_says_so(
         daemon.close()
 
 
+@pytest.mark.nightly
 def test_what_was_there_while_the_secret_was_not_is_sent_when_it_comes(
     home: Path, server: RedisServer, tmp_path: Path
 ) -> None:

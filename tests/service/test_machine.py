@@ -71,6 +71,7 @@ def machine(home: Path) -> Iterator[Machine]:
             store.communicate(timeout=30)
 
 
+@pytest.mark.nightly
 def test_one_port_shows_every_process_and_waits_for_none_that_hangs(machine: Machine) -> None:
     one, two = machine.stores
     machine.wait_until({"omlx-cached": 1.0, "one": 1.0, "two": 1.0})

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from kit.output import check_output
 
 from .conftest import Daemon
@@ -59,6 +61,7 @@ def test_a_second_one_of_the_directory_ends_and_says_why(daemon: Daemon) -> None
     assert len(list((daemon.home / "run").iterdir())) == 1
 
 
+@pytest.mark.nightly
 def test_a_second_one_with_the_same_status_port_ends_as_one_that_is_too_many(home: Path) -> None:
     """With 1, a failure, its manager would start it again for ever."""
     with socket.socket() as free:
@@ -100,6 +103,7 @@ def test_a_reload_is_told_and_a_bad_file_changes_nothing(home: Path) -> None:
         daemon.close()
 
 
+@pytest.mark.nightly
 def test_one_whose_disk_hangs_is_seen_to_hang_and_ends_at_its_deadline(home: Path) -> None:
     hanging = str(Path(__file__).with_name("hanging.py"))
     name = f"@omlx-cached-{os.getpid()}"

@@ -187,6 +187,7 @@ def test_a_service_that_writes_to_a_store_shows_it() -> None:
     assert "omlx_cache_hit_tokens" not in text
 
 
+@pytest.mark.nightly
 @needs_promtool
 def test_promtool_takes_the_rules_and_their_scenarios() -> None:
     for command in (["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"]):

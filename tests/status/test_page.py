@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
 
+from kit.examples import some
 from kit.made_up import MadeUp, process, remote, request, stats
 from omlx_cache.status.server import StatusServer
 
@@ -191,6 +192,7 @@ def _samples(per_sample: int = 1000) -> list[dict[str, object]]:
     ]
 
 
+@pytest.mark.nightly
 def test_it_fits_every_window_with_100_000_prefixes(visitor: Visitor, source: MadeUp) -> None:
     page = visitor.open(source, history=_samples())
     _open_tree(page)
@@ -202,6 +204,7 @@ def test_it_fits_every_window_with_100_000_prefixes(visitor: Visitor, source: Ma
         assert _overflow(page) <= 0
 
 
+@pytest.mark.nightly
 def test_every_text_has_contrast_enough_light_and_dark(visitor: Visitor, source: MadeUp) -> None:
     source.known = [process(), process(2, title="other", stats=None, error="no answer within 1 s")]
     page = visitor.open(source, 390, "dark", history=_samples())
@@ -243,6 +246,7 @@ def test_without_anything_it_says_what_to_do(visitor: Visitor) -> None:
     expect(page.locator("#nobody")).to_contain_text("omlx-cache serve")
 
 
+@pytest.mark.nightly
 def test_the_tree_is_walked_with_the_keyboard(visitor: Visitor, source: MadeUp) -> None:
     page = visitor.open(source)
     first = page.locator("#tree .open").first
@@ -268,6 +272,7 @@ def test_the_tree_is_walked_with_the_keyboard(visitor: Visitor, source: MadeUp) 
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
+@pytest.mark.nightly
 def test_every_control_has_a_name(visitor: Visitor, source: MadeUp) -> None:
     source.known = [process(), process(2, title="other")]
     page = visitor.open(source, history=_samples())
@@ -341,6 +346,7 @@ def test_a_token_goes_into_a_header_and_never_into_an_address(visitor: Visitor) 
     assert not any("s3cret" in address for address in asked)
 
 
+@pytest.mark.nightly
 def test_a_server_that_goes_is_missed_and_one_that_comes_back_is_found(visitor: Visitor) -> None:
     source = MadeUp(3)
     visitor.expected = ("ERR_CONNECTION_REFUSED", "ERR_EMPTY_RESPONSE", "ERR_CONNECTION_RESET")
@@ -357,6 +363,7 @@ def test_a_server_that_goes_is_missed_and_one_that_comes_back_is_found(visitor: 
     assert _next_poll(page) == 2000
 
 
+@pytest.mark.nightly
 def test_a_hidden_tab_asks_for_nothing(visitor: Visitor) -> None:
     server = visitor.serve(MadeUp(3))
     page = _stopped(visitor, server)
@@ -373,6 +380,7 @@ def test_a_hidden_tab_asks_for_nothing(visitor: Visitor) -> None:
         page.evaluate(hide, False)
 
 
+@pytest.mark.nightly
 def test_several_processes_are_summed_and_one_can_be_chosen(visitor: Visitor) -> None:
     source, empty = MadeUp(3), {"pages": 0, "nbytes": 0, "limit_bytes": 0, "allowed_bytes": 0}
     source.known = [
@@ -395,6 +403,7 @@ def test_several_processes_are_summed_and_one_can_be_chosen(visitor: Visitor) ->
     expect(page.locator("#requests")).to_contain_text("the next block was evicted")
 
 
+@pytest.mark.nightly
 def test_what_failed_is_said_with_its_remedy_and_when(visitor: Visitor) -> None:
     source = MadeUp(0)
     stored = {"kind": "stored", "at": time.time(), "key": "cd" * 32, "detail": ""}
@@ -430,8 +439,8 @@ def test_a_store_that_machines_share_is_a_tier_of_its_own(visitor: Visitor, sour
     expect(page.locator("#requests")).to_contain_text("part from disk and other machines")
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", some(WIDTHS, 390))
+@pytest.mark.parametrize("scheme", some(SCHEMES, "dark"))
 def test_a_store_that_rests_is_said_with_what_helps(
     visitor: Visitor, source: MadeUp, width: int, scheme: str
 ) -> None:
@@ -446,6 +455,7 @@ def test_a_store_that_rests_is_said_with_what_helps(
     assert page.evaluate(LOW_CONTRAST) == []
 
 
+@pytest.mark.nightly
 def test_the_scheme_that_was_chosen_is_kept(visitor: Visitor) -> None:
     page = visitor.open(MadeUp(0), scheme="light")
     paper = "getComputedStyle(document.body).backgroundColor"
@@ -456,6 +466,7 @@ def test_the_scheme_that_was_chosen_is_kept(visitor: Visitor) -> None:
     assert light != dark == page.evaluate(paper)
 
 
+@pytest.mark.nightly
 def test_what_is_over_time_is_a_picture_and_a_table(visitor: Visitor) -> None:
     page = visitor.open(MadeUp(0), history=_samples(1000))
     figure = page.locator("#c-tokens")

@@ -33,6 +33,7 @@ def _words(text: str | None) -> list[str]:
     return (text or "").split()
 
 
+@pytest.mark.nightly
 @linux
 def test_the_process_shrinks_by_what_the_hot_tier_held() -> None:
     with _child("verdict") as child:

@@ -83,6 +83,7 @@ def test_stores_that_were_lost_are_closed_within_one_deadline_at_the_end() -> No
     assert granted[1:] == [0.0, 0.0]
 
 
+@pytest.mark.nightly
 def test_a_platform_that_cannot_be_asked_ends_no_thread(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -61,6 +61,7 @@ def test_the_plot_has_a_dot_a_length_and_two_lines_for_each_thing_measured() -> 
     assert {"restore", "look-up", "1k", "4k", "10 ms"} <= words
 
 
+@pytest.mark.nightly
 def test_a_small_run_measures_every_series_and_leaves_nothing_behind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

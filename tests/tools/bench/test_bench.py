@@ -34,6 +34,7 @@ REMOTE = {
 }
 
 
+@pytest.mark.nightly
 def test_one_run_compares_with_every_limit_and_writes_its_section(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from kit.examples import some
 from kit.output import check_output
 from kit.recall.model import draw, load
 from omlx_cache.tools.bench.kv_codecs import ROW_NAMES, BenchReport, CodecRow, SampleReport, measure
@@ -35,6 +36,7 @@ def rows(index: int) -> dict[str, CodecRow]:
     return {row.codec: row for row in report().samples[index].rows}
 
 
+@pytest.mark.nightly
 def test_every_codec_is_measured_and_only_lossless_ones_have_no_error() -> None:
     for sample in report().samples:
         assert [row.codec for row in sample.rows] == list(ROW_NAMES)
@@ -91,6 +93,7 @@ def model_report() -> SampleReport:
     )
 
 
+@pytest.mark.nightly
 def test_models_own_kv_and_queries_are_measured_with_their_effect_on_logits() -> None:
     found = {row.codec: row for row in model_report().rows}
     assert (model_report().layers, model_report().tokens) == (2, 260)
@@ -167,6 +170,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 SMALL = ("--tokens", "64", "--heads", "1", "--codecs", "dense,affine8", "--disk-gbps", "2")
 
 
+@pytest.mark.nightly
 def test_command_prints_json_and_writes_html(tmp_path: Path) -> None:
     done = command(*SMALL, "--format", "json", "--html", str(tmp_path / "report.html"))
     assert (done.returncode, done.stderr) == (0, "")
@@ -189,12 +193,15 @@ def test_command_prints_a_table_with_a_measured_disk(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [
+    some(
+        [
+            (("--codecs", "turbo5"), "turbo5"),
+            (("--dense-last", "-1"), "negative"),
+            (("--disk-dir", "/nonexistent"), "nonexistent"),
+            (("--prompt-file", "/nonexistent", "--disk-gbps", "2"), "nonexistent"),
+        ],
         (("--codecs", "turbo5"), "turbo5"),
-        (("--dense-last", "-1"), "negative"),
-        (("--disk-dir", "/nonexistent"), "nonexistent"),
-        (("--prompt-file", "/nonexistent", "--disk-gbps", "2"), "nonexistent"),
-    ],
+    ),
 )
 def test_command_refuses_wrong_options_in_one_line(arguments: tuple[str, ...], word: str) -> None:
     done = command(*arguments)

@@ -35,6 +35,7 @@ def test_every_kind_of_restore_gives_the_tokens_of_a_run_without_the_cache(
     assert len(prompts) == 2, "the second prompt must not be answered like the first"
 
 
+@pytest.mark.nightly
 def test_the_table_has_a_row_for_each_request(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(SMALL) == 0
     told = capsys.readouterr()
@@ -67,6 +68,7 @@ def test_a_wrong_restore_is_a_no_and_a_failure(
     assert [row["same_tokens"] for row in told["rows"]] == [True, False, True, False, False]
 
 
+@pytest.mark.nightly
 def test_a_restore_of_less_than_there_is_fails(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +80,7 @@ def test_a_restore_of_less_than_there_is_fails(
     assert "0 tokens restored instead of 119 (error:ValueError)" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_a_long_conversation_that_does_not_come_back_whole_fails(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +101,7 @@ def test_a_long_conversation_that_does_not_come_back_whole_fails(
     assert long["same_tokens"]
 
 
+@pytest.mark.nightly
 def test_a_model_and_a_text_of_the_users_own(
     capsys: pytest.CaptureFixture[str], model_dir: Path, text_file: Path
 ) -> None:
@@ -108,6 +112,7 @@ def test_a_model_and_a_text_of_the_users_own(
     assert [row["restored_tokens"] for row in told["rows"]] == [0, 119, 119, SHARED, 119]
 
 
+@pytest.mark.nightly
 def test_a_cold_directory_of_the_users_own_is_kept_and_used(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ def test_the_prompts_share_whole_blocks_of_the_first_half_and_no_token_more(
     assert {prompts.shared, len(tokens) - 1, len(tokens)} <= set(prompts.ends)
 
 
+@pytest.mark.nightly
 def test_one_other_token_anywhere_changes_what_the_small_model_says() -> None:
     """Else the demo could not tell a wrong restore from a right one."""
     model = small_model()

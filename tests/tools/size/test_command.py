@@ -23,6 +23,7 @@ def model(tmp_path: Path) -> Any:
     return write
 
 
+@pytest.mark.nightly
 def test_text_says_keys_and_values_and_the_total(model: Any, capsys: Any) -> None:
     assert main(["size", model(LLAMA_7B)]) == 0
     out = capsys.readouterr().out
@@ -41,6 +42,7 @@ def test_json_has_totals_and_groups(model: Any, capsys: Any) -> None:
     assert result["reserved_bytes"] > result["context_bytes"]
 
 
+@pytest.mark.nightly
 def test_all_codecs_are_compared(model: Any, capsys: Any) -> None:
     assert main(["size", model(LLAMA_7B), "--codec", "all", "--format", "json"]) == 0
     results = json.loads(capsys.readouterr().out)
@@ -65,6 +67,7 @@ def test_a_wrong_option_is_a_usage_error(model: Any, arguments: list[str], capsy
     assert capsys.readouterr().err.endswith("; see omlx-cache size --help\n")
 
 
+@pytest.mark.nightly
 def test_only_the_child_imports_mlx(model: Any) -> None:
     code = (
         "import sys; from omlx_cache_daemon.cli import main; code = main(sys.argv[1:]); "

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tools.size.test_estimate import LLAMA_7B
 
+from kit.examples import some
 from omlx_cache.tools.size import SizingError, caches_of
 from omlx_cache.tools.size.child import OUT_OF_MEMORY
 
@@ -35,10 +36,16 @@ def test_a_trace_that_takes_too_long_is_stopped() -> None:
 
 @pytest.mark.parametrize(
     ("config", "message"),
-    [
-        ({**LLAMA_7B, "model_type": "brand_new"}, "brand_new is not understood: .*not supported"),
+    some(
+        [
+            (
+                {**LLAMA_7B, "model_type": "brand_new"},
+                "brand_new is not understood: .*not supported",
+            ),
+            ({"model_type": "llama"}, "llama is not understood: .*missing .*hidden_size"),
+        ],
         ({"model_type": "llama"}, "llama is not understood: .*missing .*hidden_size"),
-    ],
+    ),
 )
 def test_a_configuration_that_mlx_lm_cannot_take_is_refused_in_one_line(
     config: dict[str, Any], message: str
@@ -53,6 +60,7 @@ def test_a_configuration_without_a_model_type_is_refused() -> None:
         caches_of({"hidden_size": 4096})
 
 
+@pytest.mark.nightly
 def test_where_the_system_holds_no_limit_the_child_stops_itself() -> None:
     code = (
         "import mlx.core as mx; from omlx_cache.tools.size import trace; "
