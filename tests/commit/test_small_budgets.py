@@ -10,6 +10,7 @@ import pytest
 
 from kit import zoo
 from kit.drive import random_tokens, request, settings
+from kit.examples import some
 from omlx_cache import BlockStore, PrefixCache, reasons
 from omlx_cache.commit.budgets import enough
 from omlx_cache.results import CommitResult
@@ -133,7 +134,7 @@ def test_the_directorys_budget_counts_where_it_is_less_than_this_process_was_tol
     assert not [text for text in _said(caplog) if "holds about" in text]
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next"])
+@pytest.mark.parametrize("family", some(["llama", "gemma3_text", "qwen3_next"], "gemma3_text"))
 @pytest.mark.parametrize("memory_only", [False, True], ids=["cold_bytes", "hot_bytes"])
 def test_the_size_that_is_named_holds_the_sequence(
     family: str, memory_only: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture

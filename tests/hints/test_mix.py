@@ -4,6 +4,7 @@ import pytest
 from hints.mix import mix, replay
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("agents", "people", "room"), [(4, 12, 200), (6, 6, 300)])
 def test_it_gains_and_never_loses(agents: int, people: int, room: int) -> None:
     gains = []

@@ -40,6 +40,7 @@ def share(store: BlockStore, model: Any, tokens: list[int]) -> float:
     return sum(nbytes for used, nbytes in held if used) / sum(nbytes for _, nbytes in held)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("family", ["gemma3_text", "qwen3_next"])
 def test_of_served_chats_of_many_disks_four_fifths_of_a_disk_are_restorable(
     tmp_path: Path, family: str

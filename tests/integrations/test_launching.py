@@ -18,6 +18,7 @@ import pytest
 from mlx_lm.models.cache import KVCache
 
 from kit import zoo
+from kit.examples import some
 from omlx_cache import BlockStore
 from omlx_cache.integrations import launching
 from omlx_cache.integrations.launching import CannotRun, installed, open_store
@@ -133,15 +134,19 @@ def test_a_server_that_lacks_a_package_is_refused_in_a_line(
 
 @pytest.mark.parametrize(
     ("body", "code"),
-    [
-        ("pass", 0),
+    some(
+        [
+            ("pass", 0),
+            ("raise SystemExit(3)", 3),
+            ("raise SystemExit('a reason')", 1),
+            ("raise KeyboardInterrupt", 130),
+            ("os.kill(os.getpid(), signal.SIGTERM); signal.pause()", 0),
+            # As uvicorn: it handles the signal, ends, and raises it again for who was there before.
+            ("signal.signal(signal.SIGTERM, signal.getsignal(15)); signal.raise_signal(15)", 0),
+        ],
         ("raise SystemExit(3)", 3),
-        ("raise SystemExit('a reason')", 1),
-        ("raise KeyboardInterrupt", 130),
         ("os.kill(os.getpid(), signal.SIGTERM); signal.pause()", 0),
-        # As uvicorn: it handles the signal, ends, and raises it again for who was there before.
-        ("signal.signal(signal.SIGTERM, signal.getsignal(15)); signal.raise_signal(15)", 0),
-    ],
+    ),
 )
 def test_whatever_ends_the_server_the_store_is_closed_and_the_exit_code_its_own(
     body: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -62,6 +62,7 @@ def store(tmp_path: Path) -> Iterator[BlockStore]:
         yield store
 
 
+@pytest.mark.nightly
 def test_every_window_that_a_busy_batch_stores_in_little_room_is_the_uninterrupted_one(
     store: BlockStore,
 ) -> None:

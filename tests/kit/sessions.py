@@ -8,10 +8,11 @@ import pytest
 
 from kit import zoo
 from kit.drive import settings
+from kit.examples import some
 from omlx_cache import BlockStore, PrefixCache
 
 
-@pytest.fixture(params=["llama", "qwen3"])
+@pytest.fixture(params=some(["llama", "qwen3"], "llama"))
 def model(request: pytest.FixtureRequest) -> Any:
     """A real model with KVCache layers only."""
     return zoo.build(request.param)

@@ -91,6 +91,7 @@ def test_another_seed_gives_other_weights() -> None:
     assert not mx.array_equal(logits[0], logits[1]).item()
 
 
+@pytest.mark.nightly
 def test_a_new_process_draws_the_same_weights() -> None:
     names = ["llama", "qwen3_next", "rwkv7"]
     output = subprocess.run(

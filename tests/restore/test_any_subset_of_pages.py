@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from kit.examples import some
 from kit.executors import EXECUTORS, compute_on
 from kit.restoring import BLOCK, DENSE, HYBRID, TOKENS, WINDOWED, Conversation, PagedDisk
 from omlx_cache.restore.queue import RestoreQueue
@@ -24,7 +25,7 @@ def named(pages: frozenset[tuple[int, str]], position: int, group: str) -> bool:
     return (position, "paged" if group == "paged" else "other") in pages
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=some(FAMILIES, WINDOWED))
 def talk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Conversation:
     return Conversation(request.param, tmp_path_factory.mktemp("cold"))
 

@@ -19,7 +19,7 @@ BLOCKS = 2048
 HANDFUL = 8
 
 
-@pytest.fixture(params=EXECUTORS, autouse=True)
+@pytest.fixture(params=some(EXECUTORS, "unified"), autouse=True)
 def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     compute_on(request.param, monkeypatch)
 

@@ -66,7 +66,7 @@ class SickDisk(PagedDisk):
         self.sick.discard(os.path.basename(final))
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=some(FAMILIES, HYBRID))
 def model(request: pytest.FixtureRequest) -> Any:
     return zoo.build(request.param)
 

@@ -10,6 +10,7 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache
 
 from kit import zoo
 from kit.drive import Turn, chunks, feed, random_tokens, request, same, settings
+from kit.examples import some
 from kit.remote.engines import PATIENT_SECONDS
 from kit.remote.redis_servers import redis_server
 from omlx_cache import BlockStore, PrefixCache
@@ -26,7 +27,7 @@ LAYERS: dict[str, Callable[[int], list[Any]]] = {
 }
 
 pytestmark = [
-    pytest.mark.parametrize("keep", [0, 4, 64]),
+    pytest.mark.parametrize("keep", some([0, 4, 64], 4)),
     pytest.mark.parametrize("layers", LAYERS),
 ]
 
@@ -128,7 +129,7 @@ def _directory(directory: Path) -> Iterator[str]:
 STORES = {"redis": _redis, "directory": _directory}
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", some(STORES, "directory"))
 def test_another_machine_restores_them(name: str, keep: int, layers: str, tmp_path: Path) -> None:
     prompts = Prompts(layers, keep)
     with STORES[name](tmp_path) as url:

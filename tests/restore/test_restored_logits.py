@@ -12,6 +12,7 @@ import pytest
 
 from kit import zoo
 from kit.drive import chunks, digest, random_tokens, request, run, same, settings
+from kit.examples import some
 from omlx_cache import BlockStore, PrefixCache
 
 PROMPT = random_tokens(150, 1)
@@ -70,6 +71,7 @@ def test_cold_hit_after_reopening_continues_with_the_same_bits(
     assert store.stats().requests.restored_cold_tokens == 150
 
 
+@pytest.mark.nightly
 def test_a_new_process_continues_with_the_same_bits(tmp_path: Path) -> None:
     for name in ("llama", "qwen3"):
         model = zoo.build(name)
@@ -119,7 +121,7 @@ def test_a_completed_tail_is_the_first_to_be_evicted(model: Any, cache: PrefixCa
     assert first_out.position == 150
 
 
-@pytest.mark.parametrize("lost", ["hot", "cold", "both"])
+@pytest.mark.parametrize("lost", some(["hot", "cold", "both"], "hot"))
 def test_eviction_of_a_tier_costs_tokens_but_never_bits(
     model: Any, open_store: Opener, lost: str
 ) -> None:

@@ -13,7 +13,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from kit import zoo
 from kit.drive import decode, feed, prefill, random_tokens, request, same, settings
-from kit.examples import examples
+from kit.examples import examples, some
 from omlx_cache import BlockStore, PrefixCache
 
 WINDOW = 64
@@ -48,7 +48,7 @@ def stores() -> Iterator[dict[int, BlockStore]]:
         store.close()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", some(MODELS, "llama with max_kv_size"))
 @hypothesis_settings(
     max_examples=examples(15),
     derandomize=True,

@@ -14,6 +14,7 @@ from mlx_lm.tuner.utils import linear_to_lora_layers
 
 from kit import zoo
 from kit.drive import chunks, random_tokens, request, run, same
+from kit.examples import some
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache_storage.format.names import format_name, parse_name
 from omlx_cache_storage.keys import KeyChain
@@ -52,7 +53,7 @@ def test_without_damage_everything_is_restored(model: Any, stored: BlockStore) -
     expect(model, stored, 150, "absent")
 
 
-@pytest.mark.parametrize("where", [-1, -4000, 20])
+@pytest.mark.parametrize("where", some([-1, -4000, 20], -1))
 def test_a_flipped_bit_ends_the_prefix_before_its_block(
     model: Any, stored: BlockStore, where: int
 ) -> None:
@@ -115,7 +116,7 @@ def test_a_file_moved_to_another_key_is_a_miss(
     expect(model, open_store(), 32, "mismatch")
 
 
-@pytest.mark.parametrize("salt", ["tenant-b", "", b"tenant-a", None])
+@pytest.mark.parametrize("salt", some(["tenant-b", "", b"tenant-a", None], "tenant-b", b"tenant-a"))
 def test_another_salt_restores_nothing(model: Any, cache: PrefixCache, salt: Any) -> None:
     request(model, cache, PROMPT, salt="tenant-a")
     assert request(model, cache, PROMPT, salt=salt, commit=False).cached == 0

@@ -11,6 +11,7 @@ from mlx_lm.models.cache import KVCache
 
 from kit import zoo
 from kit.drive import chunks, decode, feed, prefill, random_tokens, request, run, same
+from kit.examples import some
 from kit.work import calls_of
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.session import Session
@@ -49,8 +50,8 @@ def steps_of(work: Callable[[], object], at: int = -1) -> int:
     return count
 
 
-@pytest.mark.parametrize("family", KINDS)
-@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("family", some(KINDS, "llama"))
+@pytest.mark.parametrize("ends", some([False, True], True))
 def test_an_interrupt_anywhere_in_it_leaves_nothing_wrong_behind(
     family: str, ends: bool, store: BlockStore
 ) -> None:

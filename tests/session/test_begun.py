@@ -10,13 +10,14 @@ import mlx.core as mx
 import pytest
 
 from kit.drive import decode, prefill, random_tokens, run, same
+from kit.examples import some
 from kit.restoring import BLOCK, DENSE, HYBRID, TOKENS, WINDOWED, Conversation, PagedDisk
 from omlx_cache import BlockStore, PrefixCache
 
 MORE = random_tokens(20, 9)
 
 
-@pytest.fixture(params=[DENSE, WINDOWED, HYBRID])
+@pytest.fixture(params=some([DENSE, WINDOWED, HYBRID], HYBRID))
 def talk(request: pytest.FixtureRequest, tmp_path: Path) -> Conversation:
     return Conversation(request.param, tmp_path)
 

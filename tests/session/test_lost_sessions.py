@@ -12,6 +12,7 @@ import pytest
 
 from kit import zoo
 from kit.drive import prefill, random_tokens, request, settings
+from kit.examples import some
 from omlx_cache import BlockStore, PrefixCache
 
 PROMPT = random_tokens(320, 1)
@@ -71,7 +72,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next"])
+@pytest.mark.parametrize("family", some(["llama", "gemma3_text", "qwen3_next"], "qwen3_next"))
 def test_what_was_prefilled_before_kill_9_is_restored(family: str, tmp_path: Path) -> None:
     tests = Path(__file__).parents[1]
     with subprocess.Popen(

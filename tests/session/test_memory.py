@@ -10,6 +10,7 @@ from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
 from kit import zoo
 from kit.drive import prefill, random_tokens, request, settings
+from kit.examples import some
 from kit.filling import DIM, HEADS, fill, held
 from omlx_cache import BlockStore, PrefixCache
 
@@ -116,7 +117,11 @@ def test_the_first_appended_token_copies_nothing(big: Any) -> None:
 
 @pytest.mark.parametrize(
     ("prompt", "new", "capacity"),
-    [(2049, 0, 2304), (2049, 64, 2304), (2049, 300, 2560), (2100, 256, 2560), (2049, -5, 2304)],
+    some(
+        [(2049, 0, 2304), (2049, 64, 2304), (2049, 300, 2560), (2100, 256, 2560), (2049, -5, 2304)],
+        (2049, 0, 2304),
+        (2100, 256, 2560),
+    ),
 )
 def test_restored_buffers_have_room_for_the_prompt_and_what_comes(
     big: Any, prompt: int, new: int, capacity: int
@@ -144,6 +149,7 @@ def hybrid() -> list[Any]:
     return [KVCache(), RotatingKVCache(256), ArraysCache(1)]
 
 
+@pytest.mark.nightly
 def test_a_thousand_aborted_sessions_leave_memory_flat(big: Any) -> None:
     cache = big(hybrid, hot_cache_only=True, block_size=16)
     tokens = PROMPT[:33]

@@ -11,6 +11,7 @@ import pytest
 
 from kit import zoo
 from kit.drive import feed, prefill, random_tokens, run, same, settings
+from kit.examples import some
 from kit.restoring import BLOCK, DENSE, HYBRID, WINDOWED, PagedDisk
 from omlx_cache import BlockStore, PrefixCache, Session
 from omlx_cache.restore.pending import PendingRestore
@@ -22,7 +23,7 @@ OTHER = random_tokens(200, 4)
 Open = Callable[..., BlockStore]
 
 
-@pytest.fixture(params=[DENSE, WINDOWED, HYBRID])
+@pytest.fixture(params=some([DENSE, WINDOWED, HYBRID], WINDOWED))
 def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import pytest
 
+from kit.examples import some
 from omlx_cache_storage.cold.contents import Contents
 from omlx_cache_storage.format.names import PageName, StoredPage
 from omlx_cache_storage.hot import HotTier
@@ -68,8 +69,8 @@ def _each(make: Callable[[], Made]) -> tuple[Made, float]:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("chain", CHAINS)
-@pytest.mark.parametrize("make", [_filled, _added, _used])
+@pytest.mark.parametrize("chain", some(CHAINS, 40))
+@pytest.mark.parametrize("make", some([_filled, _added, _used], _filled))
 def test_what_is_known_of_a_page_on_the_disk_takes_few_bytes(
     make: Callable[[int], Contents], chain: int
 ) -> None:
@@ -78,6 +79,7 @@ def test_what_is_known_of_a_page_on_the_disk_takes_few_bytes(
     assert each <= MOST_BYTES
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("chain", CHAINS)
 def test_what_is_known_of_a_page_in_memory_takes_few_bytes_besides_the_page(chain: int) -> None:
     pages = [

@@ -9,6 +9,7 @@ import pytest
 
 from kit import zoo
 from kit.drive import random_tokens, settings
+from kit.examples import some
 from kit.hung import KNOWN, STALLED, commit, make_calls
 from kit.restoring import DENSE, Conversation, PagedDisk
 from kit.storage.hanging import OPERATIONS, HangingDisk, in_time
@@ -16,7 +17,6 @@ from omlx_cache import BlockStore, PrefixCache
 from omlx_cache_storage.readers import came, note_answer
 
 ALL = "everything"
-EACH_RUN = (ALL, "peek", "read_into")
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +39,7 @@ def _hang(disk: HangingDisk, operation: str) -> None:
     disk.hang(*(OPERATIONS if operation == ALL else [operation]))
 
 
-def _marked(operations: list[str]) -> list[Any]:
-    return [
-        one if one in EACH_RUN else pytest.param(one, marks=pytest.mark.nightly)
-        for one in operations
-    ]
-
-
-@pytest.mark.parametrize("operation", _marked([ALL, *OPERATIONS]))
+@pytest.mark.parametrize("operation", some([ALL, *OPERATIONS], ALL))
 def test_each_call_returns_in_its_time(
     tmp_path: Path, model: Any, disk: HangingDisk, operation: str
 ) -> None:
@@ -63,7 +56,7 @@ def test_each_call_returns_in_its_time(
         store.close()
 
 
-@pytest.mark.parametrize("operation", _marked([ALL, *OPERATIONS]))
+@pytest.mark.parametrize("operation", some([ALL, *OPERATIONS], ALL))
 def test_a_store_opens_in_its_time_and_finds_what_is_there_once_it_can(
     tmp_path: Path, model: Any, disk: HangingDisk, operation: str
 ) -> None:

@@ -32,6 +32,7 @@ def _ready(stdout: IO[str] | None) -> None:
     assert stdout.readline() == "ready\n"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["calls", "open"])
 def test_each_call_returns_and_the_process_ends(mount: Mount, mode: str) -> None:
     process = subprocess.Popen(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.examples import some
 from kit.storage import Story, disk_usage, expected_payload, files_in, read_cold
 from omlx_cache_storage.cold.tier import ColdTier
 
@@ -110,7 +111,7 @@ def _checked(directory: Path, tier: ColdTier, number: int, durable: set[int]) ->
     return tier.usage().pages
 
 
-@pytest.mark.parametrize("policy", ["through", "lazy"])
+@pytest.mark.parametrize("policy", some(["through", "lazy"], "through"))
 def test_killed_at_every_step_of_the_first_writes(
     zygote: Zygote, tmp_path: Path, policy: str
 ) -> None:
@@ -121,6 +122,7 @@ def test_killed_at_every_step_of_the_first_writes(
     assert places >= STEPS
 
 
+@pytest.mark.nightly
 def test_killed_at_every_step_of_a_new_directory(zygote: Zygote, tmp_path: Path) -> None:
     places = set()
     for step in range(1, FIRST_STEPS):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.examples import some
 from kit.storage import Story, commit, open_store
 
 KIB = 1024
@@ -11,7 +12,7 @@ KIB = 1024
 
 @pytest.mark.parametrize("policy", ["through", "lazy"])
 @pytest.mark.parametrize("full", ["drop", "wait"])
-@pytest.mark.parametrize("hot", [0, 96 * KIB])
+@pytest.mark.parametrize("hot", some([0, 96 * KIB], 96 * KIB))
 def test_a_chain_beyond_every_budget_is_committed_in_turns_without_end(
     tmp_path: Path, policy: str, full: str, hot: int
 ) -> None:

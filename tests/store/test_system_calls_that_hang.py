@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.examples import some
 from kit.storage import fuse_server
 
 SOURCE = Path(fuse_server.__file__).with_name("hanging.c")
@@ -32,7 +33,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("mode", ["calls", "open"])
+@pytest.mark.parametrize("mode", some(["calls", "open"], "open"))
 @pytest.mark.parametrize(
     "call", ["everything", *(pytest.param(each, marks=pytest.mark.nightly) for each in CALLS)]
 )
