@@ -70,6 +70,7 @@ def _flipped(array: mx.array) -> mx.array:
     return mx.array(raw)
 
 
+@pytest.mark.nightly
 def test_damage_that_nobody_verifies_is_wrong(
     world: Callable[..., World], tally: Tally, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +103,7 @@ class ForgetfulRestarts(Restarts):
         return ForgetfulDisk()
 
 
+@pytest.mark.nightly
 def test_a_disk_that_forgets_has_lost_something(world: Callable[..., World], tally: Tally) -> None:
     run_round(world("restart", sessions=80), ForgetfulRestarts)
     assert "lost" in {failure["verdict"] for failure in tally.document()["failures"]}

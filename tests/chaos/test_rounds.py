@@ -9,6 +9,7 @@ from chaos.campaign import DAMAGE, KILLS, rounds
 from chaos.tally import Tally
 from chaos.world import World
 from kit import forks
+from kit.examples import some
 
 ROUNDS = rounds()
 
@@ -19,7 +20,18 @@ def _one_process_forks_all() -> None:
         forks.parent()
 
 
-@pytest.mark.parametrize("fault", [name for name in ROUNDS if name != KILLS])
+@pytest.mark.parametrize(
+    "fault",
+    some(
+        [name for name in ROUNDS if name != KILLS],
+        "EIO",
+        "ENOSPC and EDQUOT",
+        "damage while running",
+        "threads",
+        "full disk (tmpfs)",
+        "removal",
+    ),
+)
 def test_a_round_goes_well(fault: str, world: Callable[..., World], tally: Tally) -> None:
     ROUNDS[fault](world(fault))
     assert tally.document()["failures"] == []
@@ -36,6 +48,7 @@ def test_killed_processes_keep_what_flush_promised(
     assert tally.counted(KILLS) == 3
 
 
+@pytest.mark.nightly
 def test_most_flips_are_flips(world: Callable[..., World], tally: Tally) -> None:
     ROUNDS[DAMAGE](world(DAMAGE, number=2, sessions=96))
     assert tally.document()["failures"] == []

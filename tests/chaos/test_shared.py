@@ -52,6 +52,7 @@ def test_processes_that_are_killed_stay_under_one_budget_and_read_right_bytes(
     assert tally.sum("evicted") > 0
 
 
+@pytest.mark.nightly
 def test_processes_on_a_full_disk_stay_under_one_budget_and_read_right_bytes(
     run_briefly: Run, tally: Tally
 ) -> None:
@@ -60,6 +61,7 @@ def test_processes_on_a_full_disk_stay_under_one_budget_and_read_right_bytes(
     assert tally.sum("read") > 100
 
 
+@pytest.mark.nightly
 def test_what_a_process_flushed_the_next_look_up_of_another_finds(
     run_briefly: Run, tally: Tally
 ) -> None:

@@ -1,7 +1,7 @@
 """Which families keep the same mixture of caches, read off the caches that mlx-lm makes for them.
 
-Families of one mixture take the same way through the store, so every run measures the smallest of
-each mixture of classes, and the nightly run all of them.
+Families of one mixture take the same way through the store. Every run measures six of them that
+have each class of layers and compute quickly, and the nightly run measures all.
 """
 
 import re
@@ -25,7 +25,9 @@ REPRESENTATIVES = (
 """The smallest family of each mixture: written down, since finding them builds all models."""
 IN_OTHER_SIZES = ("gemma2", "youtu_llm", "mamba", "lfm2-vl", "olmo3")
 """Those that have the classes of another one, in another precision or with another window."""
-EVERY_RUN = tuple(name for name in REPRESENTATIVES if name not in IN_OTHER_SIZES)
+ONE_OF_EACH = tuple(name for name in REPRESENTATIVES if name not in IN_OTHER_SIZES)
+EVERY_RUN = ("qwen2", "longcat_flash_ngram", "mamba2", "gpt_oss", "llama4", "gear")
+"""Whole keys and values, several caches in a layer, states, windows, chunks, and a mixture."""
 OTHERS = tuple(name for name in NAMES if name not in EVERY_RUN)
 
 Mixture = frozenset[str]

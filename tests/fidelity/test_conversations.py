@@ -9,8 +9,8 @@ from fidelity.mixtures import EVERY_RUN as SMALLEST
 from fidelity.mixtures import NAMES
 from fidelity.record import read, turns_cell
 
-# A window, and state only; the nightly run has every family at every length.
-AT_3000 = ["gpt_oss", "mamba2"]
+# The nightly run has every family at every length.
+AT_3000 = ["mamba2"]
 EVERY_RUN = [
     *[(name, 300) for name in SMALLEST],
     *[(name, 3000) for name in AT_3000],

@@ -1,8 +1,11 @@
 """The families of every run stand for the others."""
 
+import re
+
 from fidelity.mixtures import (
     EVERY_RUN,
     NAMES,
+    ONE_OF_EACH,
     OTHERS,
     REPRESENTATIVES,
     classes,
@@ -11,12 +14,21 @@ from fidelity.mixtures import (
 )
 
 
-def test_every_mixture_of_classes_has_one_family_in_every_run() -> None:
+def test_every_mixture_of_classes_has_one_family() -> None:
     assert smallest_of_each() == REPRESENTATIVES
     assert len({mixture(name) for name in NAMES}) == len(REPRESENTATIVES)
-    of_every_run = [classes(name) for name in EVERY_RUN]
-    assert sorted(of_every_run) == sorted({classes(name) for name in NAMES})
+    one_of_each = [classes(name) for name in ONE_OF_EACH]
+    assert sorted(one_of_each) == sorted({classes(name) for name in NAMES})
     assert sorted([*EVERY_RUN, *OTHERS]) == sorted(NAMES)
+
+
+def test_every_run_has_each_class_of_layers() -> None:
+    """But for the one that only a single family has."""
+    of_every_run, of_all = (
+        {each for name in names for each in re.findall(r"[A-Z]\w+", classes(name))}
+        for names in (EVERY_RUN, NAMES)
+    )
+    assert of_all - of_every_run <= {"LayerCache"}
 
 
 def test_nesting_ageing_and_precision_are_told_apart() -> None:

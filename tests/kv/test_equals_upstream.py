@@ -37,6 +37,7 @@ def short_upstream_step(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cls, "step", STEP)
 
 
+@pytest.mark.nightly
 @quick
 @given(scripts(lengths_around(STEP, 2 * STEP)), batches, dtypes)
 def test_kv_cache_without_options_is_upstream_state_included(
@@ -63,6 +64,7 @@ def test_planned_kv_cache_returns_what_upstream_returns(
     run(Pair(ours, upstream.KVCache(), batch, dtype, same_state=False), script)
 
 
+@pytest.mark.nightly
 @quick
 @given(scripts(lengths_around(STEP)), batches, dtypes, st.sampled_from([4, 8]))
 def test_quantized_without_options_is_upstream_state_included(
@@ -72,6 +74,7 @@ def test_quantized_without_options_is_upstream_state_included(
     run(Pair(ours, theirs, batch, dtype, same_state=True), script)
 
 
+@pytest.mark.nightly
 @quick
 @given(scripts(lengths_around(STEP)), batches, dtypes, st.sampled_from([3, 4, 8]))
 def test_planned_quantized_returns_what_upstream_returns(
@@ -81,6 +84,7 @@ def test_planned_quantized_returns_what_upstream_returns(
     run(Pair(ours, theirs, batch, dtype, same_state=False), script)
 
 
+@pytest.mark.nightly
 @quick
 @given(scripts(lengths_around(STEP, WINDOW, 2 * WINDOW)), batches, dtypes, st.sampled_from([0, 4]))
 def test_rotating_without_options_is_upstream_state_included(

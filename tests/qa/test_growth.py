@@ -19,6 +19,7 @@ import pytest
 from mlx_lm.generate import BatchGenerator
 
 from kit.drive import random_tokens, settings
+from kit.examples import some
 from kit.tinylm import Server, make_model, serve_ours
 from kit.tokenizer import tokenizer as kit_tokenizer
 from kit.zoo.family import build_model
@@ -184,7 +185,7 @@ def take(loop: Loop, numbers: range) -> None:
         assert loop(number) >= LENGTH - 8 - 256
 
 
-@pytest.mark.parametrize("kind", list(LOOPS))
+@pytest.mark.parametrize("kind", some(list(LOOPS), "session", "lost sessions"))
 def test_nothing_of_a_request_stays(kind: str, cache: PrefixCache, model: Any) -> None:
     """Python's own count of bytes: exact, so that a few requests are enough."""
     loop = LOOPS[kind](cache, model)
@@ -263,10 +264,9 @@ def served(tmp_path: Path) -> Iterator[Served]:
     assert server.stop() == 0, server.text()
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="asks Linux for a process's memory")
-@pytest.mark.parametrize(
-    ("warm", "count"), [(48, 96), pytest.param(200, MANY, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize(("warm", "count"), [(48, 96), (200, MANY)])
 @pytest.mark.timeout(3600)
 def test_a_servers_memory_is_flat(warm: int, count: int, served: Served) -> None:
     served(0)
