@@ -19,8 +19,10 @@ FAST := $(addprefix tests/,arrays codec commit control identity kv pages setting
 
 # True for an interpreter that requirements.lock has wheels for and that can make an environment.
 USABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
-# Tests of one file share servers and models, so that they stay together.
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile
+# Tests of one file share servers and models, so that they stay together. In the order of their
+# names: sorted by how many tests they have, those with few long ones would be alone at the end.
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile \
+	--no-loadscope-reorder
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .PHONY: help setup demo test test-fast test-nightly fuzz fuzz-http chaos check bench bench-peers test-peers lock clean
