@@ -18,7 +18,7 @@ from omlx_cache_storage.page import PageId
 from omlx_cache_storage.readers import note_answer
 from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.engine import RemoteError, Trouble
-from omlx_cache_storage.remote.reads import AHEAD_PAGES, RemoteReads, Value, Wanted
+from omlx_cache_storage.remote.reads import AHEAD_PAGES, RemoteReads, Value, WantedValue
 
 KIB = 1024
 DEADLINE = 60.0
@@ -49,7 +49,7 @@ class _Rig:
             ahead_bytes=ahead_bytes,
         )
 
-    def _read(self, wanted: Wanted) -> Value:
+    def _read(self, wanted: WantedValue) -> Value:
         number = int(wanted.name)
         self.asked.append(number)
         self.reached.release()
@@ -63,9 +63,9 @@ class _Rig:
         for number in numbers:
             self.values[number] = bytes([number % 251]) * nbytes
 
-    def wanted(self, *numbers: int) -> list[Wanted]:
+    def wanted(self, *numbers: int) -> list[WantedValue]:
         sizes = {number: len(self.values.get(number, b"x" * 1000)) for number in numbers}
-        return [Wanted(_page(number), str(number), sizes[number]) for number in numbers]
+        return [WantedValue(_page(number), str(number), sizes[number]) for number in numbers]
 
     def take(self, number: int) -> bytes:
         (wanted,) = self.wanted(number)

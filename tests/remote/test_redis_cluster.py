@@ -140,6 +140,8 @@ def test_a_stopped_node_costs_its_time_out_and_the_others_answer(
         redis_cluster() as cluster,
         engine_at(cluster.url, lookup_seconds=0.3, read_seconds=0.5) as engine,
     ):
+        for node in cluster.nodes:
+            node.ask("CONFIG", "SET", "cluster-require-full-coverage", "no")
         fill(engine)
         assert all_there(engine)
         mine = [name for name in NAMES if cluster.owner(name) is cluster.nodes[0]]

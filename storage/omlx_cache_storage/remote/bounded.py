@@ -21,7 +21,7 @@ PROGRESS_BYTES = 1 << 20
 megabyte a second is computed sooner."""
 
 
-class Allowed(NamedTuple):
+class AnswerLimit(NamedTuple):
     """The bytes and the seconds that all answers to some commands may take together."""
 
     nbytes: int
@@ -98,7 +98,9 @@ class _Bounded:
 
     _sock: Any
 
-    def __init__(self, *args: Any, allowed: Callable[[Commands], Allowed], **options: Any) -> None:
+    def __init__(
+        self, *args: Any, allowed: Callable[[Commands], AnswerLimit], **options: Any
+    ) -> None:
         self._allowed = allowed
         self._expected = allowed(())
         # Not hiredis: it takes memory for all elements of an array once it knows their number.

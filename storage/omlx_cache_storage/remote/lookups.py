@@ -21,7 +21,7 @@ _Same = tuple[object, ...]
 
 
 @dataclass(slots=True)
-class _InFlight:
+class _LookupInFlight:
     """A look-up, since when, and whether somebody was told that it is late."""
 
     future: "Future[Asked]"
@@ -43,7 +43,7 @@ class Lookups:
         self._lookup_seconds = lookup_seconds
         self._late = late
         self._lock = threading.Lock()
-        self._in_flight: dict[_Same, _InFlight] = {}
+        self._in_flight: dict[_Same, _LookupInFlight] = {}
         self._pool = ReaderPool(THREADS, "omlx-cache-remote-ask")
 
     @uninterrupted
@@ -60,7 +60,7 @@ class Lookups:
                     future = self._pool.submit(self._answer, inquiry)
                 except RuntimeError:
                     return Asked(False, reasons.UNREACHABLE)
-                found = self._in_flight[same] = _InFlight(future, time.monotonic())
+                found = self._in_flight[same] = _LookupInFlight(future, time.monotonic())
         found.future.add_done_callback(lambda _: self._forget(same, found))
         return self._wait(found, timeout)
 
@@ -68,7 +68,7 @@ class Lookups:
         """Begin no more, and wake who waits; False when one hangs for longer."""
         return self._pool.stop(timeout)
 
-    def _wait(self, found: _InFlight, timeout: float | None) -> Asked:
+    def _wait(self, found: _LookupInFlight, timeout: float | None) -> Asked:
         left = found.began + self._lookup_seconds - time.monotonic()
         seconds = max(0.0, left if timeout is None else min(left, timeout))
         if done_within(found.future, seconds):
@@ -84,7 +84,7 @@ class Lookups:
                 self._late()
         return Asked(False, reasons.TIMEOUT)
 
-    def _forget(self, same: _Same, found: _InFlight) -> None:
+    def _forget(self, same: _Same, found: _LookupInFlight) -> None:
         with self._lock:
             if self._in_flight.get(same) is found:
                 del self._in_flight[same]

@@ -26,7 +26,7 @@ _NEARLY = 0.9
 Value = list[Buffer]
 
 
-class Wanted(NamedTuple):
+class WantedValue(NamedTuple):
     """A value to be read: its page, its name, its length, 0 when that is not known, and about how
     long it is. With `is_head` only its first `nbytes` are, for somebody who waits."""
 
@@ -51,7 +51,9 @@ class Expected:
     more of them come) and `closed` belong to the reads, and are guarded by their lock.
     """
 
-    def __init__(self, end: Callable[["Expected"], None], wanted: Sequence[Wanted] = ()) -> None:
+    def __init__(
+        self, end: Callable[["Expected"], None], wanted: Sequence[WantedValue] = ()
+    ) -> None:
         self._end = end
         self.queue = {one.page: one for one in wanted}
         self.in_flight: dict[PageId, _InFlight] = {}
@@ -86,7 +88,7 @@ class RemoteReads:
 
     def __init__(
         self,
-        read: Callable[[Wanted], Value],
+        read: Callable[[WantedValue], Value],
         connections: int,
         stalled_seconds: float,
         failed: Callable[[RemoteError, bool], None],
@@ -115,7 +117,7 @@ class RemoteReads:
         return self._peak
 
     @uninterrupted
-    def expect(self, wanted: Sequence[Wanted]) -> Expected:
+    def expect(self, wanted: Sequence[WantedValue]) -> Expected:
         """Begin to read values in order; returns at once."""
         with self._lock:
             expected = Expected(self.end, () if self._closed else wanted)
@@ -130,7 +132,7 @@ class RemoteReads:
             return any(expected.has(page) for expected in self._open)
 
     @uninterrupted
-    def take(self, wanted: Wanted) -> Value:
+    def take(self, wanted: WantedValue) -> Value:
         """Return a value's bytes in parts; waits for as long as something comes, but no longer than
         the time-out without. Raises PageUnreadable, its text begins with a word of `reasons`."""
         with self._lock:
@@ -197,7 +199,7 @@ class RemoteReads:
                 expected.in_flight[wanted.page] = self._begin(expected, wanted)
                 self._ahead += 1
 
-    def _begin(self, expected: Expected, wanted: Wanted) -> _InFlight:
+    def _begin(self, expected: Expected, wanted: WantedValue) -> _InFlight:
         future: Future[Value]
         try:
             future = self._pool.submit(self._read, expected, wanted)
@@ -233,7 +235,7 @@ class RemoteReads:
             self._failed(error, error.reason == "timeout" and silent)
         return unsent
 
-    def _read(self, expected: Expected, wanted: Wanted) -> Value:
+    def _read(self, expected: Expected, wanted: WantedValue) -> Value:
         """Read a value, on a thread of the pool."""
         try:
             value = self._read_value(wanted)

@@ -19,7 +19,7 @@ from omlx_cache_storage.breaker import CircuitBreaker
 from omlx_cache_storage.readers import ReaderPool, result_along
 from omlx_cache_storage.remote.address import Host, RemoteAddress
 from omlx_cache_storage.remote.bounded import (
-    Allowed,
+    AnswerLimit,
     BoundedConnection,
     BoundedMasterConnection,
     BoundedTlsConnection,
@@ -48,7 +48,7 @@ _ASKED_AT_ONCE = 16
 _AWAY = ("refused", "lost", "timeout")
 
 
-class Server:
+class RedisServer:
     """One server, or the master that Sentinels name. Any thread; a call waits for the network.
 
     `_pools` has every pool that was made; appending is atomic. `_closed` is set once.
@@ -171,7 +171,7 @@ class _Sentinels(Sentinel):
         raise worst or MasterNotFoundError(f"no Sentinel knows a master named {service_name!r}")
 
 
-class Cluster(Server):
+class ClusterNodes(RedisServer):
     """The nodes of a cluster, as its client finds them: each is asked on a thread of its own.
 
     A node that fails, while others answer, is taken to have nothing and to take nothing; after some
@@ -311,10 +311,10 @@ def _nothing(command: Command) -> Any:
     return [] if command[0] == "ZRANGE" else None if command[0] in ("GET", "GETRANGE", "SET") else 0
 
 
-def _allowed(seconds: float, commands: Commands) -> Allowed:
+def _allowed(seconds: float, commands: Commands) -> AnswerLimit:
     """Return what the answers to commands may take: values have longer than words."""
     values = sum(command[0] == "GET" for command in commands)
-    return Allowed(sum(map(_most_bytes, commands)), seconds + values * PART_BYTES / _LEAST_RATE)
+    return AnswerLimit(sum(map(_most_bytes, commands)), seconds + values * PART_BYTES / _LEAST_RATE)
 
 
 def _most_bytes(command: Sequence[Any]) -> int:

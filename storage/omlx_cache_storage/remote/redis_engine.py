@@ -16,7 +16,7 @@ from omlx_cache_storage.page import Buffer
 from omlx_cache_storage.remote.address import RemoteAddress
 from omlx_cache_storage.remote.engine import MEMBERS, Part, RemoteError
 from omlx_cache_storage.remote.options import RemoteOptions
-from omlx_cache_storage.remote.redis_clients import PART_BYTES, Cluster, Command, Server
+from omlx_cache_storage.remote.redis_clients import PART_BYTES, ClusterNodes, Command, RedisServer
 
 ASKS_TOGETHER = 1 << 20
 PIPELINE = 1024
@@ -35,7 +35,9 @@ class RedisEngine:
     asks_together = ASKS_TOGETHER
 
     def __init__(self, address: RemoteAddress, options: RemoteOptions) -> None:
-        self._server = (Cluster if address.kind == "cluster" else Server)(address, options)
+        self._server = (ClusterNodes if address.kind == "cluster" else RedisServer)(
+            address, options
+        )
         self._expiry: Command = ("PX", options.ttl_seconds * 1000) if options.ttl_seconds else ()
         self._ttl_ms = options.ttl_seconds * 1000
 

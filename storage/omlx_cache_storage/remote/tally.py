@@ -41,7 +41,7 @@ class RemoteTally:
             return dict(self._errors)
 
 
-class Link:
+class RemoteLink:
     """Remembers the latest answers. `_lock` guards all: also how many reads are in flight, since
     when some are, and the bytes that came then."""
 

@@ -44,9 +44,9 @@ from omlx_cache_storage.remote.knowledge import SHUNNED_SECONDS, SPOILT, Knowled
 from omlx_cache_storage.remote.lookups import Lookups
 from omlx_cache_storage.remote.names import RemoteNames
 from omlx_cache_storage.remote.options import RemoteOptions
-from omlx_cache_storage.remote.reads import AHEAD_BYTES, Expected, RemoteReads, Value, Wanted
+from omlx_cache_storage.remote.reads import AHEAD_BYTES, Expected, RemoteReads, Value, WantedValue
 from omlx_cache_storage.remote.received import ReceivedPage
-from omlx_cache_storage.remote.tally import Link, RemoteTally
+from omlx_cache_storage.remote.tally import RemoteLink, RemoteTally
 from omlx_cache_storage.remote.writes import RemoteWrites
 from omlx_cache_storage.stats import RemoteUsage
 from omlx_cache_storage.tier import OpenPage, WriteResult
@@ -89,7 +89,7 @@ class RemoteTier:
             engine, self._names, self._keys, self._knowledge, packs=options.packs
         )
         self._tally = RemoteTally()
-        self._link = Link()
+        self._link = RemoteLink()
         self._closed = False
         self._back_off = BackOff(self._changed)
         self._lookups = Lookups(self._answer, options.lookup_seconds, self._late)
@@ -182,11 +182,11 @@ class RemoteTier:
             raise PageNotSent(reasons.LOST, "nothing is known of it any more")
         return seen
 
-    def _wanted(self, page: PageId, seen: Seen) -> Wanted:
+    def _wanted(self, page: PageId, seen: Seen) -> WantedValue:
         name = self._names.page(seen.namespace, page)
-        return Wanted(page, name, seen.wire_bytes, seen.info.nbytes + HEADER_BYTES)
+        return WantedValue(page, name, seen.wire_bytes, seen.info.nbytes + HEADER_BYTES)
 
-    def _received(self, page: PageId, seen: Seen, wanted: Wanted) -> ReceivedPage:
+    def _received(self, page: PageId, seen: Seen, wanted: WantedValue) -> ReceivedPage:
         if self.resting and not self._reads.is_expected(page):
             raise PageNotSent(reasons.RESTING, self.resting)
         try:
@@ -356,7 +356,7 @@ class RemoteTier:
         self._link.note_trip(seconds)
         self._back_off.succeeded()
 
-    def _read(self, wanted: Wanted) -> Value:
+    def _read(self, wanted: WantedValue) -> Value:
         """Read a value, or its first bytes."""
         self._back_off.enter()
         nbytes = 0
@@ -379,7 +379,7 @@ class RemoteTier:
             raise PageNotSent(reasons.LOST, TORN if value[0] is not None else "it was evicted")
         return there
 
-    def _read_parts(self, wanted: Wanted) -> "list[Buffer | None]":
+    def _read_parts(self, wanted: WantedValue) -> "list[Buffer | None]":
         size = self._engine.part_bytes or wanted.nbytes or FIRST_BYTES
         value = self._engine.read(_parts(wanted.name, 0, wanted.nbytes or size, size))
         first = value[0]
