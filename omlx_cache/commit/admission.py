@@ -72,19 +72,16 @@ class Admission:
         """True when a tier of this machine has a page: what only others have is stored here too."""
         return self._store.find_here(page) is not None
 
-    def owns(self, page: PageId, held: int = 0) -> bool:
-        """True when a tier has a page with at least `held` tokens, which need not be made then."""
+    def owns(self, page: PageId, held: int = 0, *, in_memory: bool = False) -> bool:
+        """True when a tier has a page with at least `held` tokens, which need not be made then.
+
+        With `in_memory`, until the end, False for a page that only the disk has and memory might
+        keep: it was computed again, because that is quicker than to read it.
+        """
         info = self._store.find_here(page)
         if info is None or info.held < held:
             return False
-        self._own.add(page)
-        return True
-
-    def holds(self, page: PageId) -> bool:
-        """As `owns`, but False for a page that only the disk has and memory might keep: it was
-        computed again, because that is quicker than to read it."""
-        info = self._store.find_here(page)
-        if info is None or (info.tier != "hot" and self._store.retains and not self.finishing):
+        if in_memory and info.tier != "hot" and self._store.retains and not self.finishing:
             return False
         self._own.add(page)
         return True
@@ -175,14 +172,17 @@ class Admission:
     def finish(
         self, pages: Sequence[PageId], fallbacks: Fallbacks, ended: Ended | None = None
     ) -> None:
-        """Mark `pages`, a whole sequence's, as used together, and what was stored on the way with
-        them; from now on pages wait for room. When they leave depends on how the answer ended, but
-        for those that another has used meanwhile."""
+        """Mark a whole sequence as used; from now on pages wait for room."""
         self.finishing = True
         self._deadline = (
             None if self._wait_seconds is None else time.monotonic() + self._wait_seconds
         )
         self._stamp = self._store.stamp(self._priority, ended)
+        self._mark_used(pages, fallbacks)
+
+    def _mark_used(self, pages: Sequence[PageId], fallbacks: Fallbacks) -> None:
+        """Mark `pages`, a whole sequence's, as used together, and the new ones with them; but not
+        those that another has used meanwhile."""
         # What this sequence stored a moment ago is not used a second time by that.
         restored = [page for page in pages if page not in self.new]
         first = dict.fromkeys(page for page in pages if page in self.new)

@@ -39,13 +39,13 @@ class Budgets:
         self,
         settings: CacheSettings,
         label: str,
-        told: set[tuple[str, str]] | None = None,
-        budget_of_disk: Callable[[], int | None] | None = None,
+        told: set[tuple[str, str]],
+        budget_of_disk: Callable[[], int | None],
     ) -> None:
-        """`budget_of_disk`: what the directory may take, which other processes and people change;
-        None: `cold_bytes` alone counts."""
+        """`budget_of_disk` returns what the directory may take, which other processes and people
+        change, or None where `cold_bytes` alone counts."""
         self._label = label
-        self._budget_of_disk = budget_of_disk or (lambda: None)
+        self._budget_of_disk = budget_of_disk
         self._stride = settings.snapshot_stride
         self._block = settings.block_size
         self._memory = settings.hot_bytes or settings.queue_bytes
@@ -58,7 +58,7 @@ class Budgets:
         self._queue = self._memory if self._memory_only else settings.queue_bytes
         self._block_bytes = 0
         self._point_bytes: dict[str, int] = {}
-        self._told = set() if told is None else told
+        self._told = told
 
     def page(self, kind: str, tokens: int, nbytes: int) -> None:
         """Note a page of a layer group's kind that is about to be stored."""
@@ -69,10 +69,11 @@ class Budgets:
         for name, size in ((self._memory_name, self._memory), ("queue_bytes", self._queue)):
             if nbytes > size:
                 what = f"{tokens} tokens" if tokens else "recurrent state"
+                done = "kept" if name == self._memory_name else "written to the disk"
                 self._tell(
                     name,
                     f"{name} ({format_size(size)}) is smaller than one page of {self._label} "
-                    f"({format_size(nbytes)} for {what}): none is {self._where(name)}; "
+                    f"({format_size(nbytes)} for {what}): none is {done}; "
                     f"{name}={self._some(name, nbytes)} would hold some",
                 )
 
@@ -88,9 +89,6 @@ class Budgets:
     def token_bytes(self) -> int:
         """The bytes of a token in the pages that every token needs; 0 before one was seen."""
         return self._block_bytes // self._block
-
-    def _where(self, setting: str) -> str:
-        return "kept" if setting == self._memory_name else "written to the disk"
 
     def _some(self, setting: str, nbytes: int) -> str:
         """Return a size for a few pages; of a queue no more than the memory that it is part of."""
@@ -129,14 +127,12 @@ class Budgets:
             known = f"is too small for windows and states of {self._label} beside its blocks"
         else:
             return
+        called = "the directory's budget" if self._is_budget(name) else name
         self._tell(
             name,
-            f"{self._called(name)} ({format_size(size)}) {known}: of a sequence of {tokens} tokens "
+            f"{called} ({format_size(size)}) {known}: of a sequence of {tokens} tokens "
             f"the end is not kept; {self._raised(name, needed)} would hold it",
         )
-
-    def _called(self, setting: str) -> str:
-        return "the directory's budget" if self._is_budget(setting) else setting
 
     def _raised(self, setting: str, nbytes: int) -> str:
         """Return what a person does to have so many bytes."""

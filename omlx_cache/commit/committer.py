@@ -232,7 +232,7 @@ class Committer:
                 # Those between are stored: what is encoded together lies behind each other.
                 yield run
                 run = []
-            if self._admission.holds(self._page(group, end)):
+            if self._admission.owns(self._page(group, end), in_memory=True):
                 cut = None
             else:
                 span = TokenRange(self.chain.block_start(end), end)
