@@ -26,16 +26,14 @@ class Operation:
 class RecordingDisk(FileSystem):
     """The real file system; `log` has every change that it finished, in order. Thread-safe.
 
-    A file's times are not in it: to lose them costs recency, never a page.
+    A file's times are not in it: to lose them costs recency, never a page. `_lock` is held from a
+    change to its entry: threads that delete what another one has just renamed come behind that; a
+    write that fails deletes its file.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.log: list[Operation] = []
-
-    def _done(self, operation: Operation) -> None:
-        with self._lock:
-            self.log.append(operation)
 
     @property
     def position(self) -> int:
@@ -43,30 +41,39 @@ class RecordingDisk(FileSystem):
             return len(self.log)
 
     def make_directory(self, path: StrPath) -> bool:
-        made = super().make_directory(path)
-        if made:
-            self._done(Operation("mkdir", Path(path)))
-        return made
+        with self._lock:
+            made = super().make_directory(path)
+            if made:
+                self.log.append(Operation("mkdir", Path(path)))
+            return made
 
     def remove_directory(self, path: StrPath) -> None:
-        super().remove_directory(path)
-        self._done(Operation("rmdir", Path(path)))
+        with self._lock:
+            super().remove_directory(path)
+            self.log.append(Operation("rmdir", Path(path)))
 
     def write(self, path: StrPath, pieces: Sequence[Buffer], durability: Durability) -> int:
         data = b"".join(bytes(memoryview(piece)) for piece in pieces)
-        nbytes = super().write(path, pieces, durability)
-        self._done(Operation("write", Path(path), data=data, synced=durability != "none"))
-        return nbytes
+        with self._lock:
+            nbytes = super().write(path, pieces, durability)
+            synced = durability != "none"
+            self.log.append(Operation("write", Path(path), data=data, synced=synced))
+            return nbytes
 
     def publish(self, temporary: StrPath, final: StrPath) -> None:
-        super().publish(temporary, final)
-        self._done(Operation("rename", Path(temporary), Path(final)))
+        with self._lock:
+            super().publish(temporary, final)
+            self.log.append(Operation("rename", Path(temporary), Path(final)))
 
     def sync_directory(self, path: StrPath, durability: Durability) -> None:
-        super().sync_directory(path, durability)
-        if durability != "none":
-            self._done(Operation("sync directory", Path(path)))
+        with self._lock:
+            super().sync_directory(path, durability)
+            if durability != "none":
+                self.log.append(Operation("sync directory", Path(path)))
 
     def remove(self, path: StrPath) -> None:
-        super().remove(path)
-        self._done(Operation("unlink", Path(path)))
+        with self._lock:
+            was_there = self.exists(path)
+            super().remove(path)
+            if was_there:
+                self.log.append(Operation("unlink", Path(path)))
