@@ -10,12 +10,20 @@ from typing import NamedTuple
 import numpy as np
 
 from omlx_cache.requests.explainer import Walked
+from omlx_cache.requests.history import compact
 from omlx_cache.scope import Scope
-from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, shared_length
+from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, as_tokens, shared_length
 
 BLOCKS = 4_096
-"""8 MiB at 256 tokens a block, a million tokens."""
+"""4 MiB at 256 tokens a block, a million tokens."""
 SIBLINGS = 32
+
+
+class _Block(NamedTuple):
+    """The tokens of a block as bytes: of four each, where those of its sequence fit."""
+
+    kind: str
+    tokens: bytes
 
 
 class Sibling(NamedTuple):
@@ -32,7 +40,7 @@ class SiblingIndex:
         self._limit = blocks
         self._siblings = siblings
         self._count = 0
-        self._blocks: OrderedDict[BlockKey, OrderedDict[bytes, None]] = OrderedDict()
+        self._blocks: OrderedDict[BlockKey, OrderedDict[_Block, None]] = OrderedDict()
 
     def __len__(self) -> int:
         """Blocks that are remembered."""
@@ -40,14 +48,15 @@ class SiblingIndex:
 
     def add(self, chain: KeyChain, stop: int) -> None:
         """Note the blocks of a sequence's first `stop` tokens, the partial last one included."""
+        tokens = compact(chain.tokens[:stop])
         for start in range(0, stop, chain.block_size):
-            block = chain.tokens[start : min(stop, start + chain.block_size)].tobytes()
-            self._note(_boundary(chain, start), block)
+            block = tokens[start : start + chain.block_size].tobytes()
+            self._note(_boundary(chain, start), _Block(tokens.dtype.str, block))
         while self._count > self._limit:
             _parent, forgotten = self._blocks.popitem(last=False)
             self._count -= len(forgotten)
 
-    def _note(self, parent: BlockKey, block: bytes) -> None:
+    def _note(self, parent: BlockKey, block: _Block) -> None:
         known = self._blocks.setdefault(parent, OrderedDict())
         self._blocks.move_to_end(parent)
         self._count += block not in known
@@ -65,7 +74,7 @@ class SiblingIndex:
         wanted = chain.tokens[boundary : boundary + chain.block_size]
         best: tuple[int, Tokens] | None = None
         for block in known:
-            tokens = np.frombuffer(block, dtype="<i8")
+            tokens = as_tokens(np.frombuffer(block.tokens, dtype=block.kind))
             shared = shared_length(wanted, tokens)
             if shared and (best is None or (shared, len(tokens)) > (best[0], len(best[1]))):
                 best = shared, tokens
