@@ -73,7 +73,7 @@ def test_what_is_absent_is_asked_for_again_soon() -> None:
 def test_a_page_found_to_be_gone_is_known_no_more_and_one_found_again_is() -> None:
     rig = _Rig()
     rig.note(1, 2)
-    assert rig.known.note_absent([_page(1), _page(3)], "remote_lost") == 1
+    rig.known.note_absent([_page(1), _page(3)], "remote_lost")
     assert rig.has(1, 2) == [False, True]
     assert rig.known.why_absent([_page(1), _page(2)]) == {_page(1): "remote_lost"}
     assert rig.known.is_shunned(_page(1))

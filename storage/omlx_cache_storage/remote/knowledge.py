@@ -95,23 +95,20 @@ class Knowledge:
 
     def note_absent(
         self, pages: Iterable[PageId], why: str = "", seconds: float = ABSENT_SECONDS
-    ) -> int:
-        """Know for a while that pages are not there, or in a word `why` they cannot be had; return
-        how many of them were taken to be there. To be absent is no news of a page that was found to
-        be spoilt lately: that word stays."""
+    ) -> None:
+        """Know for a while that pages are not there, or in a word `why` they cannot be had. To be
+        absent is no news of a page that was found to be spoilt lately: that word stays."""
         now = self._clock()
         absent = _Absent(now + seconds, why, now + SHUNNED_SECONDS if why else 0.0)
-        known = 0
         with self._lock:
             for page in pages:
-                known += self._seen.pop(page, None) is not None
+                self._seen.pop(page, None)
                 before = self._absent.pop(page, _PRESENT)
                 stays = not why and before.why in SPOILT and before.shunned > now
                 until = max(before.until, absent.until)
                 self._absent[page] = before._replace(until=until) if stays else absent
             while len(self._absent) > self._most:
                 self._absent.popitem(last=False)
-        return known
 
     def is_shunned(self, page: PageId) -> bool:
         """Return whether a page was found to be absent, or bad, lately."""
