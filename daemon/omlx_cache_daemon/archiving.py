@@ -11,12 +11,12 @@ from typing import IO
 from omlx_cache.identity.software import installed
 from omlx_cache.settings.model import CacheSettings
 from omlx_cache.version import VERSION
+from omlx_cache_daemon.archive.manifest import Document, Manifest
+from omlx_cache_daemon.archive.members import PageAt
+from omlx_cache_daemon.archive.packing import Packed, in_order, pack
 from omlx_cache_daemon.cold import reading
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.selection import Selection, select
-from omlx_cache_storage.archive.manifest import Document, Manifest
-from omlx_cache_storage.archive.members import PageAt
-from omlx_cache_storage.archive.packing import Packed, in_order, pack
 from omlx_cache_storage.cold.catalog import namespaces, read_namespace, scan
 from omlx_cache_storage.cold.records import ColdEntry
 from omlx_cache_storage.cold.removal import entries

@@ -1,9 +1,10 @@
 """Which pages of a directory a person means: of a namespace, a model, a salt, or up to a block."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from omlx_cache.identity.salt import salt_digest
 from omlx_cache_daemon.cold import reading
@@ -11,10 +12,11 @@ from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.replies import Map
 from omlx_cache_daemon.targets import KEY, KINDS, meant
 from omlx_cache_storage.cold.catalog import created_ns, read_namespace
-from omlx_cache_storage.cold.chains import Chain, Chains
 from omlx_cache_storage.cold.records import ColdEntry
 from omlx_cache_storage.cold.removal import entries
 from omlx_cache_storage.documents import shortened_salt
+from omlx_cache_storage.format.names import StoredPage, parent_hint
+from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.listed import list_pages
 from omlx_cache_storage.listing import namespace_rows
 from omlx_cache_storage.pins import PinRecord
@@ -22,6 +24,43 @@ from omlx_cache_storage.pins import PinRecord
 _EVERY = 2**31 - 1
 _SHOWN = 5
 _SHOWN_DIGITS = 16
+
+
+class Chain(NamedTuple):
+    """The keys from a root to a block; `is_whole` unless one between them has no page."""
+
+    namespace: BlockKey
+    keys: tuple[BlockKey, ...]
+    is_whole: bool
+
+
+class Chains:
+    """Finds chains among page files, each once: `files` is gone through when it is made."""
+
+    def __init__(self, files: Iterable[StoredPage]) -> None:
+        self._hints: dict[tuple[BlockKey, BlockKey], bytes] = {}
+        self._keys: dict[tuple[BlockKey, bytes], BlockKey] = {}
+        for namespace, name, _ in files:
+            key = name.id.key
+            self._hints[namespace, key] = name.parent_hint
+            self._keys[namespace, parent_hint(key)] = key
+
+    def named(self, prefix: str) -> list[tuple[BlockKey, BlockKey]]:
+        """Return the blocks whose keys begin so, each with its namespace."""
+        return [block for block in self._hints if block[1].hex().startswith(prefix)]
+
+    def to(self, namespace: BlockKey, key: BlockKey) -> Chain:
+        """Return the chain that ends with a block: as much of it as there is."""
+        keys, seen = [key], {key}
+        while True:
+            hint = self._hints.get((namespace, keys[-1]), b"")
+            if hint == parent_hint(namespace):
+                return Chain(namespace, tuple(reversed(keys)), True)
+            before = self._keys.get((namespace, hint))
+            if before is None or before in seen:
+                return Chain(namespace, tuple(reversed(keys)), False)
+            keys.append(before)
+            seen.add(before)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from omlx_cache_daemon.checking import Checked, Pace, Verdict, check_pages, remove_damaged
 from omlx_cache_daemon.cold import reading
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_storage.cold.catalog import namespace_directories, walk, walk_namespace
-from omlx_cache_storage.cold.checking import Checked, Pace, Verdict, check_pages
-from omlx_cache_storage.cold.damaged import remove_damaged
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.keys import BlockKey
 

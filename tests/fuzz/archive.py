@@ -6,15 +6,15 @@ import tarfile
 from functools import cache
 from random import Random
 
-from omlx_cache_storage.archive.manifest import (
+from omlx_cache_daemon.archive.manifest import (
     MANIFEST_FILE,
     Document,
     Manifest,
     decode_manifest,
     encode_manifest,
 )
-from omlx_cache_storage.archive.members import PageAt, checked
-from omlx_cache_storage.archive.unpacking import Archive
+from omlx_cache_daemon.archive.members import PageAt, checked
+from omlx_cache_daemon.archive.unpacking import Archive
 from omlx_cache_storage.errors import ArchiveError
 from omlx_cache_storage.format.header import decode_header, encode_header, payload_checksum
 from omlx_cache_storage.format.names import name_of

@@ -47,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
     target, shown = (None, "") if args.target is None else given_target(args.target)
     directory = used_directory(args)
     # Reading the directory needs NumPy; a wrong command line does not.
+    from omlx_cache_daemon.archive.packing import Packed
     from omlx_cache_daemon.archiving import Export
-    from omlx_cache_storage.archive.packing import Packed
 
     export, done = Export(directory, target, args.kind, shown), Packed()
     if not export.chain_is_whole:

@@ -13,8 +13,8 @@ from omlx_cache_daemon.render import print_json, quantity, text
 from omlx_cache_daemon.source import add_source_options, used_directory
 
 if TYPE_CHECKING:
+    from omlx_cache_daemon.archive.unpacking import Unpacked
     from omlx_cache_daemon.archiving import Directory, Looked
-    from omlx_cache_storage.archive.unpacking import Unpacked
 
 _NOTES = {
     "present": "were there already",
@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("an archive does not come from a terminal: name a file")
     directory = used_directory(args)
     # Reading the directory needs NumPy; a wrong command line does not.
+    from omlx_cache_daemon.archive.unpacking import Archive
     from omlx_cache_daemon.archiving import Directory, Looked, warnings
-    from omlx_cache_storage.archive.unpacking import Archive
     from omlx_cache_storage.errors import ArchiveError
 
     as_json, trouble, code = args.format == "json", "", OK

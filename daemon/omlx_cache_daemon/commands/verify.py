@@ -12,8 +12,8 @@ from omlx_cache_daemon.render import print_json, quantity, text
 from omlx_cache_daemon.source import add_source_options, used_directory
 
 if TYPE_CHECKING:
+    from omlx_cache_daemon.checking import Verdict
     from omlx_cache_daemon.verifying import Verified
-    from omlx_cache_storage.cold.checking import Verdict
 
 _SHOWN = 50
 _TITLES: "dict[Verdict, str]" = {

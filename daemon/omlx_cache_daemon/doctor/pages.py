@@ -3,14 +3,13 @@
 import random
 import time
 
+from omlx_cache_daemon.checking import Checked, PageChecker, remove_damaged
 from omlx_cache_daemon.doctor.census import Census
 from omlx_cache_daemon.doctor.context import Context, Process, ask
 from omlx_cache_daemon.doctor.finding import Finding
 from omlx_cache_daemon.render import quantity
 from omlx_cache_daemon.replies import Map, count_of
 from omlx_cache_storage.cold.catalog import namespace_directories, shard_directories
-from omlx_cache_storage.cold.checking import Checked, PageChecker
-from omlx_cache_storage.cold.damaged import remove_damaged
 from omlx_cache_storage.format.names import StoredPage
 from omlx_cache_storage.keys import BlockKey
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from omlx_cache.settings.sizes import format_size
+from omlx_cache_daemon.checking import Checked, Pace, PageChecker, check_pages
 from omlx_cache_daemon.service.figures import Figures
 from omlx_cache_daemon.service.state import KeeperState, StateFile
-from omlx_cache_storage.cold.checking import Checked, Pace, PageChecker, check_pages
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.format.names import StoredPage
 

@@ -12,7 +12,7 @@ import pytest
 
 from kit.storage import Story, files_in
 from kit.storage.signed import signed_header, split_header
-from omlx_cache_storage.cold.checking import Checked, Pace, check_pages
+from omlx_cache_daemon.checking import Checked, Pace, check_pages
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.page import Buffer

@@ -11,7 +11,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 from omlx_cache_storage.cold.catalog import namespace_directories, shard_directories
 from omlx_cache_storage.cold.disk import FileSystem, physical_bytes
 from omlx_cache_storage.cold.reader import describes
+from omlx_cache_storage.cold.removal import remove_opened
 from omlx_cache_storage.errors import CorruptPage, PageError, UndecodablePage
 from omlx_cache_storage.format.header import (
     MAX_HEADER_BYTES,
@@ -26,7 +27,7 @@ from omlx_cache_storage.format.header import (
     decode_header,
     header_length,
 )
-from omlx_cache_storage.format.names import TEMPORARY_PREFIX, StoredPage, parse_name
+from omlx_cache_storage.format.names import TEMPORARY_PREFIX, StoredPage, page_path, parse_name
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.private import is_private
 
@@ -296,3 +297,24 @@ def _foreign(info: os.stat_result, is_kind: Callable[[int], bool] = stat.S_ISREG
     if info.st_uid != os.geteuid():
         return f"belongs to user {info.st_uid}"
     return f"may be changed by other users (mode {stat.S_IMODE(info.st_mode):04o})"
+
+
+def remove_damaged(
+    cold_dir: Path, pages: Iterable[StoredPage], fs: FileSystem | None = None
+) -> int:
+    """Delete those pages whose files are damaged still, and none that was written anew meanwhile;
+    return how many. Nobody waits while they are read. Otherwise as `remove_pages`."""
+    fs = fs or FileSystem()
+    removed = 0
+    with PageChecker(fs) as checker:
+        for page in pages:
+            path = page_path(cold_dir, page.namespace, page.name)
+            with contextlib.suppress(FileNotFoundError):
+                fd = fs.open(path)
+                try:
+                    found = checker.trouble_of(path, page)
+                    if found is not None and found[0] == "damaged":
+                        removed += remove_opened(cold_dir, page, fd, fs)
+                finally:
+                    fs.close(fd)
+    return removed

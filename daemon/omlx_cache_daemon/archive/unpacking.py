@@ -13,14 +13,14 @@ from decimal import Decimal
 from functools import partial
 from typing import Literal, Protocol, Self, TypeVar
 
-from omlx_cache_storage.archive.manifest import (
+from omlx_cache_daemon.archive.manifest import (
     MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
     Document,
     Manifest,
     decode_manifest,
 )
-from omlx_cache_storage.archive.members import MAX_PAGE_BYTES, PageAt, checked, parse_path
+from omlx_cache_daemon.archive.members import MAX_PAGE_BYTES, PageAt, checked, parse_path
 from omlx_cache_storage.errors import ArchiveError, PageError, UndecodablePage
 from omlx_cache_storage.page import Page
 from omlx_cache_storage.tier import WriteResult

@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 from kit.storage import Story, files_in
+from omlx_cache_daemon.checking import remove_damaged
 from omlx_cache_storage.cold.catalog import scan
-from omlx_cache_storage.cold.damaged import remove_damaged
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import LEDGER_FILE, StoredPage

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol, TypeVar
 
-from omlx_cache_storage.archive.manifest import MANIFEST_FILE, Manifest, encode_manifest
-from omlx_cache_storage.archive.members import PageAt, checked
+from omlx_cache_daemon.archive.manifest import MANIFEST_FILE, Manifest, encode_manifest
+from omlx_cache_daemon.archive.members import PageAt, checked
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.format.names import PageName, StoredPage, page_path

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.storage import Story
-from omlx_cache_storage.archive.manifest import (
+from omlx_cache_daemon.archive.manifest import (
     MANIFEST_FILE,
     Document,
     Manifest,
     decode_manifest,
     encode_manifest,
 )
-from omlx_cache_storage.archive.members import PageAt, parse_path
-from omlx_cache_storage.archive.packing import in_order, pack
-from omlx_cache_storage.archive.unpacking import READ_BYTES, Archive, Unpacked
+from omlx_cache_daemon.archive.members import PageAt, parse_path
+from omlx_cache_daemon.archive.packing import in_order, pack
+from omlx_cache_daemon.archive.unpacking import READ_BYTES, Archive, Unpacked
 from omlx_cache_storage.cold.catalog import scan
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import ArchiveError
