@@ -17,6 +17,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,34 +131,31 @@ class Work:
         self._plan, self._life = plan, life
         self._store, self._journal = store, journal
         self._names: list[tuple[str, int]] = []
-        self._errors: list[BaseException] = []
 
     def run(self) -> None:
-        numbers = range(self._plan.threads)
-        threads = [threading.Thread(target=self._take_turns, args=(n,)) for n in numbers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if self._errors:
-            raise self._errors[0]
+        with ThreadPoolExecutor(self._plan.threads) as threads:
+            list(threads.map(self._take_turns, range(self._plan.threads)))
 
     def _take_turns(self, number: int) -> None:
         draw, own = random.Random(f"{self._plan.seed} {self._life} {number}"), []
-        try:
+        with ThreadPoolExecutor(1) as beside:
             for turn in range(TURNS):
-                if own and draw.random() < 0.4:
-                    name, nbytes = draw.choice(own)
+                if own and draw.random() < 0.5:
+                    name, nbytes = draw.choice(own[-3:])
                 else:
                     name = f"{self._plan.seed}.{self._life}.{number}.{turn}"
                     nbytes = draw.choice([4, 16, 48]) * KIB
                     own.append((name, nbytes))
                     self._names.append(own[-1])
+                disturbed = []
+                if self._plan.disturbed and draw.random() < 0.5:
+                    # What is being stored now, here or by others, or was a moment ago.
+                    which = draw.choice([(name, nbytes), draw.choice(self._names[-8:])])
+                    kind = draw.choice(["clear", "clear", "evict", "leave"])
+                    disturbed.append(beside.submit(self._disturb, kind, *which))
                 self._promise(name, nbytes, draw.randrange(1, BLOCKS + 1))
-                if self._plan.disturbed and draw.random() < 0.4:
-                    self._disturb(draw, *draw.choice(self._names))
-        except BaseException as error:
-            self._errors.append(error)
+                for done in disturbed:
+                    done.result()
 
     def _promise(self, name: str, nbytes: int, count: int) -> None:
         """Commit a sequence, flush, and note what that said of the pages that were accepted."""
@@ -187,9 +185,8 @@ class Work:
             rejected=store.cold.usage().refused_pages,
         )
 
-    def _disturb(self, draw: random.Random, name: str, nbytes: int) -> None:
+    def _disturb(self, kind: str, name: str, nbytes: int) -> None:
         store, story = self._store, Story(name, nbytes=nbytes)
-        kind = draw.choice(["clear", "clear", "evict", "leave"])
         of = self._journal.add(kind, story=name, nbytes=nbytes)
         if kind == "clear":
             store.clear(story.namespace)
