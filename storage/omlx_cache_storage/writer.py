@@ -287,6 +287,7 @@ class Writer:
         """From now on wait for the disk only while it answers: who waits is about to end."""
         with self._changed:
             self._ending = True
+            self._progress.move()
             self._changed.notify_all()
 
     def _is_given_up(self) -> bool:
@@ -304,6 +305,7 @@ class Writer:
         self._closing()
 
     def _work(self) -> None:
+        answered = True
         while True:
             with self._changed:
                 self._at_work = False
@@ -314,13 +316,16 @@ class Writer:
                 if self._stopping:
                     return
                 self._at_work = True
-                self._progress.move()
+                if answered:
+                    self._progress.move()
                 # First, so that a flush does not wait for what is offered after it.
                 due, settles = self._due(), self._settles_asked
                 settled = self._settles_done == settles and not due
                 job = self._jobs.popleft() if self._jobs and settled else None
                 self._busy = job is not None
             outcome = self._write(job) if job is not None else self._settle()
+            # A lock that was waited for in vain is no progress: its holder may hang.
+            answered = outcome != "failed"
             if job is not None and time.monotonic() - self._settled >= IDLE_SECONDS:
                 # Others wait for the recency that this process knows of, however busy it is.
                 self._settle()
