@@ -16,6 +16,7 @@ from kit.remote.s3_server import LOCAL, SECRET, S3Server, s3_server
 from omlx_cache_storage.remote.engine import Part
 
 IMPATIENT = {"lookup_seconds": 0.3, "read_seconds": 0.6}
+WAITS_TO_BEGIN = {"lookup_seconds": 30.0, "read_seconds": 0.6}
 LARGE = 4 << 20
 WHOLE = Part("v", 0, 0, LARGE)
 
@@ -140,7 +141,7 @@ def test_a_server_that_says_nothing_costs_one_time_out_however_much_is_asked(
 def test_an_answer_that_breaks_off_is_no_value(
     url: str, proxy: Proxy, way: Way, reason: str
 ) -> None:
-    with engine_at(url, **IMPATIENT) as engine:
+    with engine_at(url, **WAITS_TO_BEGIN) as engine:
         engine.ping()
         proxy.rules(down=way)
         assert reason_of(engine.read, [WHOLE]).reason == reason
@@ -149,7 +150,7 @@ def test_an_answer_that_breaks_off_is_no_value(
 
 
 def test_an_answer_that_comes_slowly_is_waited_for_while_it_comes(url: str, proxy: Proxy) -> None:
-    with engine_at(url, **IMPATIENT) as engine:
+    with engine_at(url, **WAITS_TO_BEGIN) as engine:
         engine.ping()
         proxy.rules(down=Way(rate=LARGE / 2))
         (found,) = engine.read([WHOLE])
@@ -165,7 +166,7 @@ def test_a_write_that_breaks_off_leaves_nothing(url: str, proxy: Proxy) -> None:
 
 
 def test_a_write_may_take_longer_than_a_read(url: str, proxy: Proxy) -> None:
-    with engine_at(url, **IMPATIENT) as engine:
+    with engine_at(url, **WAITS_TO_BEGIN) as engine:
         proxy.rules(up=Way(rate=4e6))
         assert write(engine, "slow", bytes(LARGE))
 

@@ -122,6 +122,7 @@ def test_a_request_over_a_broken_way_is_right_and_in_time(
     assert machine.is_right(turn, TOKENS)
 
 
+@pytest.mark.nightly
 def test_a_slot_that_moves_during_a_restore_costs_nothing_but_time(tmp_path: Path) -> None:
     with redis_cluster() as cluster:
         on_another_machine(cluster.url, tmp_path / "a", "llama", TOKENS)
@@ -138,6 +139,7 @@ def test_a_slot_that_moves_during_a_restore_costs_nothing_but_time(tmp_path: Pat
     assert machine.is_right(turn, TOKENS)
 
 
+@pytest.mark.nightly
 def test_a_failover_between_look_up_and_reads_costs_a_miss_at_most(tmp_path: Path) -> None:
     with redis_sentinels() as sentinels:
         on_another_machine(sentinels.url, tmp_path / "a", "llama", TOKENS)
