@@ -19,7 +19,7 @@ BLOCKS = 4_096
 SIBLINGS = 32
 
 
-class _Block(NamedTuple):
+class _TokenBytes(NamedTuple):
     """The tokens of a block as bytes: of four each, where those of its sequence fit."""
 
     kind: str
@@ -40,7 +40,7 @@ class SiblingIndex:
         self._limit = blocks
         self._siblings = siblings
         self._count = 0
-        self._blocks: OrderedDict[BlockKey, OrderedDict[_Block, None]] = OrderedDict()
+        self._blocks: OrderedDict[BlockKey, OrderedDict[_TokenBytes, None]] = OrderedDict()
 
     def __len__(self) -> int:
         """Blocks that are remembered."""
@@ -51,12 +51,12 @@ class SiblingIndex:
         tokens = compact(chain.tokens[:stop])
         for start in range(0, stop, chain.block_size):
             block = tokens[start : start + chain.block_size].tobytes()
-            self._note(_boundary(chain, start), _Block(tokens.dtype.str, block))
+            self._note(_boundary(chain, start), _TokenBytes(tokens.dtype.str, block))
         while self._count > self._limit:
             _parent, forgotten = self._blocks.popitem(last=False)
             self._count -= len(forgotten)
 
-    def _note(self, parent: BlockKey, block: _Block) -> None:
+    def _note(self, parent: BlockKey, block: _TokenBytes) -> None:
         known = self._blocks.setdefault(parent, OrderedDict())
         self._blocks.move_to_end(parent)
         self._count += block not in known
