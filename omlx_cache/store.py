@@ -46,7 +46,6 @@ from omlx_cache_storage.cold.pins_file import pinned_in
 from omlx_cache_storage.cold.removal import entries, root_bytes
 from omlx_cache_storage.cold.reuse import Reuse, read_reuse
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.columns import PageColumns
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.errors import CacheError, PageUnanswered
 from omlx_cache_storage.events import EventLog
@@ -58,7 +57,7 @@ from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.hot_page import Granted, columns_of
 from omlx_cache_storage.interrupts import deferred, uninterrupted
 from omlx_cache_storage.keys import BlockKey, Tokens
-from omlx_cache_storage.listed import ListedPage, list_pages, used_by_anybody
+from omlx_cache_storage.listing import ListedPage, list_pages, used_by_anybody
 from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageMeta
 from omlx_cache_storage.prefetch import Prefetch, Prefetcher
 from omlx_cache_storage.pruning import Chosen, Pruning, choose
@@ -73,6 +72,7 @@ from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.remote.opening import open_tier
 from omlx_cache_storage.remote.uploads import OwnPages, Uploads
 from omlx_cache_storage.stats import RemoteUsage, Stats
+from omlx_cache_storage.table import PageColumns
 from omlx_cache_storage.tier import BackingTier, RemoteBacking
 from omlx_cache_storage.tiers import FLUSH_SECONDS, Tiers
 

@@ -31,12 +31,13 @@ from omlx_cache_storage.cold.removal import (
 from omlx_cache_storage.cold.root import Root
 from omlx_cache_storage.documents import Versions
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.listed import ListedPage, list_pages
 from omlx_cache_storage.listing import (
+    ListedPage,
     NoSuchNamespace,
     Row,
     detail_rows,
     find_namespace,
+    list_pages,
     namespace_rows,
     page_rows,
 )

@@ -15,14 +15,13 @@ from omlx_cache.status.prefix_lookup import namespaces_document, prefix_document
 from omlx_cache.status.source import MOST_KEYS
 from omlx_cache.upkeep.allowance import Allowance
 from omlx_cache.version import VERSION
-from omlx_cache_storage.columns import PageColumns
 from omlx_cache_storage.documents import as_versions
 from omlx_cache_storage.event_kinds import KINDS
 from omlx_cache_storage.events import EventLog
 from omlx_cache_storage.integrity import Disagreement
 from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey, Tokens
-from omlx_cache_storage.listed import ListedPage
 from omlx_cache_storage.listing import (
+    ListedPage,
     NoSuchNamespace,
     detail_rows,
     find_namespace,
@@ -32,6 +31,7 @@ from omlx_cache_storage.listing import (
 from omlx_cache_storage.page import Known, PageId
 from omlx_cache_storage.pruning import Chosen, Pruning
 from omlx_cache_storage.stats import Stats
+from omlx_cache_storage.table import PageColumns
 
 Handler = Callable[[Mapping[str, object]], object]
 DEFAULT_LIMIT = 1000

@@ -15,7 +15,7 @@ from omlx_cache.adapters.base import GroupSpec, TokenRange, paged_of
 from omlx_cache.restore.gate import RestoreGate
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import Known, PageId, PageInfo, Tail
-from omlx_cache_storage.remote.inquiry import Asked, Inquiry
+from omlx_cache_storage.remote.lookups import Asked, Inquiry
 
 STRIDE = 16
 """Blocks that are looked for at a time, at first; then twice as many each time."""

@@ -10,7 +10,7 @@ from omlx_cache_storage.errors import PageUnanswered
 from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
-from omlx_cache_storage.remote.inquiry import Asked, Inquiry
+from omlx_cache_storage.remote.lookups import Asked, Inquiry
 from omlx_cache_storage.tier import Expecting, OpenPage, TierView
 
 

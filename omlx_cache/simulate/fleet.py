@@ -13,7 +13,7 @@ from omlx_cache.simulate.requests import Workload
 from omlx_cache.simulate.run import START_NS, Room, Setup, rooms, simulated_tiers
 from omlx_cache.simulate.shapes import Shape
 from omlx_cache.simulate.shared import SimulatedRemote
-from omlx_cache_storage.cold.collector import uncollected
+from omlx_cache_storage.cold.catalog import uncollected
 from omlx_cache_storage.virtual import DirectWriter, VirtualClock
 
 

@@ -12,7 +12,7 @@ from omlx_cache.simulate.replay import Replay
 from omlx_cache.simulate.requests import Workload
 from omlx_cache.simulate.shapes import Shape
 from omlx_cache_storage.backlog import WRITE_POLICIES
-from omlx_cache_storage.cold.collector import uncollected
+from omlx_cache_storage.cold.catalog import uncollected
 from omlx_cache_storage.departures import Departures, How
 from omlx_cache_storage.eviction.keep import Keep, Lru
 from omlx_cache_storage.tiers import Tiers

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from omlx_cache.status.runs import Blocks, Numbers, Run, Runs, Sums
-from omlx_cache_storage.columns import PageColumns
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.table import PageColumns
 
 
 class Root(NamedTuple):

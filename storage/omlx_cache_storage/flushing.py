@@ -5,7 +5,26 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.page import PageId
+from omlx_cache_storage.page import PAGED, PageId, PageMeta
+
+
+def rooted(pages: Iterable[PageId], lacking: Callable[[PageId], PageMeta | None]) -> list[PageId]:
+    """Return pages, before each those of its chain that lead to it and that the disk lacks too;
+    each page once.
+
+    `lacking` describes a page of memory that the disk lacks, None for any other: what leads to a
+    page that the disk has is there as well, and looked at no further.
+    """
+    found: dict[PageId, None] = {}
+    for page in pages:
+        line = []
+        at = page
+        while at not in found and (meta := lacking(at)) is not None:
+            line.append(at)
+            at = PageId(meta.parent if meta.group == PAGED else meta.key, PAGED)
+        found.update(dict.fromkeys(reversed(line)))
+    return list(found)
+
 
 STARVED_ROUNDS = 32
 """How often a flush finds the queue full of what others offer, and none of its own pages taken,

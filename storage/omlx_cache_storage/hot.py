@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.event_kinds import Kind
 from omlx_cache_storage.events import SILENT, EventLog
+from omlx_cache_storage.eviction.ages import Learned
 from omlx_cache_storage.eviction.keep import Keep, Lru
-from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.hot_page import Grant, Granted, Held, HotEntry, PageState
 from omlx_cache_storage.keys import BlockKey
@@ -17,8 +17,7 @@ from omlx_cache_storage.pins import FOREVER_NS, SHARE, Pins
 from omlx_cache_storage.recency import SUPERSEDED_NS, Clock
 from omlx_cache_storage.stats import HotUsage
 from omlx_cache_storage.table import PageTable
-from omlx_cache_storage.transit import Transit
-from omlx_cache_storage.victims import Choice, Room, choose_victims
+from omlx_cache_storage.victims import Choice, Room, Transit, choose_victims
 
 SPARE_SHARE = 32
 """What a sequence larger than the tier pushes out of its own pages at a time, and what write-back

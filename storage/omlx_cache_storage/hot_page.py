@@ -6,11 +6,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from omlx_cache_storage.columns import PageColumns, hint_numbers
 from omlx_cache_storage.format.names import parent_hint
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.order import Record
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
+from omlx_cache_storage.table import PageColumns, Record, hint_numbers
 
 
 class PageState(Enum):

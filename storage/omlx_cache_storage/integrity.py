@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from omlx_cache_storage.columns import hint_numbers
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.page import PAGED, PageId
+from omlx_cache_storage.table import hint_numbers
 from omlx_cache_storage.tier import BackingTier
 
 

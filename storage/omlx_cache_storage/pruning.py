@@ -12,7 +12,7 @@ from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
 from omlx_cache_storage.documents import Versions, versions
 from omlx_cache_storage.format.names import ENTRY_BYTES, shard_of
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.listed import ListedPage
+from omlx_cache_storage.listing import ListedPage
 
 _DIRECTORY_BYTES = SMALL_FILE_BYTES + ENTRY_BYTES
 _ROOT_BYTES = 2 * _DIRECTORY_BYTES

@@ -14,7 +14,7 @@ from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.errors import PageUnanswered, PageUnreadable
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.eviction.keep import Keep
-from omlx_cache_storage.flushing import flush, unwritten
+from omlx_cache_storage.flushing import flush, rooted, unwritten
 from omlx_cache_storage.hints import Ended, PinnedPages, Priority, shift_ns, use_stamp
 from omlx_cache_storage.hot import ON_DISK, HotTier
 from omlx_cache_storage.hot_page import Granted
@@ -25,8 +25,7 @@ from omlx_cache_storage.page import REMOTE, Known, Page, PageId, PageInfo, PageM
 from omlx_cache_storage.pins import PinRecord, Pins
 from omlx_cache_storage.readers import DiskThread, bounded_elsewhere
 from omlx_cache_storage.recency import Clock
-from omlx_cache_storage.remote.inquiry import Asked, Inquiry
-from omlx_cache_storage.roots import rooted
+from omlx_cache_storage.remote.lookups import Asked, Inquiry
 from omlx_cache_storage.stats import Counters, HotUsage
 from omlx_cache_storage.tier import (
     BackingTier,

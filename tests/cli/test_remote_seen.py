@@ -21,7 +21,7 @@ from contextlib import suppress
 from kit.storage import Story
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache_storage.remote.engine import RemoteError
-from omlx_cache_storage.remote.inquiry import Inquiry
+from omlx_cache_storage.remote.lookups import Inquiry
 page = Story("a").page(1)
 settings = CacheSettings(min_free_bytes=0, cold_bytes=2**24, hot_bytes=2**20)
 with BlockStore(settings, name="lab") as store:

@@ -8,19 +8,19 @@ import pytest
 
 from kit.storage import Story
 from omlx_cache_storage.eviction.ages import Hazard
-from omlx_cache_storage.eviction.ghosts import SLOTS, Ghosts
 from omlx_cache_storage.eviction.keep import (
     ENOUGH_USES,
     GHOST_SECONDS,
     MOST_PATIENCE_SECONDS,
+    SLOTS,
     STAMPS_A_REQUEST,
+    Ghosts,
     Keep,
 )
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.order import Record
 from omlx_cache_storage.page import PAGED, PageId
 from omlx_cache_storage.recency import SUPERSEDED_NS
-from omlx_cache_storage.table import PageTable
+from omlx_cache_storage.table import PageTable, Record
 
 SECOND = 10**9
 START = 10**18

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx_cache_storage.eviction.ages import BUCKETS, end_of
+from omlx_cache_storage.eviction.ages import BUCKETS, Learned, end_of, parse_learned
 from omlx_cache_storage.eviction.keep import ENOUGH_USES, MOST_PATIENCE_SECONDS, Keep
-from omlx_cache_storage.eviction.learned import Learned, parse_learned
 
 FIGURES = st.lists(st.floats(0, 1e9), min_size=BUCKETS, max_size=BUCKETS)
 

@@ -10,7 +10,7 @@ from omlx_cache_storage.eviction.keep import Keep
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.page import Page
-from omlx_cache_storage.transit import LINGER_NS, SHARE
+from omlx_cache_storage.victims import LINGER_NS, SHARE
 
 KIB = 1024
 SIZES = (KIB, 2 * KIB, 5 * KIB)

@@ -16,9 +16,9 @@ from omlx_cache_storage.page import Page, PageId, Tail
 from omlx_cache_storage.remote.asking import Asking, spread
 from omlx_cache_storage.remote.engine import RemoteError
 from omlx_cache_storage.remote.envelope import seal
-from omlx_cache_storage.remote.inquiry import Inquiry
 from omlx_cache_storage.remote.keys import RemoteKeys
 from omlx_cache_storage.remote.knowledge import ABSENT_SECONDS, Knowledge
+from omlx_cache_storage.remote.lookups import Inquiry
 from omlx_cache_storage.remote.names import RemoteNames, TailMember
 
 BLOCK = 16

@@ -16,7 +16,7 @@ from kit.storage import Story
 from omlx_cache import PrefixCache
 from omlx_cache_storage import breaker
 from omlx_cache_storage.remote import reasons
-from omlx_cache_storage.remote.inquiry import Inquiry
+from omlx_cache_storage.remote.lookups import Inquiry
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.tier import RemoteTier
 

@@ -19,7 +19,7 @@ from omlx_cache_storage.page import Placed
 from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.address import parse_address
 from omlx_cache_storage.remote.engine import RemoteError
-from omlx_cache_storage.remote.inquiry import Asked, Inquiry
+from omlx_cache_storage.remote.lookups import Asked, Inquiry
 from omlx_cache_storage.remote.opening import open_engine
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.tier import RemoteTier

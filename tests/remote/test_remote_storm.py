@@ -12,7 +12,7 @@ from omlx_cache_storage import breaker
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.remote.engine import RemoteError, Trouble
-from omlx_cache_storage.remote.inquiry import Inquiry
+from omlx_cache_storage.remote.lookups import Inquiry
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.tier import RemoteTier
 

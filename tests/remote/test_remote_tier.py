@@ -25,9 +25,8 @@ from omlx_cache_storage.page import Page, PageId, PageMeta, Placed, TensorSpec
 from omlx_cache_storage.remote import lookups, reasons
 from omlx_cache_storage.remote.engine import RemoteError, Trouble
 from omlx_cache_storage.remote.envelope import WIRE_BYTES
-from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 from omlx_cache_storage.remote.knowledge import ABSENT_SECONDS
-from omlx_cache_storage.remote.lookups import THREADS
+from omlx_cache_storage.remote.lookups import THREADS, Asked, Inquiry
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.tier import RemoteTier
 

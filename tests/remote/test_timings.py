@@ -9,7 +9,7 @@ from kit.storage import Story
 from omlx_cache_storage.errors import CorruptPage
 from omlx_cache_storage.histograms import Histogram
 from omlx_cache_storage.remote.engine import Trouble
-from omlx_cache_storage.remote.inquiry import Inquiry
+from omlx_cache_storage.remote.lookups import Inquiry
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.tier import RemoteTier
 

@@ -18,7 +18,7 @@ from kit.storage import Story
 from omlx_cache_storage.page import Page
 from omlx_cache_storage.remote import envelope
 from omlx_cache_storage.remote.address import parse_address
-from omlx_cache_storage.remote.inquiry import Inquiry
+from omlx_cache_storage.remote.lookups import Inquiry
 from omlx_cache_storage.remote.opening import open_engine
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.tier import RemoteTier

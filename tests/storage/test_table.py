@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kit.examples import examples
-from omlx_cache_storage import order
+from omlx_cache_storage import table as table_module
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.order import Record
 from omlx_cache_storage.page import PageId, Tail
-from omlx_cache_storage.table import PageTable
+from omlx_cache_storage.table import PageTable, Record
 
 GROUPS = ("paged", "window", "state")
 
@@ -33,7 +32,7 @@ STAMPS = st.integers(1, 6)
 @pytest.fixture(params=[0, 256])
 def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the heap of stamps anew again and again once, and once hardly ever."""
-    monkeypatch.setattr(order, "FEW", request.param)
+    monkeypatch.setattr(table_module, "FEW", request.param)
 
 
 def _record(number: int, position: int, hint: bytes = b"", tail: bool = False) -> Record:
@@ -53,13 +52,13 @@ class TableMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.before = order.FEW
-        order.FEW = self.few
+        self.before = table_module.FEW
+        table_module.FEW = self.few
         self.table: PageTable[Record] = PageTable()
         self.model: dict[PageId, tuple[int, int, Record]] = {}
 
     def teardown(self) -> None:
-        order.FEW = self.before
+        table_module.FEW = self.before
 
     @rule(number=NUMBERS, position=st.integers(1, 9), stamp=STAMPS)
     def put(self, number: int, position: int, stamp: int) -> None:
@@ -138,7 +137,7 @@ def eight(few: None) -> PageTable[Record]:
 def test_many_touches_of_few_pages_take_no_more_memory(eight: PageTable[Record]) -> None:
     for stamp in range(10_000):
         eight.touch(map(_page, range(8)), stamp)
-    assert len(eight._order._heap) < 2 * order.FEW + 64
+    assert len(eight._order._heap) < 2 * table_module.FEW + 64
 
 
 def test_pages_that_come_and_go_take_no_more_memory(few: None) -> None:
@@ -147,7 +146,7 @@ def test_pages_that_come_and_go_take_no_more_memory(few: None) -> None:
         table.add(_record(number, number, b"%d" % number, tail=True), number)
         if number >= 8:
             assert table.pop(_page(number - 8)) is not None
-    assert len(table._order._heap) < 2 * order.FEW + 64
+    assert len(table._order._heap) < 2 * table_module.FEW + 64
     assert len(table) == len(table._tails) == len(table._order._runs)
 
 

@@ -13,8 +13,7 @@ from kit.storage import HandClock, Story, commit, disk_usage, open_store
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.cold.reuse import Reuse, read_reuse, write_reuse
 from omlx_cache_storage.cold.temporary import TemporaryNames
-from omlx_cache_storage.eviction.ages import BUCKETS
-from omlx_cache_storage.eviction.learned import Learned
+from omlx_cache_storage.eviction.ages import BUCKETS, Learned
 
 PAGE = 4 * 1024
 MOST_PATIENT = Learned((1.0,) * BUCKETS, 5000, 30.0)

@@ -25,8 +25,8 @@ from omlx_cache_storage.page import PAGED, Page, PageId, PageMeta, TensorSpec
 from omlx_cache_storage.remote.address import parse_address
 from omlx_cache_storage.remote.engine import Part
 from omlx_cache_storage.remote.envelope import WIRE_BYTES, length_said_by
-from omlx_cache_storage.remote.inquiry import Inquiry
 from omlx_cache_storage.remote.knowledge import KNOWN_SECONDS
+from omlx_cache_storage.remote.lookups import Inquiry
 from omlx_cache_storage.remote.names import RemoteNames
 from omlx_cache_storage.remote.opening import open_engine
 from omlx_cache_storage.remote.options import RemoteOptions

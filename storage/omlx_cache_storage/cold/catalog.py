@@ -4,9 +4,11 @@ What is another user's, or may be changed by others, is passed over and told to 
 has the name of a page or directory and is something else.
 """
 
+import gc
 import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -191,3 +193,20 @@ def created_ns(cold_dir: Path, digest: BlockKey) -> int | None:
 
 def _document(directory: str, fs: FileSystem) -> dict[str, object]:
     return read_document(os.path.join(directory, NAMESPACE_FILE), fs)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Have no automatic garbage collection until the block ends; one that was off stays off.
+
+    An index of many files is nothing but objects that stay, and the collector would go through all
+    of them several times over while they become more: a third of a start-up. Two threads may be in
+    such blocks at once: the first that found it on puts it on again.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

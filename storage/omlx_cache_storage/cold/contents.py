@@ -7,14 +7,12 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from omlx_cache_storage.columns import PageColumns, hint_numbers
 from omlx_cache_storage.eviction.keep import Keep, Lru
 from omlx_cache_storage.format.names import ENTRY_BYTES, PARENT_HINT_BYTES, PageName, StoredPage
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.order import Record
 from omlx_cache_storage.page import COLD, PAGED, PageId, PageInfo, Tail
 from omlx_cache_storage.recency import SUPERSEDED_NS
-from omlx_cache_storage.table import PageTable
+from omlx_cache_storage.table import PageColumns, PageTable, Record, hint_numbers
 
 
 class Named(Protocol):

@@ -21,12 +21,11 @@ from omlx_cache_storage.cold.ledger import WAIT_SECONDS
 from omlx_cache_storage.cold.reader import PageReader, open_page
 from omlx_cache_storage.cold.records import ColdEntry, PendingDeletion
 from omlx_cache_storage.cold.sharing import Sharing
-from omlx_cache_storage.columns import PageColumns
 from omlx_cache_storage.departures import HOWS, Departures, How
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, UndecodablePage
 from omlx_cache_storage.events import OTHER_PROCESS, SILENT, EventLog
+from omlx_cache_storage.eviction.ages import Learned
 from omlx_cache_storage.eviction.keep import Keep
-from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.format.names import PageName, StoredPage, page_path, parse_name
 from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.histograms import Histogram, Histograms
@@ -34,6 +33,7 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo, Tail
 from omlx_cache_storage.pins import SHARE, Pins
 from omlx_cache_storage.recency import SUPERSEDED_NS, Clock
+from omlx_cache_storage.table import PageColumns
 from omlx_cache_storage.tier import Cleared
 
 TOGETHER = 1024

@@ -19,7 +19,7 @@ from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.errors import CacheError
 from omlx_cache_storage.format.names import PINS_FILE
 from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey
-from omlx_cache_storage.listed import ListedPage
+from omlx_cache_storage.listing import ListedPage
 from omlx_cache_storage.pins import FOREVER_NS, PinKind, PinRecord, Pins, living
 
 VERSION = 1

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.document import read_document
 from omlx_cache_storage.cold.temporary import TemporaryNames
-from omlx_cache_storage.eviction.learned import Learned, parse_learned
+from omlx_cache_storage.eviction.ages import Learned, parse_learned
 from omlx_cache_storage.format.names import LEDGER_FILE, REUSE_FILE
 
 VERSION = 1

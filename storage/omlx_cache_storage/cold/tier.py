@@ -21,7 +21,7 @@ from omlx_cache_storage.cold.budget import (
     read_budget,
     write_budget,
 )
-from omlx_cache_storage.cold.catalog import Found
+from omlx_cache_storage.cold.catalog import Found, uncollected
 from omlx_cache_storage.cold.changes import (
     Added,
     Cancelled,
@@ -30,7 +30,6 @@ from omlx_cache_storage.cold.changes import (
     Repinned,
     Reserved,
 )
-from omlx_cache_storage.cold.collector import uncollected
 from omlx_cache_storage.cold.contents import Candidate, Contents, PageFile, Victims
 from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
 from omlx_cache_storage.cold.files import Staged
@@ -58,8 +57,8 @@ from omlx_cache_storage.cold.root import DirectoryGone, Root
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.events import SILENT, EventLog
+from omlx_cache_storage.eviction.ages import Learned
 from omlx_cache_storage.eviction.keep import Keep, Lru
-from omlx_cache_storage.eviction.learned import Learned
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,

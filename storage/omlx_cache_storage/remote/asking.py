@@ -17,9 +17,9 @@ from omlx_cache_storage.page import REMOTE, PageId, PageInfo
 from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.engine import RemoteEngine
 from omlx_cache_storage.remote.envelope import WIRE_BYTES, read_descriptor
-from omlx_cache_storage.remote.inquiry import Inquiry
 from omlx_cache_storage.remote.keys import RemoteKeys
 from omlx_cache_storage.remote.knowledge import Knowledge
+from omlx_cache_storage.remote.lookups import Inquiry
 from omlx_cache_storage.remote.names import RemoteNames, TailMember, parse_tails
 
 DEEP = 64

@@ -38,10 +38,9 @@ from omlx_cache_storage.remote.envelope import (
     WIRE_BYTES,
     length_said_by,
 )
-from omlx_cache_storage.remote.inquiry import Asked, Inquiry
 from omlx_cache_storage.remote.keys import RemoteKeys
 from omlx_cache_storage.remote.knowledge import SHUNNED_SECONDS, SPOILT, Knowledge, Seen
-from omlx_cache_storage.remote.lookups import Lookups
+from omlx_cache_storage.remote.lookups import Asked, Inquiry, Lookups
 from omlx_cache_storage.remote.names import RemoteNames
 from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.reads import AHEAD_BYTES, Expected, RemoteReads, Value, WantedValue
