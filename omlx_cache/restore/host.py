@@ -35,6 +35,7 @@ from omlx_cache.restore.plan import (
 )
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import Page, PageId, PageInfo
+from omlx_cache_storage.readers import bounded_elsewhere
 
 SEGMENT_BYTES = 4096
 """Pages of shorter pieces than this are read as a whole, and copied to their places after."""
@@ -92,7 +93,9 @@ class HostTargets:
 
     def _await_memory(self) -> None:
         """Wait until the targets are there: for cores that zero them, and no disk."""
-        with self._making:
+        if self._ready:
+            return
+        with bounded_elsewhere(), self._making:
             if self._ready:
                 return
             evaluate(self._zeros.arrays)

@@ -40,6 +40,12 @@ class Progress:
         if self._pool is not None:
             self._pool.at = self.at
 
+    def pause(self) -> None:
+        """Stand still without a stall, until the next move."""
+        self.at = math.inf
+        if self._pool is not None:
+            self._pool.at = math.inf
+
     def stalls(self, seconds: float) -> bool:
         """True when the disk did not answer for so long."""
         return time.monotonic() - self.at >= seconds
@@ -88,10 +94,11 @@ def progress() -> Progress:
 
 @contextlib.contextmanager
 def bounded_elsewhere() -> Iterator[None]:
-    """Have the calling thread wait for what has deadlines of its own: its disk does not hang."""
+    """Have the calling thread wait for what has deadlines of its own, or for cores: its disk does
+    not hang, and calls that wait for its thread are not late."""
     known = _current.progress
     if known is not None:
-        known.at = math.inf
+        known.pause()
     try:
         yield
     finally:
