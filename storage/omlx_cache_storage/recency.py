@@ -27,10 +27,11 @@ class Clock:
         """Return a stamp for pages used now. A wall clock that is set back does not disturb: time
         goes on, or nothing would grow old until the wall clock is where it was."""
         with self._lock:
-            measured = time.monotonic_ns()
+            # First the wall clock: a pause between the two must not leave these stamps ahead of it.
+            wall, measured = time.time_ns(), time.monotonic_ns()
             passed = max(1, measured - self._measured) if self._last else 0
             self._measured = measured
-            self._last = max(self._last + passed, time.time_ns())
+            self._last = max(self._last + passed, wall)
             return self._last
 
     def elapsed_ns(self) -> int:
