@@ -1,9 +1,8 @@
-"""Adapters: one small module per class of live cache, and the registry that finds them.
+"""Adapters: one for each class of live cache, and the registry that finds them.
 
 The classes below are what an adapter of another package is made from: see docs/adapters.md.
 """
 
-from omlx_cache.adapters.arrays import ArraysCacheAdapter
 from omlx_cache.adapters.base import (
     PAGED,
     STATE,
@@ -13,9 +12,10 @@ from omlx_cache.adapters.base import (
     UnsupportedCache,
 )
 from omlx_cache.adapters.kv import KVCacheAdapter
-from omlx_cache.adapters.quantized import QuantizedKVCacheAdapter
+from omlx_cache.adapters.packed import QuantizedKVCacheAdapter
 from omlx_cache.adapters.registry import adapter_for, register
 from omlx_cache.adapters.rotating import RotatingKVCacheAdapter
+from omlx_cache.adapters.state import ArraysCacheAdapter
 
 __all__ = [
     "PAGED",

@@ -151,6 +151,11 @@ class Adapter(Protocol):
         ...
 
 
+def class_name(cache: Any) -> str:
+    """Return the name under which a cache's class is registered."""
+    return f"{type(cache).__module__}.{type(cache).__qualname__}"
+
+
 def one_sequence(arrays: Mapping[str, Array]) -> None:
     """Raise UnsupportedCache unless every array has batch size 1."""
     for name, array in arrays.items():

@@ -6,16 +6,16 @@ would not see.
 
 from typing import Any
 
-from omlx_cache.adapters.arrays import ArraysCacheAdapter
-from omlx_cache.adapters.base import Adapter, UnsupportedCache
-from omlx_cache.adapters.chunked import ChunkedKVCacheAdapter
-from omlx_cache.adapters.concatenate import ConcatenateKVCacheAdapter
-from omlx_cache.adapters.fields import FieldsAdapter
-from omlx_cache.adapters.kv import KVCacheAdapter
-from omlx_cache.adapters.quantized import QuantizedKVCacheAdapter
+from omlx_cache.adapters.base import Adapter, UnsupportedCache, class_name
+from omlx_cache.adapters.kv import ChunkedKVCacheAdapter, ConcatenateKVCacheAdapter, KVCacheAdapter
+from omlx_cache.adapters.packed import QuantizedKVCacheAdapter, TurboQuantKVCacheAdapter
 from omlx_cache.adapters.rotating import RotatingKVCacheAdapter
-from omlx_cache.adapters.turbo import TurboQuantKVCacheAdapter
-from omlx_cache.adapters.vlm_arrays import PoolingCacheAdapter, VlmArraysCacheAdapter
+from omlx_cache.adapters.state import (
+    ArraysCacheAdapter,
+    FieldsAdapter,
+    PoolingCacheAdapter,
+    VlmArraysCacheAdapter,
+)
 
 _UPSTREAM = "mlx_lm.models.cache"
 _VLM = "mlx_vlm.models.cache"
@@ -53,11 +53,6 @@ _ALIASES = {
 _ADAPTERS |= {drop_in: _ADAPTERS[name] for drop_in, name in _ALIASES.items()}
 
 _METHODS = sorted(name for name in vars(Adapter) if not name.startswith("_"))
-
-
-def class_name(cache: Any) -> str:
-    """Return the name under which a cache's class is registered."""
-    return f"{type(cache).__module__}.{type(cache).__qualname__}"
 
 
 def _named(cache_class: object) -> str:

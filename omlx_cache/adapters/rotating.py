@@ -6,7 +6,8 @@ slot `_idx` depends on when decoding began, so it is carried as the phase: atten
 buffer order, and another order gives other last bits.
 """
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omlx_cache.adapters.base import (
@@ -15,9 +16,11 @@ from omlx_cache.adapters.base import (
     Ranges,
     TokenRange,
     UnsupportedCache,
+    class_name,
 )
 from omlx_cache.adapters.kv import KVCacheAdapter
 from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array
+from omlx_cache.mlx_lm_versions import is_cache
 
 STORED = 2
 """Part of every layout with windows. Pages of the first kind, which no namespace names any more,
@@ -90,3 +93,34 @@ def _ring(offset: int, size: int, keep: int, index: int) -> Ranges:
     newest = offset - (index - keep)
     parts = (TokenRange(0, keep), TokenRange(newest, offset), TokenRange(oldest, newest))
     return tuple(part for part in parts if len(part))
+
+
+def extracted(caches: Sequence[Any]) -> list[Any]:
+    """Return caches of one row of a batch as far as they are surely the row's; changes none.
+
+    Where rows of different lengths are padded, mlx-lm's batch of windows loses count of a row's
+    padding once the window has moved on: the oldest tokens of what it extracts may be padding. The
+    last `max_size` are always the row's, and no attention has looked at more.
+    """
+    return [_extracted(cache) for cache in caches]
+
+
+def _extracted(cache: Any) -> Any:
+    if _is(cache, "CacheList"):
+        other = copy.copy(cache)
+        other.caches = tuple(extracted(cache.caches))
+        return other
+    if not _is(cache, "RotatingKVCache") or cache.keys is None:
+        return cache
+    length, most = cache.keys.shape[TOKEN_AXIS], cache.max_size
+    if cache.keep or length <= most or cache._idx != length:
+        return cache
+    other = copy.copy(cache)
+    other.keys, other.values = cache.keys[..., -most:, :], cache.values[..., -most:, :]
+    other._idx = most
+    return other
+
+
+def _is(cache: Any, name: str) -> bool:
+    """True for an instance of mlx-lm's class, and for mlx-vlm's own, which loses count as well."""
+    return is_cache(cache, name) or class_name(cache) == f"mlx_vlm.models.cache.{name}"

@@ -21,7 +21,7 @@ from mlx_lm.models.cache import (
 from kit.examples import some
 from kit.versions import BEFORE_0_32
 from omlx_cache import BlockStore, PrefixCache, UnsupportedCache, mlx_lm_versions
-from omlx_cache.adapters.chunked import ChunkedKVCacheAdapter
+from omlx_cache.adapters.kv import ChunkedKVCacheAdapter
 from omlx_cache.integrations.batch import CachedBatchGenerator
 from omlx_cache.integrations.old_batches import batchable
 from omlx_cache.mlx_lm_versions import UntestedVersion, check, is_old

@@ -1,20 +1,59 @@
-"""mlx-vlm's TurboQuantKVCache: packed norms and indices, kept as they are.
+"""Caches whose keys and values are packed in memory: kept as they are, never a dense detour.
 
-mlx-vlm need not be installed: the class is recognised by name, its state by structure.
+mlx-vlm, whose TurboQuantKVCache is one, need not be installed: the class is recognised by name, its
+state by structure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omlx_cache.adapters.base import DenseForm, Packing, Phase, UnsupportedCache
+from omlx_cache.adapters.base import DenseForm, Packing, Phase, UnsupportedCache, one_sequence
 from omlx_cache.adapters.kv import KVCacheAdapter
-from omlx_cache.arrays.mlxio import Array
-from omlx_cache.codecs import TurboCodec
+from omlx_cache.arrays.mlxio import Array, dtype_name
+from omlx_cache.codecs import AffineCodec, TurboCodec
 from omlx_cache.codecs.peer import PeerLayer, PeerMismatch, read_peer, restore_into, tag_of
+
+_PARTS = ("packed", "scales", "biases")
+
+
+class QuantizedKVCacheAdapter(KVCacheAdapter):
+    """mlx-lm's QuantizedKVCache: the same bits go in and out, never a dense detour."""
+
+    def config(self, cache: Any) -> dict[str, int]:
+        return {"group_size": int(cache.group_size), "bits": int(cache.bits)}
+
+    def arrays(self, cache: Any) -> dict[str, Array]:
+        if cache.keys is None:
+            return {}
+        arrays = {
+            f"{side}.{part}": array
+            for side in ("keys", "values")
+            for part, array in zip(_PARTS, getattr(cache, side), strict=True)
+        }
+        one_sequence(arrays)
+        return arrays
+
+    def packing(self, cache: Any) -> Packing | None:
+        codec = AffineCodec(int(cache.bits), int(cache.group_size))
+        if cache.keys is None:
+            return Packing(lambda side, dim: codec, {})
+        forms = {"keys": _form(codec, cache.keys), "values": _form(codec, cache.values)}
+        return Packing(lambda side, dim: codec, forms)
+
+    def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
+        cache.keys = tuple(arrays[f"keys.{part}"] for part in _PARTS)
+        cache.values = tuple(arrays[f"values.{part}"] for part in _PARTS)
+        cache.offset = position
+
+
+def _form(codec: AffineCodec, arrays: Sequence[Array]) -> DenseForm:
+    packed, scales, _biases = arrays
+    return DenseForm(dtype_name(scales), packed.shape[-1] * 32 // codec.bits)
 
 
 class TurboQuantKVCacheAdapter(KVCacheAdapter):
-    """Integer bits only; fractional bits, a batch or another dialect are unsupported."""
+    """mlx-vlm's TurboQuantKVCache, packed norms and indices. Integer bits only; fractional bits, a
+    batch or another dialect are unsupported."""
 
     def config(self, cache: Any) -> dict[str, int]:
         tag = tag_of(cache)
