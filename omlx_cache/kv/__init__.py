@@ -3,24 +3,22 @@
 Drop-in subclasses of mlx-lm's caches that can allocate once, and a pool of slots.
 """
 
-from .errors import (
-    AdvanceError,
-    AppendError,
-    CacheOffsetError,
-    CapacityWarning,
-    KVError,
-    NoFreeSlotError,
-    SequenceTooLongError,
-    UnknownSequenceError,
-)
+from .capacity import CapacityWarning, FixedStep, Geometric, Growth
 from .factory import make_prompt_cache
-from .growth import FixedStep, Geometric, Growth
 from .kv_cache import KVCache
 from .manager import KVCacheManager
 from .quantized import QuantizedKVCache
 from .rotating import BatchRotatingKVCache, RotatingKVCache
-from .sequence import SequenceState
-from .trim import trim_to_offset
+from .sequence import (
+    AdvanceError,
+    AppendError,
+    KVError,
+    NoFreeSlotError,
+    SequenceState,
+    SequenceTooLongError,
+    UnknownSequenceError,
+)
+from .trim import CacheOffsetError, trim_to_offset
 from .view import LayerView
 
 __all__ = [

@@ -10,10 +10,8 @@ from typing import Any
 
 from mlx_lm.models import cache as upstream
 
-from .buffers import Array, owned, regrow, shared
-from .copies import Independent
-from .growth import positive
-from .versions import KeysAndValues
+from .buffers import Array, Independent, KeysAndValues, owned, regrow, shared
+from .capacity import positive
 
 
 class BatchWindows(Independent, KeysAndValues, upstream.BatchRotatingKVCache):  # type: ignore[misc]

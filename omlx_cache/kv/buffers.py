@@ -3,15 +3,16 @@
 Buffers are (batch, kv heads, tokens, dim); a column is one token. A Python handle
 (`mx.array` object) and the buffer behind it are different things here: a slice
 assignment changes the handle in place, and copies the buffer only if another handle,
-or work still in flight, refers to it.
+or work still in flight, refers to it. The mixins give the caches what upstream's lack.
 """
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 from mlx.utils import tree_map
+from mlx_lm.models import cache as upstream
 
 Array = Any  # mx.array; MLX's surface stays untyped in this package
 
@@ -59,3 +60,45 @@ def drop_front(parts: Sequence[Array], count: int) -> list[Array]:
         if cut < length:
             kept.append(part[..., cut:, :])
     return kept
+
+
+class Independent:
+    """Mixin: `copy.copy` and `copy.deepcopy` both give an independent cache, at no bytes.
+
+    The buffers stay shared until one of the two is written, and MLX copies what is
+    written then. Upstream's shallow copy shares the Python handles instead, so that both
+    caches see the bytes of whichever wrote last.
+    """
+
+    def __copy__(self) -> Any:
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update({name: shared(value) for name, value in self.__dict__.items()})
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        twin = copy.copy(self)
+        memo[id(self)] = twin
+        return twin
+
+
+class _Read:
+    """Mixin: what upstream calls `state` before 0.32 is cut to the tokens already."""
+
+    state: Any
+
+    def keys_and_values(self) -> tuple[Array, Array]:
+        """Return the tokens in use, as views."""
+        keys, values, *_padding = self.state
+        return keys, values
+
+
+class _Inherited:
+    """Mixin: upstream's own."""
+
+    if TYPE_CHECKING:
+
+        def keys_and_values(self) -> tuple[Array, Array]: ...
+
+
+KeysAndValues: Any = _Inherited if hasattr(upstream.KVCache, "keys_and_values") else _Read
+"""What an mlx-lm before 0.32 lacks."""

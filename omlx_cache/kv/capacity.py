@@ -1,17 +1,85 @@
-"""What KVCache and QuantizedKVCache share: how long their buffers become."""
+"""How long the buffers of KVCache and QuantizedKVCache become when they must grow.
 
+A buffer that holds n tokens is copied whole each time it grows. Fixed steps copy
+O(n^2 / step) tokens in all; a geometric policy copies O(n) and wastes at most
+`factor - 1` of what it holds.
+"""
+
+import math
 import warnings
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from mlx.utils import tree_map
 
-from .copies import Independent
-from .errors import CapacityWarning
-from .growth import FixedStep, Geometric, Growth, positive
+from .buffers import Independent
+
+
+class Growth(Protocol):
+    """A policy object: frozen, shared freely between caches and their copies."""
+
+    def columns(self, needed: int) -> int:
+        """Return the buffer length, in tokens, that replaces one too short for `needed`."""
+        ...
+
+
+def round_up(count: int, multiple: int) -> int:
+    """Return the least multiple of `multiple` that is not below `count`."""
+    return -(-count // multiple) * multiple
+
+
+def positive(name: str, value: int) -> int:
+    """Return `value`; raise ValueError naming the option unless it is an int of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class FixedStep:
+    """Grow to the next multiple of `step` tokens."""
+
+    step: int = 256
+
+    def __post_init__(self) -> None:
+        positive("step", self.step)
+
+    def columns(self, needed: int) -> int:
+        return round_up(needed, self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class Geometric:
+    """Grow to `factor` times what is needed, in multiples of `step`, never past `limit`.
+
+    `limit` is a ceiling on the slack, not on the cache: a cache that needs more than
+    `limit` tokens gets what it needs, rounded up to `step`.
+    """
+
+    factor: float = 1.25
+    step: int = 256
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        positive("step", self.step)
+        if not self.factor > 1.0:
+            raise ValueError(f"factor must be above 1, got {self.factor!r}")
+        if self.limit is not None:
+            positive("limit", self.limit)
+
+    def columns(self, needed: int) -> int:
+        target = round_up(math.ceil(needed * self.factor), self.step)
+        if self.limit is None or target <= self.limit:
+            return target
+        return self.limit if needed <= self.limit else round_up(needed, self.step)
+
+
+class CapacityWarning(UserWarning):
+    """A cache outgrew the `max_size` that it was allocated for, and reallocates from here on."""
 
 
 class Capacity(Independent):
-    """Mixin: decides how long a buffer becomes when it is too short.
+    """Mixin, what both classes share: decides how long a buffer becomes when it is too short.
 
     The options are class attributes too, because `from_state` builds caches without
     calling `__init__`. Mutable: `_warned`, and `_borrowed`: whether keys and values are

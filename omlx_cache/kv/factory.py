@@ -5,7 +5,7 @@ from typing import Any
 
 from mlx_lm.models import cache as upstream
 
-from .growth import positive
+from .capacity import positive
 from .kv_cache import KVCache
 from .rotating import RotatingKVCache
 

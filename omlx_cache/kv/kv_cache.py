@@ -5,11 +5,9 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models import cache as upstream
 
-from .buffers import Array, regrow, shared
-from .capacity import Capacity
-from .growth import Growth
+from .buffers import Array, KeysAndValues, regrow, shared
+from .capacity import Capacity, Growth
 from .quantized import QuantizedKVCache
-from .versions import KeysAndValues
 
 
 class KVCache(Capacity, KeysAndValues, upstream.KVCache):  # type: ignore[misc]

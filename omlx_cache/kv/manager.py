@@ -10,14 +10,15 @@ from collections.abc import Sequence as Many
 import mlx.core as mx
 
 from .buffers import Array
-from .errors import (
+from .capacity import positive
+from .sequence import (
     AppendError,
     NoFreeSlotError,
+    Sequence,
+    SequenceState,
     SequenceTooLongError,
     UnknownSequenceError,
 )
-from .growth import positive
-from .sequence import Sequence, SequenceState
 from .view import LayerView
 
 # MLX's CUDA indexing kernels fail to load for arrays of more elements than this.

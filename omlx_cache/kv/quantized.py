@@ -5,10 +5,8 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models import cache as upstream
 
-from .buffers import Array, regrow, shared
-from .capacity import Capacity
-from .growth import Growth
-from .versions import KeysAndValues
+from .buffers import Array, KeysAndValues, regrow, shared
+from .capacity import Capacity, Growth
 
 
 class QuantizedKVCache(Capacity, KeysAndValues, upstream.QuantizedKVCache):  # type: ignore[misc]

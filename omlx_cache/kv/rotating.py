@@ -9,11 +9,9 @@ from typing import Any
 from mlx_lm.models import cache as upstream
 
 from .batch_rotating import BatchWindows, own_step
-from .buffers import Array, drop_front, join, owned, regrow, shared
-from .copies import Independent
-from .growth import positive
+from .buffers import Array, Independent, KeysAndValues, drop_front, join, owned, regrow, shared
+from .capacity import positive
 from .pinned import PinnedWindows, fill
-from .versions import KeysAndValues
 
 
 class RotatingKVCache(Independent, KeysAndValues, upstream.RotatingKVCache):  # type: ignore[misc]

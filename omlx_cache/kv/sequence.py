@@ -1,9 +1,31 @@
-"""One sequence's place in the pool, and how far it has come. Host bookkeeping, no MLX."""
+"""One sequence's place in the pool, and how far it has come; what the pool raises. No MLX."""
 
 from dataclasses import dataclass, field
 from enum import Enum
 
-from .errors import AdvanceError, SequenceTooLongError
+
+class KVError(Exception):
+    """Base of all errors of `omlx_cache.kv`."""
+
+
+class NoFreeSlotError(KVError):
+    """Every slot of the pool is taken by a sequence that has not been released."""
+
+
+class SequenceTooLongError(KVError, ValueError):
+    """A sequence was asked to hold more tokens than it was allocated, or a slot can hold."""
+
+
+class UnknownSequenceError(KVError, LookupError):
+    """A sequence id that was never given out, or that has been released."""
+
+
+class AppendError(KVError, ValueError):
+    """Keys or values of a wrong shape or dtype, or for a layer that does not exist."""
+
+
+class AdvanceError(KVError, ValueError):
+    """An advance past what every layer has appended."""
 
 
 class SequenceState(Enum):

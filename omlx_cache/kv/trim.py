@@ -11,10 +11,14 @@ from mlx_lm.models import cache as upstream
 
 from .buffers import Array, owned
 from .capacity import Capacity
-from .errors import CacheOffsetError
 from .rotating import PinnedBatchRotatingKVCache
+from .sequence import KVError
 
 CacheSequence = TypeVar("CacheSequence", bound=Sequence[Any])
+
+
+class CacheOffsetError(KVError, ValueError):
+    """A cache's offset does not lie within its buffer: its content cannot be trusted."""
 
 
 def trim_to_offset(prompt_cache: CacheSequence) -> CacheSequence:
