@@ -12,7 +12,7 @@ from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.snapshots import SnapshotPolicy, StridePolicy
 from omlx_cache.identity.fingerprint import adapter_identity, fingerprint_model
 from omlx_cache.identity.namespace import Namespace, make_namespace
-from omlx_cache.identity.salt import salt_digest
+from omlx_cache.identity.parts import salt_digest
 from omlx_cache.mlx_lm_versions import make_prompt_cache, quantized
 from omlx_cache.pages.layout import layout_of
 from omlx_cache.pages.warming import warm_codecs

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from omlx_cache.identity.software import installed
+from omlx_cache.identity.parts import installed
 from omlx_cache.settings.model import CacheSettings
 from omlx_cache.version import VERSION
 from omlx_cache_daemon.archive.manifest import Document, Manifest

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from omlx_cache.identity.salt import salt_digest
+from omlx_cache.identity.parts import salt_digest
 from omlx_cache_daemon.cold import reading
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.replies import Map

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache.identity.salt import salt_digest
+from omlx_cache.identity.parts import salt_digest
 from omlx_cache_daemon.cold import reading
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.replies import Map

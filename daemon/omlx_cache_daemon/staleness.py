@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from omlx_cache.identity.software import installed
+from omlx_cache.identity.parts import installed
 from omlx_cache_daemon.replies import Map
 from omlx_cache_storage.documents import MLX, Versions, as_versions
 

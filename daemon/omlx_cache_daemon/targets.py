@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from omlx_cache.identity.salt import salt_digest
+from omlx_cache.identity.parts import salt_digest
 from omlx_cache_daemon.errors import CommandError, UsageError
 from omlx_cache_daemon.render import text
 from omlx_cache_daemon.replies import Map

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from omlx_cache.control.errors import ControlError
 from omlx_cache.identity.namespace import Namespace
-from omlx_cache.identity.software import installed
+from omlx_cache.identity.parts import installed
 from omlx_cache.requests.answer import Decoder
 from omlx_cache.requests.log import RequestLog
 from omlx_cache.status.event_pages import events_document, kv_document

@@ -5,8 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from omlx_cache.identity.salt import salt_digest
-from omlx_cache.identity.software import software
+from omlx_cache.identity.parts import salt_digest, software
 from omlx_cache_storage.format.version import FORMAT_VERSION
 from omlx_cache_storage.keys import BlockKey, namespace_digest
 

@@ -15,7 +15,7 @@ import pytest
 from kit.embedded import embedded_stores
 from kit.examples import some
 from kit.storage import Story, disk_usage, files_in
-from omlx_cache.identity.software import installed, software
+from omlx_cache.identity.parts import installed, software
 from omlx_cache_storage.cold.tier import ColdTier
 
 Cli = Callable[..., Any]
@@ -32,7 +32,7 @@ if sys.argv[1] != "-":
 from kit.storage import Story, commit
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.identity.namespace import Namespace
-from omlx_cache.identity.software import software
+from omlx_cache.identity.parts import software
 with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**24)) as store:
     for name, software_of in (("mine", software()), ("foreign", {"mlx": "9", "mlx-lm": "9"})):
         story = Story(name)

@@ -14,7 +14,7 @@ import pytest
 from kit.embedded import embedded_stores
 from kit.examples import some
 from kit.storage import Story, files_in
-from omlx_cache.identity.salt import salt_digest
+from omlx_cache.identity.parts import salt_digest
 from omlx_cache_storage.cold.tier import ColdTier
 
 Cli = Callable[..., Any]

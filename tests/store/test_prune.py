@@ -10,7 +10,7 @@ from kit.storage import Story, commit, files_in, is_right, open_store
 from omlx_cache.control import ControlError
 from omlx_cache.control.operations import handlers
 from omlx_cache.identity.namespace import Namespace
-from omlx_cache.identity.software import software
+from omlx_cache.identity.parts import software
 from omlx_cache_storage.pruning import Pruning
 
 

@@ -1,6 +1,6 @@
 """What is installed, what was set, and what the machine has left."""
 
-from omlx_cache.identity.software import software
+from omlx_cache.identity.parts import software
 from omlx_cache.mlx_lm_versions import UntestedVersion, check
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.environment import refuse_unknown

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from omlx_cache import reasons
 from omlx_cache.identity.fingerprint import fingerprint_model
-from omlx_cache.identity.software import version_of
+from omlx_cache.identity.parts import version_of
 from omlx_cache.integrations.mlx_vlm.form import CACHES, KvForm
 from omlx_cache.integrations.mlx_vlm.marks import marked
 from omlx_cache.integrations.siblings import SiblingIndex, StoredPrefix, find_along

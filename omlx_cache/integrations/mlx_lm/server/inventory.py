@@ -3,7 +3,7 @@
 from collections import Counter
 from functools import partial
 
-from omlx_cache.identity.software import installed
+from omlx_cache.identity.parts import installed
 from omlx_cache.settings.derived import ANSWER_SECONDS
 from omlx_cache.settings.sizes import format_size
 from omlx_cache.store import BlockStore
