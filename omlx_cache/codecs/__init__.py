@@ -1,6 +1,6 @@
 """Codecs: how a page's keys and values are encoded. Public names are imported on first use.
 
-`names` is free of MLX, so settings and commands may import it.
+`identity` is free of MLX, so settings and commands may import it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .affine import AffineCodec
-    from .codec import Codec, Parts, PartSpec, Support, join_parts, slice_parts
-    from .dense import DenseCodec
-    from .identity import CodecIdentity, parse_identity
-    from .names import CODEC_NAMES, CodecName, check_codec_name
+    from .codec import Codec, DenseCodec, Parts, PartSpec, Support, join_parts, slice_parts
+    from .identity import CODEC_NAMES, CodecIdentity, CodecName, check_codec_name, parse_identity
     from .policy import CodecPolicy, LayerCodecs, LayerShape
     from .registry import choose_pair, codec_for, codec_named, is_compiled, warm_up
     from .turbo import TurboCodec
@@ -26,12 +24,12 @@ _HOME = {
     "Support": "codec",
     "join_parts": "codec",
     "slice_parts": "codec",
-    "DenseCodec": "dense",
+    "DenseCodec": "codec",
     "CodecIdentity": "identity",
     "parse_identity": "identity",
-    "CODEC_NAMES": "names",
-    "CodecName": "names",
-    "check_codec_name": "names",
+    "CODEC_NAMES": "identity",
+    "CodecName": "identity",
+    "check_codec_name": "identity",
     "CodecPolicy": "policy",
     "LayerCodecs": "policy",
     "LayerShape": "policy",

@@ -1,4 +1,4 @@
-"""What every codec promises, and the parts it deals in."""
+"""What every codec promises, the parts it deals in, and the codec that changes nothing."""
 
 from __future__ import annotations
 
@@ -108,3 +108,39 @@ def join_parts(pieces: list[Parts]) -> Parts:
     if any(list(piece) != names for piece in pieces):
         raise ValueError("pieces of one tensor have different parts")
     return {name: mx.concatenate([p[name] for p in pieces], axis=TOKEN_AXIS) for name in names}
+
+
+_IDENTITY = CodecIdentity("dense", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class DenseCodec:
+    """Lossless for every shape and dtype, a zero dim included; part `data` is the input."""
+
+    @property
+    def identity(self) -> CodecIdentity:
+        return _IDENTITY
+
+    def supports(self, dim: int, dtype: mx.Dtype) -> Support:
+        return Support()
+
+    def encode(self, x: mx.array) -> Parts:
+        """Return the input under a name; nothing is copied."""
+        return {"data": x}
+
+    def encodable(self, x: mx.array, parts: Mapping[str, mx.array]) -> mx.array:
+        return mx.array(True)
+
+    def decode(self, parts: Mapping[str, mx.array], dtype: mx.Dtype) -> mx.array:
+        """Return the stored array; raises ValueError rather than convert to another dtype."""
+        require_parts(parts, ("data",), _IDENTITY)
+        data = parts["data"]
+        if data.dtype != dtype:
+            raise ValueError(f"dense part is {data.dtype}, {dtype} was asked for")
+        return data
+
+    def parts_spec(self, shape: tuple[int, ...], dtype: mx.Dtype) -> dict[str, PartSpec]:
+        return {"data": PartSpec(tuple(shape), dtype)}
+
+    def bytes_per_token(self, heads: int, dim: int, dtype: mx.Dtype) -> int:
+        return heads * dim * dtype.size

@@ -1,4 +1,6 @@
-"""The name under which encoded bytes are kept: equal identities decode alike, others never meet.
+"""The names of codecs: those that settings and commands accept, and under which bytes are kept.
+
+Equal identities decode alike, others never meet. Imports no MLX.
 
 Canonical text: `name/version(key=value,...)#table=digest,...`; the two lists are sorted and left
 out when empty. Example: `turbo-mse/1(bits=4,dim=128)#codebook=4a7696e7a40bb7e0`.
@@ -9,7 +11,36 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, get_args
+
+CodecName = Literal["dense", "affine8", "affine4", "k8v4", "turbo4", "turbo3", "turbo2"]
+
+CODEC_NAMES: Final[tuple[CodecName, ...]] = get_args(CodecName)
+DEFAULT_MIN_QUANTIZE_TOKENS: Final = 256
+
+HALVES: Final[dict[CodecName, tuple[str, str]]] = {
+    "dense": ("dense", "dense"),
+    "affine8": ("affine8", "affine8"),
+    "affine4": ("affine4", "affine4"),
+    "k8v4": ("affine8", "affine4"),
+    "turbo4": ("turbo4", "turbo4"),
+    "turbo3": ("turbo3", "turbo3"),
+    "turbo2": ("turbo2", "turbo2"),
+}
+"""What each name means for keys and for values."""
+
+DENSE_LAST: Final[dict[CodecName, int]] = {"affine4": 1, "turbo4": 1, "turbo3": 1, "turbo2": 1}
+"""How many of the last KV layers a codec leaves dense unless told otherwise: the last one feeds
+the logits with nothing behind it to average an error away."""
+
+
+def check_codec_name(text: str) -> CodecName:
+    """Return the name; raises ValueError that lists the known ones."""
+    for name in CODEC_NAMES:
+        if name == text:
+            return name
+    raise ValueError(f"unknown codec {text!r}: choose one of {', '.join(CODEC_NAMES)}")
+
 
 Pairs = tuple[tuple[str, str], ...]
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import mlx.core as mx
 
 from .codec import Codec
-from .names import DEFAULT_MIN_QUANTIZE_TOKENS, DENSE_LAST, CodecName, check_codec_name
+from .identity import DEFAULT_MIN_QUANTIZE_TOKENS, DENSE_LAST, CodecName, check_codec_name
 from .registry import DENSE, choose_pair
 
 LayerKind = Literal["paged", "window", "state"]

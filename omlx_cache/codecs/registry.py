@@ -9,10 +9,8 @@ import mlx.core as mx
 
 from . import turbo_fused
 from .affine import GROUP_SIZES, AffineCodec
-from .codec import Codec
-from .dense import DenseCodec
-from .identity import CodecIdentity, parse_identity
-from .names import HALVES, CodecName
+from .codec import Codec, DenseCodec
+from .identity import HALVES, CodecIdentity, CodecName, parse_identity
 from .turbo import NormMode, TurboCodec
 
 DENSE = DenseCodec()

@@ -18,7 +18,7 @@ from pydantic import ValidationInfo as Info
 from pydantic_core import PydanticCustomError
 from pydantic_settings import SettingsConfigDict
 
-from omlx_cache.codecs.names import CodecName
+from omlx_cache.codecs.identity import CodecName
 from omlx_cache.control.paths import check_length
 from omlx_cache.settings.derived import ANSWER_SECONDS, RULES, cold_share
 from omlx_cache.settings.environment import refuse_unknown, variable

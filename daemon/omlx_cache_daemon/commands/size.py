@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from omlx_cache.codecs.names import CODEC_NAMES, DEFAULT_MIN_QUANTIZE_TOKENS
+from omlx_cache.codecs.identity import CODEC_NAMES, DEFAULT_MIN_QUANTIZE_TOKENS
 from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.options import add_format_option, positive_count
 from omlx_cache_daemon.render import print_json, quantity, table, uses_styles

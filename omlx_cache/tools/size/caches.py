@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from omlx_cache.codecs.names import CodecName
+from omlx_cache.codecs.identity import CodecName
 
 Kind: TypeAlias = Literal["paged", "window", "state"]
 

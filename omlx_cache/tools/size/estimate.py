@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from omlx_cache.codecs.names import CodecName, check_codec_name
+from omlx_cache.codecs.identity import CodecName, check_codec_name
 
 from .caches import GroupBytes, Kind, ModelCaches
 from .child import caches_of

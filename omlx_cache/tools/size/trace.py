@@ -23,7 +23,7 @@ from mlx_lm.utils import _get_classes
 
 from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.codecs import CodecPolicy, LayerShape
-from omlx_cache.codecs.names import CODEC_NAMES
+from omlx_cache.codecs.identity import CODEC_NAMES
 from omlx_cache.pages.layout import Leaf, layout_of
 
 from .caches import GroupBytes, ModelCaches, Sides

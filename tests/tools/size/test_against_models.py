@@ -11,7 +11,7 @@ from fidelity.mixtures import NAMES as WORKING
 from fidelity.mixtures import one_of_each
 from kit.zoo import FAMILIES, build
 from omlx_cache.adapters.base import GroupSpec
-from omlx_cache.codecs.names import CODEC_NAMES
+from omlx_cache.codecs.identity import CODEC_NAMES
 from omlx_cache.codecs.policy import CodecPolicy, LayerShape
 from omlx_cache.kv import trim_to_offset
 from omlx_cache.pages.layout import Leaf, layout_of
