@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from omlx_cache.adapters import register as register_adapter
     from omlx_cache.begun import Begun
     from omlx_cache.codecs import CodecPolicy
-    from omlx_cache.commit.snapshots import SnapshotPolicy, StridePolicy
+    from omlx_cache.commit.points import SnapshotPolicy, StridePolicy
     from omlx_cache.keeping import Pin
     from omlx_cache.prefix import PrefixCache
     from omlx_cache.requests.explanation import Explanation
@@ -63,9 +63,9 @@ _MODULES = {
     "Prefetch": "omlx_cache_storage.prefetch",
     "PrefixCache": "omlx_cache.prefix",
     "Session": "omlx_cache.session",
-    "SnapshotPolicy": "omlx_cache.commit.snapshots",
+    "SnapshotPolicy": "omlx_cache.commit.points",
     "Stats": "omlx_cache_storage.stats",
-    "StridePolicy": "omlx_cache.commit.snapshots",
+    "StridePolicy": "omlx_cache.commit.points",
     "UnsupportedCache": "omlx_cache.adapters",
     "register_adapter": "omlx_cache.adapters",
 }

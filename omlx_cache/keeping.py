@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from omlx_cache.adapters.base import PAGED
-from omlx_cache.commit.order import needed
+from omlx_cache.commit.points import needed
 from omlx_cache.restore.lookup import first_pages
 from omlx_cache.scope import Scope
 from omlx_cache_storage.hints import Pinned

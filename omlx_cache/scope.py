@@ -13,8 +13,8 @@ from omlx_cache.codecs import CodecPolicy
 from omlx_cache.commit.admission import Admission
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.committer import Committer
+from omlx_cache.commit.points import SnapshotPolicy
 from omlx_cache.commit.progress import extent_of
-from omlx_cache.commit.snapshots import SnapshotPolicy
 from omlx_cache.commit.staging import Staging
 from omlx_cache.identity.namespace import Namespace, computed_by
 from omlx_cache.pages.layout import Layout, layout_of

@@ -9,7 +9,7 @@ from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.arrays.mlxio import architecture, check_packing
 from omlx_cache.codecs import CODEC_NAMES, CodecPolicy
 from omlx_cache.commit.budgets import Budgets
-from omlx_cache.commit.snapshots import SnapshotPolicy, StridePolicy
+from omlx_cache.commit.points import SnapshotPolicy, StridePolicy
 from omlx_cache.identity.fingerprint import adapter_identity, fingerprint_model
 from omlx_cache.identity.namespace import Namespace, make_namespace
 from omlx_cache.identity.parts import salt_digest

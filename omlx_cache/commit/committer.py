@@ -15,7 +15,7 @@ from omlx_cache.arrays.mlxio import on_host
 from omlx_cache.codecs import Codec, CodecPolicy
 from omlx_cache.commit.admission import Admission
 from omlx_cache.commit.budgets import Budgets
-from omlx_cache.commit.order import needed, superseded, window_start
+from omlx_cache.commit.points import needed, superseded, window_start
 from omlx_cache.commit.progress import LiveExtent
 from omlx_cache.commit.staging import Staging, WindowTrail
 from omlx_cache.identity.namespace import Namespace
