@@ -293,7 +293,11 @@ class CacheSettings(RemoteSettings):
     def warnings(self) -> list[str]:
         """Return what a store that opens with these values warns of: removed settings and values,
         and budgets so small that no page is kept."""
-        return self._removed + self.empty_budgets()
+        return self.removals() + self.empty_budgets()
+
+    def removals(self) -> list[str]:
+        """Return a warning for each removed setting and each removed value that was given."""
+        return list(self._removed)
 
     def notes(self) -> list[str]:
         """Return what a person should know of these values: removed, ignored and suspicious

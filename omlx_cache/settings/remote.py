@@ -137,9 +137,6 @@ class RemoteSettings(BaseSettings):
     """How long a restore waits at most for the next bytes to come; then what has not come is
     computed, and the store left alone for a while."""
 
-    remote_connections: int = Field(8, ge=1, le=64)
-    """Over how many connections pages are read at once."""
-
     remote_codec: Annotated[Literal["auto", "zstd", "off"], BeforeValidator(_switch)] = "auto"
     """Whether dense pages are packed losslessly for the way: a third less to send, a gigabyte a
     second or two to unpack. `auto`: where the extra `zstd` is installed. What is encoded or packed
@@ -192,7 +189,6 @@ class RemoteSettings(BaseSettings):
             ttl_seconds=self.remote_ttl_seconds,
             lookup_seconds=self.remote_lookup_seconds,
             read_seconds=self.remote_read_seconds,
-            connections=self.remote_connections,
             packs=self.remote_codec == "zstd" or (self.remote_codec == "auto" and has_zstd),
         )
 

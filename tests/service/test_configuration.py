@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from omlx_cache.settings import ConfigError
+from omlx_cache.settings.removed import REMOVED
 from omlx_cache_daemon.service.configuration import default_file, read_configuration
 from omlx_cache_daemon.service.main import main
+from omlx_cache_daemon.service.options import REMOVED_NAMES
 
 MIB = 2**20
 
@@ -95,6 +97,21 @@ def test_to_send_what_prompts_share_is_refused_where_no_request_comes(
 def test_to_send_anything_else_is_taken(writes: str, file: Path) -> None:
     file.write_text(f'remote = "redis://127.0.0.1:1"\nremote_writes = "{writes}"\n')
     assert read_configuration({}, None).settings.remote_writes == writes
+
+
+@pytest.mark.parametrize("given_in", ["file", "environment", "flag"])
+@pytest.mark.parametrize("name", REMOVED_NAMES)
+def test_a_removed_setting_is_read_and_noted(
+    given_in: str, name: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = {name: "1"} if given_in == "flag" else {}
+    if given_in == "file":
+        file.write_text(f"{name} = 1\n")
+    elif given_in == "environment":
+        monkeypatch.setenv(f"OMLX_CACHE_{name.upper()}", "1")
+    (note,) = [n for n in read_configuration(flags, None).notes() if name in n.lower()]
+    assert note.endswith(f"has no effect any more: {REMOVED[name]}")
+    assert main(["--check-config", f"--{name.replace('_', '-')}", "1"]) == 0
 
 
 def test_every_fault_is_told_at_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

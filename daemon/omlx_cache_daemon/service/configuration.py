@@ -18,6 +18,7 @@ from omlx_cache.settings.origin import render
 from omlx_cache_daemon.service.options import (
     OWN_NAMES,
     PREFIX,
+    REMOVED_NAMES,
     SECRETS,
     SHARED_NAMES,
     ServiceOptions,
@@ -63,7 +64,7 @@ class Configuration:
 
     def notes(self) -> list[str]:
         """Return what is likely to be wrong though it is valid. Reads the disk."""
-        found = self.settings.unusable_directory()
+        found = self.settings.removals() + self.settings.unusable_directory()
         if self.options.status_token_file != "off" and self.options.status_port == "off":
             found.append("status_token_file has no effect: status_port is off")
         return found
@@ -134,12 +135,13 @@ def _read(path: Path, *, required: bool, troubles: list[str]) -> dict[str, Any]:
         troubles.append(f"{path}: {error}")
         return {}
     allowed = [name for name in NAMES if name not in SECRETS]
+    known = [*allowed, *REMOVED_NAMES]
     for name in said:
         if name in SECRETS:
             troubles.append(f"{path}: {name}: not here; name a file by {name}_file")
-        elif name not in allowed:
+        elif name not in known:
             troubles.append(f"{path}: {refusal('key', name, allowed)}")
-    return {name: value for name, value in said.items() if name in allowed}
+    return {name: value for name, value in said.items() if name in known}
 
 
 def _from_environment(environ: Mapping[str, str], troubles: list[str]) -> dict[str, Given]:
@@ -159,7 +161,8 @@ def _from_environment(environ: Mapping[str, str], troubles: list[str]) -> dict[s
 
 def _settings(given: Mapping[str, Given], troubles: list[str]) -> CacheSettings | None:
     """Return a store's settings, of which the shared ones count here."""
-    arguments = {name: given[name].value for name in SHARED_NAMES if name in given}
+    names = (*SHARED_NAMES, *REMOVED_NAMES)
+    arguments = {name: given[name].value for name in names if name in given}
     arguments.setdefault("log_level", "info")
     try:
         # The directory is kept whether or not this environment's stores would use one.

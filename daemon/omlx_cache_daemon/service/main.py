@@ -20,7 +20,7 @@ from omlx_cache_daemon.service.configuration import (
     shown,
 )
 from omlx_cache_daemon.service.logs import show_messages
-from omlx_cache_daemon.service.options import SECRETS, ServiceOptions
+from omlx_cache_daemon.service.options import REMOVED_NAMES, SECRETS, ServiceOptions
 from omlx_cache_daemon.service.process import Service
 from omlx_cache_daemon.service.units import KINDS, unit
 
@@ -99,6 +99,8 @@ def _parser() -> argparse.ArgumentParser:
             metavar=_metavar(name),
             help=_HELP.get(name) or _described(name),
         )
+    for name in REMOVED_NAMES:
+        parser.add_argument(f"--{name.replace('_', '-')}", help=argparse.SUPPRESS)
     return parser
 
 
@@ -115,7 +117,7 @@ def _described(name: str) -> str:
 
 
 def _flags(args: argparse.Namespace) -> dict[str, str]:
-    given = {name: getattr(args, name, None) for name in NAMES}
+    given = {name: getattr(args, name, None) for name in (*NAMES, *REMOVED_NAMES)}
     return {name: value for name, value in given.items() if value is not None}
 
 

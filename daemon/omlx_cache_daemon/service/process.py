@@ -65,6 +65,8 @@ class Service:
         signal.signal(signal.SIGHUP, self._reload)
         # Another thread may be the one that is interrupted.
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        for note in self._configuration.settings.removals():
+            _log.warning("%s", note)
         token = self._token()
         self._start_control()
         self._upkeep.start()

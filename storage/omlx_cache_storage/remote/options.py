@@ -9,6 +9,7 @@ from omlx_cache_storage.remote.address import RemoteAddress
 LOOKUP_SECONDS = 0.5
 READ_SECONDS = 2.0
 CONNECTIONS = 8
+"""Over so many connections pages are read at once: while one waits, others bring bytes."""
 PREFIX = "omlx-cache"
 INSTALL = "pip install 'omlx-cache[remote]'"
 TTL_SECONDS = 7 * 24 * 3600

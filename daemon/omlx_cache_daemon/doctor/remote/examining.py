@@ -232,6 +232,6 @@ def _held_up(measured: Measured) -> list[Finding]:
             "note",
             f"{measured.connections} connections bring less than one",
             "reading is held up by something other than the way there",
-            "a smaller OMLX_CACHE_REMOTE_CONNECTIONS",
+            "measure the network by itself: `iperf3 -P 8`; then look at the store's machine",
         )
     ]
