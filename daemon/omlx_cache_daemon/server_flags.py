@@ -45,7 +45,6 @@ SETTINGS = {
     "remote_ttl_seconds": "how long they live there",
     "remote_lookup_seconds": "how long a request waits for it to say what it has",
     "remote_read_seconds": "how long a restore waits for more to come",
-    "remote_codec": "auto, zstd or off: whether pages are packed for the way",
     "remote_architecture": "own, any or a name: machines of which kind share",
 }
 

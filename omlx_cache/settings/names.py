@@ -41,7 +41,6 @@ SETTING_NAMES = (
     "remote_ttl_seconds",
     "remote_lookup_seconds",
     "remote_read_seconds",
-    "remote_codec",
     "remote_architecture",
 )
 """In the order of the reference: the fields of `CacheSettings`."""

@@ -68,10 +68,6 @@ def _lower(value: object) -> object:
     return value.strip().lower() if isinstance(value, str) else value
 
 
-def _switch(value: object) -> object:
-    return ("off", "zstd")[value] if isinstance(value, bool) else _lower(value)
-
-
 Secret = Annotated[Literal["off"] | SecretStr, BeforeValidator(_secret), Allowed("off, or a text")]
 SecretFile = Annotated[
     Literal["off"] | Path, BeforeValidator(_file), Allowed("off, or a path of a file")
@@ -137,11 +133,6 @@ class RemoteSettings(BaseSettings):
     """How long a restore waits at most for the next bytes to come; then what has not come is
     computed, and the store left alone for a while."""
 
-    remote_codec: Annotated[Literal["auto", "zstd", "off"], BeforeValidator(_switch)] = "auto"
-    """Whether dense pages are packed losslessly for the way: a third less to send, a gigabyte a
-    second or two to unpack. `auto`: where the extra `zstd` is installed. What is encoded or packed
-    already is sent as it is."""
-
     remote_architecture: Annotated[
         str, BeforeValidator(_kind), Allowed(f"{OWN}, {ANY}, or a name for a kind of machine")
     ] = OWN
@@ -158,9 +149,9 @@ class RemoteSettings(BaseSettings):
         return own if self.remote_architecture == OWN else self.remote_architecture
 
     def remote_options(self, own: str, *, has_zstd: bool = False) -> RemoteOptions | None:
-        """Return what a remote tier is opened with on a machine of a kind, with zstd or without;
-        None with `remote=off`. Reads the files with secrets. Raises ConfigError for what cannot
-        work."""
+        """Return what a remote tier is opened with on a machine of a kind, None with `remote=off`.
+        With zstd dense pages are packed for the way. Reads the files with secrets. Raises
+        ConfigError for what cannot work."""
         if self.remote == "off":
             return None
         address, given = self.remote, self._secret_of("remote_secret")
@@ -189,7 +180,7 @@ class RemoteSettings(BaseSettings):
             ttl_seconds=self.remote_ttl_seconds,
             lookup_seconds=self.remote_lookup_seconds,
             read_seconds=self.remote_read_seconds,
-            packs=self.remote_codec == "zstd" or (self.remote_codec == "auto" and has_zstd),
+            packs=has_zstd,
         )
 
     def remote_notes(self) -> list[str]:

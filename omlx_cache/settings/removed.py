@@ -8,6 +8,7 @@ REMOVED: Final = {
     "`lru`",
     "memory_once": "hot_bytes=0 holds a conversation once while it is computed; its next turn is "
     "read from the disk",
+    "remote_codec": "dense pages are packed for the way where the extra `zstd` is installed",
     "remote_connections": "pages are read over eight connections",
     "restore_wait_seconds": "a session waits two seconds for the disk, and a millisecond for each "
     "token of its prompt, unless it has a `deadline=`",

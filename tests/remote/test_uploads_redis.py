@@ -27,8 +27,7 @@ from kit.storage import Story, commit, open_store
 url, directory, name, size, first, last = sys.argv[1:7]
 numbers = range(int(first), int(last) + 1)
 with open_store(
-    Path(directory), remote=url, remote_codec="off", hot_bytes="1GiB", queue_bytes="512MiB",
-    cold_bytes="2GiB",
+    Path(directory), remote=url, hot_bytes="1GiB", queue_bytes="512MiB", cold_bytes="2GiB",
 ) as store:
     print("ready", flush=True)
     sys.stdin.readline()

@@ -60,7 +60,6 @@ def test_every_setting_is_a_variable(machine: Machine, monkeypatch: pytest.Monke
         "remote_ttl_seconds": ("60", 60),
         "remote_lookup_seconds": ("0.1", 0.1),
         "remote_read_seconds": ("1", 1.0),
-        "remote_codec": ("OFF", "off"),
         "remote_architecture": ("ANY", "any"),
     }
     for name, (text, _) in values.items():

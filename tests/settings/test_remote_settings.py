@@ -53,13 +53,15 @@ def test_options_are_what_was_set() -> None:
         remote_secret=SECRET,
         remote_prefix="lab",
         remote_lookup_seconds=0.1,
-        remote_codec="off",
     )
     options = settings.remote_options("gpu applegpu_g15s")
     assert options is not None
     assert (options.password, options.secret) == (PASSWORD, SECRET.encode())
     assert (options.prefix, options.lookup_seconds, options.packs) == ("lab", 0.1, False)
     assert options.architecture == "gpu-applegpu_g15s"
+    packing = settings.remote_options("cpu", has_zstd=True)
+    assert packing is not None
+    assert packing.packs
 
 
 def test_secrets_come_from_files_of_this_user_alone(tmp_path: Path) -> None:

@@ -28,10 +28,9 @@ SHARED_NAMES = (
     "remote_writes",
     "remote_ttl_seconds",
     "remote_read_seconds",
-    "remote_codec",
 )
 """Settings of a store that mean the same here, and are read from the same variables."""
-REMOVED_NAMES = ("remote_connections",)
+REMOVED_NAMES = ("remote_codec", "remote_connections")
 """Those of them that were removed: a file or a command line that still has one is read."""
 
 
