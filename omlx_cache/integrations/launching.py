@@ -177,18 +177,19 @@ def open_store(name: str = "run") -> "BlockStore":
             settings = CacheSettings()
             show_logs(settings)
             _store = BlockStore(settings, name=name)
-            if settings.status == "on":
+            if settings.status != "off":
                 serve_status(_store, settings)
         return _store
 
 
 def serve_status(store: "BlockStore", settings: CacheSettings) -> None:
-    """Answer the status paths at `status_port`; a port that cannot be had is logged, and stops
-    nothing."""
+    """Answer the status paths at the port that `status` names, or at a free one; a port that cannot
+    be had is logged, and stops nothing."""
+    port = settings.status if isinstance(settings.status, int) else 0
     try:
-        server = store.serve_status(settings.status_port, settings.token)
+        server = store.serve_status(port, settings.token)
     except (OSError, CacheError) as error:
-        _log.warning("no status page: %s; OMLX_CACHE_STATUS_PORT names another port", error)
+        _log.warning("no status page: %s; OMLX_CACHE_STATUS=PORT names another port", error)
     else:
         _log.info("status page: %s", server.url)
 

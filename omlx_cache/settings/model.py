@@ -1,6 +1,7 @@
 """`CacheSettings`: every setting, read from `OMLX_CACHE_*` variables and keyword arguments."""
 
 import os
+import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -60,8 +61,15 @@ def _trace(value: Any, info: Info) -> Any:
     return "off" if off else expand(value, info.data["machine"].home)
 
 
-def _switch(value: object) -> object:
-    return ("off", "on")[value] if isinstance(value, bool) else _lower(value)
+def _status(value: object) -> object:
+    said = ("off", "on")[value] if isinstance(value, bool) else _lower(value)
+    if said in ("on", "off"):
+        return said
+    # `int` reads signs, spaces and underscores too.
+    is_port = re.fullmatch(r"[0-9]{1,5}", str(said)) and 1 <= int(str(said)) <= 65535
+    if not is_port:
+        raise ValueError("neither a switch nor a port")
+    return int(str(said))
 
 
 def _token(value: Any) -> Any:
@@ -235,14 +243,15 @@ class CacheSettings(RemoteSettings):
     """The control socket that the command line talks to: `auto` picks a name in the runtime
     directory, `off` opens none."""
 
-    status: Annotated[Literal["on", "off"], BeforeValidator(_switch)] = "off"
+    status: Annotated[
+        Literal["on", "off"] | int,
+        BeforeValidator(_status),
+        Allowed("on, off, or a port from 1 to 65535"),
+    ] = "off"
     """Whether metrics (`/metrics`) and a status page (`/status`) are answered: by
-    `omlx-cache serve` at its own port, by `omlx-cache run` at `status_port`. An application calls
-    `store.serve_status()` instead. See docs/monitoring.md."""
-
-    status_port: int = Field(0, ge=0, le=65535)
-    """The port of 127.0.0.1 at which `omlx-cache run` answers with `status=on`; 0: any free one,
-    which its log names."""
+    `omlx-cache serve` at its own port, by `omlx-cache run` at this port of 127.0.0.1, with `on` at
+    a free one, which its log names. An application calls `store.serve_status()` instead. See
+    docs/monitoring.md."""
 
     status_token: Annotated[
         Literal["off"] | SecretStr,

@@ -27,7 +27,6 @@ SETTING_NAMES = (
     "trace",
     "socket",
     "status",
-    "status_port",
     "status_token",
     "log_level",
     "remote",

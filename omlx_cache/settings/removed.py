@@ -14,6 +14,7 @@ REMOVED: Final = {
     "token of its prompt, unless it has a `deadline=`",
     "restore_wait_seconds_per_token": "a session waits two seconds for the disk, and a millisecond "
     "for each token of its prompt, unless it has a `deadline=`",
+    "status_port": "status=PORT names the port too",
     "write_delay_seconds": "write_policy=lazy writes a page after five minutes at the latest",
     "write_idle_seconds": "write_policy=lazy writes what is left after a minute without requests",
 }

@@ -183,8 +183,8 @@ def test_a_store_that_is_opened_for_a_server_has_its_status_at_a_port_of_its_own
                 assert json.load(answer)["processes"][0]["name"] == "a-server"
             assert launching.close_store()
             # A port that somebody has costs the status, not the server.
-            monkeypatch.setenv("OMLX_CACHE_STATUS_PORT", str(taken.getsockname()[1]))
+            monkeypatch.setenv("OMLX_CACHE_STATUS", str(taken.getsockname()[1]))
             open_store("a-server")
-            assert "OMLX_CACHE_STATUS_PORT names another port" in caplog.messages[-1]
+            assert "OMLX_CACHE_STATUS=PORT names another port" in caplog.messages[-1]
         finally:
             assert launching.close_store()

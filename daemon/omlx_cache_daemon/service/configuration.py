@@ -53,7 +53,6 @@ class Configuration:
         for name in NAMES:
             value = getattr(self.options if name in OWN_NAMES else self.settings, name)
             source = SettingSource(name, value, shown(name, value), "default")
-            # A store has a `status_port` too, which is another one.
             if name not in self.given and name in SHARED_NAMES and name != "log_level":
                 source = stores[name]
             found[name] = source.to_dict()

@@ -35,10 +35,10 @@ def test_upstreams_flags_and_defaults_are_ours() -> None:
         assert (",".join(value) if isinstance(value, list) else str(value)) == default, flag
 
 
-def test_every_setting_is_a_flag_except_the_log_level_and_what_is_not_for_its_port() -> None:
-    # A secret on a command line could be read by everybody, and `serve` has a port already.
+def test_every_setting_is_a_flag_except_the_log_level_and_secrets() -> None:
+    # A secret on a command line could be read by everybody.
     secret = {"status_token", "remote_password", "remote_secret"}
-    assert set(SETTINGS) == set(setting_names()) - {"log_level", "status_port", *secret}
+    assert set(SETTINGS) == set(setting_names()) - {"log_level", *secret}
 
 
 def test_no_password_is_taken_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
