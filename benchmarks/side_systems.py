@@ -89,7 +89,6 @@ class Ours:
                     cold_dir=directory / "omlx-cache",
                     hot_bytes=ROOM,
                     queue_bytes=ROOM,
-                    restore_bytes=ROOM,
                     cold_bytes=ROOM,
                     min_free_bytes=0,
                     hot_cache_only=False,

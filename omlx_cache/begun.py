@@ -29,7 +29,7 @@ MAX_NEW_TOKENS = 65_536
 class Begun:
     """What `PrefixCache.begin` returns, and a session takes over; made by any thread.
 
-    `start` reads the prefix into buffers of its own, within `restore_bytes` of all that wait.
+    `start` reads the prefix into buffers of its own, within the memory that all that wait may take.
     While another request computes a block or more beyond it, it is `held`, and nothing is read.
     `ready` says that a session would not be quicker later. `cancel`, or losing the object, gives
     the memory back. Nothing raises: tokens that are none, and models that are not supported, are
@@ -103,7 +103,7 @@ class Begun:
     @uninterrupted
     def ready(self) -> bool:
         """True when waiting longer makes the session no quicker: all has come, or nothing is read
-        ahead because it is larger than `restore_bytes`, or the store closed. Cheap to poll."""
+        ahead because it is larger than all of that memory, or the store closed. Cheap to poll."""
         pending = self._pending
         if pending is None or self.scope.store.closed or self.pid != os.getpid():
             return True

@@ -31,6 +31,7 @@ from omlx_cache.requests.trace import RequestTrace
 from omlx_cache.restore.gate import ReadingGate
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.settings import CacheSettings, ConfigError
+from omlx_cache.settings.derived import restore_share
 from omlx_cache.settings.origin import render
 from omlx_cache.status.store_source import StoreSource
 from omlx_cache.upkeep.allowance import Allowance, allowance, known_budget
@@ -212,7 +213,7 @@ class BlockStore(Tiers):
         self.reading_gate = ReadingGate(self.counters.work) if s.worth_reading == "auto" else None
         tiers = self.without_owner()
         self._prefetcher = Prefetcher(self.hot, tiers if self.cold or remote else None)
-        self.restores = RestoreQueue(s.restore_bytes)
+        self.restores = RestoreQueue(restore_share(s.machine))
         self._relief = Relief(tiers, s.min_free_memory_bytes)
         control = self._start_control() if open_ else None
         if control is not None:

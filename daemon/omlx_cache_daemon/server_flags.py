@@ -21,7 +21,6 @@ SETTINGS = {
     "queue_bytes": "bytes that may wait for the writer",
     "queue_full": "drop or wait",
     "commit_wait_seconds": "how long a last commit may wait for the disk",
-    "restore_bytes": "memory of restores that wait for their sessions",
     "worth_reading": "auto computes what takes longer to read; off reads always",
     "share_wait_seconds": "how long a request waits for another that computes its prefix; 0: not",
     "prompt_history_bytes": "memory for tokens of recent prompts, which `why` compares; 0: none",

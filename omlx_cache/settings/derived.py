@@ -48,6 +48,12 @@ def cold_share(free: int, used: int = 0) -> int:
     return min((free + used) // FREE_DISK_SHARE, COLD_CAP)
 
 
+def restore_share(machine: Machine) -> int:
+    """Return what restores that were begun ahead of their sessions may take together: as much as
+    the hot tier by default. A longer prefix is read when its session begins."""
+    return machine.memory_bytes // MEMORY_SHARE
+
+
 def _cold_dir(values: Mapping[str, Any]) -> Derived:
     machine: Machine = values["machine"]
     return Derived(machine.default_cold_dir, f"the place for caches on {machine.system}")
@@ -85,13 +91,6 @@ def _queue_bytes(values: Mapping[str, Any]) -> Derived:
         return Derived(min(hot.size, QUEUE_FLOOR), how)
     how = f"1/4 of {hot.how}, at most {format_size(QUEUE_CAP)}"
     return Derived(min(hot.size // 4, QUEUE_CAP), how)
-
-
-def _restore_bytes(values: Mapping[str, Any]) -> Derived:
-    machine: Machine = values["machine"]
-    memory = machine.memory_bytes
-    how = f"1/{MEMORY_SHARE} of {format_size(memory)}, {machine.memory_name}"
-    return Derived(memory // MEMORY_SHARE, how)
 
 
 def _min_free_memory_bytes(values: Mapping[str, Any]) -> Derived:
@@ -161,7 +160,6 @@ RULES = {
         "it, at most 1 GiB",
         _queue_bytes,
     ),
-    "restore_bytes": Rule("an eighth of physical memory", _restore_bytes),
     "min_free_memory_bytes": Rule(
         "a sixteenth of physical memory, or of the control group's limit; at most 2 GiB",
         _min_free_memory_bytes,

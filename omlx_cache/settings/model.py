@@ -175,10 +175,6 @@ class CacheSettings(RemoteSettings):
     """How long a sequence's last commit may wait for the writer. Blocks stored during prefill and
     decode never wait."""
 
-    restore_bytes: Size = Field(_DERIVED)
-    """Memory that restores which were begun ahead of their sessions may take together. A prefix
-    larger than this is read when its session begins."""
-
     worth_reading: Annotated[Literal["auto", "off"], BeforeValidator(_lower)] = "auto"
     """Whether a restore reads what takes longer than to compute it. `auto` compares the latest
     reads with the model's prefill. It computes where that is at least 1.25 times faster (reason

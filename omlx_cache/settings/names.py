@@ -12,7 +12,6 @@ SETTING_NAMES = (
     "queue_bytes",
     "queue_full",
     "commit_wait_seconds",
-    "restore_bytes",
     "worth_reading",
     "share_wait_seconds",
     "durability",

@@ -10,6 +10,7 @@ REMOVED: Final = {
     "read from the disk",
     "remote_codec": "dense pages are packed for the way where the extra `zstd` is installed",
     "remote_connections": "pages are read over eight connections",
+    "restore_bytes": "restores that were begun ahead share an eighth of physical memory",
     "restore_wait_seconds": "a session waits two seconds for the disk, and a millisecond for each "
     "token of its prompt, unless it has a `deadline=`",
     "restore_wait_seconds_per_token": "a session waits two seconds for the disk, and a millisecond "

@@ -43,7 +43,7 @@ class Sampler:
         self._check("hot tier's peak", stats.hot.peak_bytes, stats.hot.limit_bytes)
         self._check("snapshots' peak", stats.snapshots.peak_bytes, settings.snapshot_bytes)
         self._check("restores' peak", store.restores.peak_bytes, store.restores.limit_bytes)
-        memory = stats.hot.limit_bytes + settings.snapshot_bytes + settings.restore_bytes
+        memory = stats.hot.limit_bytes + settings.snapshot_bytes + store.restores.limit_bytes
         self._check("MLX's active memory", mx.get_active_memory(), memory + self._allowance)
         if stats.writer is not None:
             self._check("queue's peak", stats.writer.peak_bytes, stats.writer.limit_bytes)

@@ -85,7 +85,11 @@ class World:
 
     def open(self) -> BlockStore:
         with self.timed("open", 0.0):
-            self.store = open_store(self.cold_dir, self.disk, **self.options)
+            options = dict(self.options)
+            # No setting of a store.
+            restore_bytes = options.pop("restore_bytes", 1024 * KIB)
+            self.store = open_store(self.cold_dir, self.disk, **options)
+            self.store.restores.limit_bytes = restore_bytes
         return self.store
 
     def close(self) -> bool:

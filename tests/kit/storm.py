@@ -145,9 +145,9 @@ def main(directory: str, interrupts: str, seed: str) -> None:
             queue_bytes=64 * 1024,
             cold_bytes=2 * 1024 * 1024,
             snapshot_bytes=64 * 1024,
-            restore_bytes=256 * 1024,
         )
     )
+    store.restores.limit_bytes = 256 * 1024
     work = Work(store, int(seed))
     interrupter = Interrupter(int(interrupts), int(seed))
     interrupter.start()

@@ -47,7 +47,6 @@ class Conversations:
             "queue_bytes": choose([30_000, 300_000]),
             "cold_bytes": choose([600_000, "1GiB"]),
             "snapshot_bytes": choose([50_000, "64MiB"]),
-            "restore_bytes": choose([100_000, "64MiB"]),
             "write_policy": choose(["through", "lazy"]),
             "queue_full": choose(["wait", "drop"]),
             "commit_wait_seconds": choose([0, 0.05]),
@@ -134,6 +133,7 @@ def test_what_is_restored_is_right_and_nothing_is_left_behind(family: str, tmp_p
     for _ in range(ROUNDS):
         disk = FaultyDisk()
         with BlockStore(settings(tmp_path, **talk.options()), filesystem=disk) as store:
+            store.restores.limit_bytes = talk.draw.choice([100_000, 64 << 20])
             cache = PrefixCache(talk.model, store)
             for _ in range(REQUESTS):
                 fault = talk.draw.choice(["write", "publish", "open", "read_into", "remove"])

@@ -31,7 +31,6 @@ def test_every_setting_is_a_variable(machine: Machine, monkeypatch: pytest.Monke
         "queue_bytes": ("64MiB", 2**26),
         "queue_full": ("wait", "wait"),
         "commit_wait_seconds": ("0.5", 0.5),
-        "restore_bytes": ("8MiB", 2**23),
         "worth_reading": ("OFF", "off"),
         "share_wait_seconds": ("30", 30.0),
         "prompt_history_bytes": ("1MiB", 2**20),

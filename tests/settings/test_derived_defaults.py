@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from omlx_cache.settings import CacheSettings, DiskSpace, Machine
+from omlx_cache.settings.derived import restore_share
 from omlx_cache.settings.places import cold_dir_from_environment
 
 GIB = 2**30
@@ -41,6 +42,13 @@ def test_values_derived_from_another_setting_follow_it(machine: Machine) -> None
     settings = CacheSettings(machine=machine, hot_bytes="1GiB")
     assert settings.queue_bytes == GIB // 4
     assert settings.snapshot_bytes == GIB // 4
+
+
+def test_restores_that_are_begun_share_an_eighth_of_what_the_control_group_allows(
+    machine: Machine,
+) -> None:
+    assert restore_share(machine) == 4 * GIB
+    assert restore_share(replace(machine, limit_bytes=8 * GIB)) == GIB
 
 
 def test_the_disk_of_the_chosen_directory_is_asked(machine: Machine, tmp_path: Path) -> None:

@@ -48,10 +48,10 @@ class Soak:
                 queue_bytes=256 * KIB,
                 cold_bytes=24 * 1024 * KIB,
                 snapshot_bytes=256 * KIB,
-                restore_bytes=1024 * KIB,
                 snapshot_stride=128,
                 durability="fsync",
             )
+            store.restores.limit_bytes = 1024 * KIB
             with store:
                 try:
                     self._replay(store, seconds, csv)
