@@ -26,12 +26,12 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "storage": Limit(20000, 200, 100),
-    "core": Limit(20000, 200, 100),
-    "outside": Limit(20000, 400, 100),
-    "wheel": Limit(40000, 700, 100),
-    "benchmarks": Limit(2000, 60, 10),
-    "tests": Limit(50000, 700, 100),
+    "storage": Limit(9390, 93, 4),
+    "core": Limit(8399, 120, 3),
+    "outside": Limit(15640, 319, 20),
+    "wheel": Limit(33429, 532, 48),
+    "benchmarks": Limit(1337, 27, 0),
+    "tests": Limit(46418, 651, 37),
 }
 
 
