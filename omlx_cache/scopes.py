@@ -14,8 +14,8 @@ from omlx_cache.identity.fingerprint import adapter_identity, fingerprint_model
 from omlx_cache.identity.namespace import Namespace, make_namespace
 from omlx_cache.identity.parts import salt_digest
 from omlx_cache.mlx_lm_versions import make_prompt_cache, quantized
+from omlx_cache.pages.encoding import warm_codecs
 from omlx_cache.pages.layout import layout_of
-from omlx_cache.pages.warming import warm_codecs
 from omlx_cache.restore.walk import Boundaries
 from omlx_cache.scope import Scope, unsupported
 from omlx_cache.settings import CacheSettings

@@ -21,7 +21,7 @@ from omlx_cache.flights import Flights
 from omlx_cache.identity.known import KnownNamespaces
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.logs import set_level
-from omlx_cache.pages.cold_codec import cold_encoder
+from omlx_cache.pages.encoding import cold_encoder
 from omlx_cache.parts import StoreParts
 from omlx_cache.requests.answer import Decoder, answer, explained
 from omlx_cache.requests.explainer import Explainer

@@ -1,18 +1,31 @@
-"""Codecs on pages: which tensors a policy encodes, and the page that comes of it."""
+"""Codecs on pages: which tensors a policy encodes, and the page that comes of it; what the writer
+does to one before it goes to the disk, and kernels that are compiled before a request needs them.
+"""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
 from omlx_cache.adapters.base import PAGED, TokenRange
-from omlx_cache.arrays.mlxio import Array, dtype_name, dtype_of, evaluate, on_host
-from omlx_cache.codecs import Codec, CodecPolicy, LayerShape
+from omlx_cache.arrays.mlxio import (
+    Array,
+    dtype_name,
+    dtype_of,
+    evaluate,
+    has_memory_of_its_own,
+    host_copy,
+    on_host,
+)
+from omlx_cache.codecs import Codec, CodecPolicy, LayerShape, check_codec_name, is_compiled, warm_up
 from omlx_cache.codecs.policy import LayerKind
 from omlx_cache.pages.cut import Cutter
 from omlx_cache.pages.geometry import Geometry, PageCut, Source
+from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.pages.tensors import (
     DENSE,
     FLOATS,
@@ -22,7 +35,12 @@ from omlx_cache.pages.tensors import (
     part_specs,
     tags_of,
 )
+from omlx_cache.settings import ConfigError
+from omlx_cache_storage.format import planes
+from omlx_cache_storage.format.wrapping import wrap
 from omlx_cache_storage.page import Page, PageMeta
+
+_log = logging.getLogger(__name__)
 
 HOST_BATCH_BYTES = 512 << 10
 DEVICE_BATCH_BYTES = 256 << 20
@@ -219,3 +237,83 @@ def _pages(
         Page(replace(meta, codec=codec, tensors=cut.tensors), payload)
         for meta, payload in zip(metas, payloads, strict=True)
     ]
+
+
+def cold_encoder(name: str, min_quantize_tokens: int) -> Callable[[Page], Page] | None:
+    """Return what the writer's thread does to a page for `cold_codec`, None for pages as they are.
+
+    Raises ConfigError for zstd when none is installed. A lossy codec encodes on the
+    writer's thread, one page at a time; pages that are encoded already are left alone.
+    """
+    if name == "dense":
+        return _in_host_memory if has_memory_of_its_own() else None
+    if name == "zstd":
+        if not planes.available():
+            raise ConfigError(
+                "OMLX_CACHE_COLD_CODEC=zstd needs the extra: pip install 'omlx-cache[zstd]'"
+            )
+        return _wrap_of_copy if has_memory_of_its_own() else wrap
+    policy = CodecPolicy(check_codec_name(name), min_quantize_tokens=min_quantize_tokens)
+    apart = has_memory_of_its_own()
+
+    def encode(page: Page) -> Page:
+        short = page.meta.position < min_quantize_tokens
+        made = page if short else encode_page(page, codecs_for(page.meta, policy))
+        return _in_host_memory(page) if apart and made is page else made
+
+    return encode
+
+
+def _in_host_memory(page: Page) -> Page:
+    """Return the page with a payload that the host may read: to read the one that restores use
+    would move it out of the device's memory, and the next restore would wait for it."""
+    return replace(page, payload=host_copy(page.payload))
+
+
+def _wrap_of_copy(page: Page) -> Page:
+    return wrap(_in_host_memory(page))
+
+
+class _Use(NamedTuple):
+    codec: Codec
+    dim: int
+    dtype: mx.Dtype
+
+
+def warm_codecs(
+    model: Any, make_cache: Callable[[], list[Any]], policies: Sequence[CodecPolicy]
+) -> None:
+    """Compile what the policies' codecs need for a model's pages: blocks for seconds the first time
+    on a machine, and does nothing where no kernel is made from source. Never raises.
+
+    Computes one token, as only that tells the sizes: call it on the model's thread.
+    """
+    compiled = [policy for policy in policies if is_compiled(policy.name)]
+    if not compiled:
+        return
+    try:
+        caches = make_cache()
+        logits = model(mx.array([[0]]), cache=caches)
+        # A model may keep arrays that it makes on the way; no other thread could evaluate them.
+        evaluate([logits, [cache.state for cache in caches]])
+        for codec, dim, dtype in _needed(layout_of(caches), compiled):
+            warm_up(codec, dim, dtype)
+    except Exception as error:
+        _log.info("the first request that needs a codec will compile it: %r", error)
+
+
+def _needed(layout: Layout, policies: Iterable[CodecPolicy]) -> list[_Use]:
+    """Return the codecs of a used cache's growing leaves, with what they are applied to."""
+    shapes = []
+    for leaf in layout.leaves:
+        arrays = leaf.arrays()
+        keys, values = arrays.get("keys"), arrays.get("values")
+        if keys is not None and values is not None and keys.ndim == 4:
+            dims = keys.shape[-1], values.shape[-1]
+            shapes.append(LayerShape(leaf.group.kind, *dims, keys.dtype))
+    found: dict[_Use, None] = {}
+    for policy in policies:
+        for shape, codecs in zip(shapes, policy.plan(shapes), strict=True):
+            found[_Use(codecs.keys, shape.key_dim, shape.dtype)] = None
+            found[_Use(codecs.values, shape.value_dim, shape.dtype)] = None
+    return [use for use in found if use.codec.identity.name != DENSE]

@@ -3,7 +3,7 @@
 import pytest
 
 from omlx_cache.arrays import mlxio
-from omlx_cache.pages import cold_codec, cut, encoding
+from omlx_cache.pages import cut, encoding
 from omlx_cache.restore import background, fetch, pending, run
 
 EXECUTORS = ("host", "unified", "device")
@@ -16,5 +16,5 @@ def compute_on(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
         for module in (background, cut, encoding, fetch, pending, run):
             monkeypatch.setattr(module, "on_host", lambda: False)
     if executor == "device":
-        for module in (cold_codec, mlxio, run):
+        for module in (encoding, mlxio, run):
             monkeypatch.setattr(module, "has_memory_of_its_own", lambda: True)

@@ -10,7 +10,7 @@ import pytest
 from kit.executors import compute_on
 from kit.plain import DIM, PlainChain, expected
 from omlx_cache.arrays.mlxio import payload_view
-from omlx_cache.pages.cold_codec import cold_encoder
+from omlx_cache.pages.encoding import cold_encoder
 from omlx_cache.restore.device import join_on_device
 from omlx_cache.restore.fetch import READ_AHEAD
 from omlx_cache.restore.host import HostTargets
