@@ -26,8 +26,8 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "storage": Limit(9390, 93, 4),
-    "core": Limit(8399, 120, 3),
+    "storage": Limit(9390, 93, 0),
+    "core": Limit(8399, 118, 0),
     "outside": Limit(15640, 319, 20),
     "wheel": Limit(33429, 532, 48),
     "benchmarks": Limit(1337, 27, 0),

@@ -91,7 +91,7 @@ class PinnedWindows(BatchWindows):
     ) -> Array:
         """Return the boolean mask (B, 1, N, columns) of what the next `N` tokens see."""
         window = window_size or self.max_size
-        layout = ring.Layout(self.max_size, self.keep)
+        layout = ring.RingLayout(self.max_size, self.keep)
         if N == 1:
             ends = self._ends_after(1)
             visible = ring.decode_mask(layout, ends, self._size_of(ends), window)
@@ -156,7 +156,7 @@ class PinnedWindows(BatchWindows):
             row.keys = owned(self.keys[idx : idx + 1, :, :held])
             row.values = owned(self.values[idx : idx + 1, :, :held])
             row.offset = count
-            row._idx = ring.Layout(self.max_size, self.keep).write_index(count)
+            row._idx = ring.RingLayout(self.max_size, self.keep).write_index(count)
         return row
 
     def _ends_after(self, length: int) -> list[int]:
@@ -180,7 +180,7 @@ class PinnedWindows(BatchWindows):
         self.values = regrow(self.values, columns, grown, like=values)
 
     def _write_one(self, ends: Sequence[int], keys: Array, values: Array) -> None:
-        layout = ring.Layout(self.max_size, self.keep)
+        layout = ring.RingLayout(self.max_size, self.keep)
         columns = [layout.column(end - 1) for end in ends]
         if len(set(columns)) == 1:
             self.keys[..., columns[0] : columns[0] + 1, :] = keys
@@ -191,7 +191,7 @@ class PinnedWindows(BatchWindows):
         self.values[rows, :, where] = values[:, :, 0]
 
     def _write_chunk(self, ends: Sequence[int], keys: Array, values: Array) -> None:
-        layout = ring.Layout(self.max_size, self.keep)
+        layout = ring.RingLayout(self.max_size, self.keep)
         writes = ring.chunk_writes(layout, self._counts, ends)
         if not writes.rows:
             return
@@ -221,7 +221,7 @@ def fill(merged: PinnedWindows, caches: Sequence[Any]) -> None:
     filled = [c for c in caches if c.keys is not None and c.offset > 0]
     if not filled:
         return
-    layout = ring.Layout(merged.max_size, merged.keep)
+    layout = ring.RingLayout(merged.max_size, merged.keep)
     columns = max(min(max(counts), merged.max_size), merged.capacity or 0)
     heads, key_dim = filled[0].keys.shape[1], filled[0].keys.shape[3]
     value_dim, dtype = filled[0].values.shape[3], filled[0].keys.dtype

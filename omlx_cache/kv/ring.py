@@ -17,7 +17,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RingLayout:
     """Columns 0..keep-1 hold the first tokens for good; the others are a ring."""
 
     max_size: int
@@ -57,7 +57,7 @@ class Writes(NamedTuple):
     tokens: list[int]
 
 
-def chunk_writes(layout: Layout, counts: Sequence[int], ends: Sequence[int]) -> Writes:
+def chunk_writes(layout: RingLayout, counts: Sequence[int], ends: Sequence[int]) -> Writes:
     """Return the tokens of a chunk that the window retains; no column is written twice."""
     writes = Writes([], [], [])
     for row, (count, end) in enumerate(zip(counts, ends, strict=True)):
@@ -71,7 +71,7 @@ def chunk_writes(layout: Layout, counts: Sequence[int], ends: Sequence[int]) -> 
     return writes
 
 
-def decode_mask(layout: Layout, ends: Sequence[int], columns: int, window: int) -> Mask:
+def decode_mask(layout: RingLayout, ends: Sequence[int], columns: int, window: int) -> Mask:
     """Return (B, 1, columns): what each row's newest token sees, itself included."""
     rows = []
     for end in ends:
@@ -84,7 +84,7 @@ def decode_mask(layout: Layout, ends: Sequence[int], columns: int, window: int) 
 
 
 def chunk_mask(
-    layout: Layout, counts: Sequence[int], columns: int, length: int, window: int
+    layout: RingLayout, counts: Sequence[int], columns: int, length: int, window: int
 ) -> Mask:
     """Return (B, length, columns + length): what the tokens of a chunk see.
 
@@ -105,7 +105,7 @@ def chunk_mask(
     return np.stack(rows)
 
 
-def laid_out(layout: Layout, temporal: Array, count: int) -> Array:
+def laid_out(layout: RingLayout, temporal: Array, count: int) -> Array:
     """Return a sequence's window, given oldest first, in this layout's columns."""
     if count <= layout.max_size:
         return temporal[..., :count, :]

@@ -32,7 +32,7 @@ _GONE: dict[How, str] = {
 }
 
 
-class Tiers(Protocol):
+class KnownPages(Protocol):
     """What is asked of the tiers; reads nothing."""
 
     @property
@@ -54,7 +54,7 @@ class Explainer:
     """Explains look-ups by the history and by what left the tiers. Any thread may call; nothing
     raises, nothing is read from a disk. Holds nothing mutable itself."""
 
-    def __init__(self, history: PromptHistory, tiers: Tiers) -> None:
+    def __init__(self, history: PromptHistory, tiers: KnownPages) -> None:
         self.history = history
         self._tiers = tiers
 

@@ -34,7 +34,7 @@ DEVICE_STEP_BYTES = 256 << 20
 """What is decoded before MLX is asked to evaluate."""
 
 
-class Piece(NamedTuple):
+class DecodedPiece(NamedTuple):
     """Tokens [lo, hi) of a page go to index `to` of a target."""
 
     to: int
@@ -43,9 +43,9 @@ class Piece(NamedTuple):
     page: PageId
 
 
-def in_order(pieces: Iterable[Piece]) -> list[Piece]:
+def in_order(pieces: Iterable[DecodedPiece]) -> list[DecodedPiece]:
     """Order pieces by target index and cut away what an earlier one fills already."""
-    ordered: list[Piece] = []
+    ordered: list[DecodedPiece] = []
     filled = 0
     for piece in sorted(pieces):
         double = max(0, filled - piece.to)
@@ -63,7 +63,7 @@ class Columns:
     """Pages that are encoded alike, as `meta` says, and whose tokens follow each other from `start`
     to `stop`."""
 
-    def __init__(self, pieces: Sequence[Piece], pages: Mapping[PageId, Page]) -> None:
+    def __init__(self, pieces: Sequence[DecodedPiece], pages: Mapping[PageId, Page]) -> None:
         self.start = pieces[0].to
         self.stop = pieces[-1].to + pieces[-1].hi - pieces[-1].lo
         self.meta = pages[pieces[0].page].meta
@@ -106,10 +106,10 @@ class Columns:
         return joined.reshape((stop - first) * shape[0], *shape[1:])
 
 
-def columns_of(pieces: Sequence[Piece], pages: Mapping[PageId, Page]) -> list[Columns]:
+def columns_of(pieces: Sequence[DecodedPiece], pages: Mapping[PageId, Page]) -> list[Columns]:
     """Return the stretches of pieces, which are `in_order`, that touch and are encoded alike."""
     found: list[Columns] = []
-    run: list[Piece] = []
+    run: list[DecodedPiece] = []
     before: _Form | None = None
     for piece in pieces:
         form = _form(pages[piece.page].meta)

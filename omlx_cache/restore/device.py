@@ -15,7 +15,7 @@ import mlx.core as mx
 from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_of, evaluate, owned_copy, widest, zeros
 from omlx_cache.restore.columns import (
     DEVICE_STEP_BYTES,
-    Piece,
+    DecodedPiece,
     columns_of,
     decode_joined,
     in_order,
@@ -169,15 +169,15 @@ class DeviceTargets:
         evaluate(list(copies.values()))
         self._whole |= copies
 
-    def _decoded(self) -> dict[str, tuple[Array, list[Piece]]]:
+    def _decoded(self) -> dict[str, tuple[Array, list[DecodedPiece]]]:
         """Return by target what the pages aside make of it, zeros elsewhere, and where."""
-        pieces: dict[int, list[Piece]] = {}
+        pieces: dict[int, list[DecodedPiece]] = {}
         for read, _page in self._aside:
             for span in read.spans:
-                piece = Piece(span.to, span.lo, span.hi, read.use.page)
+                piece = DecodedPiece(span.to, span.lo, span.hi, read.use.page)
                 pieces.setdefault(span.track, []).append(piece)
         pages = self.aside()
-        made: dict[str, tuple[Array, list[Piece]]] = {}
+        made: dict[str, tuple[Array, list[DecodedPiece]]] = {}
         targets = self.plan.targets
         try:
             for track, found in pieces.items():
@@ -223,7 +223,7 @@ def _width(shape: tuple[int, ...], dtype: str) -> int:
     return prod(shape[TOKEN_AXIS + 1 :]) * ITEM_BYTES[dtype]
 
 
-def _with_decoded(plain: Array | None, decoded: Array, pieces: Sequence[Piece]) -> Array:
+def _with_decoded(plain: Array | None, decoded: Array, pieces: Sequence[DecodedPiece]) -> Array:
     """Return a target that has decoded tokens among plain ones."""
     if plain is None:
         return decoded

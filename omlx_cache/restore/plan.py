@@ -71,7 +71,7 @@ class Stretch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Geometry:
+class ReadGeometry:
     """What is expected in the pages of a group that hold as many tokens, and where; they share it.
     Tensors without bytes are in no stretch. `pieces` are the stretches of memory that a page's
     bytes go to."""
@@ -88,7 +88,7 @@ class PageRead(NamedTuple):
     """One page, what is expected in it, and what goes where."""
 
     use: PageUse
-    geometry: Geometry
+    geometry: ReadGeometry
     spans: tuple[Span, ...]
 
 
@@ -300,7 +300,7 @@ def _reads(
 ) -> Iterator[PageRead]:
     """Yield the reads of a group's pages; what depends on the tensors is made once for all pages
     that hold as many tokens."""
-    geometries: dict[int, Geometry] = {}
+    geometries: dict[int, ReadGeometry] = {}
     for use in uses:
         held = use.info.held
         if held not in geometries:
@@ -308,11 +308,11 @@ def _reads(
         yield PageRead(use, geometries[held], tuple(_spans(use, wanted)))
 
 
-def _geometry(specs: Sequence[TensorSpec], held: int, tracks: Mapping[str, int]) -> Geometry:
+def _geometry(specs: Sequence[TensorSpec], held: int, tracks: Mapping[str, int]) -> ReadGeometry:
     tensors = shared_tensors(tuple(_with_tokens(s, held) if held else s for s in specs))
     found = tuple(stretches(tensors, tracks))
     pieces = sum(len(s.names) * (prod(s.shape[:TOKEN_AXIS]) if held else 1) for s in found)
-    return Geometry(tensors, found, pieces)
+    return ReadGeometry(tensors, found, pieces)
 
 
 def stretches(tensors: Iterable[TensorSpec], tracks: Mapping[str, int]) -> Iterator[Stretch]:

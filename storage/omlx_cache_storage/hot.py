@@ -17,7 +17,7 @@ from omlx_cache_storage.pins import FOREVER_NS, SHARE, Pins
 from omlx_cache_storage.recency import SUPERSEDED_NS, Clock
 from omlx_cache_storage.stats import HotUsage
 from omlx_cache_storage.table import PageTable
-from omlx_cache_storage.victims import Choice, Room, Transit, choose_victims
+from omlx_cache_storage.victims import Demand, MemoryVictims, Transit, choose_victims
 
 SPARE_SHARE = 32
 """What a sequence larger than the tier pushes out of its own pages at a time, and what write-back
@@ -557,35 +557,35 @@ class HotTier:
         give_up_dirty: bool,
         position: int | None,
         until_ns: int,
-    ) -> Choice:
+    ) -> MemoryVictims:
         """Decide what must leave to make room."""
         excess = self._bytes + self._reserved + self._transit.idle + nbytes - self._allowed
         if excess <= 0:
-            return Choice([], [])
+            return MemoryVictims([], [])
         if not evict or nbytes > self._allowed:
-            return Choice(None, [])
+            return MemoryVictims(None, [])
         return choose_victims(
             self._index.visit,
             self._is_evictable,
-            Room(excess, own, position, self.limit_bytes // SPARE_SHARE, until_ns),
+            Demand(excess, own, position, self.limit_bytes // SPARE_SHARE, until_ns),
             backed=self._backed,
             must_write=self._must_write,
             give_up_dirty=give_up_dirty,
             stamp_of=self._used_ns,
         )
 
-    def _victims_of_transit(self, nbytes: int, own: Collection[PageId]) -> Choice:
+    def _victims_of_transit(self, nbytes: int, own: Collection[PageId]) -> MemoryVictims:
         """Decide what must leave so that a page can pass."""
         if not self._transit.has_room(nbytes):
-            return Choice(None, [])
+            return MemoryVictims(None, [])
         # What is set aside is there for it.
         excess = self._bytes + self._reserved + nbytes - self._allowed
         if excess <= 0:
-            return Choice([], [])
+            return MemoryVictims([], [])
         return choose_victims(
             self._index.visit,
             self._is_evictable,
-            Room(excess, own, None, 0),
+            Demand(excess, own, None, 0),
             backed=self._backed,
             must_write=self._must_write,
             give_up_dirty=False,

@@ -20,7 +20,7 @@ from omlx_cache_storage.tier import Expecting, OpenPage
 _log = logging.getLogger(__name__)
 
 
-class PageSource(Protocol):
+class ReadSource(Protocol):
     """Where pages are read from, and what takes them into the memory that was reserved."""
 
     def reading(self, page: PageId) -> AbstractContextManager[OpenPage]: ...
@@ -61,7 +61,7 @@ class Prefetcher:
     itself, by prefetch) and `_reading`, guarded by `_lock`; no I/O under it. Any thread may call.
     """
 
-    def __init__(self, hot: HotTier, source: PageSource | None) -> None:
+    def __init__(self, hot: HotTier, source: ReadSource | None) -> None:
         self._hot = hot
         self._source = source
         self._pool = ReaderPool(1, "omlx-cache-prefetch")
@@ -120,7 +120,7 @@ class Prefetcher:
         return ended
 
     def _run(
-        self, source: PageSource, prefetch: Prefetch, allocate: Callable[[int], Buffer]
+        self, source: ReadSource, prefetch: Prefetch, allocate: Callable[[int], Buffer]
     ) -> None:
         try:
             with closing(source.expect(prefetch._wanted)):
@@ -137,7 +137,7 @@ class Prefetcher:
 
     def _read(
         self,
-        source: PageSource,
+        source: ReadSource,
         prefetch: Prefetch,
         page: PageId,
         allocate: Callable[[int], Buffer],
@@ -167,7 +167,7 @@ class Prefetcher:
         return came is not None
 
     def _fetch(
-        self, source: PageSource, page: PageId, allocate: Callable[[int], Buffer]
+        self, source: ReadSource, page: PageId, allocate: Callable[[int], Buffer]
     ) -> Page | None:
         """Return the page, its memory reserved; None, and nothing reserved, without free room."""
         reserved = 0

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from omlx_cache_storage.page import PageId
 
 
-class Candidate(Protocol):
+class Evictable(Protocol):
     """A page in memory: see `Held`."""
 
     id: PageId
@@ -22,10 +22,10 @@ class Candidate(Protocol):
     def unwritten(self) -> bool: ...
 
 
-AnyCandidate = TypeVar("AnyCandidate", bound=Candidate)
+AnyEvictable = TypeVar("AnyEvictable", bound=Evictable)
 
 
-class Room(NamedTuple):
+class Demand(NamedTuple):
     """What is asked for: `excess` bytes more than there are, for a page that ends at `position` of
     a sequence whose pages are `own`. Own ones leave a `spare` amount at a time, those of others if
     they were used at `until_ns` at the latest."""
@@ -37,7 +37,7 @@ class Room(NamedTuple):
     until_ns: int = sys.maxsize
 
 
-class Choice(NamedTuple):
+class MemoryVictims(NamedTuple):
     """What must leave, None when no room can be made; which pages stand in the way until they are
     written; and whether one stood there that was used too short a while ago."""
 
@@ -47,15 +47,15 @@ class Choice(NamedTuple):
 
 
 def choose_victims(
-    visit: Callable[[Callable[[AnyCandidate], bool]], None],
-    is_evictable: Callable[[AnyCandidate], bool],
-    room: Room,
+    visit: Callable[[Callable[[AnyEvictable], bool]], None],
+    is_evictable: Callable[[AnyEvictable], bool],
+    room: Demand,
     *,
     backed: bool,
-    must_write: Callable[[AnyCandidate], bool],
+    must_write: Callable[[AnyEvictable], bool],
     give_up_dirty: bool,
-    stamp_of: Callable[[AnyCandidate], int] = lambda page: 0,
-) -> Choice:
+    stamp_of: Callable[[AnyEvictable], int] = lambda page: 0,
+) -> MemoryVictims:
     """Choose what must leave to make room. `visit` shows pages, the first to be evicted first."""
     excess = room.excess
     behind = sys.maxsize if room.position is None else room.position
@@ -65,7 +65,7 @@ def choose_victims(
     waiting: list[PageId] = []
     young = False
 
-    def consider(held: AnyCandidate) -> bool:
+    def consider(held: AnyEvictable) -> bool:
         nonlocal excess, young
         if held.pins or not is_evictable(held):
             return True
@@ -94,7 +94,9 @@ def choose_victims(
         victims.append(page)
         excess -= size
     # Of a sequence's own the root first: what follows it is nothing without it.
-    return Choice(None if excess > 0 else victims, dirty + waiting[::-1], young and excess > 0)
+    return MemoryVictims(
+        None if excess > 0 else victims, dirty + waiting[::-1], young and excess > 0
+    )
 
 
 SHARE = 8

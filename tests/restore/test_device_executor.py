@@ -15,7 +15,7 @@ from omlx_cache.restore.device import join_on_device
 from omlx_cache.restore.fetch import READ_AHEAD
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import PageUse
-from omlx_cache.restore.plan import Geometry, PageRead, Plan, Span, Stretch
+from omlx_cache.restore.plan import PageRead, Plan, ReadGeometry, Span, Stretch
 from omlx_cache.store import READ_THREADS
 from omlx_cache.tools.bench.bed import Bed
 from omlx_cache.tools.bench.sizes import BLOCK_SIZE, Size
@@ -30,7 +30,7 @@ def plan_of(chain: PlainChain, pages: list[Page]) -> Plan:
     specs = pages[0].meta.tensors
     tracks = {spec.name: 0 for spec in specs}
     stretch = Stretch(0, tuple(tracks), specs[0].dtype, specs[0].shape, 0, specs[0].nbytes)
-    geometry = Geometry(Tensors(specs), (stretch,), 1)
+    geometry = ReadGeometry(Tensors(specs), (stretch,), 1)
     targets = {s.name: replace(s, shape=(*s.shape[:2], tokens, DIM)) for s in specs}
     reads = []
     for page in pages:

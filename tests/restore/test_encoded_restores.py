@@ -171,5 +171,9 @@ def test_a_cpu_decodes_a_few_tensors_at_a_time_on_two_threads_at_most(
 
 
 def test_pieces_that_overlap_are_joined_once() -> None:
-    pieces = [columns.Piece(0, 0, 4, "a"), columns.Piece(2, 0, 4, "b"), columns.Piece(3, 0, 2, "c")]
+    pieces = [
+        columns.DecodedPiece(0, 0, 4, "a"),
+        columns.DecodedPiece(2, 0, 4, "b"),
+        columns.DecodedPiece(3, 0, 2, "c"),
+    ]
     assert [p[:3] for p in columns.in_order(pieces)] == [(0, 0, 4), (4, 2, 4)]

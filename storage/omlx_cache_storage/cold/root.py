@@ -29,7 +29,7 @@ class DirectoryGone(FileNotFoundError):
         super().__init__(errno.ENOENT, text)
 
 
-class Known(NamedTuple):
+class KnownDirectory(NamedTuple):
     """What is remembered of a directory: the identity of its ledger, and where the file system was
     mounted that it lay on."""
 
@@ -61,7 +61,7 @@ class Root:
         self.makes = True
         self._names = TemporaryNames()
         self._record = None if memory is None else record_path(memory, self._path)
-        self._known: Known | None = None
+        self._known: KnownDirectory | None = None
         self._device: int | None = None
 
     def have(self, *, deleted: bool) -> None:
@@ -89,7 +89,7 @@ class Root:
                 "own, and is used again when that is mounted"
             )
 
-    def _check_missing(self, known: Known | None, deleted: bool) -> None:
+    def _check_missing(self, known: KnownDirectory | None, deleted: bool) -> None:
         if known is not None:
             self._check_mount(known)
         above = os.path.dirname(os.path.realpath(self._path))
@@ -111,7 +111,7 @@ class Root:
                 f"make the directory above (mkdir -p {missing[0]})"
             )
 
-    def _check_mount(self, known: Known) -> None:
+    def _check_mount(self, known: KnownDirectory) -> None:
         """Raise DirectoryGone where a file system is mounted no longer."""
         mount = self._fs.mount_point(self._path)
         if known.mount != mount and known.mount.startswith(mount.rstrip("/") + "/"):
@@ -137,7 +137,7 @@ class Root:
         """Note the directory that is open now for later, after a restart too if it has an
         identity."""
         self._device = self._fs.identity(self._path)[0]
-        known = Known(identity or "", self._fs.mount_point(self._path))
+        known = KnownDirectory(identity or "", self._fs.mount_point(self._path))
         if known == self._known:
             return
         self._known = known
@@ -146,7 +146,7 @@ class Root:
             with contextlib.suppress(OSError):
                 self._write(self._record, known)
 
-    def _write(self, record: str, known: Known) -> None:
+    def _write(self, record: str, known: KnownDirectory) -> None:
         if known.mount == "/":
             # That one is always there.
             self._fs.remove(record)
@@ -166,10 +166,10 @@ def record_path(memory: Path, directory: str) -> str:
     return os.path.join(memory, "directories", f"{name}.json")
 
 
-def _remembered(record: str | None, fs: FileSystem) -> Known | None:
+def _remembered(record: str | None, fs: FileSystem) -> KnownDirectory | None:
     """Return what a record says, None for one that is missing or makes no sense."""
     said = {} if record is None else read_document(record, fs)
     identity, mount = said.get("identity"), said.get("mount")
     if not isinstance(identity, str) or not isinstance(mount, str):
         return None
-    return Known(identity, mount)
+    return KnownDirectory(identity, mount)

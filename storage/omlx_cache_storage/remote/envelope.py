@@ -40,7 +40,7 @@ _BOUND_BYTES = 64
 """What a body is bound to, with the name: all before its tag."""
 
 
-class Descriptor(NamedTuple):
+class EnvelopeHeader(NamedTuple):
     """What an envelope says, once its head tag was right. `head` are the bytes that it is of."""
 
     body_bytes: int
@@ -81,7 +81,7 @@ def seal(name: str, page: Page, keys: RemoteKeys, *, packs: bool = False) -> lis
     return [head + _head_tag(keys, head, name), *pieces]
 
 
-def read_descriptor(name: str, first: Buffer, keys: RemoteKeys) -> Descriptor:
+def read_descriptor(name: str, first: Buffer, keys: RemoteKeys) -> EnvelopeHeader:
     """Return what a value's first `WIRE_BYTES` say.
 
     Raises UndecodablePage for an envelope of a later version, ForeignPage for one that this secret,
@@ -111,7 +111,7 @@ def read_descriptor(name: str, first: Buffer, keys: RemoteKeys) -> Descriptor:
         or held > position
     ):
         raise CorruptPage("the envelope's numbers are none that are written")
-    return Descriptor(
+    return EnvelopeHeader(
         body_bytes, position, held, nbytes, nonce[:NONCE_BYTES], tag[:TAG_BYTES], head
     )
 
@@ -123,7 +123,9 @@ def length_said_by(first: Buffer) -> int:
     return nbytes if nbytes <= MOST_BYTES else 0
 
 
-def opened(name: str, described: Descriptor, parts: Sequence[memoryview], keys: RemoteKeys) -> Body:
+def opened(
+    name: str, described: EnvelopeHeader, parts: Sequence[memoryview], keys: RemoteKeys
+) -> Body:
     """Return the body that an envelope describes, of which the bytes are in `parts`; its `end`
     takes the descriptor's `body_tag`."""
     bound = _bound(described.head, name)

@@ -9,7 +9,7 @@ from omlx_cache_storage.format.wrapping import unwrapped
 from omlx_cache_storage.page import REMOTE, Page, PageId, PageInfo, PageMeta, Placed
 from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.engine import RemoteEngine, cut
-from omlx_cache_storage.remote.envelope import WIRE_BYTES, Descriptor, read_descriptor, seal
+from omlx_cache_storage.remote.envelope import WIRE_BYTES, EnvelopeHeader, read_descriptor, seal
 from omlx_cache_storage.remote.keys import RemoteKeys
 from omlx_cache_storage.remote.knowledge import Knowledge
 from omlx_cache_storage.remote.names import RemoteNames, TailMember
@@ -51,7 +51,7 @@ class RemoteWrites:
         for placed, head in zip(pages, heads, strict=True):
             is_there = head is not None and placed.page not in damaged
             said = self._described(placed, head or b"") if is_there else None
-            infos.append(_info(said) if isinstance(said, Descriptor) else None)
+            infos.append(_info(said) if isinstance(said, EnvelopeHeader) else None)
         return infos
 
     def is_foreign(self, page: PageId) -> bool:
@@ -90,7 +90,7 @@ class RemoteWrites:
             return None if isinstance(found, CorruptPage) else "refused"
         return "present" if found.held >= held else None
 
-    def _described(self, placed: Placed, head: bytes) -> Descriptor | PageError:
+    def _described(self, placed: Placed, head: bytes) -> EnvelopeHeader | PageError:
         """Return what a value's first bytes say of it, which is known from then on."""
         try:
             said = read_descriptor(self._names.bound(*placed), head, self._keys)
@@ -117,5 +117,5 @@ class RemoteWrites:
         return {page for page, why in whys.items() if why == CorruptPage.reason}
 
 
-def _info(said: Descriptor) -> PageInfo:
+def _info(said: EnvelopeHeader) -> PageInfo:
     return PageInfo(said.position, said.held, said.nbytes, REMOTE)
