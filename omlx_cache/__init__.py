@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from omlx_cache.adapters import register as register_adapter
     from omlx_cache.begun import Begun
     from omlx_cache.codecs import CodecPolicy
+    from omlx_cache.commit.admission import CommitResult
     from omlx_cache.commit.points import SnapshotPolicy, StridePolicy
     from omlx_cache.keeping import Pin
-    from omlx_cache.prefix import PrefixCache
+    from omlx_cache.prefix import Lookup, PageLocation, PrefixCache
     from omlx_cache.requests.explanation import Explanation
-    from omlx_cache.results import CommitResult, Lookup, PageLocation
     from omlx_cache.session import Session
     from omlx_cache.settings import CacheSettings, ConfigError
     from omlx_cache.store import BlockStore
@@ -54,11 +54,11 @@ _MODULES = {
     "BlockStore": "omlx_cache.store",
     "CacheSettings": "omlx_cache.settings",
     "CodecPolicy": "omlx_cache.codecs",
-    "CommitResult": "omlx_cache.results",
+    "CommitResult": "omlx_cache.commit.admission",
     "ConfigError": "omlx_cache.settings",
     "Explanation": "omlx_cache.requests.explanation",
-    "Lookup": "omlx_cache.results",
-    "PageLocation": "omlx_cache.results",
+    "Lookup": "omlx_cache.prefix",
+    "PageLocation": "omlx_cache.prefix",
     "Pin": "omlx_cache.keeping",
     "Prefetch": "omlx_cache_storage.prefetch",
     "PrefixCache": "omlx_cache.prefix",

@@ -9,7 +9,7 @@ from typing import Any
 
 from omlx_cache import reasons
 from omlx_cache.flights import QueueWait
-from omlx_cache.hinted import priority_or_normal
+from omlx_cache.keeping import priority_or_normal
 from omlx_cache.scope import RestoredSequence, Scope, take
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens

@@ -1,4 +1,7 @@
-"""What a scheduler asks to be kept, or no longer: a pinned prefix, a conversation that is over."""
+"""What a scheduler asks to be kept, or no longer: a pinned prefix, a conversation that is over.
+
+Hints are taken as callers give them: what is none is passed over and counted, and nothing raises.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,10 +10,11 @@ from omlx_cache.adapters.base import PAGED
 from omlx_cache.commit.points import needed
 from omlx_cache.restore.lookup import first_pages
 from omlx_cache.scope import Scope
-from omlx_cache_storage.hints import Pinned
+from omlx_cache_storage.hints import Ended, Pinned, Priority, is_ended, is_priority
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.pins import MOST_KEYS
+from omlx_cache_storage.stats import Counters
 
 NOTHING = Pinned(0, 0, 0)
 
@@ -94,3 +98,31 @@ def retire(scope: Scope, chain: KeyChain) -> int:
 
 def _key(chain: KeyChain, bound: int) -> BlockKey:
     return chain.key(bound) if bound else chain.namespace
+
+
+MOST_PIN_SECONDS = 10 * 365 * 86_400
+
+
+def ended_or_none(value: object, counters: Counters) -> Ended | None:
+    """Return how an answer ended; None, and counted, for a word that says nothing here."""
+    if value is None or is_ended(value):
+        return value
+    counters.add(ignored_hints=1)
+    return None
+
+
+def priority_or_normal(value: object, counters: Counters) -> Priority:
+    """Return a priority; normal, and counted, for what is none."""
+    if is_priority(value):
+        return value
+    counters.add(ignored_hints=1)
+    return "normal"
+
+
+def seconds_or_none(value: object, counters: Counters) -> float | None:
+    """Return how long a pin lasts, ten years at most; None, and counted, for what is no time."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and isinstance(value, int | float) and value > 0:
+        return float(min(value, MOST_PIN_SECONDS))
+    counters.add(ignored_hints=1)
+    return None

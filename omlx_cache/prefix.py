@@ -2,19 +2,42 @@
 
 import os
 from collections.abc import Sequence
-from typing import Unpack
+from dataclasses import dataclass
+from typing import NamedTuple, Unpack
 
 from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache.begun import DEFAULT_NEW_TOKENS, Begun, listed
-from omlx_cache.hinted import seconds_or_none
-from omlx_cache.keeping import Pin, pin, retire
-from omlx_cache.results import Lookup, PageLocation
+from omlx_cache.keeping import Pin, pin, retire, seconds_or_none
+from omlx_cache.requests.explanation import Explanation
 from omlx_cache.scope import Scope
 from omlx_cache.scopes import ScopeOptions, Scopes
 from omlx_cache.session import Session
 from omlx_cache_storage.interrupts import deferred
 from omlx_cache_storage.keys import KeyChain, as_tokens
 from omlx_cache_storage.prefetch import Prefetch
+
+
+class PageLocation(NamedTuple):
+    """One page of a restorable prefix: the tokens it covers and the tier that has it."""
+
+    key: str
+    group: str
+    start: int
+    stop: int
+    nbytes: int
+    tier: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Where a prefix lies. `cached_tokens` can be restored; `matched_tokens` are known.
+    `explanation` says why it is not more, and `str()` of it in words."""
+
+    cached_tokens: int
+    matched_tokens: int
+    miss_reason: str | None
+    pages: tuple[PageLocation, ...]
+    explanation: Explanation | None = None
 
 
 class PrefixCache(Scopes):

@@ -10,7 +10,7 @@ from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, UnsupportedCache
 from omlx_cache.adapters.rotating import extracted
 from omlx_cache.codecs import CodecPolicy
-from omlx_cache.commit.admission import Admission
+from omlx_cache.commit.admission import Admission, CommitResult
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.points import SnapshotPolicy
@@ -24,7 +24,6 @@ from omlx_cache.restore.gate import RestoreGate
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
 from omlx_cache.restore.pending import PendingRestore
 from omlx_cache.restore.walk import Boundaries
-from omlx_cache.results import CommitResult
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.hints import Ended, Priority
 from omlx_cache_storage.interrupts import uninterrupted

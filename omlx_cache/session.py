@@ -13,16 +13,16 @@ from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.adapters.rotating import extracted
 from omlx_cache.arrays.mlxio import evaluate
 from omlx_cache.begun import Begun, listed
+from omlx_cache.commit.admission import CommitResult
 from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.progress import LiveExtent, LiveProgress, extent_of
 from omlx_cache.commit.staging import Staging
 from omlx_cache.flights import PromptFlight
-from omlx_cache.hinted import ended_or_none
+from omlx_cache.keeping import ended_or_none
 from omlx_cache.pages.geometry import Source
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.requests.explanation import Explanation
 from omlx_cache.requests.log import AskedRequest, PromptTimer
-from omlx_cache.results import CommitResult
 from omlx_cache.scope import unsupported
 from omlx_cache_storage.hints import Ended
 from omlx_cache_storage.interrupts import deferred, uninterrupted

@@ -2,13 +2,13 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from omlx_cache import reasons
 from omlx_cache.commit.staging import Staging
-from omlx_cache.results import CommitResult
 from omlx_cache_storage.hints import Ended, Priority
 from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.interrupts import deferred
@@ -22,6 +22,27 @@ STALL_SECONDS = 60.0
 Made = TypeVar("Made")
 Fallbacks = Callable[[TierView], Iterable[PageId]]
 """Names the pages that a tier shall keep for a chain whose deep end it may lack."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What a commit handed to the tiers: `pages` new ones of `nbytes` together.
+
+    `tokens` is the position up to which the sequence was considered; `skipped` counts pages that
+    were not stored, by reason. `promoted_pages` is 0: a commit takes no page that is on the disk
+    into memory, a restore does.
+    """
+
+    tokens: int
+    pages: int
+    nbytes: int
+    promoted_pages: int
+    skipped: Mapping[str, int]
+
+    @classmethod
+    def none(cls, reason: str) -> "CommitResult":
+        """Return the result of a commit that could not begin, for a reason's word."""
+        return cls(0, 0, 0, 0, {reason: 1})
 
 
 class Admission:

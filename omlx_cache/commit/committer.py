@@ -13,7 +13,7 @@ from omlx_cache import reasons
 from omlx_cache.adapters.base import PAGED, GroupSpec, TokenRange, paged_of
 from omlx_cache.arrays.mlxio import on_host
 from omlx_cache.codecs import Codec, CodecPolicy
-from omlx_cache.commit.admission import Admission
+from omlx_cache.commit.admission import Admission, CommitResult
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.points import needed, superseded, window_start
 from omlx_cache.commit.progress import LiveExtent
@@ -25,7 +25,6 @@ from omlx_cache.pages.geometry import PageCut, Source, read_source
 from omlx_cache.pages.layout import Layout
 from omlx_cache.pages.tensors import DENSE, codec_text, live_tags
 from omlx_cache.restore.fallbacks import fallbacks
-from omlx_cache.results import CommitResult
 from omlx_cache_storage.hints import Ended
 from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.page import Page, PageId, PageMeta

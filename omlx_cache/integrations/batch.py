@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omlx_cache import reasons
 from omlx_cache.begun import Begun
+from omlx_cache.commit.admission import CommitResult
 from omlx_cache.integrations.old_batches import row_caches
 from omlx_cache.integrations.padding import heeds_padding
 from omlx_cache.integrations.rows import BatchTimer, paged_source, row_of, segments_of, stop_row_at
 from omlx_cache.mlx_lm_versions import check, stop_options
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.requests.log import AskedRequest
-from omlx_cache.results import CommitResult
 from omlx_cache.session import Session
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from kit import zoo
 from kit.drive import random_tokens, request, settings
 from kit.examples import some
 from omlx_cache import BlockStore, PrefixCache, reasons
+from omlx_cache.commit.admission import CommitResult
 from omlx_cache.commit.budgets import enough
-from omlx_cache.results import CommitResult
 from omlx_cache.settings.sizes import parse_size
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.quota import set_budget

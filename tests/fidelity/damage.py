@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from omlx_cache.results import Lookup
+from omlx_cache.prefix import Lookup
 from omlx_cache_storage.format.header import decode_header, encode_header, payload_checksum
 from omlx_cache_storage.format.names import parse_name
 from omlx_cache_storage.hot import HotTier

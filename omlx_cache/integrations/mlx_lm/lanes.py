@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from mlx_lm.models.cache import QuantizedKVCache
 
+from omlx_cache.commit.admission import CommitResult
 from omlx_cache.commit.budgets import Fit
 from omlx_cache.flights import PromptFlight
 from omlx_cache.integrations.mlx_lm.models import ModelCaches
 from omlx_cache.integrations.siblings import SiblingIndex, StoredPrefix, find_along
-from omlx_cache.results import CommitResult
 from omlx_cache.scope import RestoredSequence, Scope
 from omlx_cache.scopes import Scopes
 from omlx_cache_storage.hints import Ended

@@ -13,7 +13,6 @@ from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.arrays.mlxio import check_packing
 from omlx_cache.commit.budgets import Fit
 from omlx_cache.flights import PromptFlight
-from omlx_cache.hinted import ended_or_none
 from omlx_cache.integrations.mlx_lm.fetched import Fetched
 from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.lanes import (
@@ -33,6 +32,7 @@ from omlx_cache.integrations.mlx_lm.models import (
     unknown_model,
 )
 from omlx_cache.integrations.mlx_lm.unended import Unended
+from omlx_cache.keeping import ended_or_none
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore

@@ -7,8 +7,8 @@ import mlx.core as mx
 
 from omlx_cache.arrays.mlxio import Array, evaluate
 from omlx_cache.begun import Begun
+from omlx_cache.commit.admission import CommitResult
 from omlx_cache.prefix import PrefixCache
-from omlx_cache.results import CommitResult
 from omlx_cache.session import Session
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
