@@ -43,6 +43,7 @@ def run_briefly(tmp_path: Path, tally: Tally) -> Run:
     return run_it
 
 
+@pytest.mark.nightly
 def test_processes_that_are_killed_stay_under_one_budget_and_read_right_bytes(
     run_briefly: Run, tally: Tally
 ) -> None:

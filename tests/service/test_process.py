@@ -79,10 +79,11 @@ def test_a_second_one_with_the_same_status_port_ends_as_one_that_is_too_many(hom
 
 def test_a_reload_is_told_and_a_bad_file_changes_nothing(home: Path) -> None:
     file = home / "service.toml"
-    file.write_text('cold_bytes = "40MiB"\n')
+    file.write_text('cold_bytes = "40MiB"\nremote_connections = 4\n')
     daemon = Daemon(home, "--config", str(file))
     try:
         daemon.wait_for("READY=1")
+        assert daemon.log.read_text().count("remote_connections has no effect any more") == 1
         budget = daemon.cold_dir / "budget.json"
         assert json.loads(budget.read_text())["bytes"] == 40 * 2**20
         file.write_text("cold_byte = 1\n")
