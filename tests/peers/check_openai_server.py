@@ -172,10 +172,13 @@ async def abort(handler: Any) -> list[Turn]:
     return [await ask(handler, messages), await ask(handler, messages)]
 
 
+TURNS_AT_ONCE = 2
+
+
 async def at_once(handler: Any) -> list[Turn]:
     """Three conversations in one batch; without a cache one after the other, since this mlx-lm
     computes a row that joins a batch otherwise than alone."""
-    chats = [converse(handler, f"chat {i}", 2) for i in range(3)]
+    chats = [converse(handler, f"chat {i}", TURNS_AT_ONCE) for i in range(3)]
     if isinstance(handler.prompt_cache, NoCache):
         return [turn for chat in chats for turn in await chat]
     return [turn for chat in await asyncio.gather(*chats) for turn in chat]
@@ -195,6 +198,9 @@ def compare(where: str, ours: list[Turn], theirs: list[Turn], plain: list[Turn])
     for number, (mine, turn) in enumerate(zip(ours, plain, strict=True)):
         assert mine.text == turn.text, f"{where}, turn {number}: {mine.text!r} != {turn.text!r}"
     for number, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
+        if BATCHED in where and number % TURNS_AT_ONCE == 0:
+            # What another conversation had stored by then is chance.
+            continue
         hits = f"{mine.cached} of {mine.prompt} < {other.cached} of {other.prompt}"
         assert mine.cached >= other.cached, f"{where}, turn {number}: {hits}"
     total = sum(turn.prompt for turn in ours)
