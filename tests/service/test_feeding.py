@@ -78,6 +78,7 @@ def test_what_a_server_stored_another_machine_restores(
     assert feeder.end() == 0
 
 
+@pytest.mark.nightly
 def test_one_that_was_killed_asks_and_sends_nothing_again(
     feeder: Daemon, server: RedisServer
 ) -> None:

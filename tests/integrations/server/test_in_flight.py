@@ -178,6 +178,7 @@ def test_a_retry_after_a_timeout_finds_what_its_first_try_computes(
         assert retry.result().computed <= (BLOCK if kind == "dense" else 1)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", some(KINDS, "hybrid"))
 def test_when_the_one_that_computes_is_aborted_another_goes_on_from_there(
     kind: str, start: Start, gate: Gate, models: dict[str, Path], theirs: Server
