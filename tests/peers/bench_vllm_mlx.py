@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+from driving import Loaded, loaded, prompt_of, store_in
 from mlx_lm.utils import load_model, load_tokenizer
-from vllm_driving import Loaded, loaded, prompt_of, request, scheduler, store_in
+from vllm_driving import request, scheduler
 
 from benchmarks.replay_model import write_model
 from benchmarks.replay_trace import ReplayRequest, Scale, read_trace

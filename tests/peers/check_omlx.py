@@ -26,21 +26,8 @@ from omlx_cache.integrations.omlx import OmlxPrefixCache, install
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from checking import run_checks
-from omlx_driving import (
-    Answer,
-    Loaded,
-    answer_of,
-    answers,
-    ask,
-    finish,
-    loaded,
-    ours,
-    prompt_of,
-    request,
-    scheduler,
-    store_in,
-    theirs,
-)
+from driving import Answer, Loaded, loaded, prompt_of
+from omlx_driving import answer_of, answers, ask, finish, ours, request, scheduler, store_in, theirs
 
 FAMILIES = {"dense": "llama", "hybrid": "qwen3_next", "hybrid 2": "qwen3_5", "windowed": "gemma3"}
 LENGTHS = {"dense": 400, "hybrid": 2100, "hybrid 2": 2100, "windowed": 600}

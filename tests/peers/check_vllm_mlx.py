@@ -29,19 +29,16 @@ from omlx_cache.integrations.vllm_mlx import TieredPrefixCache, install, launch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from checking import run_checks
+from driving import Answer, loaded, prompt_of, store_in
 from vllm_driving import (
-    Answer,
     Scenario,
     answers,
     ask,
     conversation,
-    loaded,
     none,
     ours,
-    prompt_of,
     request,
     scheduler,
-    store_in,
     theirs,
 )
 

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
-from vllm_driving import Answer, loaded, prompt_of, store_in
+from driving import Answer, loaded, prompt_of, store_in
 from vllm_mlx.memory_cache import MemoryCacheConfig
 from vllm_mlx.mllm_batch_generator import MLLMBatchGenerator, MLLMBatchRequest
 

@@ -6,48 +6,20 @@ import itertools
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from mlx_lm.utils import load_model, load_tokenizer
+import driving
+from driving import ANSWER, Answer, Loaded
 from omlx.request import Request, SamplingParams
 from omlx.scheduler import Scheduler, SchedulerConfig
 
-from kit.tinylm import make_model
-from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.integrations.omlx import install
 
-ANSWER = 12
 _numbers = itertools.count()
-
-
-class Answer(NamedTuple):
-    """What a request got: how much of its prompt came from a cache, and what was generated."""
-
-    prompt: int
-    cached: int
-    tokens: tuple[int, ...]
-
-
-class Loaded(NamedTuple):
-    """A model and its tokenizer, from a directory."""
-
-    model: Any
-    tokenizer: Any
-
-
-def loaded(directory: Path, family: str) -> Loaded:
-    """Load a small model of a family, which is written on the first call, and a tokenizer."""
-    path, words = directory / family, directory / "qwen3"
-    for place in (path, words):
-        if not place.exists():
-            make_model(place, place.name)
-    return Loaded(load_model(path)[0], load_tokenizer(words))
-
-
-def prompt_of(length: int, salt: int = 0) -> list[int]:
-    """Return tokens that do not repeat soon; another salt, others from the first one on."""
-    return [3 + (7 * i * i + (i + 1) * (salt + 1) * 11) % 120 for i in range(length)]
+store_in = partial(driving.store_in, worth_reading="off")
+"""What is on the disk is read, however fast the small models compute."""
 
 
 def request(prompt: Sequence[int], most: int = ANSWER) -> Request:
@@ -94,12 +66,6 @@ def answers(serving: Any, prompts: Sequence[Sequence[int]]) -> list[Answer]:
 def ask(serving: Any, prompt: Sequence[int]) -> Answer:
     """Serve one request."""
     return answers(serving, [prompt])[0]
-
-
-def store_in(directory: Path, **options: Any) -> BlockStore:
-    """Open a store that needs no room to spare."""
-    given = {"cold_dir": directory, "socket": "off", "min_free_bytes": 0, "hot_bytes": 256 << 20}
-    return BlockStore(CacheSettings(**{**given, "worth_reading": "off", **options}))
 
 
 @contextmanager

@@ -7,43 +7,15 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from mlx_lm.utils import load_model, load_tokenizer
+from driving import ANSWER, Answer, Loaded, prompt_of, store_in
 from vllm_mlx.request import Request, SamplingParams
 from vllm_mlx.scheduler import Scheduler, SchedulerConfig
 
-from kit.tinylm import make_model
-from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.integrations.vllm_mlx import install
 
-ANSWER = 12
 _numbers = itertools.count()
-
-
-class Answer(NamedTuple):
-    """What a request got: how much of its prompt came from a cache, and what was generated."""
-
-    prompt: int
-    cached: int
-    tokens: tuple[int, ...]
-
-
-class Loaded(NamedTuple):
-    """A model and its tokenizer, from a directory."""
-
-    model: Any
-    tokenizer: Any
-
-
-def loaded(directory: Path, family: str, seed: int = 0) -> Loaded:
-    """Load a small model of a family, which is written on the first call, and a tokenizer."""
-    path, words = directory / f"{family}-{seed}", directory / "qwen3-0"
-    for place in (path, words):
-        if not place.exists():
-            make_model(place, place.name.rsplit("-", 1)[0], seed=seed)
-    # transformers knows some of the families, and does not take them that small.
-    return Loaded(load_model(path)[0], load_tokenizer(words))
 
 
 def request(
@@ -89,11 +61,6 @@ def ask(serving: Any, prompt: Sequence[int], most: int = ANSWER) -> Answer:
     return answers(serving, [request(prompt, most)])[0]
 
 
-def prompt_of(length: int, salt: int = 0) -> list[int]:
-    """Return tokens that do not repeat soon; another salt, others from the first one on."""
-    return [3 + (7 * i * i + (i + 1) * (salt + 1) * 11) % 120 for i in range(length)]
-
-
 def conversation(serving: Any, turns: int = 3, length: int = 400) -> list[Answer]:
     """Hold one: each prompt goes on from the answer before."""
     prompt, given = prompt_of(length), []
@@ -101,14 +68,6 @@ def conversation(serving: Any, turns: int = 3, length: int = 400) -> list[Answer
         given.append(ask(serving, prompt))
         prompt = [*prompt, *given[-1].tokens, *prompt_of(40, 5 + turn)]
     return given
-
-
-@contextmanager
-def store_in(directory: Path, **options: Any) -> Iterator[BlockStore]:
-    """Open a store that needs no room to spare."""
-    given = {"cold_dir": directory, "socket": "off", "min_free_bytes": 0, "hot_bytes": 256 << 20}
-    with BlockStore(CacheSettings(**{**given, **options})) as store:
-        yield store
 
 
 @contextmanager
