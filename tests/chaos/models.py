@@ -6,13 +6,14 @@ token's bits are noted, under its prefix, whenever a model computes them.
 
 import copy
 import hashlib
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from kit import zoo
 from kit.drive import digest, feed
 from kit.restoring import contents, needed
 from omlx_cache import PrefixCache
+from omlx_cache.pages.layout import layout_of
 
 from .faults.disk import READS, WRITES, ChaosDisk
 from .requests import GivenUp
@@ -67,6 +68,11 @@ class Witness:
                 yield key, place, hashlib.blake2b(raw, digest_size=12).digest()
 
 
+def rings(caches: list[Any]) -> list[int | None]:
+    """Return where the next token goes in each window's ring: sums go in the ring's order."""
+    return [getattr(leaf.cache, "_idx", None) for leaf in layout_of(caches).leaves]
+
+
 class Player:
     """Requests of one model, one after the other."""
 
@@ -90,12 +96,12 @@ class Player:
         asked = self._asked()
         tokens = list(asked.tokens)
         deadline = draw.choice([None, None, 0.0, 0.1])
-        with (
-            world.timed("session", 60.0 if deadline is None else deadline),
-            self.cache.session(
-                tokens, salt=asked.salt, kv_bits=self.bits, deadline=deadline
-            ) as session,
-        ):
+        with ExitStack() as leaving:
+            with world.timed("session", 60.0 if deadline is None else deadline):
+                session = self.cache.session(
+                    tokens, salt=asked.salt, kv_bits=self.bits, deadline=deadline
+                )
+            leaving.enter_context(session)
             position, caches = session.cached_tokens, session.prompt_cache
             if position:
                 found = self.witness.wrong(caches, tokens[:position])
@@ -104,8 +110,9 @@ class Player:
             world.tally.add(restored=position)
             shadow = self.shadows.get(Asked(tuple(tokens[:position]), asked.salt))
             if shadow is not None:
-                # A prefix that two requests cut into other steps has pages of either.
-                same = contents(shadow) == contents(caches)
+                # A prefix that two requests cut into other steps has pages of either; and a window
+                # of the same tokens lies in its ring as either left it.
+                same = contents(shadow) == contents(caches) and rings(shadow) == rings(caches)
                 shadow = copy.deepcopy(shadow) if same else None
             for chunk in session.prefill_chunks(step=draw.choice([16, 40, 100])):
                 self._feed(caches, shadow, tokens, position, chunk)
