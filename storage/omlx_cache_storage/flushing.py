@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.page import PAGED, PageId, PageMeta
+from omlx_cache_storage.page import PageId, PageMeta
 
 
 def rooted(pages: Iterable[PageId], lacking: Callable[[PageId], PageMeta | None]) -> list[PageId]:
@@ -21,7 +21,7 @@ def rooted(pages: Iterable[PageId], lacking: Callable[[PageId], PageMeta | None]
         at = page
         while at not in found and (meta := lacking(at)) is not None:
             line.append(at)
-            at = PageId(meta.parent if meta.group == PAGED else meta.key, PAGED)
+            at = meta.before
         found.update(dict.fromkeys(reversed(line)))
     return list(found)
 

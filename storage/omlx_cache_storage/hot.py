@@ -230,7 +230,8 @@ class HotTier:
     def used_ns(self, page: PageId) -> int | None:
         """Return a page's recency stamp, None for one that is not here."""
         with self._lock:
-            return self._index.stamp(page) if page in self._index else None
+            held = self._index.get(page)
+            return None if held is None else held.stamp_ns
 
     def pin(self, page: PageId) -> Page | None:
         """Keep a page in memory until `unpin`, and return it."""
@@ -277,7 +278,7 @@ class HotTier:
                 held.become(PageState.CLEAN)
                 held.owed = False
             elif held.dirty:
-                rejected = refused_ns is not None and self._index.stamp(page) <= refused_ns
+                rejected = refused_ns is not None and held.stamp_ns <= refused_ns
                 held.become(PageState.REJECTED if rejected else PageState.DIRTY)
                 held.owed = held.owed and (rationed or refused_ns is None)
             self._weigh(held, 1)
@@ -292,17 +293,17 @@ class HotTier:
     def mark_dirty(self, pages: Iterable[PageId]) -> None:
         """Note that the disk has lost pages: what is here of them must be written again."""
         with self._lock:
-            for page in pages:
-                self._set_lost(page, PageState.DIRTY)
+            for held in self._index.get_all(pages):
+                self._set_lost(held, PageState.DIRTY)
 
     def mark_evicted(self, pages: Iterable[tuple[PageId, int]]) -> None:
         """Note that the disk has evicted pages, each with its stamp there: what is here of them is
         to be written again if it was used since, and else once it is."""
         with self._lock:
             for page, stamp_ns in pages:
-                if page in self._index:
-                    used = self._index.stamp(page) > stamp_ns
-                    self._set_lost(page, PageState.DIRTY if used else PageState.EVICTED)
+                held = self._index.get(page)
+                used = held is not None and held.stamp_ns > stamp_ns
+                self._set_lost(held, PageState.DIRTY if used else PageState.EVICTED)
 
     def clean(self) -> list[PageId]:
         """Return the pages that the disk has too."""
@@ -337,8 +338,8 @@ class HotTier:
         """Return those of the pages that are here, that the disk lacks, and that it should have;
         those too whose write is queued."""
         with self._lock:
-            held = ((page, self._index.get(page)) for page in pages)
-            return [page for page, one in held if one is not None and self._wants_disk(page, one)]
+            found = self._index.get_all(pages)
+            return [held.id for held in found if held is not None and self._wants_disk(held)]
 
     def stranded(self) -> list[PageId]:
         """Return the pages that pass and that the disk has failed to take: they are to be written
@@ -371,7 +372,7 @@ class HotTier:
                     if left <= beyond_bytes and beyond_bytes - left + size > spare:
                         return False
                     left -= size
-                    if not held.pins and (superseded or self._wants_disk(held.id, held)):
+                    if not held.pins and (superseded or self._wants_disk(held)):
                         named.append(held.id)
                 return left > beyond_bytes - spare
 
@@ -533,17 +534,17 @@ class HotTier:
         with self._lock:
             assert not (idle and self._reserved), self._reserved
             entries = self._index.records()
-            held = sum(e.page.meta.nbytes for e in entries)
-            dirty = sum(e.page.meta.nbytes for e in entries if e.unwritten)
-            queued = sum(e.page.meta.nbytes for e in entries if e.unwritten and e.pins)
+            held = sum(e.nbytes for e in entries)
+            dirty = sum(e.nbytes for e in entries if e.unwritten)
+            queued = sum(e.nbytes for e in entries if e.unwritten and e.pins)
             assert self._bytes == held, (self._bytes, held)
             assert self._dirty_bytes == dirty, (self._dirty_bytes, dirty)
             assert self._queued_bytes == queued, (self._queued_bytes, queued)
             assert self._reserved >= 0, self._reserved
-            passing = sum(e.page.meta.nbytes for e in entries if e.passes)
+            passing = sum(e.nbytes for e in entries if e.passes)
             assert self._pinned_bytes == sum(e.nbytes for e in entries if e.kept_ns)
             assert passing <= self._transit.used <= self._transit.aside, passing
-            assert self._passing == {e.page.meta.id for e in entries if e.passes}
+            assert self._passing == {e.id for e in entries if e.passes}
             assert len(entries) == len(self._index)
             assert not (idle and self._removed), self._removed
             self._index.check_integrity()
@@ -651,19 +652,18 @@ class HotTier:
 
     def _must_write(self, held: Held) -> bool:
         """True for a page that is written before it may leave."""
-        return self._backed and self._wants_disk(held.page.meta.id, held)
+        return self._backed and self._wants_disk(held)
 
-    def _wants_disk(self, page: PageId, held: Held) -> bool:
+    def _wants_disk(self, held: Held) -> bool:
         """True for a page that the disk lacks and that may be asked for again."""
-        return held.unwritten and (self._keep_superseded or self._is_wanted(page))
+        return held.unwritten and self._is_wanted(held)
 
-    def _is_wanted(self, page: PageId) -> bool:
-        """False for a page that a longer one has replaced."""
-        return self._index.stamp(page) > SUPERSEDED_NS
+    def _is_wanted(self, held: Held) -> bool:
+        """False for a page that a longer one has replaced and that need not be kept."""
+        return self._keep_superseded or held.stamp_ns > SUPERSEDED_NS
 
-    def _set_lost(self, page: PageId, state: PageState) -> None:
+    def _set_lost(self, held: Held | None, state: PageState) -> None:
         """Note that the disk has a page no longer; one that it lacks already stays as it is."""
-        held = self._index.get(page)
         if held is not None and held.state is PageState.CLEAN:
             self._weigh(held, -1)
             held.become(state)
@@ -678,18 +678,17 @@ class HotTier:
 
     def _note_lost(self, held: Held) -> None:
         """Note that a page leaves; one that a longer page has replaced is owed to nobody."""
-        meta = held.page.meta
-        if not held.owed or not (self._keep_superseded or self._is_wanted(meta.id)):
+        if not held.owed or not self._is_wanted(held):
             return
         self._dropped += 1
         if len(self._lost) < LOST:
-            self._lost[meta.id] = meta.namespace
+            self._lost[held.id] = held.page.meta.namespace
         else:
             self.lost_unnamed = True
 
     def _weigh(self, held: Held, sign: int) -> None:
         """Count a page's dirty bytes, or with -1 no longer, before what they depend on changes."""
-        nbytes = sign * held.page.meta.nbytes if held.unwritten else 0
+        nbytes = sign * held.nbytes if held.unwritten else 0
         self._dirty_bytes += nbytes
         self._queued_bytes += nbytes if held.pins else 0
 
@@ -725,9 +724,9 @@ class HotTier:
             return None
         self._end_pin(held)
         if held.passes:
-            self._transit.leave(held.page.meta.nbytes)
+            self._transit.leave(held.nbytes)
             self._passing.discard(page)
         self._unused.discard(page)
-        self._bytes -= held.page.meta.nbytes
+        self._bytes -= held.nbytes
         self._weigh(held, -1)
         return held

@@ -35,10 +35,6 @@ TRANSITIONS: Final = frozenset(
         (PageState.CLEAN, PageState.EVICTED),
         (PageState.REJECTED, PageState.DIRTY),
         (PageState.EVICTED, PageState.DIRTY),
-        # A root that was rejected is offered again with what follows it.
-        (PageState.REJECTED, PageState.CLEAN),
-        (PageState.EVICTED, PageState.CLEAN),
-        (PageState.EVICTED, PageState.REJECTED),
     }
 )
 """How a page's state may change while it is in memory; `docs/design.md` says by which event."""

@@ -120,6 +120,11 @@ class PageMeta:
         return PageId(self.key, self.group)
 
     @property
+    def before(self) -> PageId:
+        """The paged page that must be there as well for this one to be of use; a root's is none."""
+        return PageId(self.parent if self.group == PAGED else self.key, PAGED)
+
+    @property
     def nbytes(self) -> int:
         """Payload bytes."""
         return shared_tensors(self.tensors).nbytes

@@ -751,13 +751,13 @@ class Tiers:
             self.writer.tick()
 
     def _offer_rooted(self, pages: Iterable[PageId]) -> bool:
-        """Queue pages, before each what the disk lacks of the chain that it ends: of a disk without
-        room for both the root has it."""
+        """Queue pages, before each what the disk lacks and would take of the chain that it ends: of
+        a disk without room for both the root has it."""
         return self._offer_each(rooted(pages, self._lacking))
 
     def _lacking(self, page: PageId) -> PageMeta | None:
-        held = self.hot.get(page)
-        return held.meta if held is not None and self.hot.is_dirty(page) else None
+        (held,) = self.hot.find_all([page])
+        return held.page.meta if held is not None and held.unwritten and not held.pins else None
 
     def _offer_each(self, pages: Iterable[PageId]) -> bool:
         """Queue pages in order until one does not fit; False, and nothing counted, then."""

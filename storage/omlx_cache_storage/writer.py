@@ -15,7 +15,7 @@ from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.interrupts import wait_in_turns
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId
+from omlx_cache_storage.page import Page, PageId, PageMeta
 from omlx_cache_storage.readers import Progress, follow
 from omlx_cache_storage.stats import WriterUsage
 from omlx_cache_storage.tier import BackingTier
@@ -380,7 +380,7 @@ class Writer:
             if page is None or stamp is None:
                 self._hot.unpin(job.page, written=None)
                 return "gone"
-            outcome = self._ask_disk(page, stamp)
+            outcome = self._rejection(page.meta) or self._ask_disk(page, stamp)
             # Whoever used the page meanwhile told the hot tier first, and the cold one in vain.
             used = self._hot.used_ns(job.page)
             if outcome not in _REFUSALS or used is None or used <= stamp:
@@ -413,6 +413,14 @@ class Writer:
         self._hot.mark_evicted(self._cold.take_evicted())
         self._hot.mark_dirty(self._cold.take_missing())
         self._hot.repin()
+
+    def _rejection(self, meta: PageMeta) -> Outcome | None:
+        """Return what became of the page that a page follows, if a budget rejected that: without it
+        the page is of no use on the disk."""
+        (before,) = self._hot.find_all([meta.before])
+        if before is None or not before.refused:
+            return None
+        return "rationed" if before.owed else "refused"
 
     def _ask_disk(self, page: Page, stamp: int) -> Outcome:
         """Write a page unless the disk rests, and note how it went."""

@@ -3,7 +3,8 @@
 import errno
 import fcntl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -75,17 +76,25 @@ def test_what_several_threads_flushed_is_whole_on_the_disk(
     assert untrue == []
 
 
-def test_a_page_that_a_failing_disk_pushed_out_of_memory_makes_flush_false_until_it_is_stored(
-    tmp_path: Path,
-) -> None:
-    story, other, disk = Story(nbytes=16 * KIB), Story("other", nbytes=16 * KIB), FaultyDisk()
-    with open_store(tmp_path, disk, hot_bytes=64 * KIB, queue_bytes=64 * KIB) as store:
+@contextmanager
+def _pages_that_a_failing_disk_lost(directory: Path, story: Story) -> Iterator[BlockStore]:
+    """Open a store whose disk works again, after pages 3 and 4 of a story left memory unwritten."""
+    other, disk = Story("other", nbytes=16 * KIB), FaultyDisk()
+    with open_store(directory, disk, hot_bytes=64 * KIB, queue_bytes=64 * KIB) as store:
         disk.fail["write"] = errno.EIO
         assert all(commit(store, story, 1, 2, 3, 4))
         assert not store.flush(30)
         assert all(commit(store, other, 1, 2))
         disk.fail.clear()
         assert not store.flush(30)
+        yield store
+
+
+def test_a_page_that_a_failing_disk_pushed_out_of_memory_makes_flush_false_until_it_is_stored(
+    tmp_path: Path,
+) -> None:
+    story = Story(nbytes=16 * KIB)
+    with _pages_that_a_failing_disk_lost(tmp_path, story) as store:
         assert store.stats().writer.dropped_pages == 2  # type: ignore[union-attr]
         lost = [n for n in (1, 2, 3, 4) if not any(_on_disk(store, story, n))]
         assert lost == [3, 4]
@@ -95,14 +104,8 @@ def test_a_page_that_a_failing_disk_pushed_out_of_memory_makes_flush_false_until
 
 
 def test_what_was_cleared_is_owed_no_longer(tmp_path: Path) -> None:
-    story, other, disk = Story(nbytes=16 * KIB), Story("other", nbytes=16 * KIB), FaultyDisk()
-    with open_store(tmp_path, disk, hot_bytes=64 * KIB, queue_bytes=64 * KIB) as store:
-        disk.fail["write"] = errno.EIO
-        assert all(commit(store, story, 1, 2, 3, 4))
-        assert not store.flush(30)
-        assert all(commit(store, other, 1, 2))
-        disk.fail.clear()
-        assert not store.flush(30)
+    story = Story(nbytes=16 * KIB)
+    with _pages_that_a_failing_disk_lost(tmp_path, story) as store:
         store.clear(story.namespace)
         assert store.flush(30)
 

@@ -206,11 +206,6 @@ class Contents:
         """Return the record of a page's file: another one when it is written anew."""
         return self._table.get(page)
 
-    def recorded(self, page: PageId) -> int:
-        """Return the time that this process gave a page's file last, 0 if it gave none."""
-        file = self._table.get(page)
-        return 0 if file is None else file.recorded_ns
-
     def record(self, page: PageId, time_ns: int) -> None:
         """Note that a page's file was given a time."""
         file = self._table.get(page)

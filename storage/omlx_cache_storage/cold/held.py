@@ -509,9 +509,9 @@ class HeldPages:
         with self._lock:
             pages, self._unrecorded = self._unrecorded, set()
             used = [
-                (stored, self._contents.stamp(page), self._contents.recorded(page))
+                (file.stored, file.stamp_ns, file.recorded_ns)
                 for page in pages
-                if (stored := self._contents.stored(page)) is not None
+                if (file := self._contents.file(page)) is not None
             ]
             # Of what counts as used later than now others know that it is in use, again and again.
             ahead = (stored.name.id for stored, stamp, _ in used if stamp > now)
@@ -546,10 +546,10 @@ class HeldPages:
         news = False
         for page in pages:
             with self._lock:
-                stored = self._contents.stored(page)
-                if stored is None or page in self._unrecorded:
+                file = self._contents.file(page)
+                if file is None or page in self._unrecorded:
                     continue
-                stamp_ns, own_ns = self._contents.stamp(page), self._contents.recorded(page)
+                stored, stamp_ns, own_ns = file.stored, file.stamp_ns, file.recorded_ns
             info = self._fs.own_file(self._path(stored))
             if info is None:
                 news = True
