@@ -10,10 +10,9 @@ from omlx_cache.adapters.base import PAGED
 from omlx_cache.commit.points import needed
 from omlx_cache.restore.lookup import first_pages
 from omlx_cache.scope import Scope
-from omlx_cache_storage.hints import Ended, Pinned, Priority, is_ended, is_priority
+from omlx_cache_storage.hints import MOST_KEYS, Ended, Pinned, Priority, is_ended, is_priority
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import PageId
-from omlx_cache_storage.pins import MOST_KEYS
 from omlx_cache_storage.stats import Counters
 
 NOTHING = Pinned(0, 0, 0)

@@ -47,21 +47,26 @@ from omlx_cache_storage.cold.pins_file import pinned_in
 from omlx_cache_storage.cold.removal import entries, root_bytes
 from omlx_cache_storage.cold.reuse import Reuse, read_reuse
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.departures import Departures
 from omlx_cache_storage.errors import CacheError, PageUnanswered
-from omlx_cache_storage.events import EventLog
-from omlx_cache_storage.eviction.keep import Keep
+from omlx_cache_storage.events import Departures, EventLog
+from omlx_cache_storage.eviction.keep import Clock, Keep
 from omlx_cache_storage.format import planes
 from omlx_cache_storage.hints import Priority
-from omlx_cache_storage.histograms import together
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.hot_page import Granted, columns_of
 from omlx_cache_storage.interrupts import deferred, uninterrupted
 from omlx_cache_storage.keys import BlockKey, Tokens
-from omlx_cache_storage.listing import ListedPage, list_pages, used_by_anybody
+from omlx_cache_storage.listing import (
+    Chosen,
+    ListedPage,
+    Pruning,
+    choose,
+    list_pages,
+    used_by_anybody,
+)
+from omlx_cache_storage.measures import together
 from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageMeta
 from omlx_cache_storage.prefetch import Prefetch, Prefetcher
-from omlx_cache_storage.pruning import Chosen, Pruning, choose
 from omlx_cache_storage.readers import (
     DiskThread,
     ReaderPool,
@@ -69,7 +74,6 @@ from omlx_cache_storage.readers import (
     in_a_pool,
     within,
 )
-from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.remote.opening import open_tier
 from omlx_cache_storage.remote.uploads import OwnPages, Uploads
 from omlx_cache_storage.stats import RemoteUsage, Stats

@@ -93,7 +93,7 @@ def test_a_condition_gives_its_lock_back_while_it_waits() -> None:
 def test_the_product_s_locks_are_such_ones_and_others_are_not() -> None:
     code = (
         "import kit, threading, queue\n"
-        "from omlx_cache_storage.recency import Clock\n"
+        "from omlx_cache_storage.eviction.keep import Clock\n"
         "from omlx_cache_storage.events import EventLog\n"
         "print(Clock()._lock.place)\n"
         "assert isinstance(EventLog()._news._lock, kit.locks.Lock)\n"
@@ -106,7 +106,7 @@ def test_the_product_s_locks_are_such_ones_and_others_are_not() -> None:
         text=True,
         check=True,
     )
-    assert done.stdout.startswith("omlx_cache_storage.recency:Clock.__init__:")
+    assert done.stdout.startswith("omlx_cache_storage.eviction.keep:Clock.__init__:")
 
 
 def test_a_lock_that_is_taken_in_a_known_order_costs_some_microseconds() -> None:

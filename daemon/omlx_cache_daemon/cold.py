@@ -32,9 +32,13 @@ from omlx_cache_storage.cold.root import Root
 from omlx_cache_storage.documents import Versions
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.listing import (
+    Chosen,
+    Documents,
     ListedPage,
     NoSuchNamespace,
+    Pruning,
     Row,
+    choose,
     detail_rows,
     find_namespace,
     list_pages,
@@ -42,7 +46,6 @@ from omlx_cache_storage.listing import (
     page_rows,
 )
 from omlx_cache_storage.private import trouble
-from omlx_cache_storage.pruning import Chosen, Documents, Pruning, choose
 
 
 def configured_directory() -> Path:

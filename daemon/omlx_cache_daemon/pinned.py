@@ -15,8 +15,8 @@ from omlx_cache_storage.cold.pins_file import change_pins, is_readable, pins_in,
 from omlx_cache_storage.cold.records import ColdEntry
 from omlx_cache_storage.cold.removal import entries
 from omlx_cache_storage.documents import label
+from omlx_cache_storage.hints import SHARE, PinRecord, Pins
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.pins import SHARE, PinRecord, Pins
 
 
 def described(cold_dir: Path) -> Map:

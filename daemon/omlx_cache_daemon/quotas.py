@@ -13,8 +13,7 @@ from omlx_cache_storage.cold.quota import change_budget
 from omlx_cache_storage.cold.removal import entries, root_bytes
 from omlx_cache_storage.cold.root import DirectoryGone
 from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE
-from omlx_cache_storage.listing import list_pages
-from omlx_cache_storage.pruning import Footprint
+from omlx_cache_storage.listing import Footprint, list_pages
 
 
 def described(cold_dir: Path) -> Map:

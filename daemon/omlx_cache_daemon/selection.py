@@ -16,9 +16,9 @@ from omlx_cache_storage.cold.records import ColdEntry
 from omlx_cache_storage.cold.removal import entries
 from omlx_cache_storage.documents import shortened_salt
 from omlx_cache_storage.format.names import StoredPage, parent_hint
+from omlx_cache_storage.hints import PinRecord
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.listing import list_pages, namespace_rows
-from omlx_cache_storage.pins import PinRecord
 
 _EVERY = 2**31 - 1
 _SHOWN = 5

@@ -18,7 +18,7 @@ from omlx_cache.control.paths import (
     socket_name,
     sockets_in,
 )
-from omlx_cache_storage.processes import is_running
+from omlx_cache_storage.private import is_running
 
 _BACKLOG = 64
 _PROBE_SECONDS = 0.2

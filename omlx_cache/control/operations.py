@@ -16,22 +16,22 @@ from omlx_cache.status.source import MOST_KEYS
 from omlx_cache.upkeep.allowance import Allowance
 from omlx_cache.version import VERSION
 from omlx_cache_storage.documents import as_versions
-from omlx_cache_storage.event_kinds import KINDS
 from omlx_cache_storage.events import EventLog
-from omlx_cache_storage.integrity import Disagreement
 from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey, Tokens
 from omlx_cache_storage.listing import (
+    Chosen,
     ListedPage,
     NoSuchNamespace,
+    Pruning,
     detail_rows,
     find_namespace,
     namespace_rows,
     page_rows,
 )
 from omlx_cache_storage.page import Known, PageId
-from omlx_cache_storage.pruning import Chosen, Pruning
-from omlx_cache_storage.stats import Stats
+from omlx_cache_storage.stats import KINDS, Stats
 from omlx_cache_storage.table import PageColumns
+from omlx_cache_storage.tiers import Disagreement
 
 Handler = Callable[[Mapping[str, object]], object]
 DEFAULT_LIMIT = 1000

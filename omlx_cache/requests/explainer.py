@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from omlx_cache import reasons
 from omlx_cache.requests.explanation import Explanation
 from omlx_cache.requests.history import Nearest, PromptHistory
-from omlx_cache_storage.departures import Departure, Departures, How
+from omlx_cache_storage.events import Departure, Departures, How
 from omlx_cache_storage.keys import KeyChain, Tokens
 from omlx_cache_storage.page import PAGED, PageId, PageInfo
 

@@ -16,8 +16,8 @@ from omlx_cache.requests.trace import RequestTrace
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
 from omlx_cache_storage.keys import BlockKey, KeyChain
+from omlx_cache_storage.measures import RequestWork
 from omlx_cache_storage.stats import Counters
-from omlx_cache_storage.work import RequestWork
 
 REMEMBERED = 512
 FOLLOWED_SECONDS = 1.0

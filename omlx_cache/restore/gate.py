@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from omlx_cache import reasons
 from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache_storage.measures import WorkMeter
 from omlx_cache_storage.page import COLD, REMOTE
-from omlx_cache_storage.work import WorkMeter
 
 CLEARLY = 1.25
 """Computing must be so many times faster: it takes the device from other requests."""

@@ -13,7 +13,7 @@ from omlx_cache.simulate.requests import Workload
 from omlx_cache.simulate.shapes import Shape
 from omlx_cache_storage.backlog import WRITE_POLICIES
 from omlx_cache_storage.cold.catalog import uncollected
-from omlx_cache_storage.departures import Departures, How
+from omlx_cache_storage.events import Departures, How
 from omlx_cache_storage.eviction.keep import Keep, Lru
 from omlx_cache_storage.tiers import Tiers
 from omlx_cache_storage.virtual import DirectWriter, VirtualClock, VirtualCold, room_for

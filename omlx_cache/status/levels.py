@@ -9,8 +9,8 @@ from omlx_cache.requests.answer import Decoder, decoded
 from omlx_cache.status.prefixes import PrefixTree, Root
 from omlx_cache.status.runs import TIERS, Run, Sums
 from omlx_cache_storage.documents import label, salt
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens
-from omlx_cache_storage.recency import SUPERSEDED_NS
 from omlx_cache_storage.table import PageColumns
 
 Row = dict[str, object]

@@ -10,7 +10,7 @@ from omlx_cache import reasons
 from omlx_cache.status import remote_metrics
 from omlx_cache.status.shapes import PREFIX, Choice, Kind, Metric, Place, Split
 from omlx_cache.status.shapes import one as _one
-from omlx_cache_storage.event_kinds import KINDS
+from omlx_cache_storage.stats import KINDS
 
 REASONS: Final = remote_metrics.REASONS | {
     word for name, word in vars(reasons).items() if name.isupper() and isinstance(word, str)

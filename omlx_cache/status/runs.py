@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.recency import SUPERSEDED_NS
 from omlx_cache_storage.table import PageColumns, hint_numbers
 
 Numbers = npt.NDArray[np.int64]

@@ -1,10 +1,17 @@
-"""Hints: what a scheduler knows of who asks for a sequence again, and when. They say what is kept,
-and never what is restored."""
+"""Hints and pins: what somebody knows of who asks for a sequence again, and when. They say what is
+kept, and never what is restored.
 
-from collections.abc import Sequence
+A pin names pages, those that come later too: of a namespace, a model or a salt, or of one chain
+from its root to a block. It lies in the directory's `pins.json`, for all processes.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, TypeGuard, get_args
 
-from omlx_cache_storage.pins import PinRecord
+from omlx_cache_storage.documents import label
+from omlx_cache_storage.keys import BlockKey
 
 Ended = Literal["tool_call", "turn", "length", "cancelled"]
 """How an answer ended. After a `tool_call` its agent is back within seconds. After a `turn` nobody
@@ -61,5 +68,206 @@ class PinnedPages(NamedTuple):
     """A pin, None where there was no room for another one, and what each tier had for it when it
     began, memory first."""
 
-    pin: PinRecord | None
+    pin: "PinRecord | None"
     tiers: Sequence[Pinned]
+
+
+SHARE: Final = 2
+"""Pins take one part in so many of a tier's bytes, so that the rest goes on as a cache."""
+MOST_KEYS: Final = 50_000
+"""Blocks that all pins name together: what `pins.json` has room for, and some more."""
+FOREVER_NS: Final = 1 << 62
+"""The end of a pin without one."""
+
+PinKind = Literal["namespace", "model", "salt", "key"]
+
+
+@dataclass(frozen=True, slots=True)
+class PinRecord:
+    """Pages that stay from a time to another (nanoseconds since the epoch; None: until unpinned).
+
+    `name` is a namespace's digest in hex, a model as listings name it, a salt's digest as
+    documents have it, or a block's key in hex; then `namespace` is that of the block and `keys` are
+    its chain, the root first.
+    """
+
+    kind: PinKind
+    name: str
+    since_ns: int
+    until_ns: int | None = None
+    namespace: BlockKey | None = None
+    keys: tuple[BlockKey, ...] = ()
+
+    @property
+    def end_ns(self) -> int:
+        return FOREVER_NS if self.until_ns is None else self.until_ns
+
+    @property
+    def target(self) -> tuple[PinKind, str, BlockKey | None]:
+        """What is pinned: equal for pins of the same pages."""
+        return self.kind, self.name, self.namespace
+
+
+def living(pins: Iterable[PinRecord], now_ns: int) -> tuple[PinRecord, ...]:
+    """Return the pins that have not ended."""
+    return tuple(pin for pin in pins if pin.end_ns > now_ns)
+
+
+class Pins:
+    """Knows the pins that a store goes by: what the directory's file says, and what this process
+    has added to it.
+
+    Any thread may call. `_lock` guards `_filed` (what the file says, or is to say), `_own` (this
+    process's pins, by target), `_written` (those that the file has had), `_known` (namespaces whose
+    documents were read), `is_unwritten` (the file is to be changed) and `version` (rises with each
+    change). `until` and `chain_until` take no lock: `_keys` and `_namespaces` are replaced, and
+    entries of theirs only added. `merged`, `go_by` and `learn` belong to one thread.
+    """
+
+    def __init__(
+        self, document_of: Callable[[BlockKey], Mapping[str, object]] = lambda _: {}
+    ) -> None:
+        self._document_of = document_of
+        self._lock = threading.Lock()
+        self._filed: tuple[PinRecord, ...] = ()
+        self._own: dict[object, list[PinRecord]] = {}
+        self._written: set[PinRecord] = set()
+        self._known: set[BlockKey] = set()
+        self._keys: dict[BlockKey, dict[BlockKey, int]] = {}
+        self._namespaces: dict[BlockKey, int] = {}
+        self.is_unwritten = False
+        self.version = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._filed or self._own)
+
+    @property
+    def end_ns(self) -> int:
+        """When the first of the pins ends."""
+        with self._lock:
+            return min((pin.end_ns for pin in self._records()), default=FOREVER_NS)
+
+    @property
+    def namespaces(self) -> set[BlockKey]:
+        """The namespaces in which something is pinned, as far as they are known."""
+        return {*self._namespaces, *self._keys}
+
+    def add(self, pin: PinRecord) -> bool:
+        """Begin a pin of this process, at once; False when all pins would name more than
+        `MOST_KEYS` blocks."""
+        with self._lock:
+            self._expire(pin.since_ns)
+            distinct = {one.target: one for one in (*self._records(), pin)}
+            if sum(len(one.keys) for one in distinct.values()) > MOST_KEYS:
+                return False
+            twins = self._own.setdefault(pin.target, [])
+            # One chain for all of them: a server may pin its system prompt with each request.
+            twins.append(replace(pin, keys=twins[0].keys) if twins else pin)
+            _take(pin, self._namespaces, self._keys)
+            self.is_unwritten = True
+            self.version += 1
+            return True
+
+    def remove(self, pin: PinRecord) -> None:
+        """End a pin of this process; nothing for one that has ended."""
+        with self._lock:
+            twins = self._own.get(pin.target, [])
+            if pin in twins:
+                twins.remove(pin)
+                self._filed = tuple(one for one in self._filed if one != pin)
+                self._expire(pin.since_ns)
+                self.is_unwritten = True
+                self._count()
+
+    def merged(self, filed: Iterable[PinRecord], now_ns: int) -> tuple[PinRecord, ...]:
+        """Return what the file is to say that says `filed`: without what has ended, and with this
+        process's pins, of those for one target the last to end. One that somebody took out of the
+        file has ended."""
+        with self._lock:
+            self.is_unwritten = False
+            left = living(filed, now_ns)
+            for pin in self._written.difference(left):
+                self._own.pop(pin.target, None)
+            self._expire(now_ns)
+            latest = [max(twins, key=lambda pin: pin.end_ns) for twins in self._own.values()]
+            kept = (pin for pin in left if pin not in self._written or pin in latest)
+            return tuple(dict.fromkeys((*kept, *latest)))
+
+    def go_by(
+        self, pins: tuple[PinRecord, ...], filed: Iterable[PinRecord], *, again: bool = False
+    ) -> None:
+        """Have the pins that `merged` returned, of which the file says `filed` by now; `again`: it
+        is to be changed still."""
+        with self._lock:
+            own = {pin for twins in self._own.values() for pin in twins}
+            self._written = (self._written | own).intersection(filed)
+            self.is_unwritten |= again
+            if pins != self._filed:
+                self._filed = pins
+                self._count()
+
+    def learn(self, namespaces: Iterable[BlockKey]) -> None:
+        """Find out which pins mean namespaces that are new. Reads a namespace's document once, and
+        only when a pin names a model or a salt; one that is being written is asked for again."""
+        pins = [pin for pin in self._filed if pin.kind in ("model", "salt")]
+        for namespace in namespaces if pins else ():
+            document = {} if namespace in self._known else self._document_of(namespace)
+            if document:
+                with self._lock:
+                    self._known.add(namespace)
+                    ends = [pin.end_ns for pin in pins if _means(pin, document)]
+                    _later(self._namespaces, [namespace] if ends else [], max(ends, default=0))
+                    self.version += bool(ends)
+
+    def until(self, namespace: BlockKey, key: BlockKey) -> int:
+        """Return until when a page stays on the disk, 0 for one that no pin means."""
+        return max(self.chain_until(namespace, key), self._namespaces.get(namespace, 0))
+
+    def chain_until(self, namespace: BlockKey, key: BlockKey) -> int:
+        """Return until when a page stays in memory: as long as a chain's pin says. What came first
+        of a whole model would keep half of memory from being a cache."""
+        of_chain = self._keys.get(namespace)
+        return 0 if of_chain is None else of_chain.get(key, 0)
+
+    def _records(self) -> tuple[PinRecord, ...]:
+        own = (pin for twins in self._own.values() for pin in twins)
+        return tuple(dict.fromkeys((*self._filed, *own)))
+
+    def _expire(self, now_ns: int) -> None:
+        """Forget this process's pins that have ended."""
+        own = {target: list(living(twins, now_ns)) for target, twins in self._own.items()}
+        own = {target: twins for target, twins in own.items() if twins}
+        if own != self._own:
+            self._own = own
+            self._count()
+
+    def _count(self) -> None:
+        """Find out anew what the pins mean."""
+        namespaces: dict[BlockKey, int] = {}
+        keys: dict[BlockKey, dict[BlockKey, int]] = {}
+        for pin in self._records():
+            _take(pin, namespaces, keys)
+        self._namespaces, self._keys = namespaces, keys
+        self._known.clear()
+        self.version += 1
+
+
+def _take(
+    pin: PinRecord,
+    namespaces: dict[BlockKey, int],
+    keys: dict[BlockKey, dict[BlockKey, int]],
+) -> None:
+    if pin.kind == "namespace":
+        _later(namespaces, [BlockKey(bytes.fromhex(pin.name))], pin.end_ns)
+    elif pin.namespace is not None:
+        _later(keys.setdefault(pin.namespace, {}), pin.keys, pin.end_ns)
+
+
+def _later(ends: dict[BlockKey, int], names: Iterable[BlockKey], end_ns: int) -> None:
+    for name in names:
+        ends[name] = max(end_ns, ends.get(name, 0))
+
+
+def _means(pin: PinRecord, document: Mapping[str, object]) -> bool:
+    known = label(document) if pin.kind == "model" else document.get("salt")
+    return known == pin.name

@@ -4,20 +4,25 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-from omlx_cache_storage.departures import Departures
-from omlx_cache_storage.event_kinds import Kind
-from omlx_cache_storage.events import SILENT, EventLog
+from omlx_cache_storage.events import SILENT, Departures, EventLog
 from omlx_cache_storage.eviction.ages import Learned
-from omlx_cache_storage.eviction.keep import Keep, Lru
-from omlx_cache_storage.hints import Pinned
-from omlx_cache_storage.hot_page import Grant, Granted, Held, HotEntry, PageState
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Clock, Keep, Lru
+from omlx_cache_storage.hints import FOREVER_NS, SHARE, Pinned, Pins
+from omlx_cache_storage.hot_page import (
+    Demand,
+    Grant,
+    Granted,
+    Held,
+    HotEntry,
+    MemoryVictims,
+    PageState,
+    Transit,
+    choose_victims,
+)
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
-from omlx_cache_storage.pins import FOREVER_NS, SHARE, Pins
-from omlx_cache_storage.recency import SUPERSEDED_NS, Clock
-from omlx_cache_storage.stats import HotUsage
+from omlx_cache_storage.stats import HotUsage, Kind
 from omlx_cache_storage.table import PageTable
-from omlx_cache_storage.victims import Demand, MemoryVictims, Transit, choose_victims
 
 SPARE_SHARE = 32
 """What a sequence larger than the tier pushes out of its own pages at a time, and what write-back

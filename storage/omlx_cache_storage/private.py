@@ -1,5 +1,5 @@
 """What another user could have put there is not trusted: whose a file or directory is, and who may
-change it."""
+change it. And whether another process of this machine is there."""
 
 import errno
 import os
@@ -70,3 +70,16 @@ def claim(
     os.chmod(directory, 0o700)
     if trouble(directory, os.stat(directory), allowed=allowed):
         raise NotPrivate(f"{found}, or choose a disk that keeps modes: this one does not")
+
+
+def is_running(pid: int) -> bool:
+    """True when a process has this id, another user's too."""
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True

@@ -9,10 +9,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
+from typing import Literal, get_args
 
-from omlx_cache_storage.histograms import Histogram, Histograms
 from omlx_cache_storage.interrupts import uninterrupted
-from omlx_cache_storage.work import WorkMeter
+from omlx_cache_storage.measures import Histogram, Histograms, WorkMeter
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,3 +381,14 @@ class Counters:
             return SnapshotStats(
                 self._snapshots, self._snapshot_bytes, self._snapshot_peak, limit_bytes
             )
+
+
+Kind = Literal[
+    "stored", "restored", "evicted", "removed", "cleared", "resynced", "failed", "unwritten"
+]
+"""`stored`: a tier has a page. `evicted`: it left for want of room, or since another tier has it.
+`removed`: it was deleted, found to be gone, or to be damaged. `restored`: a request got tokens.
+`cleared`: a tier has nothing any more, or nothing of a namespace. `resynced`: the directory was
+read anew, and no page of it was told of one by one. `failed`: a page was not written, or could not
+be read. `unwritten`: the writer did not try to write it."""
+KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from omlx_cache_storage.eviction.ages import Learned
-from omlx_cache_storage.hints import Pinned
-from omlx_cache_storage.histograms import Histogram
+from omlx_cache_storage.hints import Pinned, Pins
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.measures import Histogram
 from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageMeta, Placed, Tail
-from omlx_cache_storage.pins import Pins
 from omlx_cache_storage.remote.lookups import Asked, Inquiry
 from omlx_cache_storage.stats import ColdUsage, RemoteUsage
 from omlx_cache_storage.table import PageColumns

@@ -8,25 +8,32 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from typing import NamedTuple
 
-from omlx_cache_storage.backlog import DIRTY_SHARE, Backlog, WritePolicy
-from omlx_cache_storage.departures import Departures
+import numpy as np
+
+from omlx_cache_storage.backlog import DIRTY_SHARE, Backlog, WritePolicy, flush, rooted, unwritten
 from omlx_cache_storage.errors import PageUnanswered, PageUnreadable
-from omlx_cache_storage.events import SILENT, EventLog
-from omlx_cache_storage.eviction.keep import Keep
-from omlx_cache_storage.flushing import flush, rooted, unwritten
-from omlx_cache_storage.hints import Ended, PinnedPages, Priority, shift_ns, use_stamp
+from omlx_cache_storage.events import SILENT, Departures, EventLog
+from omlx_cache_storage.eviction.keep import Clock, Keep
+from omlx_cache_storage.hints import (
+    Ended,
+    PinnedPages,
+    PinRecord,
+    Pins,
+    Priority,
+    shift_ns,
+    use_stamp,
+)
 from omlx_cache_storage.hot import ON_DISK, HotTier
 from omlx_cache_storage.hot_page import Granted
-from omlx_cache_storage.integrity import Disagreement, compare
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import REMOTE, Known, Page, PageId, PageInfo, PageMeta, Tail
-from omlx_cache_storage.pins import PinRecord, Pins
+from omlx_cache_storage.page import PAGED, REMOTE, Known, Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.readers import DiskThread, bounded_elsewhere
-from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.remote.lookups import Asked, Inquiry
 from omlx_cache_storage.stats import Counters, HotUsage
+from omlx_cache_storage.table import hint_numbers
 from omlx_cache_storage.tier import (
     BackingTier,
     Expecting,
@@ -86,6 +93,15 @@ def _reading_far(remote: RemoteBacking, page: PageId) -> Iterator[OpenPage]:
 
 def _nothing(_view: TierView) -> Iterable[PageId]:
     return ()
+
+
+class Disagreement(NamedTuple):
+    """What the tiers disagree on. `unbacked`: pages that memory has as clean and the disk has not.
+    `orphans`: pages on the disk whose parent block neither tier has, so that nothing can be
+    restored from them; a page that was damaged or lost leaves such."""
+
+    unbacked: list[PageId]
+    orphans: list[PageId]
 
 
 class Tiers:
@@ -696,7 +712,21 @@ class Tiers:
         cold, writer = self.cold, self.writer
         if cold is None or writer is None:
             return Disagreement([], [])
-        return compare(self.hot, cold, partial(writer.settle, COMPARE_SECONDS))
+        before = set(_absent(self.hot.clean(), cold))
+        unbacked = []
+        if before and writer.settle(COMPARE_SECONDS):
+            # What was on its way from the disk to memory has arrived.
+            unbacked = _absent([page for page in self.hot.clean() if page in before], cold)
+        return Disagreement(unbacked, self._orphans(cold))
+
+    def _orphans(self, cold: BackingTier) -> list[PageId]:
+        columns = cold.columns()
+        pages = (entry.page for entry in cold.listing())
+        paged = {page.key: page for page in pages if page.group == PAGED}
+        roots = [*columns.namespaces, *self.hot.namespaces()]
+        parents = hint_numbers([*columns.keys, *(page.key for page in self.hot.pages()), *roots])
+        lost = columns.keys[~np.isin(columns.hints, parents)]
+        return [paged[key] for key in lost if key in paged]
 
     def check_integrity(self) -> None:
         """Assert that the tiers agree with themselves and with each other while nothing is stored
@@ -775,3 +805,11 @@ class Tiers:
 
     def _writes_fail(self) -> bool:
         return self.cold is not None and self.cold.refuses_writes
+
+
+def _absent(pages: Sequence[PageId], cold: BackingTier) -> list[PageId]:
+    """Return those of the pages that the disk does not have; one that it does not show now counts
+    as there."""
+    absent = [page for page in pages if cold.info(page) is None]
+    hidden = cold.hidden(absent)
+    return [page for page in absent if page not in hidden]

@@ -12,13 +12,12 @@ from omlx_cache_storage.cold.changes import Change
 from omlx_cache_storage.cold.contents import Candidate
 from omlx_cache_storage.cold.reader import PageReader
 from omlx_cache_storage.cold.tier import DIRECTORY_SLACK_BYTES, ColdTier
-from omlx_cache_storage.departures import Departures, How
 from omlx_cache_storage.errors import PageUnreadable
+from omlx_cache_storage.events import Departures, How
 from omlx_cache_storage.eviction.ages import Learned
-from omlx_cache_storage.eviction.keep import Keep, Lru
+from omlx_cache_storage.eviction.keep import Clock, Keep, Lru
 from omlx_cache_storage.format.names import ENTRY_BYTES, StoredPage, name_of
 from omlx_cache_storage.page import Page, PageId
-from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.tier import WriteResult
 from omlx_cache_storage.writer import Writer
 

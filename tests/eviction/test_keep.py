@@ -14,12 +14,12 @@ from omlx_cache_storage.eviction.keep import (
     MOST_PATIENCE_SECONDS,
     SLOTS,
     STAMPS_A_REQUEST,
+    SUPERSEDED_NS,
     Ghosts,
     Keep,
 )
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PAGED, PageId
-from omlx_cache_storage.recency import SUPERSEDED_NS
 from omlx_cache_storage.table import PageTable, Record
 
 SECOND = 10**9

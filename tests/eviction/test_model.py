@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from kit.storage import Story
 from omlx_cache_storage.eviction import keep
 from omlx_cache_storage.eviction.ages import BUCKETS, YOUNGEST_SECONDS, bucket_of
-from omlx_cache_storage.eviction.keep import Keep
-from omlx_cache_storage.recency import SUPERSEDED_NS
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Keep
 
 SECOND = 10**9
 STORY = Story(blocks=40)

@@ -8,9 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kit.storage import HandClock, Story
 from omlx_cache_storage.eviction.keep import Keep
 from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.hot_page import Granted
+from omlx_cache_storage.hot_page import LINGER_NS, SHARE, Granted
 from omlx_cache_storage.page import Page
-from omlx_cache_storage.victims import LINGER_NS, SHARE
 
 KIB = 1024
 SIZES = (KIB, 2 * KIB, 5 * KIB)

@@ -6,7 +6,7 @@ from eviction.patient import PATIENCE_SECONDS, patient
 
 from kit.storage import HandClock, Story
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.recency import SUPERSEDED_NS
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
 
 KIB = 1024
 

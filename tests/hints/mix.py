@@ -10,11 +10,10 @@ from functools import cache
 from typing import NamedTuple
 
 from omlx_cache_storage.backlog import WRITE_POLICIES
-from omlx_cache_storage.eviction.keep import Keep
+from omlx_cache_storage.eviction.keep import Clock, Keep
 from omlx_cache_storage.hints import Ended
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageMeta, TensorSpec
-from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.tiers import Tiers
 from omlx_cache_storage.virtual import VirtualClock
 

@@ -10,9 +10,8 @@ from omlx_cache import BlockStore
 from omlx_cache_storage.cold.pins_file import change_pins, read_pins
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import LEDGER_FILE
-from omlx_cache_storage.hints import Pinned, shift_ns
+from omlx_cache_storage.hints import Pinned, PinRecord, Pins, shift_ns
 from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.pins import PinRecord, Pins
 
 KIB = 1024
 PAGE = 64 * KIB
@@ -149,7 +148,7 @@ def test_what_could_not_be_written_is_pinned_here_and_written_later(story: Story
 def test_more_blocks_than_the_file_has_room_for_are_not_pinned(
     story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omlx_cache_storage.pins.MOST_KEYS", 3)
+    monkeypatch.setattr("omlx_cache_storage.hints.MOST_KEYS", 3)
     pins = Pins()
     assert pins.add(story.pin(1, 2))
     assert pins.add(story.pin(1, 2, since_ns=5)), "one chain is written once"

@@ -7,7 +7,7 @@ import pytest
 from kit.remote import MemoryEngine, MemoryStore
 from kit.storage import Story
 from omlx_cache_storage.errors import CorruptPage
-from omlx_cache_storage.histograms import Histogram
+from omlx_cache_storage.measures import Histogram
 from omlx_cache_storage.remote.engine import Trouble
 from omlx_cache_storage.remote.lookups import Inquiry
 from omlx_cache_storage.remote.options import RemoteOptions

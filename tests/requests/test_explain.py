@@ -9,7 +9,7 @@ from omlx_cache.requests.explainer import Explainer, Walked
 from omlx_cache.requests.explanation import Explanation, RequestRecord, brief, sentence
 from omlx_cache.requests.history import PromptHistory
 from omlx_cache.requests.miss_reason import MISS_REASONS, remedy
-from omlx_cache_storage.departures import Departures
+from omlx_cache_storage.events import Departures
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens
 from omlx_cache_storage.page import PAGED, PageId, PageInfo
 

@@ -12,9 +12,9 @@ from omlx_cache.restore import lookup
 from omlx_cache.restore.gate import ReadingGate, RestoreGate
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
+from omlx_cache_storage.measures import WorkMeter
 from omlx_cache_storage.page import PageId, PageInfo, Tail
 from omlx_cache_storage.remote.lookups import Asked, Inquiry
-from omlx_cache_storage.work import WorkMeter
 
 SIZE = 16
 WINDOW = GroupSpec("window", 8 * SIZE)

@@ -17,9 +17,9 @@ from omlx_cache.restore.gate import (
 )
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
+from omlx_cache_storage.measures import RATED_TOKENS, RECENT_TOKENS, WorkMeter
 from omlx_cache_storage.page import COLD, REMOTE, PageId, PageInfo, Tail
 from omlx_cache_storage.remote.lookups import Asked, Inquiry
-from omlx_cache_storage.work import RATED_TOKENS, RECENT_TOKENS, WorkMeter
 
 TOKENS = 2048
 NBYTES = 1 << 30

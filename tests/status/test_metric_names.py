@@ -19,7 +19,7 @@ from omlx_cache.status.exposition import exposition
 from omlx_cache.status.families import MOST_HISTOGRAMS
 from omlx_cache_daemon.service.figures import FIGURES
 from omlx_cache_storage import stats
-from omlx_cache_storage.histograms import MEASURES
+from omlx_cache_storage.measures import MEASURES
 
 _ROOT = Path(__file__).parents[2]
 MONITORING = _ROOT / "daemon" / "monitoring"

@@ -1,6 +1,6 @@
 """The record of pages that left: bounded, and it tells how each one did."""
 
-from omlx_cache_storage.departures import Departures
+from omlx_cache_storage.events import Departures
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
 

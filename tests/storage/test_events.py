@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.storage import Story
-from omlx_cache_storage.event_kinds import KINDS
 from omlx_cache_storage.events import SILENT, EventLog
+from omlx_cache_storage.stats import KINDS
 
 Step = tuple[str, int]
 

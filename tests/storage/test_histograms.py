@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx_cache_storage.histograms import BOUNDS, MEASURES, Histograms, together
+from omlx_cache_storage.measures import BOUNDS, MEASURES, Histograms, together
 
 
 @given(st.lists(st.floats(0, 1000), max_size=50))

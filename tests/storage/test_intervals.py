@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx_cache_storage.work import MOST_SPANS, Intervals
+from omlx_cache_storage.measures import MOST_SPANS, Intervals
 
 _INTERVAL = st.tuples(st.integers(0, 300), st.integers(0, 60)).map(lambda p: (p[0], p[0] + p[1]))
 

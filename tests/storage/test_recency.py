@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from omlx_cache_storage.recency import SUPERSEDED_NS, Clock, age_seconds
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Clock, age_seconds
 
 
 def test_stamps_rise_even_when_the_wall_clock_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:

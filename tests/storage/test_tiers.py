@@ -10,9 +10,9 @@ import pytest
 
 from kit.storage import Story, bytes_of, disk_usage, expected_payload, read_cold
 from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.page import Page, PageId, Tail
-from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.tier import Tier
 
 KIB = 1024

@@ -2,7 +2,7 @@
 
 import pytest
 
-from omlx_cache_storage.work import (
+from omlx_cache_storage.measures import (
     MODELS,
     RATED_TOKENS,
     RECENT_TOKENS,

@@ -11,7 +11,7 @@ from kit.storage import FaultyDisk, Story, commit, fetch, files_in, open_store
 from omlx_cache import BlockStore
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.events import Event
-from omlx_cache_storage.histograms import MEASURES
+from omlx_cache_storage.measures import MEASURES
 
 KIB = 1024
 

@@ -11,7 +11,7 @@ from omlx_cache.control import ControlError
 from omlx_cache.control.operations import handlers
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.identity.parts import software
-from omlx_cache_storage.pruning import Pruning
+from omlx_cache_storage.listing import Pruning
 
 
 def _ask(store: Any, name: str, **arguments: object) -> Any:

@@ -13,10 +13,10 @@ from kit.scheduler import Scheduler, explore, explore_all
 from kit.storage import Story, files_in
 from omlx_cache_storage.backlog import WRITE_POLICIES
 from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.format.names import format_name
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.readers import DiskThread
-from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.tiers import Tiers
 
 NBYTES = 300

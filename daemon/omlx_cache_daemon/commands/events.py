@@ -12,7 +12,7 @@ from omlx_cache_daemon.render import print_json_line, quantity, text
 from omlx_cache_daemon.replies import Map
 from omlx_cache_daemon.stores import RunningStore, add_store_options, chosen, running
 from omlx_cache_daemon.watching import Lines, until_interrupted
-from omlx_cache_storage.event_kinds import KINDS
+from omlx_cache_storage.stats import KINDS
 
 _LOOK_SECONDS = 0.25
 _STORES_SECONDS = 2.0

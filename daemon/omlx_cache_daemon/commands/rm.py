@@ -11,7 +11,7 @@ from omlx_cache_daemon.replies import Map, as_map, count_of
 from omlx_cache_daemon.targets import KINDS, given_target, meant
 
 if TYPE_CHECKING:
-    from omlx_cache_storage.pins import PinRecord
+    from omlx_cache_storage.hints import PinRecord
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

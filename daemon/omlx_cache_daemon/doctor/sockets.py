@@ -9,8 +9,7 @@ from omlx_cache.control.paths import candidates, search_places, services_in, soc
 from omlx_cache_daemon.client import is_listening
 from omlx_cache_daemon.doctor.context import Context
 from omlx_cache_daemon.doctor.finding import Finding
-from omlx_cache_storage.private import trouble
-from omlx_cache_storage.processes import is_running
+from omlx_cache_storage.private import is_running, trouble
 
 
 def places(context: Context) -> list[Finding]:

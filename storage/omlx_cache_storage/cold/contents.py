@@ -7,11 +7,10 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from omlx_cache_storage.eviction.keep import Keep, Lru
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Keep, Lru
 from omlx_cache_storage.format.names import ENTRY_BYTES, PARENT_HINT_BYTES, PageName, StoredPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import COLD, PAGED, PageId, PageInfo, Tail
-from omlx_cache_storage.recency import SUPERSEDED_NS
 from omlx_cache_storage.table import PageColumns, PageTable, Record, hint_numbers
 
 

@@ -21,18 +21,15 @@ from omlx_cache_storage.cold.ledger import WAIT_SECONDS
 from omlx_cache_storage.cold.reader import PageReader, open_page
 from omlx_cache_storage.cold.records import ColdEntry, PendingDeletion
 from omlx_cache_storage.cold.sharing import Sharing
-from omlx_cache_storage.departures import HOWS, Departures, How
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, UndecodablePage
-from omlx_cache_storage.events import OTHER_PROCESS, SILENT, EventLog
+from omlx_cache_storage.events import HOWS, OTHER_PROCESS, SILENT, Departures, EventLog, How
 from omlx_cache_storage.eviction.ages import Learned
-from omlx_cache_storage.eviction.keep import Keep
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Clock, Keep
 from omlx_cache_storage.format.names import PageName, StoredPage, page_path, parse_name
-from omlx_cache_storage.hints import Pinned
-from omlx_cache_storage.histograms import Histogram, Histograms
+from omlx_cache_storage.hints import SHARE, Pinned, Pins
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.measures import Histogram, Histograms
 from omlx_cache_storage.page import PageId, PageInfo, Tail
-from omlx_cache_storage.pins import SHARE, Pins
-from omlx_cache_storage.recency import SUPERSEDED_NS, Clock
 from omlx_cache_storage.table import PageColumns
 from omlx_cache_storage.tier import Cleared
 

@@ -18,9 +18,9 @@ from omlx_cache_storage.cold.removal import WAIT_SECONDS, ledger_of
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.errors import CacheError
 from omlx_cache_storage.format.names import PINS_FILE
+from omlx_cache_storage.hints import FOREVER_NS, PinKind, PinRecord, Pins, living
 from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey
 from omlx_cache_storage.listing import ListedPage
-from omlx_cache_storage.pins import FOREVER_NS, PinKind, PinRecord, Pins, living
 
 VERSION = 1
 MAX_PINS_BYTES = 4 * 1024 * 1024

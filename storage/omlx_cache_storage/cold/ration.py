@@ -17,8 +17,8 @@ from typing import NamedTuple
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.document import read_document
 from omlx_cache_storage.cold.temporary import TemporaryNames, remove_leftovers
+from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.format.names import LEDGER_FILE, WRITES_FILE
-from omlx_cache_storage.recency import Clock
 
 _log = logging.getLogger(__name__)
 

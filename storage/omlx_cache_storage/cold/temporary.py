@@ -9,7 +9,7 @@ import weakref
 
 from omlx_cache_storage.cold.disk import Durability, FileSystem, StrPath
 from omlx_cache_storage.format.names import TEMPORARY_PREFIX
-from omlx_cache_storage.processes import is_running
+from omlx_cache_storage.private import is_running
 
 ABANDONED_SECONDS = 3600.0
 """No write takes an hour: an older temporary file has lost its writer, whoever has the pid now."""

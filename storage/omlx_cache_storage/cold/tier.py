@@ -55,10 +55,9 @@ from omlx_cache_storage.cold.ration import Ration
 from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.root import DirectoryGone, Root
 from omlx_cache_storage.cold.temporary import TemporaryNames
-from omlx_cache_storage.departures import Departures
-from omlx_cache_storage.events import SILENT, EventLog
+from omlx_cache_storage.events import SILENT, Departures, EventLog
 from omlx_cache_storage.eviction.ages import Learned
-from omlx_cache_storage.eviction.keep import Keep, Lru
+from omlx_cache_storage.eviction.keep import Clock, Keep, Lru
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
@@ -70,10 +69,9 @@ from omlx_cache_storage.format.names import (
     name_of,
     shard_of,
 )
+from omlx_cache_storage.hints import PinRecord
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, Page, PageId
-from omlx_cache_storage.pins import PinRecord
-from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.stats import ColdUsage
 from omlx_cache_storage.tier import WriteResult
 

@@ -5,7 +5,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Mapping
 
-from omlx_cache_storage.histograms import Histograms
+from omlx_cache_storage.measures import Histograms
 
 RECENT = 32
 LARGE_BYTES = 256 * 1024

@@ -16,10 +16,9 @@ from omlx_cache_storage.errors import (
     PageUnreadable,
     UndecodablePage,
 )
-from omlx_cache_storage.event_kinds import Kind
 from omlx_cache_storage.events import SILENT, EventLog
-from omlx_cache_storage.histograms import Histogram
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.measures import Histogram
 from omlx_cache_storage.page import (
     REMOTE,
     Buffer,
@@ -47,7 +46,7 @@ from omlx_cache_storage.remote.reads import AHEAD_BYTES, Expected, RemoteReads, 
 from omlx_cache_storage.remote.received import ReceivedPage
 from omlx_cache_storage.remote.tally import RemoteLink, RemoteTally
 from omlx_cache_storage.remote.writes import RemoteWrites
-from omlx_cache_storage.stats import RemoteUsage
+from omlx_cache_storage.stats import Kind, RemoteUsage
 from omlx_cache_storage.tier import OpenPage, WriteResult
 
 HEADER_BYTES = 16 << 10

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.hints import PinRecord
 from omlx_cache_storage.keys import KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.page import Page, PageId, PageMeta, TensorSpec
-from omlx_cache_storage.pins import PinRecord
 
 BLOCK = 16
 KIB = 1024

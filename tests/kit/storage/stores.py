@@ -6,8 +6,8 @@ from typing import Any
 
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.page import Page, PageId
-from omlx_cache_storage.recency import Clock
 
 from .pages import Story, bytes_of, expected_payload, read_cold
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.recency import Clock
 from omlx_cache_storage.writer import Writer
 
 from .faults import FaultyDisk

@@ -25,7 +25,7 @@ from omlx_cache_storage.cold.pins_file import (
 from omlx_cache_storage.cold.quota import set_budget
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import PINS_FILE
-from omlx_cache_storage.pins import PinRecord
+from omlx_cache_storage.hints import PinRecord
 
 KIB = 1024
 PAGE = 64 * KIB
@@ -188,7 +188,7 @@ def test_a_writer_killed_at_any_time_leaves_a_whole_file(tmp_path: Path, story: 
     script = (
         "import sys, itertools; from pathlib import Path\n"
         "from omlx_cache_storage.cold.pins_file import change_pins\n"
-        "from omlx_cache_storage.pins import PinRecord\n"
+        "from omlx_cache_storage.hints import PinRecord\n"
         "print('ready', flush=True)\n"
         "for n in itertools.count():\n"
         "    change_pins(Path(sys.argv[1]), lambda p: [PinRecord('model', str(n), 1)] * 9)\n"

@@ -14,9 +14,9 @@ from kit.storage import FaultyDisk, Story, disk_usage, expected_payload, files_i
 from omlx_cache_storage.cold.disk import Durability, StrPath
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageError, PageUnreadable
+from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.format.names import BUDGET_FILE, NAMESPACE_FILE, PageName, format_name
 from omlx_cache_storage.page import Buffer
-from omlx_cache_storage.recency import Clock
 
 KIB = 1024
 PAGE = 128 * KIB

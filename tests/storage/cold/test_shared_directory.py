@@ -17,8 +17,8 @@ from omlx_cache_storage.cold.ledger import Ledger, LedgerBusy, ledger_bytes
 from omlx_cache_storage.cold.pins_file import read_pins
 from omlx_cache_storage.cold.quota import set_budget
 from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.format.names import LEDGER_FILE
-from omlx_cache_storage.recency import Clock
 
 KIB = 1024
 PAGE = 64 * KIB

@@ -10,7 +10,7 @@ from kit.storage import Story, disk_usage, files_in
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.quota import set_budget
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.recency import Clock
+from omlx_cache_storage.eviction.keep import Clock
 
 KIB = 1024
 PAGE = 64 * KIB

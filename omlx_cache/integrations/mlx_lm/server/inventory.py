@@ -8,9 +8,9 @@ from omlx_cache.settings.derived import ANSWER_SECONDS
 from omlx_cache.settings.sizes import format_size
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.documents import label, versions
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, age_seconds
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.readers import within
-from omlx_cache_storage.recency import SUPERSEDED_NS, age_seconds
 
 _UNITS = ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
