@@ -30,7 +30,7 @@ from omlx_cache_storage.format.names import ENTRY_BYTES
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.page import Page, PageMeta, TensorSpec
-from omlx_cache_storage.tier import Tier, TierView
+from omlx_cache_storage.tiers import Tier, TierView
 
 BLOCKS = 64
 SMALLEST = 16 * BLOCKS

@@ -14,11 +14,11 @@ from omlx_cache.upkeep.reuse import ReuseKeeper
 from omlx_cache_storage.prefetch import Prefetcher
 from omlx_cache_storage.readers import DiskThread, ReaderPool
 from omlx_cache_storage.remote.uploads import Uploads
-from omlx_cache_storage.tier import RemoteBacking
 from omlx_cache_storage.tiers import Tiers
 
 if TYPE_CHECKING:
     from omlx_cache.status.server import StatusServer
+    from omlx_cache_storage.remote.tier import RemoteTier
 
 THREADS_SECONDS = 1.0
 """How long `close` waits at most for reads that a disk does not answer."""
@@ -38,7 +38,7 @@ class StoreParts:
     restores: RestoreQueue
     control: ControlServer | None
     reuse: ReuseKeeper
-    remote: RemoteBacking | None
+    remote: "RemoteTier | None"
     uploads: Uploads | None
     flights: Flights
     status: list["StatusServer"] = field(default_factory=list)

@@ -78,11 +78,11 @@ from omlx_cache_storage.remote.opening import open_tier
 from omlx_cache_storage.remote.uploads import OwnPages, Uploads
 from omlx_cache_storage.stats import RemoteUsage, Stats
 from omlx_cache_storage.table import PageColumns
-from omlx_cache_storage.tier import BackingTier, RemoteBacking
 from omlx_cache_storage.tiers import FLUSH_SECONDS, Tiers
 
 if TYPE_CHECKING:
     from omlx_cache.status.server import StatusServer
+    from omlx_cache_storage.remote.tier import RemoteTier
 
 _log = logging.getLogger(__name__)
 
@@ -700,7 +700,7 @@ def _open(
             documents.update({BlockKey(bytes.fromhex(i.digest)): i.document for i in found})
 
 
-def _open_remote(s: CacheSettings, events: EventLog) -> RemoteBacking | None:
+def _open_remote(s: CacheSettings, events: EventLog) -> "RemoteTier | None":
     """Return the tier on other machines, None without one; raises ConfigError for settings that
     cannot work, and nothing for a store that does not answer."""
     options = s.remote_options(architecture(), has_zstd=planes.available())
@@ -713,7 +713,7 @@ def _open_remote(s: CacheSettings, events: EventLog) -> RemoteBacking | None:
 
 
 def _uploads(
-    s: CacheSettings, hot: HotTier, cold: BackingTier | None, remote: RemoteBacking | None
+    s: CacheSettings, hot: HotTier, cold: ColdTier | None, remote: "RemoteTier | None"
 ) -> Uploads | None:
     """Return what sends pages to other machines, at work; None where this store sends none."""
     policy = s.remote_writes

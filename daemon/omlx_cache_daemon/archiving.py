@@ -22,8 +22,7 @@ from omlx_cache_storage.cold.records import ColdEntry
 from omlx_cache_storage.cold.removal import entries
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.documents import label, versions
-from omlx_cache_storage.page import Page, PageId
-from omlx_cache_storage.tier import WriteResult
+from omlx_cache_storage.page import Page, PageId, WriteResult
 
 
 class Export:

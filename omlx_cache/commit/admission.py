@@ -13,8 +13,7 @@ from omlx_cache_storage.hints import Ended, Priority
 from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.interrupts import deferred
 from omlx_cache_storage.page import Page, PageId, PageMeta
-from omlx_cache_storage.tier import TierView
-from omlx_cache_storage.tiers import Tiers
+from omlx_cache_storage.tiers import Tiers, TierView
 
 STALL_SECONDS = 60.0
 """How long a commit that waits for the disk sees no page written before it gives up."""

@@ -25,7 +25,7 @@ from omlx_cache.restore.source import held_pages
 from omlx_cache.restore.walk import DISK_PASSES, Walk, plan_for
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.page import Page, PageId
-from omlx_cache_storage.tier import Expecting
+from omlx_cache_storage.tiers import Expecting
 
 _log = logging.getLogger(__name__)
 

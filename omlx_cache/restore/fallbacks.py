@@ -14,7 +14,7 @@ from omlx_cache.adapters.base import GroupSpec
 from omlx_cache.restore.lookup import GroupPages, PageUse, collect, positions, reach
 from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.page import PageId
-from omlx_cache_storage.tier import TierView
+from omlx_cache_storage.tiers import TierView
 
 SHARE = 8
 """Shallower points may take this part of a chain's bytes."""

@@ -27,7 +27,7 @@ class PageView(Protocol):
 
     `tails_of` names the pages that may end inside the blocks after boundaries, `hidden` those of
     the pages that are stored and not found, with the reason. `refresh` takes over what other
-    processes changed, as `BackingTier.refresh` does, and `generation` counts how often that was
+    processes changed, as `ColdTier.refresh` does, and `generation` counts how often that was
     something. `asks` is True where other machines can be asked, and `ask` does so: it waits for
     them as long as their tier may, `timeout` seconds at most.
     """

@@ -9,9 +9,9 @@ from omlx_cache.restore.lookup import PageView, RestorePoint
 from omlx_cache_storage.errors import PageUnanswered
 from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
+from omlx_cache_storage.page import OpenPage, Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.remote.lookups import Asked, Inquiry
-from omlx_cache_storage.tier import Expecting, OpenPage, TierView
+from omlx_cache_storage.tiers import Expecting, TierView
 
 
 class PageSource(PageView, Protocol):

@@ -22,8 +22,8 @@ from omlx_cache_storage.page import PageId, PageMeta
 
 if TYPE_CHECKING:
     # They bring NumPy, which no command line waits for.
+    from omlx_cache_storage.cold.records import ColdEntry
     from omlx_cache_storage.hot_page import HotEntry
-    from omlx_cache_storage.tier import TierEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ListedPage:
     nbytes: int
     tiers: tuple[str, ...]
     used_ns: int
-    cold: "TierEntry | None" = None
+    cold: "ColdEntry | None" = None
     meta: PageMeta | None = None
 
     @property
@@ -46,7 +46,7 @@ class ListedPage:
         return None if self.cold is None else self.cold.path
 
 
-def list_pages(hot: "Iterable[HotEntry]", cold: "Iterable[TierEntry]") -> list[ListedPage]:
+def list_pages(hot: "Iterable[HotEntry]", cold: "Iterable[ColdEntry]") -> list[ListedPage]:
     """Return every page of two tiers once, in no order."""
     merged: dict[PageId, ListedPage] = {}
     for held in hot:
@@ -61,7 +61,7 @@ def list_pages(hot: "Iterable[HotEntry]", cold: "Iterable[TierEntry]") -> list[L
     return list(merged.values())
 
 
-def used_by_anybody(pages: Iterable[ListedPage], files: "Iterable[TierEntry]") -> list[ListedPage]:
+def used_by_anybody(pages: Iterable[ListedPage], files: "Iterable[ColdEntry]") -> list[ListedPage]:
     """Return pages with the later of two stamps: their own, and that of their file, which other
     processes may have used."""
     stamps = {entry.page: entry.used_ns for entry in files}
@@ -73,7 +73,7 @@ def used_by_anybody(pages: Iterable[ListedPage], files: "Iterable[TierEntry]") -
     ]
 
 
-def _listed(entry: "TierEntry") -> ListedPage:
+def _listed(entry: "HotEntry | ColdEntry") -> ListedPage:
     info = entry.info
     return ListedPage(
         entry.namespace,

@@ -4,10 +4,11 @@ The payload is byte for byte the data section of the page's file, so nothing is 
 between the hot tier, a file and a socket.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from omlx_cache_storage.keys import BlockKey
 
@@ -166,3 +167,20 @@ class Known(Protocol):
     def held(self) -> int: ...
     @property
     def info(self) -> PageInfo: ...
+
+
+class OpenPage(Protocol):
+    """A stored page whose header was checked."""
+
+    @property
+    def meta(self) -> PageMeta: ...
+
+    def read_into(self, pieces: Sequence[Buffer]) -> None:
+        """Fill the pieces with the whole payload and verify it; raises PageError."""
+
+
+WriteResult = Literal["written", "present", "refused", "rationed", "undecodable", "full", "busy"]
+"""What a tier behind memory did. `present`: the tier had the page. `refused`: the budget is taken
+by pages that are worth more. `rationed`: what may be written in a day is spent. `undecodable`:
+the page's file is one that only others can decode. `full`: no room can be made, whatever is
+evicted."""

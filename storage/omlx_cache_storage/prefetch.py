@@ -7,25 +7,16 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, closing
-from typing import Protocol
+from contextlib import closing
 
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.interrupts import deferred, uninterrupted, wait_in_turns
 from omlx_cache_storage.page import Buffer, Page, PageId
 from omlx_cache_storage.readers import Read, ReaderPool, progress
-from omlx_cache_storage.tier import Expecting, OpenPage
+from omlx_cache_storage.tiers import Tiers
 
 _log = logging.getLogger(__name__)
-
-
-class ReadSource(Protocol):
-    """Where pages are read from, and what takes them into the memory that was reserved."""
-
-    def reading(self, page: PageId) -> AbstractContextManager[OpenPage]: ...
-    def expect(self, pages: Sequence[PageId]) -> Expecting: ...
-    def keep(self, page: Page) -> bool: ...
 
 
 class Prefetch:
@@ -61,7 +52,7 @@ class Prefetcher:
     itself, by prefetch) and `_reading`, guarded by `_lock`; no I/O under it. Any thread may call.
     """
 
-    def __init__(self, hot: HotTier, source: ReadSource | None) -> None:
+    def __init__(self, hot: HotTier, source: Tiers | None) -> None:
         self._hot = hot
         self._source = source
         self._pool = ReaderPool(1, "omlx-cache-prefetch")
@@ -119,9 +110,7 @@ class Prefetcher:
             self._end(prefetch)
         return ended
 
-    def _run(
-        self, source: ReadSource, prefetch: Prefetch, allocate: Callable[[int], Buffer]
-    ) -> None:
+    def _run(self, source: Tiers, prefetch: Prefetch, allocate: Callable[[int], Buffer]) -> None:
         try:
             with closing(source.expect(prefetch._wanted)):
                 for page in prefetch._wanted:
@@ -137,7 +126,7 @@ class Prefetcher:
 
     def _read(
         self,
-        source: ReadSource,
+        source: Tiers,
         prefetch: Prefetch,
         page: PageId,
         allocate: Callable[[int], Buffer],
@@ -166,9 +155,7 @@ class Prefetcher:
             coming.set_result(came)
         return came is not None
 
-    def _fetch(
-        self, source: ReadSource, page: PageId, allocate: Callable[[int], Buffer]
-    ) -> Page | None:
+    def _fetch(self, source: Tiers, page: PageId, allocate: Callable[[int], Buffer]) -> Page | None:
         """Return the page, its memory reserved; None, and nothing reserved, without free room."""
         reserved = 0
         try:

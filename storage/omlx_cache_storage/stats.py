@@ -129,27 +129,6 @@ class RemoteUsage:
     held_bytes: int = 0
     peak_held_bytes: int = 0
 
-    @property
-    def pages(self) -> int:
-        return self.known_pages
-
-    @property
-    def nbytes(self) -> int:
-        return self.held_bytes
-
-    @property
-    def peak_bytes(self) -> int:
-        return self.peak_held_bytes
-
-    @property
-    def limit_bytes(self) -> int:
-        """More than there is: the store sees to its own size."""
-        return NO_LIMIT
-
-    @property
-    def evicted_pages(self) -> int:
-        return 0
-
 
 @dataclass(frozen=True, slots=True)
 class RequestStats:

@@ -6,13 +6,14 @@ page holds. No MLX.
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from omlx_cache_storage.backlog import DIRTY_SHARE, Backlog, WritePolicy, flush, rooted, unwritten
+from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnanswered, PageUnreadable
 from omlx_cache_storage.events import SILENT, Departures, EventLog
 from omlx_cache_storage.eviction.keep import Clock, Keep
@@ -29,21 +30,35 @@ from omlx_cache_storage.hot import ON_DISK, HotTier
 from omlx_cache_storage.hot_page import Granted
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import PAGED, REMOTE, Known, Page, PageId, PageInfo, PageMeta, Tail
+from omlx_cache_storage.page import (
+    PAGED,
+    REMOTE,
+    Known,
+    OpenPage,
+    Page,
+    PageId,
+    PageInfo,
+    PageMeta,
+    Tail,
+)
 from omlx_cache_storage.readers import DiskThread, bounded_elsewhere
 from omlx_cache_storage.remote.lookups import Asked, Inquiry
 from omlx_cache_storage.stats import Counters, HotUsage
 from omlx_cache_storage.table import hint_numbers
-from omlx_cache_storage.tier import (
-    BackingTier,
-    Expecting,
-    OpenPage,
-    PageUploads,
-    RemoteBacking,
-    Tier,
-    TierView,
-)
 from omlx_cache_storage.writer import IDLE_SECONDS, Documents, Writer
+
+if TYPE_CHECKING:
+    from omlx_cache_storage.remote.reads import Expected
+    from omlx_cache_storage.remote.tier import RemoteTier
+    from omlx_cache_storage.remote.uploads import Uploads
+
+Tier: TypeAlias = HotTier | ColdTier
+"""Pages under a budget of bytes. Of a chain the deepest page leaves first; a page that holds more
+of its tokens replaces one that holds less, never the other way round. What both have
+`tests/storage/test_tiers.py` checks."""
+Expecting: TypeAlias = "Expected | ExitStack"
+"""Reads that were begun for somebody; `close` ends those that nobody has taken, any number of
+times."""
 
 FLUSH_SECONDS = 30.0
 LOCK_SECONDS = 2.0
@@ -75,23 +90,13 @@ RUN_SHARE = 32
 """Pages are admitted together up to so many bytes, and up to this share of the hot tier."""
 
 
-class _Nothing:
-    """Reads of which there are none."""
-
-    def close(self) -> None:
-        return
-
-
-_NOTHING = _Nothing()
-
-
 @contextmanager
-def _reading_far(remote: RemoteBacking, page: PageId) -> Iterator[OpenPage]:
+def _reading_far(remote: "RemoteTier", page: PageId) -> Iterator[OpenPage]:
     with bounded_elsewhere(), remote.reading(page) as reader:
         yield reader
 
 
-def _nothing(_view: TierView) -> Iterable[PageId]:
+def _nothing(_view: "TierView") -> Iterable[PageId]:
     return ()
 
 
@@ -102,6 +107,40 @@ class Disagreement(NamedTuple):
 
     unbacked: list[PageId]
     orphans: list[PageId]
+
+
+class TierView:
+    """What the first of some tiers has, to be looked through as the store is. Reads nothing."""
+
+    def __init__(self, tiers: "Sequence[Tier]") -> None:
+        self.find_all = tiers[0].find_all
+        self.tails_of = tiers[0].tails_of
+        self._tiers = tiers
+
+    @property
+    def limit_bytes(self) -> int:
+        """The bytes that a sequence can have there and behind it."""
+        return min(tier.usage().limit_bytes for tier in self._tiers)
+
+    @property
+    def generation(self) -> int:
+        return 0
+
+    def refresh(self) -> bool:
+        """False: the tiers are taken as they are."""
+        return False
+
+    def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
+        """Nothing: what cannot be had now is not there."""
+        return {}
+
+    @property
+    def asks(self) -> bool:
+        """False: other machines have no place in what is looked through here."""
+        return False
+
+    def ask(self, inquiry: Inquiry, timeout: float | None = None) -> Asked:
+        return Asked(news=False)
 
 
 class Tiers:
@@ -119,17 +158,17 @@ class Tiers:
         queue_bytes: int,
         policy: WritePolicy,
         clock: Clock,
-        cold: BackingTier | None,
+        cold: ColdTier | None,
         documents: Documents,
         departures: Departures | None = None,
         eviction: Keep | None = None,
         writer: type[Writer] = Writer,
         events: EventLog = SILENT,
-        remote: RemoteBacking | None = None,
+        remote: "RemoteTier | None" = None,
         opening: Callable[[], None] = lambda: None,
     ) -> None:
         self.remote = remote
-        self.uploads: PageUploads | None = None
+        self.uploads: Uploads | None = None
         self.counters = Counters()
         self.events = events
         self.departures = departures or Departures()
@@ -190,7 +229,7 @@ class Tiers:
 
     def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]:
         """`find` for many pages: what is known of each at this moment."""
-        found = self._levels[0].find_all(pages)
+        found: Sequence[Known | None] = self._levels[0].find_all(pages)
         behind = [tier.find_all(pages) for tier in self._levels[1:]]
         if self.remote is not None:
             behind.append(self.remote.find_all(pages))
@@ -220,13 +259,13 @@ class Tiers:
 
     def expect(self, pages: Sequence[PageId]) -> Expecting:
         """Begin to read those of the pages that only other machines have, in this order, until what
-        is returned is closed."""
-        remote = self.remote
-        if remote is None:
-            return _NOTHING
-        found = zip(pages, self.find_all(pages), strict=True)
-        far = [page for page, one in found if one is not None and one.info.tier == REMOTE]
-        return remote.expect(far) if far else _NOTHING
+        is returned is closed, any number of times; waits for nothing."""
+        if self.remote is not None:
+            found = zip(pages, self.find_all(pages), strict=True)
+            far = [page for page, one in found if one is not None and one.info.tier == REMOTE]
+            if far:
+                return self.remote.expect(far)
+        return ExitStack()
 
     @property
     def generation(self) -> int:
@@ -719,7 +758,7 @@ class Tiers:
             unbacked = _absent([page for page in self.hot.clean() if page in before], cold)
         return Disagreement(unbacked, self._orphans(cold))
 
-    def _orphans(self, cold: BackingTier) -> list[PageId]:
+    def _orphans(self, cold: ColdTier) -> list[PageId]:
         columns = cold.columns()
         pages = (entry.page for entry in cold.listing())
         paged = {page.key: page for page in pages if page.group == PAGED}
@@ -807,7 +846,7 @@ class Tiers:
         return self.cold is not None and self.cold.refuses_writes
 
 
-def _absent(pages: Sequence[PageId], cold: BackingTier) -> list[PageId]:
+def _absent(pages: Sequence[PageId], cold: ColdTier) -> list[PageId]:
     """Return those of the pages that the disk does not have; one that it does not show now counts
     as there."""
     absent = [page for page in pages if cold.info(page) is None]

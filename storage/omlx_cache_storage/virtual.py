@@ -17,8 +17,7 @@ from omlx_cache_storage.events import Departures, How
 from omlx_cache_storage.eviction.ages import Learned
 from omlx_cache_storage.eviction.keep import Clock, Keep, Lru
 from omlx_cache_storage.format.names import ENTRY_BYTES, StoredPage, name_of
-from omlx_cache_storage.page import Page, PageId
-from omlx_cache_storage.tier import WriteResult
+from omlx_cache_storage.page import Page, PageId, WriteResult
 from omlx_cache_storage.writer import Writer
 
 HEADER_BYTES = 16 * 1024

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 
 from omlx_cache_storage.breaker import CircuitBreaker
+from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.interrupts import wait_in_turns
@@ -18,7 +19,6 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageMeta
 from omlx_cache_storage.readers import Progress, follow
 from omlx_cache_storage.stats import WriterUsage
-from omlx_cache_storage.tier import BackingTier
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Writer:
     def __init__(
         self,
         hot: HotTier,
-        cold: BackingTier,
+        cold: ColdTier,
         limit_bytes: int,
         documents: Documents,
         backlog: Callable[[], Iterable[PageId]] = tuple,

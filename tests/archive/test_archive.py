@@ -26,8 +26,7 @@ from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import ArchiveError
 from omlx_cache_storage.format.names import name_of, page_path
 from omlx_cache_storage.keys import namespace_digest
-from omlx_cache_storage.page import Page
-from omlx_cache_storage.tier import WriteResult
+from omlx_cache_storage.page import Page, WriteResult
 
 STAMP = 1_700_000_000_123_456_789
 Members = list[tuple[tarfile.TarInfo, bytes]]

@@ -20,8 +20,7 @@ from omlx_cache_storage.format.header import decode_header, encode_header, paylo
 from omlx_cache_storage.format.names import name_of
 from omlx_cache_storage.format.wrapping import unwrapped
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page
-from omlx_cache_storage.tier import WriteResult
+from omlx_cache_storage.page import Page, WriteResult
 
 from . import page_file, pages
 from .mutate import spoil_bytes

@@ -8,7 +8,7 @@ from omlx_cache.adapters.base import PAGED, STATE, GroupSpec
 from omlx_cache.restore.fallbacks import LARGE, MOST, SHARE, fallbacks
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.page import PageId, PageInfo, Tail
-from omlx_cache_storage.tier import TierView
+from omlx_cache_storage.tiers import TierView
 
 BLOCK, BLOCKS = 16, 64
 END = BLOCK * BLOCKS

@@ -13,7 +13,7 @@ from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.page import Page, PageId, Tail
-from omlx_cache_storage.tier import Tier
+from omlx_cache_storage.tiers import Tier
 
 KIB = 1024
 PAGE = 128 * KIB

@@ -9,8 +9,7 @@ import pytest
 
 from kit.storage import WriterRig, expected_payload, files_in
 from omlx_cache_storage.cold.tier import DIRECTORY_SLACK_BYTES, ColdTier
-from omlx_cache_storage.page import Page
-from omlx_cache_storage.tier import WriteResult
+from omlx_cache_storage.page import Page, WriteResult
 
 KIB = 1024
 

@@ -22,8 +22,7 @@ from omlx_cache_daemon.archive.manifest import (
 )
 from omlx_cache_daemon.archive.members import MAX_PAGE_BYTES, PageAt, checked, parse_path
 from omlx_cache_storage.errors import ArchiveError, PageError, UndecodablePage
-from omlx_cache_storage.page import Page
-from omlx_cache_storage.tier import WriteResult
+from omlx_cache_storage.page import Page, WriteResult
 
 _SHARDS = 300
 """Directories that an archive may name for each namespace, when another program wrote it."""

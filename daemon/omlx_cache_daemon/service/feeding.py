@@ -15,9 +15,9 @@ from omlx_cache_storage.format import planes
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.remote.opening import open_tier
+from omlx_cache_storage.remote.tier import RemoteTier
 from omlx_cache_storage.remote.uploads import MOST_PAGES, OwnPages, Uploads
 from omlx_cache_storage.stats import RemoteUsage
-from omlx_cache_storage.tier import RemoteBacking
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Feeding:
         self._settings = settings
         self._lock = threading.Lock()
         self._closed = False
-        self._tiers: dict[str, tuple[RemoteBacking, Uploads]] = {}
+        self._tiers: dict[str, tuple[RemoteTier, Uploads]] = {}
         self._kinds: dict[BlockKey, str] = {}
         self._upto = 0
         self._backlog: Iterator[tuple[BlockKey, PageId]] | None = None
@@ -115,7 +115,7 @@ class Feeding:
         ended = [_ended(*one, deadline) for one in tiers]
         return all(ended)
 
-    def _all_tiers(self) -> list[tuple[RemoteBacking, Uploads]]:
+    def _all_tiers(self) -> list[tuple[RemoteTier, Uploads]]:
         with self._lock:
             return list(self._tiers.values())
 
@@ -219,13 +219,13 @@ class Feeding:
             _log.warning("pages are not sent to other machines: %s", trouble)
 
 
-def _ended(remote: RemoteBacking, uploads: Uploads, deadline: float) -> bool:
+def _ended(remote: RemoteTier, uploads: Uploads, deadline: float) -> bool:
     # What is left is in the directory, and is found there again.
     uploads.close(max(0.0, deadline - time.monotonic()) / 2)
     return remote.close(max(0.0, deadline - time.monotonic()))
 
 
-def _usage(remote: RemoteBacking, uploads: Uploads) -> RemoteUsage:
+def _usage(remote: RemoteTier, uploads: Uploads) -> RemoteUsage:
     pending, dropped, failed = uploads.counts()
     return replace(
         remote.usage(), pending_pages=pending, dropped_pages=dropped, failed_pages=failed

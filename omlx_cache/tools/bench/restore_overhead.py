@@ -13,7 +13,7 @@ from omlx_cache.tools.bench.sizes import BLOCK_SIZE, Size
 from omlx_cache.tools.bench.timing import in_turn
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.keys import KeyChain, as_tokens
-from omlx_cache_storage.tier import TierView
+from omlx_cache_storage.tiers import TierView
 
 LAYERS = 32
 FLUSH_SECONDS = 600.0

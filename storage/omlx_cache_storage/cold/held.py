@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from omlx_cache_storage.cold.catalog import read_namespace, walk_shard
 from omlx_cache_storage.cold.changes import Change, Demoted, Removed, Removing
@@ -31,12 +32,18 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.measures import Histogram, Histograms
 from omlx_cache_storage.page import PageId, PageInfo, Tail
 from omlx_cache_storage.table import PageColumns
-from omlx_cache_storage.tier import Cleared
 
 TOGETHER = 1024
 """Pages that are pinned, or let loose, while look-ups wait."""
 AHEAD_NS = 60 * 1_000_000_000
 """Times of files that are further ahead than this are no uses of other processes."""
+
+
+class Cleared(NamedTuple):
+    """The pages that a namespace had on the disk, and those of them that were deleted by now."""
+
+    found: set[PageId]
+    deleted: set[PageId]
 
 
 class HeldPages:

@@ -71,9 +71,8 @@ from omlx_cache_storage.format.names import (
 )
 from omlx_cache_storage.hints import PinRecord
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Buffer, Page, PageId
+from omlx_cache_storage.page import Buffer, Page, PageId, WriteResult
 from omlx_cache_storage.stats import ColdUsage
-from omlx_cache_storage.tier import WriteResult
 
 _log = logging.getLogger(__name__)
 

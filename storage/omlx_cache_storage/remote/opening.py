@@ -1,12 +1,15 @@
 """Opening a remote tier: what it is made of is imported where there is one, and not before."""
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.remote.address import RemoteAddress
 from omlx_cache_storage.remote.engine import RemoteEngine
 from omlx_cache_storage.remote.options import RemoteOptions, check_extra
-from omlx_cache_storage.tier import RemoteBacking
+
+if TYPE_CHECKING:
+    from omlx_cache_storage.remote.tier import RemoteTier
 
 _ENGINES = {"s3": "object_engine.ObjectEngine", "file": "object_engine.ObjectEngine"}
 _REDIS = "redis_engine.RedisEngine"
@@ -26,14 +29,12 @@ def open_engine(address: RemoteAddress, options: RemoteOptions) -> RemoteEngine:
 
 def open_tier(
     address: RemoteAddress, options: RemoteOptions, events: EventLog = SILENT
-) -> RemoteBacking:
+) -> "RemoteTier":
     """Return the tier on the store at an address; asks nobody yet.
 
     Raises what `open_engine` does, and nothing for a store that does not answer.
     """
-    make = import_module(f"{__package__}.tier").RemoteTier
+    from omlx_cache_storage.remote.tier import RemoteTier
+
     engine = open_engine(address, options)
-    tier: RemoteBacking = make(
-        engine, options, engine_name=address.kind, where=address.shown, events=events
-    )
-    return tier
+    return RemoteTier(engine, options, engine_name=address.kind, where=address.shown, events=events)

@@ -22,12 +22,14 @@ from omlx_cache_storage.measures import Histogram
 from omlx_cache_storage.page import (
     REMOTE,
     Buffer,
+    OpenPage,
     Page,
     PageId,
     PageInfo,
     PageMeta,
     Placed,
     Tail,
+    WriteResult,
 )
 from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.asking import Asking
@@ -47,7 +49,6 @@ from omlx_cache_storage.remote.received import ReceivedPage
 from omlx_cache_storage.remote.tally import RemoteLink, RemoteTally
 from omlx_cache_storage.remote.writes import RemoteWrites
 from omlx_cache_storage.stats import Kind, RemoteUsage
-from omlx_cache_storage.tier import OpenPage, WriteResult
 
 HEADER_BYTES = 16 << 10
 """The header and the envelope of most pages take about so much."""

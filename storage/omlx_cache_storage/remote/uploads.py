@@ -17,7 +17,7 @@ from omlx_cache_storage.interrupts import wait_in_turns
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, Placed
 from omlx_cache_storage.remote.engine import RemoteError
-from omlx_cache_storage.tier import RemoteBacking
+from omlx_cache_storage.remote.tier import RemoteTier
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Uploads:
     """
 
     def __init__(
-        self, target: RemoteBacking, source: OwnPages, policy: UploadPolicy, branches: Branches
+        self, target: RemoteTier, source: OwnPages, policy: UploadPolicy, branches: Branches
     ) -> None:
         self._target = target
         self._source = source

@@ -6,14 +6,13 @@ from typing import NamedTuple
 
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageError
 from omlx_cache_storage.format.wrapping import unwrapped
-from omlx_cache_storage.page import REMOTE, Page, PageId, PageInfo, PageMeta, Placed
+from omlx_cache_storage.page import REMOTE, Page, PageId, PageInfo, PageMeta, Placed, WriteResult
 from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.engine import RemoteEngine, cut
 from omlx_cache_storage.remote.envelope import WIRE_BYTES, EnvelopeHeader, read_descriptor, seal
 from omlx_cache_storage.remote.keys import RemoteKeys
 from omlx_cache_storage.remote.knowledge import Knowledge
 from omlx_cache_storage.remote.names import RemoteNames, TailMember
-from omlx_cache_storage.tier import WriteResult
 
 
 class Written(NamedTuple):
