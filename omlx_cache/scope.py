@@ -8,7 +8,7 @@ from typing import Any
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, UnsupportedCache
-from omlx_cache.adapters.rotating import extracted
+from omlx_cache.adapters.registry import extracted
 from omlx_cache.codecs import CodecPolicy
 from omlx_cache.commit.admission import Admission, CommitResult
 from omlx_cache.commit.budgets import Budgets

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
-from omlx_cache.adapters.rotating import extracted
+from omlx_cache.adapters.registry import extracted
 from omlx_cache.arrays.mlxio import evaluate
 from omlx_cache.begun import Begun, listed
 from omlx_cache.commit.admission import CommitResult

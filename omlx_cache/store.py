@@ -18,8 +18,7 @@ from omlx_cache.arrays.mlxio import architecture
 from omlx_cache.control import ControlError, ControlServer, check_socket, start_control
 from omlx_cache.control.operations import handlers
 from omlx_cache.flights import Flights
-from omlx_cache.identity.known import KnownNamespaces
-from omlx_cache.identity.namespace import Namespace
+from omlx_cache.identity.namespace import KnownNamespaces, Namespace
 from omlx_cache.logs import set_level
 from omlx_cache.pages.encoding import cold_encoder
 from omlx_cache.parts import StoreParts

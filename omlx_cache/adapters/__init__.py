@@ -11,10 +11,12 @@ from omlx_cache.adapters.base import (
     TokenRange,
     UnsupportedCache,
 )
-from omlx_cache.adapters.kv import KVCacheAdapter
-from omlx_cache.adapters.packed import QuantizedKVCacheAdapter
+from omlx_cache.adapters.kv import (
+    KVCacheAdapter,
+    QuantizedKVCacheAdapter,
+    RotatingKVCacheAdapter,
+)
 from omlx_cache.adapters.registry import adapter_for, register
-from omlx_cache.adapters.rotating import RotatingKVCacheAdapter
 from omlx_cache.adapters.state import ArraysCacheAdapter
 
 __all__ = [

@@ -103,52 +103,48 @@ class Adapter(Protocol):
     """Reads and rebuilds one cache class. Stateless; calls happen on the model's thread.
 
     None of the methods evaluates or changes a live cache. They raise UnsupportedCache for a
-    cache that is of the class but in a shape that cannot be kept (a batch, say).
+    cache that is of the class but in a shape that cannot be kept (a batch, say). What has a body
+    is right for plain arrays in temporal order, tight and as many as the group needs.
     """
 
     def group(self, cache: Any) -> GroupSpec:
         """Return how the cache ages."""
-        ...
 
     def config(self, cache: Any) -> dict[str, int]:
         """Return the parameters that make two caches of the class incompatible."""
-        ...
 
     def position(self, cache: Any) -> int | None:
         """Return how many tokens the cache has seen, or None when the class does not say."""
-        ...
 
     def arrays(self, cache: Any) -> dict[str, Array]:
         """Return the live arrays by field name; empty when the cache is empty.
 
         In paged and window groups the token axis is `mlxio.TOKEN_AXIS`.
         """
-        ...
 
     def held(self, cache: Any) -> Ranges:
         """Return the tokens in the buffers, in buffer order from index 0; () for state."""
-        ...
+        return self.wanted(cache, self.position(cache) or 0, {})
 
     def phase(self, cache: Any) -> Phase:
         """Return what `held` and `rebuild` need beyond the position (a ring's index, the channels
         of packed words); {} for plain arrays in temporal order. Stored with the page."""
-        ...
+        return {}
 
     def wanted(self, cache: Any, position: int, phase: Phase) -> Ranges:
         """Return what `held` should be after a restore to `position`."""
-        ...
+        return self.group(cache).needs(position)
 
     def grows(self, cache: Any) -> int | None:
         """Return the step by which buffers may be over-allocated, None when they are tight."""
-        ...
+        return None
 
     def packing(self, cache: Any) -> Packing | None:
         """Return how keys and values are packed, None for a cache of plain arrays."""
-        ...
+        return None
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
         """Turn a fresh cache into one at `position` that owns `arrays`, laid out as `wanted`."""
-        ...
 
 
 def class_name(cache: Any) -> str:

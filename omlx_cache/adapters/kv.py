@@ -1,10 +1,17 @@
-"""The caches of every token's keys and values: KVCache, and those beside it."""
+"""The caches of keys and values: of every token, of a chunk, and of a window in a ring.
 
+An adapter of mlx-lm's own classes has also `blank`: an empty cache of the same class and
+parameters; and `own_row`, where mlx-lm's batch extracts more than a row's own tokens.
+"""
+
+import copy
 from collections.abc import Mapping
 from typing import Any
 
 from omlx_cache.adapters.base import (
     PAGED,
+    Adapter,
+    DenseForm,
     GroupSpec,
     Packing,
     Phase,
@@ -13,11 +20,17 @@ from omlx_cache.adapters.base import (
     UnsupportedCache,
     one_sequence,
 )
-from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array
+from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_name
+from omlx_cache.codecs import AffineCodec
 from omlx_cache.mlx_lm_versions import is_cache, is_old
 
+STORED = 2
+"""Part of every layout with windows. Pages of the first kind, which no namespace names any more,
+may have a batch's padding among their tokens."""
+_PARTS = ("packed", "scales", "biases")
 
-class KVCacheAdapter:
+
+class KVCacheAdapter(Adapter):
     """mlx-lm's KVCache, a buffer with slack, and drop-in subclasses with its fields."""
 
     def group(self, cache: Any) -> GroupSpec:
@@ -36,24 +49,15 @@ class KVCacheAdapter:
         one_sequence(arrays)
         return arrays
 
-    def held(self, cache: Any) -> Ranges:
-        return self.wanted(cache, int(cache.offset), {})
-
-    def phase(self, cache: Any) -> Phase:
-        return {}
-
-    def wanted(self, cache: Any, position: int, phase: Phase) -> Ranges:
-        return (TokenRange(0, position),) if position else ()
-
     def grows(self, cache: Any) -> int | None:
         return int(cache.step)
-
-    def packing(self, cache: Any) -> Packing | None:
-        return None
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
         cache.keys, cache.values = arrays["keys"], arrays["values"]
         cache.offset = position
+
+    def blank(self, cache: Any) -> Any:
+        return type(cache)()
 
 
 class ConcatenateKVCacheAdapter(KVCacheAdapter):
@@ -67,9 +71,6 @@ class ConcatenateKVCacheAdapter(KVCacheAdapter):
 
     def grows(self, cache: Any) -> int | None:
         return None
-
-    def held(self, cache: Any) -> Ranges:
-        return (TokenRange(0, int(cache.offset)),) if cache.keys is not None else ()
 
 
 class ChunkedKVCacheAdapter(KVCacheAdapter):
@@ -88,10 +89,130 @@ class ChunkedKVCacheAdapter(KVCacheAdapter):
         start, stop = int(cache.start_position), int(cache.offset)
         return (TokenRange(start, stop),) if stop > start else ()
 
-    def wanted(self, cache: Any, position: int, phase: Phase) -> Ranges:
-        start = max(0, position - int(cache.chunk_size))
-        return (TokenRange(start, position),) if position else ()
-
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
         super().rebuild(cache, arrays, position, phase)
         cache.start_position = max(0, position - int(cache.chunk_size))
+
+    def blank(self, cache: Any) -> Any:
+        return type(cache)(cache.chunk_size)
+
+
+class QuantizedKVCacheAdapter(KVCacheAdapter):
+    """mlx-lm's QuantizedKVCache: the same bits go in and out, never a dense detour."""
+
+    def config(self, cache: Any) -> dict[str, int]:
+        return {"group_size": int(cache.group_size), "bits": int(cache.bits)}
+
+    def arrays(self, cache: Any) -> dict[str, Array]:
+        if cache.keys is None:
+            return {}
+        arrays = {
+            f"{side}.{part}": array
+            for side in ("keys", "values")
+            for part, array in zip(_PARTS, getattr(cache, side), strict=True)
+        }
+        one_sequence(arrays)
+        return arrays
+
+    def packing(self, cache: Any) -> Packing | None:
+        codec = AffineCodec(int(cache.bits), int(cache.group_size))
+        forms = {}
+        if cache.keys is not None:
+            for side in ("keys", "values"):
+                packed, scales, _biases = getattr(cache, side)
+                channels = packed.shape[-1] * 32 // codec.bits
+                forms[side] = DenseForm(dtype_name(scales), channels)
+        return Packing(lambda side, dim: codec, forms)
+
+    def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
+        cache.keys = tuple(arrays[f"keys.{part}"] for part in _PARTS)
+        cache.values = tuple(arrays[f"values.{part}"] for part in _PARTS)
+        cache.offset = position
+
+    def blank(self, cache: Any) -> Any:
+        return type(cache)(cache.group_size, cache.bits)
+
+
+class RotatingKVCacheAdapter(KVCacheAdapter):
+    """mlx-lm's RotatingKVCache, and drop-in subclasses with its fields: the last `max_size` tokens
+    and the first `keep`, in a ring once it is full.
+
+    Three buffer orders occur. Before anything is lost: all tokens. After a multi-token update: the
+    sinks, then the recent tokens in temporal order. After single-token updates: a ring, whose next
+    slot `_idx` depends on when decoding began, so it is carried as the phase: attention sums in
+    buffer order, and another order gives other last bits.
+    """
+
+    def group(self, cache: Any) -> GroupSpec:
+        return GroupSpec("window", int(cache.max_size), int(cache.keep))
+
+    def config(self, cache: Any) -> dict[str, int]:
+        return {"max_size": int(cache.max_size), "keep": int(cache.keep), "stored": STORED}
+
+    def held(self, cache: Any) -> Ranges:
+        if cache.keys is None:
+            return ()
+        offset, index = int(cache.offset), int(cache._idx)
+        length = int(cache.keys.shape[TOKEN_AXIS])
+        if offset <= length:
+            if index != offset and index != length:
+                raise UnsupportedCache(f"RotatingKVCache with offset {offset} and index {index}")
+            return PAGED.needs(offset)
+        if index == length:
+            return GroupSpec("window", length, int(cache.keep)).needs(offset)
+        if length != cache.max_size or not cache.keep <= index < length:
+            raise UnsupportedCache(f"RotatingKVCache of length {length} with index {index}")
+        return _ring(offset, length, int(cache.keep), index)
+
+    def phase(self, cache: Any) -> Phase:
+        if cache.keys is None or cache.offset <= cache.keys.shape[TOKEN_AXIS]:
+            return {}
+        index = int(cache._idx)
+        return {} if index == cache.keys.shape[TOKEN_AXIS] else {"index": index}
+
+    def wanted(self, cache: Any, position: int, phase: Phase) -> Ranges:
+        if position > cache.max_size and _is_ring(phase, cache):
+            return _ring(position, int(cache.max_size), int(cache.keep), phase["index"])
+        return super().wanted(cache, position, phase)
+
+    def grows(self, cache: Any) -> int | None:
+        return None
+
+    def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
+        super().rebuild(cache, arrays, position, phase)
+        cache._idx = min(position, int(cache.max_size))
+        if position > cache.max_size and _is_ring(phase, cache):
+            cache._idx = phase["index"]
+
+    def blank(self, cache: Any) -> Any:
+        return type(cache)(cache.max_size, cache.keep)
+
+    def own_row(self, cache: Any) -> Any:
+        """Return a cache of one row of a batch as far as it is surely the row's; changes none.
+
+        Where rows of different lengths are padded, mlx-lm's batch of windows loses count of a row's
+        padding once the window has moved on: the oldest tokens of what it extracts may be padding.
+        The last `max_size` are always the row's, and no attention has looked at more.
+        """
+        most = cache.max_size
+        if cache.keys is None or cache.keep:
+            return cache
+        length = cache.keys.shape[TOKEN_AXIS]
+        if length <= most or cache._idx != length:
+            return cache
+        other = copy.copy(cache)
+        other.keys, other.values = cache.keys[..., -most:, :], cache.values[..., -most:, :]
+        other._idx = most
+        return other
+
+
+def _is_ring(phase: Phase, cache: Any) -> bool:
+    """True for a phase whose index is one that a ring of the cache's size can have."""
+    return "index" in phase and cache.keep <= phase["index"] < cache.max_size
+
+
+def _ring(offset: int, size: int, keep: int, index: int) -> Ranges:
+    oldest = offset - (size - keep)
+    newest = offset - (index - keep)
+    parts = (TokenRange(0, keep), TokenRange(newest, offset), TokenRange(oldest, newest))
+    return tuple(part for part in parts if len(part))

@@ -4,35 +4,40 @@ A subclass is not covered by its base's entry: it may hold state that the base's
 would not see.
 """
 
+import copy
+from collections.abc import Sequence
 from typing import Any
 
 from omlx_cache.adapters.base import Adapter, UnsupportedCache, class_name
-from omlx_cache.adapters.kv import ChunkedKVCacheAdapter, ConcatenateKVCacheAdapter, KVCacheAdapter
-from omlx_cache.adapters.packed import QuantizedKVCacheAdapter, TurboQuantKVCacheAdapter
-from omlx_cache.adapters.rotating import RotatingKVCacheAdapter
+from omlx_cache.adapters.kv import (
+    ChunkedKVCacheAdapter,
+    ConcatenateKVCacheAdapter,
+    KVCacheAdapter,
+    QuantizedKVCacheAdapter,
+    RotatingKVCacheAdapter,
+)
 from omlx_cache.adapters.state import (
     ArraysCacheAdapter,
     FieldsAdapter,
     PoolingCacheAdapter,
     VlmArraysCacheAdapter,
 )
+from omlx_cache.adapters.turboquant import TurboQuantKVCacheAdapter
 
 _UPSTREAM = "mlx_lm.models.cache"
 _VLM = "mlx_vlm.models.cache"
 
+_KV_CACHES: dict[str, Adapter] = {
+    "KVCache": KVCacheAdapter(),
+    "ConcatenateKVCache": ConcatenateKVCacheAdapter(),
+    "QuantizedKVCache": QuantizedKVCacheAdapter(),
+    "RotatingKVCache": RotatingKVCacheAdapter(),
+    "ChunkedKVCache": ChunkedKVCacheAdapter(),
+}
 _ADAPTERS: dict[str, Adapter] = {
-    f"{_UPSTREAM}.KVCache": KVCacheAdapter(),
-    f"{_UPSTREAM}.ConcatenateKVCache": ConcatenateKVCacheAdapter(),
-    f"{_UPSTREAM}.QuantizedKVCache": QuantizedKVCacheAdapter(),
-    f"{_UPSTREAM}.RotatingKVCache": RotatingKVCacheAdapter(),
-    f"{_UPSTREAM}.ChunkedKVCache": ChunkedKVCacheAdapter(),
-    f"{_UPSTREAM}.ArraysCache": ArraysCacheAdapter(),
     # mlx-vlm's classes share no pages with mlx-lm's: the two packages' models compute other bits.
-    f"{_VLM}.KVCache": KVCacheAdapter(),
-    f"{_VLM}.ConcatenateKVCache": ConcatenateKVCacheAdapter(),
-    f"{_VLM}.QuantizedKVCache": QuantizedKVCacheAdapter(),
-    f"{_VLM}.RotatingKVCache": RotatingKVCacheAdapter(),
-    f"{_VLM}.ChunkedKVCache": ChunkedKVCacheAdapter(),
+    **{f"{home}.{name}": one for home in (_UPSTREAM, _VLM) for name, one in _KV_CACHES.items()},
+    f"{_UPSTREAM}.ArraysCache": ArraysCacheAdapter(),
     f"{_VLM}.ArraysCache": VlmArraysCacheAdapter(),
     f"{_VLM}.PoolingCache": PoolingCacheAdapter(),
     "mlx_vlm.turboquant.TurboQuantKVCache": TurboQuantKVCacheAdapter(),
@@ -96,3 +101,33 @@ def layout_name(cache: Any) -> str:
 def children(cache: Any) -> tuple[Any, ...] | None:
     """Return a CacheList's caches, or None for a leaf."""
     return tuple(cache.caches) if class_name(cache) in _LISTS else None
+
+
+def extracted(caches: Sequence[Any]) -> list[Any]:
+    """Return caches of one row of a batch as far as they are surely the row's; changes none."""
+    return [_extracted(cache) for cache in caches]
+
+
+def _extracted(cache: Any) -> Any:
+    inner = children(cache)
+    if inner is None:
+        own_row = getattr(_ADAPTERS.get(class_name(cache)), "own_row", None)
+        return cache if own_row is None else own_row(cache)
+    other = copy.copy(cache)
+    other.caches = tuple(extracted(inner))
+    return other
+
+
+def blank_like(caches: Sequence[Any]) -> list[Any]:
+    """Return new, empty caches; raises UnsupportedCache for a class whose adapter makes none."""
+    return [_blank(cache) for cache in caches]
+
+
+def _blank(cache: Any) -> Any:
+    inner = children(cache)
+    if inner is not None:
+        return type(cache)(*blank_like(inner))
+    blank = getattr(_ADAPTERS.get(class_name(cache)), "blank", None)
+    if blank is None:
+        raise UnsupportedCache(class_name(cache))
+    return blank(cache)

@@ -6,36 +6,22 @@ from typing import Any
 
 from omlx_cache.adapters.base import (
     STATE,
+    Adapter,
     GroupSpec,
-    Packing,
     Phase,
-    Ranges,
     UnsupportedCache,
     one_sequence,
 )
 from omlx_cache.arrays.mlxio import Array
 
+_POOLED = ("buf_kv", "buf_gate", "pooled")
 
-class SnapshotAdapter:
+
+class SnapshotAdapter(Adapter):
     """Base of adapters whose caches are kept whole; subclasses read and set the arrays."""
 
     def group(self, cache: Any) -> GroupSpec:
         return STATE
-
-    def held(self, cache: Any) -> Ranges:
-        return ()
-
-    def phase(self, cache: Any) -> Phase:
-        return {}
-
-    def wanted(self, cache: Any, position: int, phase: Phase) -> Ranges:
-        return ()
-
-    def grows(self, cache: Any) -> int | None:
-        return None
-
-    def packing(self, cache: Any) -> Packing | None:
-        return None
 
 
 class ArraysCacheAdapter(SnapshotAdapter):
@@ -49,17 +35,16 @@ class ArraysCacheAdapter(SnapshotAdapter):
 
     def arrays(self, cache: Any) -> dict[str, Array]:
         named = {str(i): array for i, array in enumerate(cache.cache) if array is not None}
-        for field in ("left_padding", "lengths"):
-            array = getattr(cache, field)
-            if array is not None:
-                named[field] = array
         one_sequence(named)
-        return named
+        return named | _fields(cache, ("left_padding", "lengths"))
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
         cache.cache = [arrays.get(str(i)) for i in range(len(cache.cache))]
         cache.left_padding = arrays.get("left_padding")
         cache.lengths = arrays.get("lengths")
+
+    def blank(self, cache: Any) -> Any:
+        return type(cache)(len(cache.cache))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +61,7 @@ class FieldsAdapter(SnapshotAdapter):
         return int(cache.offset)
 
     def arrays(self, cache: Any) -> dict[str, Array]:
-        values = {name: getattr(cache, name) for name in self.fields}
-        arrays = {name: value for name, value in values.items() if value is not None}
-        one_sequence(arrays)
-        return arrays
+        return _fields(cache, self.fields)
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
         for name in self.fields:
@@ -111,15 +93,20 @@ class PoolingCacheAdapter(SnapshotAdapter):
 
     def arrays(self, cache: Any) -> dict[str, Array]:
         _settled(cache)
-        named = {name: getattr(cache, name) for name in ("buf_kv", "buf_gate", "pooled")}
-        arrays = {name: array for name, array in named.items() if array is not None}
-        one_sequence(arrays)
-        return arrays
+        return _fields(cache, _POOLED)
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
-        for name in ("buf_kv", "buf_gate", "pooled"):
+        for name in _POOLED:
             setattr(cache, name, arrays.get(name))
         cache.remainder = position % int(cache.ratio)
+
+
+def _fields(cache: Any, names: tuple[str, ...]) -> dict[str, Array]:
+    """Return the arrays of those fields that have one."""
+    values = {name: getattr(cache, name) for name in names}
+    arrays = {name: value for name, value in values.items() if value is not None}
+    one_sequence(arrays)
+    return arrays
 
 
 def _settled(cache: Any) -> None:

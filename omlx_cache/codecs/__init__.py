@@ -9,19 +9,36 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .affine import AffineCodec
-    from .codec import Codec, DenseCodec, Parts, PartSpec, Support, join_parts, slice_parts
+    from .codec import (
+        AffineCodec,
+        Codec,
+        DenseCodec,
+        Parts,
+        PartSpec,
+        Support,
+        bytes_per_token,
+        join_parts,
+        slice_parts,
+    )
     from .identity import CODEC_NAMES, CodecIdentity, CodecName, check_codec_name, parse_identity
-    from .policy import CodecPolicy, LayerCodecs, LayerShape
-    from .registry import choose_pair, codec_for, codec_named, is_compiled, warm_up
+    from .policy import (
+        CodecPolicy,
+        LayerCodecs,
+        LayerShape,
+        codec_for,
+        codec_named,
+        is_compiled,
+        warm_up,
+    )
     from .turbo import TurboCodec
 
 _HOME = {
-    "AffineCodec": "affine",
+    "AffineCodec": "codec",
     "Codec": "codec",
     "PartSpec": "codec",
     "Parts": "codec",
     "Support": "codec",
+    "bytes_per_token": "codec",
     "join_parts": "codec",
     "slice_parts": "codec",
     "DenseCodec": "codec",
@@ -33,11 +50,10 @@ _HOME = {
     "CodecPolicy": "policy",
     "LayerCodecs": "policy",
     "LayerShape": "policy",
-    "choose_pair": "registry",
-    "codec_for": "registry",
-    "codec_named": "registry",
-    "is_compiled": "registry",
-    "warm_up": "registry",
+    "codec_for": "policy",
+    "codec_named": "policy",
+    "is_compiled": "policy",
+    "warm_up": "policy",
     "TurboCodec": "turbo",
 }
 
@@ -55,8 +71,8 @@ __all__ = [
     "Parts",
     "Support",
     "TurboCodec",
+    "bytes_per_token",
     "check_codec_name",
-    "choose_pair",
     "codec_for",
     "codec_named",
     "is_compiled",

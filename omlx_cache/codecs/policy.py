@@ -1,16 +1,29 @@
-"""Which layers of a model get which codec, and which sequences are worth encoding."""
+"""Which codec: of a name for each layer of a model, or with a stored identity; and which sequences
+are worth encoding."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import mlx.core as mx
 
-from .codec import Codec
-from .identity import DEFAULT_MIN_QUANTIZE_TOKENS, DENSE_LAST, CodecName, check_codec_name
-from .registry import DENSE, choose_pair
+from . import turbo_fused
+from .codec import GROUP_SIZES, AffineCodec, Codec, DenseCodec
+from .identity import (
+    DEFAULT_MIN_QUANTIZE_TOKENS,
+    DENSE_LAST,
+    HALVES,
+    CodecIdentity,
+    CodecName,
+    check_codec_name,
+    parse_identity,
+)
+from .turbo import NormMode, TurboCodec
+
+DENSE = DenseCodec()
 
 LayerKind = Literal["paged", "window", "state"]
 
@@ -55,12 +68,13 @@ class CodecPolicy:
 
     def __post_init__(self) -> None:
         check_codec_name(self.name)
-        if self.min_quantize_tokens < 0:
-            raise ValueError(f"min_quantize_tokens is negative: {self.min_quantize_tokens}")
-        if self.dense_last is not None and self.dense_last < 0:
-            raise ValueError(f"dense_last is negative: {self.dense_last}")
-        if self.seed < 0:
-            raise ValueError(f"the codec's seed is negative: {self.seed}")
+        for name, value in (
+            ("min_quantize_tokens", self.min_quantize_tokens),
+            ("dense_last", self.dense_last or 0),
+            ("the codec's seed", self.seed),
+        ):
+            if value < 0:
+                raise ValueError(f"{name} is negative: {value}")
 
     def encodes(self, tokens: int) -> bool:
         """Say whether a sequence of that many tokens is long enough to be encoded."""
@@ -82,10 +96,86 @@ class CodecPolicy:
             return LayerCodecs(DENSE, DENSE, "windows are kept as they are")
         if sensitive:
             return LayerCodecs(DENSE, DENSE, "the last KV layers are kept as they are")
-        pair = choose_pair(self.name, layer.key_dim, layer.value_dim, layer.dtype, self.seed)
-        reasons = [
-            f"{side}: {choice.reason}"
-            for side, choice in (("keys", pair.keys), ("values", pair.values))
-            if choice.reason
-        ]
-        return LayerCodecs(pair.keys.codec, pair.values.codec, "; ".join(reasons))
+        # TurboQuant rotates values by `seed + 1`, as mlx-vlm does.
+        halves = HALVES[self.name]
+        keys, why_keys = _choose(halves[0], layer.key_dim, layer.dtype, self.seed)
+        values, why_values = _choose(halves[1], layer.value_dim, layer.dtype, self.seed + 1)
+        reasons = (("keys", why_keys), ("values", why_values))
+        return LayerCodecs(
+            keys, values, "; ".join(f"{side}: {why}" for side, why in reasons if why)
+        )
+
+
+def _choose(half: str, dim: int, dtype: mx.Dtype, seed: int) -> tuple[Codec, str]:
+    """Return a codec that takes the tensor, and why it is dense where another was named."""
+    if half == "dense":
+        return DENSE, ""
+    bits = int(half[-1])
+    try:
+        # Preferred first.
+        codecs: list[Codec] = (
+            [AffineCodec(bits, group) for group in GROUP_SIZES]
+            if half.startswith("affine")
+            else [TurboCodec(dim, bits, seed)]
+        )
+    except ValueError as error:
+        return DENSE, str(error)
+    supports = [codec.supports(dim, dtype) for codec in codecs]
+    fits = next((codec for codec, support in zip(codecs, supports, strict=True) if support), None)
+    return (DENSE, supports[-1].reason) if fits is None else (fits, "")
+
+
+def codec_for(identity: CodecIdentity) -> Codec:
+    """Return the codec with exactly this identity; raises ValueError when this build has none.
+
+    A dialect or a table that differs is refused too: its parts would decode to other numbers.
+    """
+    codec = _candidate(identity)
+    if codec.identity != identity:
+        raise ValueError(f"codec {identity} is not {codec.identity} of this build")
+    return codec
+
+
+@lru_cache(64)
+def codec_named(text: str) -> Codec:
+    """Return the codec whose identity `text` spells; raises ValueError when this build has none."""
+    return codec_for(parse_identity(text))
+
+
+def warm_up(codec: Codec, dim: int, dtype: mx.Dtype) -> None:
+    """Encode and decode one token now; evaluates MLX and may block for seconds the first time.
+
+    MLX keeps what it compiled on the disk. Call this where waiting is expected, not in a request.
+    """
+    parts = codec.encode(mx.ones((1, 1, 1, dim), dtype))
+    mx.eval(codec.decode(parts, dtype))
+
+
+def is_compiled(name: CodecName) -> bool:
+    """True when MLX compiles kernels for a codec at its first use here, which takes seconds."""
+    return turbo_fused.available() and any(half.startswith("turbo") for half in HALVES[name])
+
+
+def _candidate(identity: CodecIdentity) -> Codec:
+    try:
+        if identity.name == "dense":
+            return DENSE
+        if identity.name == "affine":
+            return AffineCodec(_number(identity, "bits"), _number(identity, "group"))
+        if identity.name == "turbo-mse":
+            # Tables of many channels take seconds to make: not for an identity that names none.
+            if len(identity.tables) != 2:
+                raise ValueError(f"codec {identity} does not name its two tables")
+            norm: NormMode = "plain" if identity.parameter("norm") == "plain" else "corrected"
+            dim, bits = _number(identity, "dim"), _number(identity, "bits")
+            return TurboCodec(dim, bits, _number(identity, "seed"), norm)
+    except KeyError as error:
+        raise ValueError(f"codec {identity} lacks the parameter {error}") from None
+    raise ValueError(f"codec {identity.name!r} is not known to this build")
+
+
+def _number(identity: CodecIdentity, key: str) -> int:
+    text = identity.parameter(key)
+    if not (text.isascii() and text.isdigit() and len(text) <= 10):
+        raise ValueError(f"codec parameter {key}={text} is not a number")
+    return int(text)

@@ -4,6 +4,10 @@ Per vector of `dim` elements the parts keep a float16 norm and `dim * bits` bits
 out as mlx-vlm's `TurboQuantMSEState`. Source: arXiv 2504.19874; the stored norm is divided by the
 norm of the rounded vector (vLLM's `_nc` presets do so), which keeps a second encoding from
 shrinking the vector and costs the reader nothing.
+
+Index i of a vector occupies bits [i*b, i*b + b) of its stream; word w holds stream bits
+[32w, 32w + 32). All machines that MLX runs on are little-endian, so bytes and words agree. Packing
+is three shifts and masks for eight values in a 64-bit register, whatever `bits` is.
 """
 
 from __future__ import annotations
@@ -11,40 +15,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import mlx.core as mx
 
 from . import turbo_fused, turbo_tables
-from .bitpack import pack, packed_words, unpack
-from .codec import (
-    FLOAT_DTYPES,
-    Parts,
-    PartSpec,
-    Support,
-    require,
-    require_parts,
-    spec_bytes_per_token,
-)
+from .codec import FLOAT_DTYPES, Parts, PartSpec, Support, require, require_parts
 from .identity import CodecIdentity, make_identity
-from .rounding import Rounder, gather
+from .turbo_tables import Tables, gather
 
 NormMode = Literal["corrected", "plain"]
 
 _SMALLEST_NORM = 1e-6
 _MIN_DIM, _MAX_DIM = 16, 2048
-
-
-class _Tables(NamedTuple):
-    """The constants as evaluated arrays, which any thread may read, and the rounding to them.
-
-    `mixing` is the sign vector of the Hadamard rotation, or the matrix of a dense one.
-    """
-
-    levels: mx.array
-    edges: mx.array
-    nearest: Rounder
-    mixing: mx.array
+_BYTES_PER_GROUP = 8
+_NARROW = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +67,9 @@ class TurboCodec:
 
     def encode(self, x: mx.array) -> Parts:
         require(self.supports(x.shape[-1], x.dtype))
-        norms, indices = _fused_encode(self, x) or _plain_encode(self, x)
+        form = turbo_fused.Form(self.dim, self.bits, x.dtype, self.norm == "corrected")
+        made = turbo_fused.encode(form, self._tables, x, lambda y: _encode(self, y))
+        norms, indices = made or _plain_encode(self, x)
         return {"norms": norms, "indices": indices}
 
     def encodable(self, x: mx.array, parts: Mapping[str, mx.array]) -> mx.array:
@@ -94,7 +81,10 @@ class TurboCodec:
         norms, indices = parts["norms"], parts["indices"]
         if indices.shape[-1] != packed_words(self.dim, self.bits):
             raise ValueError(f"{indices.shape[-1]} words a vector is not {self.identity}")
-        fused = _fused_decode(self, dtype, norms, indices)
+        form = turbo_fused.Form(self.dim, self.bits, dtype)
+        fused = turbo_fused.decode(
+            form, self._tables, norms, indices, lambda n, i, to: _decode(self, to, n, i)
+        )
         return _decode(self, dtype, norms, indices) if fused is None else fused
 
     def parts_spec(self, shape: tuple[int, ...], dtype: mx.Dtype) -> dict[str, PartSpec]:
@@ -105,8 +95,9 @@ class TurboCodec:
             "indices": PartSpec((*leading, packed_words(dim, self.bits)), mx.uint32),
         }
 
-    def bytes_per_token(self, heads: int, dim: int, dtype: mx.Dtype) -> int:
-        return spec_bytes_per_token(self.parts_spec((1, heads, 1, dim), dtype))
+    @property
+    def _tables(self) -> Tables:
+        return turbo_tables.tables(self.dim, self.bits, self.seed)
 
 
 def hadamard(x: mx.array) -> mx.array:
@@ -121,29 +112,6 @@ def hadamard(x: mx.array) -> mx.array:
     return mx.hadamard_transform(x, scale=dim**-0.5)
 
 
-def _fused_encode(codec: TurboCodec, x: mx.array) -> tuple[mx.array, mx.array] | None:
-    if not turbo_fused.available():
-        return None
-    form = turbo_fused.Form(codec.dim, codec.bits, x.dtype, codec.norm == "corrected")
-    return turbo_fused.encode(form, _fused_tables(codec), x, lambda y: _encode(codec, y))
-
-
-def _fused_decode(
-    codec: TurboCodec, dtype: mx.Dtype, norms: mx.array, indices: mx.array
-) -> mx.array | None:
-    if not turbo_fused.available():
-        return None
-    form = turbo_fused.Form(codec.dim, codec.bits, dtype)
-    return turbo_fused.decode(
-        form, _fused_tables(codec), norms, indices, lambda n, i, to: _decode(codec, to, n, i)
-    )
-
-
-def _fused_tables(codec: TurboCodec) -> turbo_fused.Tables:
-    tables = _tables(codec.dim, codec.bits, codec.seed)
-    return turbo_fused.Tables(tables.mixing, tables.edges, tables.levels)
-
-
 def _plain_encode(codec: TurboCodec, x: mx.array) -> tuple[mx.array, mx.array]:
     norms, indices = _encode(codec, x)
     return norms.astype(mx.float16), indices
@@ -151,7 +119,7 @@ def _plain_encode(codec: TurboCodec, x: mx.array) -> tuple[mx.array, mx.array]:
 
 def _encode(codec: TurboCodec, x: mx.array) -> tuple[mx.array, mx.array]:
     """Return the norms in float32, as they are before they are stored, and the packed indices."""
-    tables = _tables(codec.dim, codec.bits, codec.seed)
+    tables = codec._tables
     full = x.astype(mx.float32)
     norms = mx.linalg.norm(full, axis=-1)
     unit = full / mx.maximum(norms, _SMALLEST_NORM)[..., None]
@@ -162,19 +130,19 @@ def _encode(codec: TurboCodec, x: mx.array) -> tuple[mx.array, mx.array]:
 
 
 def _decode(codec: TurboCodec, dtype: mx.Dtype, norms: mx.array, indices: mx.array) -> mx.array:
-    tables = _tables(codec.dim, codec.bits, codec.seed)
+    tables = codec._tables
     rotated = gather(tables.levels, unpack(indices, codec.bits, codec.dim))
     unit = _rotate_back(rotated, tables)
     return (unit * norms[..., None].astype(mx.float32)).astype(dtype)
 
 
-def _rotate(unit: mx.array, tables: _Tables) -> mx.array:
+def _rotate(unit: mx.array, tables: Tables) -> mx.array:
     if tables.mixing.ndim == 1:
         return hadamard(unit * tables.mixing)
     return mx.matmul(unit, tables.mixing.T)
 
 
-def _rotate_back(rotated: mx.array, tables: _Tables) -> mx.array:
+def _rotate_back(rotated: mx.array, tables: Tables) -> mx.array:
     if tables.mixing.ndim == 1:
         return hadamard(rotated) * tables.mixing
     return mx.matmul(rotated, tables.mixing)
@@ -197,14 +165,66 @@ def _identity(codec: TurboCodec) -> CodecIdentity:
     )
 
 
-@lru_cache(maxsize=64)
-def _tables(dim: int, bits: int, seed: int) -> _Tables:
-    levels = turbo_tables.codebook(dim, bits)
-    mixing = (
-        turbo_tables.signs(dim, seed)
-        if turbo_tables.is_power_of_two(dim)
-        else turbo_tables.rotation(dim, seed)
-    )
-    boundaries = turbo_tables.midpoints(levels)
-    edges = mx.array(boundaries)
-    return _Tables(mx.array(levels), edges, Rounder(boundaries), mx.array(mixing))
+def packed_words(dim: int, bits: int) -> int:
+    """Return the uint32 words that a row of `dim` values takes."""
+    return -(-dim * bits // 32)
+
+
+def pack(values: mx.array, bits: int) -> mx.array:
+    """Return (..., words) uint32 from (..., dim) uint8 values below 2**bits, 1 <= bits <= 8."""
+    *leading, dim = values.shape
+    groups = -(-dim // _BYTES_PER_GROUP)
+    lanes = _pad_last(values, groups * _BYTES_PER_GROUP).view(mx.uint64)
+    for width in () if bits == 8 else (1, 2, 4):
+        lanes = _close_gaps(lanes, width * bits, 8 * width)
+    if bits in _NARROW:
+        stream = lanes.astype(_NARROW[bits]).view(mx.uint8)
+    else:
+        octets = lanes.view(mx.uint8).reshape(*leading, groups, _BYTES_PER_GROUP)
+        stream = octets[..., :bits].reshape(*leading, groups * bits)
+    return _fit_last(stream, 4 * packed_words(dim, bits)).view(mx.uint32)
+
+
+def unpack(words: mx.array, bits: int, dim: int) -> mx.array:
+    """Return (..., dim) uint8 values from (..., words) uint32."""
+    leading = words.shape[:-1]
+    groups = -(-dim // _BYTES_PER_GROUP)
+    stream = _fit_last(words.view(mx.uint8), groups * bits)
+    if bits in _NARROW:
+        lanes = stream.view(_NARROW[bits]).astype(mx.uint64)
+    else:
+        octets = _pad_last(stream.reshape(*leading, groups, bits), _BYTES_PER_GROUP)
+        lanes = octets.view(mx.uint64).reshape(*leading, groups)
+    for width in () if bits == 8 else (4, 2, 1):
+        lanes = _open_gaps(lanes, width * bits, 8 * width)
+    return _fit_last(lanes.view(mx.uint8), dim)
+
+
+def _close_gaps(lanes: mx.array, field: int, lane: int) -> mx.array:
+    """Join neighbours: two fields of `field` bits, `lane` bits apart, become one of twice that."""
+    low = _low_fields(field, lane)
+    high = mx.array(low << field, dtype=mx.uint64)
+    return (lanes & mx.array(low, dtype=mx.uint64)) | ((lanes >> (lane - field)) & high)
+
+
+def _open_gaps(lanes: mx.array, field: int, lane: int) -> mx.array:
+    """Undo `_close_gaps`."""
+    low = _low_fields(field, lane)
+    high = mx.array(low << field, dtype=mx.uint64)
+    return (lanes & mx.array(low, dtype=mx.uint64)) | ((lanes & high) << (lane - field))
+
+
+def _low_fields(field: int, lane: int) -> int:
+    """Return 64 bits whose every second lane has its lowest `field` bits set."""
+    return sum(((1 << field) - 1) << start for start in range(0, 64, 2 * lane))
+
+
+def _fit_last(octets: mx.array, size: int) -> mx.array:
+    return octets[..., :size] if octets.shape[-1] >= size else _pad_last(octets, size)
+
+
+def _pad_last(octets: mx.array, size: int) -> mx.array:
+    missing = size - octets.shape[-1]
+    if not missing:
+        return octets
+    return mx.pad(octets, [(0, 0)] * (octets.ndim - 1) + [(0, missing)])

@@ -17,6 +17,7 @@ import mlx.core as mx
 import numpy as np
 
 from . import turbo_source as source
+from .turbo_tables import Tables
 
 Encode = Callable[[mx.array], tuple[mx.array, mx.array]]
 Decode = Callable[[mx.array, mx.array, mx.Dtype], mx.array]
@@ -24,14 +25,8 @@ Decode = Callable[[mx.array, mx.array, mx.Dtype], mx.array]
 _LOG = logging.getLogger(__name__)
 _THREADS = 256
 _SAMPLE_ROWS = 4096
-
-
-class Tables(NamedTuple):
-    """The constants that a kernel reads: float32, evaluated."""
-
-    signs: mx.array
-    edges: mx.array
-    levels: mx.array
+_CHECKING = threading.Lock()
+"""Guards `_FOUND`, a form's being checked included."""
 
 
 class Form(NamedTuple):
@@ -43,6 +38,10 @@ class Form(NamedTuple):
     corrected: bool = False
 
 
+_FOUND: dict[tuple[str, Form], Any] = {}
+"""Which kernels gave the plain form's bits; None for a form that has none."""
+
+
 def encode(
     form: Form, tables: Tables, x: mx.array, plain: Encode
 ) -> tuple[mx.array, mx.array] | None:
@@ -50,7 +49,7 @@ def encode(
 
     `plain` is that form, with norms in float32: the kernel is checked against it once.
     """
-    kernel = _CHECKED.encoder(form, tables, plain)
+    kernel = _checked("encode", form, lambda: _matching_encoder(form, tables, plain))
     return None if kernel is None or not x.size else _encode(kernel, form, tables, x, mx.float16)
 
 
@@ -58,35 +57,24 @@ def decode(
     form: Form, tables: Tables, norms: mx.array, words: mx.array, plain: Decode
 ) -> mx.array | None:
     """Return the lazy tensor, or None where the plain form is to run."""
-    kernel = _CHECKED.decoder(form, tables, plain)
+    kernel = _checked("decode", form, lambda: _matching_decoder(form, tables, plain))
     return None if kernel is None or not words.size else _decode(kernel, form, tables, norms, words)
 
 
-class _Checked:
-    """Which kernels gave the plain form's bits; `_lock` guards `_found`, a form's being checked
-    included."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._found: dict[tuple[str, Form], Any] = {}
-
-    def encoder(self, form: Form, tables: Tables, plain: Encode) -> Any:
-        return self._kernel("encode", form, lambda: _matching_encoder(form, tables, plain))
-
-    def decoder(self, form: Form, tables: Tables, plain: Decode) -> Any:
-        form = form._replace(corrected=False)
-        return self._kernel("decode", form, lambda: _matching_decoder(form, tables, plain))
-
-    def _kernel(self, what: str, form: Form, find: Callable[[], Any]) -> Any:
-        if not available() or form.dim not in source.DIMS or form.bits not in source.BITS:
-            return None
-        with self._lock:
-            if (what, form) not in self._found:
-                self._found[what, form] = _guarded(what, form, find)
-            return self._found[what, form]
-
-
-_CHECKED = _Checked()
+def _checked(what: str, form: Form, find: Callable[[], Any]) -> Any:
+    """Return a form's kernel or None; the log has a line about one that failed."""
+    if not available() or form.dim not in source.DIMS or form.bits not in source.BITS:
+        return None
+    with _CHECKING:
+        if (what, form) not in _FOUND:
+            try:
+                kernel, problem = find(), "its bits differ from the plain form's"
+            except Exception as error:
+                kernel, problem = None, f"{type(error).__name__}: {error}"
+            if kernel is None:
+                _LOG.warning("no fused kernel to %s %s: %s", what, form, problem)
+            _FOUND[what, form] = kernel
+        return _FOUND[what, form]
 
 
 def available() -> bool:
@@ -99,18 +87,6 @@ def _maker() -> Callable[..., Any] | None:
     if mx.metal.is_available():
         return mx.fast.metal_kernel
     return mx.fast.cuda_kernel if mx.cuda.is_available() else None
-
-
-def _guarded(what: str, form: Form, find: Callable[[], Any]) -> Any:
-    """Return the kernel that was found, None and a line in the log for none."""
-    try:
-        kernel = find()
-        problem = "its bits differ from the plain form's"
-    except Exception as error:
-        kernel, problem = None, f"{type(error).__name__}: {error}"
-    if kernel is None:
-        _LOG.warning("no fused kernel to %s %s: %s", what, form, problem)
-    return kernel
 
 
 def _matching_encoder(form: Form, tables: Tables, plain: Encode) -> Any:
@@ -181,7 +157,7 @@ def _encode(
     leading = x.shape[:-1]
     rows, words = prod(leading), form.dim * form.bits // 32
     norms, packed = kernel(
-        inputs=[x.reshape(rows, form.dim), tables.signs, tables.edges, tables.levels],
+        inputs=[x.reshape(rows, form.dim), tables.mixing, tables.edges, tables.levels],
         template=[("T", form.dtype), ("H", norm_dtype)],
         grid=(_lanes(rows, form.dim), 1, 1),
         threadgroup=(_THREADS, 1, 1),
@@ -195,7 +171,7 @@ def _decode(kernel: Any, form: Form, tables: Tables, norms: mx.array, words: mx.
     leading = words.shape[:-1]
     rows = prod(leading)
     (out,) = kernel(
-        inputs=[words.reshape(rows, -1), norms.reshape(rows), tables.signs, tables.levels],
+        inputs=[words.reshape(rows, -1), norms.reshape(rows), tables.mixing, tables.levels],
         template=[("T", form.dtype)],
         grid=(_lanes(rows, form.dim), 1, 1),
         threadgroup=(_THREADS, 1, 1),

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.examples import examples
-from omlx_cache.codecs.bitpack import pack, packed_words, unpack
+from omlx_cache.codecs.turbo import pack, packed_words, unpack
 
 
 def reference(row: list[int], bits: int) -> list[int]:

@@ -14,6 +14,7 @@ from omlx_cache.codecs import (
     Codec,
     DenseCodec,
     TurboCodec,
+    bytes_per_token,
     codec_for,
     join_parts,
     parse_identity,
@@ -71,7 +72,7 @@ def test_parts_are_as_their_spec_says(codec: Codec, dim: int, dtype: mx.Dtype) -
 def test_bytes_per_token_are_the_bytes_of_the_parts(codec: Codec, dim: int) -> None:
     parts = codec.encode(sample(dim, mx.bfloat16))
     held = sum(array.nbytes for array in parts.values())
-    assert codec.bytes_per_token(HEADS, dim, mx.bfloat16) * TOKENS == held
+    assert bytes_per_token(codec, HEADS, dim, mx.bfloat16) * TOKENS == held
 
 
 @each_codec

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kit.examples import examples
 from omlx_cache.codecs import turbo_tables
-from omlx_cache.codecs.rounding import Rounder
+from omlx_cache.codecs.turbo_tables import Rounder
 
 
 def around(boundaries: np.ndarray) -> np.ndarray:

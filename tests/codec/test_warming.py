@@ -36,7 +36,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
     found = Kernels()
     monkeypatch.setattr(turbo_fused, "_maker", lambda: found.make)
     monkeypatch.setattr(turbo_fused, "available", lambda: True)
-    monkeypatch.setattr(turbo_fused, "_CHECKED", turbo_fused._Checked())
+    monkeypatch.setattr(turbo_fused, "_FOUND", {})
     return found
 
 

@@ -2,8 +2,7 @@
 
 import gc
 
-from omlx_cache.identity.known import RECENT, KnownNamespaces
-from omlx_cache.identity.namespace import Namespace
+from omlx_cache.identity.namespace import RECENT, KnownNamespaces, Namespace
 from omlx_cache_storage.keys import BlockKey
 
 

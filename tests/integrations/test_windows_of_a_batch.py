@@ -14,7 +14,7 @@ from mlx_lm.models.cache import BatchRotatingKVCache, RotatingKVCache, make_prom
 from kit import zoo
 from kit.drive import feed, random_tokens, settings
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache.adapters.rotating import extracted
+from omlx_cache.adapters.registry import extracted
 from omlx_cache.arrays.mlxio import TOKEN_AXIS
 from omlx_cache.integrations.batch import CachedBatchGenerator
 from omlx_cache.pages.layout import layout_of

@@ -16,15 +16,9 @@ import numpy as np
 from checking import run_checks
 from mlx_vlm import turboquant as theirs
 
-from omlx_cache.codecs import TurboCodec, bitpack, join_parts, slice_parts, turbo_tables
-from omlx_cache.codecs.peer import (
-    PeerLayer,
-    PeerMismatch,
-    is_mse_state,
-    is_peer_cache,
-    read_peer,
-    rebuild_peer,
-)
+from omlx_cache import UnsupportedCache
+from omlx_cache.adapters import adapter_for
+from omlx_cache.codecs import TurboCodec, join_parts, slice_parts, turbo, turbo_tables
 
 DIMS, BITS, SEEDS = (64, 80, 96, 128, 256), (1, 2, 3, 4, 8), (0, 1, 7)
 TOKENS, HEADS = 70, 3
@@ -58,8 +52,8 @@ def packing_is_equal() -> None:
         for bits in range(1, 9):
             drawn = np.random.default_rng(dim).integers(0, 1 << bits, (5, dim), dtype=np.uint8)
             words = theirs._pack_lowbit(mx.array(drawn), bits)
-            assert mx.array_equal(words, bitpack.pack(mx.array(drawn), bits)).item()
-            assert np.array_equal(np.array(bitpack.unpack(words, bits, dim)), drawn)
+            assert mx.array_equal(words, turbo.pack(mx.array(drawn), bits)).item()
+            assert np.array_equal(np.array(turbo.unpack(words, bits, dim)), drawn)
 
 
 def plain_encoding_is_equal() -> None:
@@ -67,7 +61,6 @@ def plain_encoding_is_equal() -> None:
         x = sample(dim, seed)
         state = peer_codec(dim, bits, seed).quantize(x)
         parts = TurboCodec(dim, bits, seed, norm="plain").encode(x)
-        assert is_mse_state(state)
         assert mx.array_equal(state.norms, parts["norms"]).item()
         assert mx.array_equal(state.indices, parts["indices"]).item(), (dim, bits, seed)
 
@@ -92,19 +85,13 @@ def live_cache(dim: int, bits: float, seed: int, key_bits: float | None = None) 
 def live_cache_is_cut_joined_and_rebuilt_bit_for_bit() -> None:
     for dim, bits, seed in ((128, 4, 0), (64, 3, 5), (80, 2, 1), (128, 8, 0)):
         live = live_cache(dim, bits, seed)
-        assert is_peer_cache(live)
-        layer = read_peer(live)
-        assert layer.offset == live.offset
+        adapter = adapter_for(live)
+        arrays, phase, offset = adapter.arrays(live), adapter.phase(live), live.offset
         for size in (1, 7, 16, 64):
-            cuts = [(s, min(s + size, layer.offset)) for s in range(0, layer.offset, size)]
-            keys = join_parts([slice_parts(layer.keys, *cut) for cut in cuts])
-            values = join_parts([slice_parts(layer.values, *cut) for cut in cuts])
-            again = rebuild_peer(
-                theirs.TurboQuantKVCache,
-                PeerLayer(
-                    layer.offset, layer.tag, layer.key_codec, layer.value_codec, keys, values
-                ),
-            )
+            cuts = [(s, min(s + size, offset)) for s in range(0, offset, size)]
+            again = theirs.TurboQuantKVCache(bits, seed=seed)
+            joined = join_parts([slice_parts(arrays, *cut) for cut in cuts])
+            adapter.rebuild(again, joined, offset, phase)
             same_cache(live, again)
         more = sample(dim, 77, 5)
         live.update_and_fetch(more, more)
@@ -128,8 +115,7 @@ def what_cannot_be_kept_packed_is_refused() -> None:
     uncoded = live_cache(128, 4, 0)
     uncoded.value_codec = None
     for cache, word in (
-        (theirs.TurboQuantKVCache(4), "empty"),
-        (live_cache(128, 3, 0, key_bits=2.5), "integer bits"),
+        (live_cache(128, 3, 0, key_bits=2.5), "whole bits"),
         (turned, "dialect"),
         (uncoded, "no codec"),
     ):
@@ -137,17 +123,18 @@ def what_cannot_be_kept_packed_is_refused() -> None:
 
 
 def refusal(cache: Any) -> str:
-    """Return why `read_peer` refuses, or an empty text when it does not."""
+    """Return why the adapter refuses, or an empty text when it does not."""
     try:
-        read_peer(cache)
-    except PeerMismatch as error:
+        adapter_for(cache).arrays(cache)
+    except UnsupportedCache as error:
         return str(error)
     return ""
 
 
 def half_bits_that_mean_two_integers_are_kept() -> None:
-    layer = read_peer(live_cache(128, 3.5, 0))
-    assert (layer.key_codec.bits, layer.value_codec.bits) == (3, 4)
+    cache = live_cache(128, 3.5, 0)
+    config = adapter_for(cache).config(cache)
+    assert (config["key_bits"], config["value_bits"]) == (3, 4)
 
 
 CHECKS: tuple[Callable[[], None], ...] = (

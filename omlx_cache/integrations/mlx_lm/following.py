@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from omlx_cache.adapters.rotating import extracted
+from omlx_cache.adapters.registry import extracted
 from omlx_cache.commit.progress import LiveExtent, extent_of
 from omlx_cache.commit.staging import Staging
 from omlx_cache.integrations.rows import Row, paged_source

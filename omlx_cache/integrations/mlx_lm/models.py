@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypedDict
 
 import mlx.core as mx
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 
+from omlx_cache.adapters.registry import blank_like
 from omlx_cache.codecs import CodecPolicy
-from omlx_cache.integrations.mlx_lm.blank import blank_like, dense_like
 from omlx_cache.integrations.naming import model_name
 from omlx_cache.scopes import Scopes
 from omlx_cache.store import BlockStore
@@ -112,7 +112,10 @@ def unknown_model(store: BlockStore, prompt_cache: Sequence[Any]) -> ModelCaches
     Its pages are found by this object only, in this process: without weights there is no
     identity that would make them safe to share. Raises UnsupportedCache for foreign classes.
     """
-    template = dense_like(prompt_cache)
+    template = blank_like(prompt_cache)
+    # mlx-lm packs all of them at once: beside a dense one, packed caches are the model's own.
+    if not any(type(cache) is KVCache for cache in template):
+        template = [KVCache() if type(c) is QuantizedKVCache else c for c in template]
     stand_in = _Unknown()
     cache = Scopes(stand_in, store, make_cache=lambda: blank_like(template))
     return ModelCaches(cache, None, lambda: stand_in)

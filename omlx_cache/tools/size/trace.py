@@ -22,7 +22,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import _get_classes
 
 from omlx_cache.adapters.base import UnsupportedCache
-from omlx_cache.codecs import CodecPolicy, LayerShape
+from omlx_cache.codecs import CodecPolicy, LayerShape, bytes_per_token
 from omlx_cache.codecs.identity import CODEC_NAMES
 from omlx_cache.pages.layout import Leaf, layout_of
 
@@ -111,8 +111,8 @@ def _token_bytes(leaves: list[Leaf], codec: Any) -> list[Sides]:
         keys, values = (leaf.arrays()[side] for side in ("keys", "values"))
         sizes.append(
             Sides(
-                chosen.keys.bytes_per_token(keys.shape[1], keys.shape[-1], keys.dtype),
-                chosen.values.bytes_per_token(values.shape[1], values.shape[-1], values.dtype),
+                bytes_per_token(chosen.keys, keys.shape[1], keys.shape[-1], keys.dtype),
+                bytes_per_token(chosen.values, values.shape[1], values.shape[-1], values.dtype),
             )
         )
     return sizes
