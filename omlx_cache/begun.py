@@ -71,7 +71,7 @@ class Begun:
             return
         self.chain = scope.chain(array)
         store = scope.store
-        self._wait = QueueWait(store.flights, self.chain, store.settings.share_wait_seconds)
+        self._wait = QueueWait(store.flights, self.chain)
         if len(array) < 2:
             self.miss_reason = reasons.TOO_SHORT
             return
@@ -90,7 +90,7 @@ class Begun:
     @uninterrupted
     def held(self) -> bool:
         """True while it is better not to begin: another request computes a block or more beyond
-        what can be restored. For `share_wait_seconds` in all at most; cheap to poll."""
+        what can be restored. For `flights.wait_seconds` in all at most; cheap to poll."""
         self._look_if_stale()
         return self._pending is not None and self._wait.is_on
 

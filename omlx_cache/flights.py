@@ -15,6 +15,9 @@ from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, shared_length
 
 STALLED_SECONDS = 120.0
 """A flight without progress for so long is not waited for any more: nobody may be computing it."""
+WAIT_SECONDS = 600.0
+"""So long a request waits in its queue for blocks that others compute: a prompt of a million tokens
+takes about as long; then the request computes them itself."""
 REFUSALS = 2
 """After so many chunks in a row whose blocks found no room it is not waited for either: there is
 nothing to restore. One alone is often made good by the next."""
@@ -119,10 +122,11 @@ class Flights:
     `lock` guards them, those that `_ended` last, and `changes`, which grows with whatever happens
     to any of them; it is held over no I/O. To `lost` finalizers append flights that nobody ended,
     without a lock; `settle` ends them. `_waiters` are in a queue, and perhaps not polled before
-    their turn comes.
+    their turn comes. A request waits for others for `wait_seconds` in all at most.
     """
 
     def __init__(self) -> None:
+        self.wait_seconds = WAIT_SECONDS
         self.lock = threading.Lock()
         self.changes = 0
         self.lost: deque[PromptFlight] = deque()
@@ -274,16 +278,16 @@ class Flights:
 class QueueWait:
     """Whether one request waits in its queue for blocks that another one computes, and how long.
 
-    `is_on` while it is better not to begin; in all for `most_seconds`, or until `give_up`. `found`
-    tokens of its prompt can be restored by now. Mutable, guarded by its owner's lock.
+    `is_on` while it is better not to begin; in all for `flights.wait_seconds`, or until `give_up`.
+    `found` tokens of its prompt can be restored by now. Mutable, guarded by its owner's lock.
     """
 
-    def __init__(self, flights: Flights, chain: KeyChain, most_seconds: float) -> None:
+    def __init__(self, flights: Flights, chain: KeyChain) -> None:
         self.chain = chain
         self.found = 0
         self.is_on = False
         self._flights = flights
-        self._most_seconds = most_seconds
+        self._most_seconds = flights.wait_seconds
         self._seen = 0
         self._polled = 0.0
         self._since = 0.0

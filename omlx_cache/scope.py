@@ -210,8 +210,6 @@ class Scope:
         """Return what hands a sequence's pages to the tiers; for supported scopes only."""
         if self._namespace is None:
             raise ValueError("a model whose caches are not supported stores nothing")
-        settings = self.store.settings
-        wait = None if settings.queue_full == "wait" else settings.commit_wait_seconds
         return Committer(
             self.store,
             Admission(
@@ -219,7 +217,7 @@ class Scope:
                 staging,
                 own,
                 stamp,
-                wait,
+                self.store.settings.commit_wait_seconds,
                 along,
                 priority=priority,
                 since_ns=since_ns,
@@ -281,7 +279,7 @@ class Scope:
     ) -> CommitResult:
         if not self.accepts(prompt_cache):
             return CommitResult.none(reasons.LAYOUT_CHANGED)
-        staging = Staging(self.store.counters, self.store.settings.snapshot_bytes)
+        staging = Staging(self.store.counters, self.store.snapshot_bytes)
         try:
             layout = layout_of(extracted(prompt_cache))
             stops = self.stops(0, len(chain) + 1)

@@ -51,7 +51,7 @@ class Session:
         scope = self._scope = begun.scope
         self._pid = os.getpid()
         self._counters = scope.store.counters
-        self._staging = Staging(self._counters, scope.store.settings.snapshot_bytes)
+        self._staging = Staging(self._counters, scope.store.snapshot_bytes)
         self._finished = False
         self.cached_tokens = 0
         self.cached_cold_tokens = 0

@@ -30,7 +30,7 @@ from omlx_cache.requests.trace import RequestTrace
 from omlx_cache.restore.gate import ReadingGate
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.settings import CacheSettings, ConfigError
-from omlx_cache.settings.derived import restore_share
+from omlx_cache.settings.derived import memory_to_leave, restore_share, snapshot_share
 from omlx_cache.settings.origin import render
 from omlx_cache.status.store_source import StoreSource
 from omlx_cache.upkeep.allowance import Allowance, allowance, known_budget
@@ -217,7 +217,8 @@ class BlockStore(Tiers):
         tiers = self.without_owner()
         self._prefetcher = Prefetcher(self.hot, tiers if self.cold or remote else None)
         self.restores = RestoreQueue(restore_share(s.machine))
-        self._relief = Relief(tiers, s.min_free_memory_bytes)
+        self.snapshot_bytes = snapshot_share(s.machine, s.hot_bytes)
+        self._relief = Relief(tiers, memory_to_leave(s.machine))
         control = self._start_control() if open_ else None
         if control is not None:
             opened.callback(control.close, ENDING_SECONDS)
@@ -542,7 +543,7 @@ class BlockStore(Tiers):
             cold=None if self.cold is None else self.cold.usage(),
             writer=None if self.writer is None else self.writer.usage(),
             requests=self.counters.requests(),
-            snapshots=self.counters.snapshots(self.settings.snapshot_bytes),
+            snapshots=self.counters.snapshots(self.snapshot_bytes),
             memory=self._relief.usage,
             histograms=together(
                 self.counters.histograms.observed(),

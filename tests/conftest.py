@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+import omlx_cache.settings.derived
 from kit import locks
 from kit.examples import EVERY_RUN, NIGHTLY
 
@@ -19,6 +20,9 @@ if not os.environ.get("OMLX_TEST_STATE"):
     # What stores remember of directories outlives them: it is no business of this user's.
     os.environ["XDG_STATE_HOME"] = os.environ["OMLX_TEST_STATE"] = tempfile.mkdtemp(prefix="os-")
     atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+
+# A machine that is short of memory disturbs no store.
+omlx_cache.settings.derived.FREE_MEMORY_CAP = 0
 
 hypothesis.settings.register_profile(EVERY_RUN, deadline=None, max_examples=30)
 hypothesis.settings.register_profile(NIGHTLY, deadline=None, max_examples=200)

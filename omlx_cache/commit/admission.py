@@ -50,7 +50,7 @@ class Admission:
     `own` are the pages that the sequence was restored from, used at `stamp`: the whole chain shares
     one stamp, so that its deep end leaves before its root. `along` are pages that another stored of
     it while it grew. Until `finish` nothing waits. Then pages without room wait for the writer,
-    `wait_seconds` in all, None for as long as it progresses.
+    `wait_seconds` in all, and while it progresses.
 
     `priority` is the sequence's. Others have used those of its pages whose stamp is later than
     `since_ns`, by default `stamp`.
@@ -66,7 +66,7 @@ class Admission:
         staging: Staging,
         own: Iterable[PageId],
         stamp: int | None,
-        wait_seconds: float | None,
+        wait_seconds: float,
         along: Iterable[PageId] = (),
         *,
         priority: Priority = "normal",
@@ -81,7 +81,7 @@ class Admission:
         self._stamp = store.stamp(priority) if stamp is None else stamp
         self._began_ns = self._stamp
         self._since_ns = (stamp or 0) if since_ns is None else since_ns
-        self._deadline: float | None = 0.0
+        self._deadline = 0.0
         self.finishing = False
         self.skipped: Counter[str] = Counter()
         self.lack = reasons.NO_ROOM
@@ -194,9 +194,7 @@ class Admission:
     ) -> None:
         """Mark a whole sequence as used; from now on pages wait for room."""
         self.finishing = True
-        self._deadline = (
-            None if self._wait_seconds is None else time.monotonic() + self._wait_seconds
-        )
+        self._deadline = time.monotonic() + self._wait_seconds
         self._stamp = self._store.stamp(self._priority, ended)
         self._mark_used(pages, fallbacks)
 
@@ -240,7 +238,7 @@ class Admission:
             if granted or granted is Granted.REFUSED or not self.finishing:
                 return granted
             began = time.monotonic()
-            left = STALL_SECONDS if self._deadline is None else self._deadline - began
+            left = min(STALL_SECONDS, self._deadline - began)
             if left <= 0 or not self._store.wait_for_writer(left, ended):
                 if time.monotonic() - began >= left:
                     # A disk that hangs is waited for once, not again for each page.

@@ -19,8 +19,8 @@ QUEUE_FLOOR = GIB // 4
 """A hot tier up to this size may wait for the writer as a whole: a share of it might be less than
 one page, and then nothing would reach the disk."""
 MIN_FREE_CAP = 10 * GIB
-FREE_MEMORY_SHARE = 16
 FREE_MEMORY_CAP = 2 * GIB
+"""More would cost a large machine a part of its hot tier for nothing."""
 HISTORY_SHARE = 1024
 HISTORY_CAP = 64 * 2**20
 ANSWER_SECONDS = 0.5
@@ -52,6 +52,18 @@ def restore_share(machine: Machine) -> int:
     """Return what restores that were begun ahead of their sessions may take together: as much as
     the hot tier by default. A longer prefix is read when its session begins."""
     return machine.memory_bytes // MEMORY_SHARE
+
+
+def snapshot_share(machine: Machine, hot_bytes: int) -> int:
+    """Return what windows and snapshots of recurrent state may take that open sessions hold until
+    the tiers have room for them: a quarter of the hot tier, or of its default without one."""
+    return (hot_bytes or machine.memory_bytes // MEMORY_SHARE) // 4
+
+
+def memory_to_leave(machine: Machine) -> int:
+    """Return the bytes of memory that should stay free on a machine, and in its control group: with
+    less the hot tier gives back step by step, with half of it at once."""
+    return min(machine.memory_bytes // 16, FREE_MEMORY_CAP)
 
 
 def _cold_dir(values: Mapping[str, Any]) -> Derived:
@@ -93,25 +105,11 @@ def _queue_bytes(values: Mapping[str, Any]) -> Derived:
     return Derived(min(hot.size // 4, QUEUE_CAP), how)
 
 
-def _min_free_memory_bytes(values: Mapping[str, Any]) -> Derived:
-    machine: Machine = values["machine"]
-    memory = machine.memory_bytes
-    how = f"1/{FREE_MEMORY_SHARE} of {format_size(memory)}, {machine.memory_name}, at most "
-    return Derived(
-        min(memory // FREE_MEMORY_SHARE, FREE_MEMORY_CAP), how + format_size(FREE_MEMORY_CAP)
-    )
-
-
 def _prompt_history_bytes(values: Mapping[str, Any]) -> Derived:
     machine: Machine = values["machine"]
     memory = machine.memory_bytes
     how = f"1/{HISTORY_SHARE} of {format_size(memory)}, {machine.memory_name}, at most "
     return Derived(min(memory // HISTORY_SHARE, HISTORY_CAP), how + format_size(HISTORY_CAP))
-
-
-def _snapshot_bytes(values: Mapping[str, Any]) -> Derived:
-    hot = _hot_or_default(values)
-    return Derived(hot.size // 4, f"1/4 of {hot.how}")
 
 
 class _HotShare(NamedTuple):
@@ -160,15 +158,8 @@ RULES = {
         "it, at most 1 GiB",
         _queue_bytes,
     ),
-    "min_free_memory_bytes": Rule(
-        "a sixteenth of physical memory, or of the control group's limit; at most 2 GiB",
-        _min_free_memory_bytes,
-    ),
     "prompt_history_bytes": Rule(
         "1/1,024 of physical memory, or of the control group's limit; at most 64 MiB",
         _prompt_history_bytes,
-    ),
-    "snapshot_bytes": Rule(
-        "a quarter of `hot_bytes`, or of its default where that is 0", _snapshot_bytes
     ),
 }

@@ -25,10 +25,10 @@ from omlx_cache.settings.derived import ANSWER_SECONDS, RULES, cold_share
 from omlx_cache.settings.environment import refuse_unknown, variable
 from omlx_cache.settings.explain import CONSEQUENCE, Allowed, config_error
 from omlx_cache.settings.machine import Machine, directory_trouble, probe
-from omlx_cache.settings.origin import SettingSource, render
+from omlx_cache.settings.origin import OriginKind, SettingSource, render
 from omlx_cache.settings.places import AUTO, PREFIX, expand, is_auto
 from omlx_cache.settings.remote import RemoteSettings
-from omlx_cache.settings.removed import REMOVED, removal_warnings, successor
+from omlx_cache.settings.removed import LONGEST_WAIT, REMOVED, replaced_values, successor, take_over
 from omlx_cache.settings.sizes import SIZE_FORMS, SMALLEST_COLD_BYTES, format_size, parse_size
 from omlx_cache_storage.readers import within
 
@@ -164,26 +164,18 @@ class CacheSettings(RemoteSettings):
 
     queue_bytes: Size = Field(_DERIVED)
     """Bytes that may wait for the writer, `hot_bytes` at most unless that is 0. Blocks that do not
-    fit are stored a little later, the last ones as `queue_full` says."""
+    fit are stored a little later, the last ones within `commit_wait_seconds`."""
 
-    queue_full: Annotated[Literal["drop", "wait"], BeforeValidator(_lower)] = "drop"
-    """What a sequence's last commit does when neither memory nor the queue has room: `drop` waits
-    `commit_wait_seconds` for the writer, then drops the deep end, counted; `wait` waits for as long
-    as the writer progresses."""
-
-    commit_wait_seconds: float = Field(2.0, ge=0, le=60)
-    """How long a sequence's last commit may wait for the writer. Blocks stored during prefill and
-    decode never wait."""
+    commit_wait_seconds: float = Field(2.0, ge=0, le=LONGEST_WAIT)
+    """How long a sequence's last commit may wait for the writer when neither memory nor the queue
+    has room, and while pages get written; then it drops the deep end, counted. Blocks stored during
+    prefill and decode never wait."""
 
     worth_reading: Annotated[Literal["auto", "off"], BeforeValidator(_lower)] = "auto"
     """Whether a restore reads what takes longer than to compute it. `auto` compares the latest
     reads with the model's prefill. It computes where that is at least 1.25 times faster (reason
     `slower_than_computing`); one restore in eight reads all the same. What is in memory is used in
     any case. Before three reads and a prefill everything is read. `off` reads always."""
-
-    share_wait_seconds: float = Field(600.0, ge=0, le=86400)
-    """How long a request waits in its queue, in all, while another one computes blocks that it
-    needs too; then it computes them itself. 0: requests never wait for each other."""
 
     durability: Annotated[Literal["none", "fsync", "full"], BeforeValidator(_lower)] = "fsync"
     """What precedes a file's publication: nothing, `fsync`, or `full`, which on macOS asks the
@@ -205,18 +197,9 @@ class CacheSettings(RemoteSettings):
     """Hash of the block keys. `xxh3` is faster but not collision-resistant: for a machine where
     every prompt comes from one person."""
 
-    snapshot_bytes: Size = Field(_DERIVED)
-    """Budget of the windows and snapshots of recurrent state that open sessions hold until the
-    tiers have room for them, for the process."""
-
     snapshot_stride: int = Field(2048, ge=1)
     """Tokens between the regular restore points of models with windows or recurrent state, rounded
     to blocks by the policy."""
-
-    min_free_memory_bytes: Size = Field(_DERIVED)
-    """Memory that should stay free on this machine, and in its control group: with less the hot
-    tier gives back step by step, with half of it at once. macOS says itself when memory is short.
-    0 leaves the hot tier as it is."""
 
     prompt_history_bytes: Size = Field(_DERIVED)
     """Memory for the tokens of recent prompts and answers, by which `omlx-cache why` tells where a
@@ -274,13 +257,15 @@ class CacheSettings(RemoteSettings):
         refuse_unknown(names, [name for name in arguments if name != "machine"], os.environ)
         given = _collect(names, arguments, os.environ)
         removed = _collect(list(REMOVED), arguments, os.environ)
+        known = {name: value for name, value in arguments.items() if name not in REMOVED}
+        warnings = take_over(removed, given, known) + replaced_values(given)
         try:
-            super().__init__(**{n: v for n, v in arguments.items() if n not in REMOVED})
+            super().__init__(**known)
         except ValidationError as error:
             fields = type(self).model_fields
             raise config_error(error, fields, lambda name: given.get(name, (name, AUTO))) from None
         self._given = given
-        self._removed = removal_warnings(removed, given)
+        self._removed = warnings
 
     def sources(self) -> dict[str, SettingSource]:
         """Return every setting with its value and where it came from, in field order."""
@@ -387,9 +372,9 @@ class CacheSettings(RemoteSettings):
             return SettingSource(name, value, rendered, "derived", how)
         if name not in self._given:
             return SettingSource(name, value, rendered, "default")
-        if shown == name:
-            return SettingSource(name, value, rendered, "argument")
-        return SettingSource(name, value, rendered, "environment", shown)
+        detail = "" if shown == name else shown
+        kind: OriginKind = "environment" if shown.startswith(PREFIX) else "argument"
+        return SettingSource(name, value, rendered, kind, detail)
 
 
 def setting_names() -> list[str]:

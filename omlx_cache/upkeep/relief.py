@@ -67,7 +67,7 @@ class Relief:
             self._plentiful_since = self._clock()
         if level > before:
             _log.warning(
-                "memory is short (%s%s; min_free_memory_bytes is %s): "
+                "memory is short (%s%s; %s should stay free): "
                 "the hot tier gives back what it holds",
                 level.word,
                 "" if free is None else f", {format_size(free)} free",

@@ -32,7 +32,7 @@ def run_damage(world: World) -> None:
         "hot_bytes": 256 * KIB,
         "queue_bytes": 96 * KIB,
         "write_policy": "through",
-        "queue_full": "wait",
+        "commit_wait_seconds": 86400,
         "durability": "none",
     }
     world.open()

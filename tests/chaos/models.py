@@ -161,7 +161,7 @@ def run_models(world: World) -> None:
     """Run one family's requests, on a disk that fails now and then, with restarts."""
     family = FAMILIES[world.number % len(FAMILIES)]
     small = small_options(world.draw)
-    larger = ("hot_bytes", "queue_bytes", "cold_bytes", "snapshot_bytes", "restore_bytes")
+    larger = ("hot_bytes", "queue_bytes", "cold_bytes", "restore_bytes")
     world.options = {**small, **{name: 4 * small[name] for name in larger}}
     world.disk = disk = ChaosDisk(world.random("disk"))
     disk.refused = READS + WRITES

@@ -139,8 +139,7 @@ class Requester:
             session.extend([1, 2, 3])
         if breaks_off:
             return
-        waits = world.options.get("queue_full") == "wait"
-        allowed = WAITS if waits else float(world.options.get("commit_wait_seconds", 2.0))
+        allowed = min(WAITS, float(world.options.get("commit_wait_seconds", 2.0)))
         with world.timed("commit", allowed), world.interrupt():
             session.commit(release=draw.random() < 0.3)
         told = Asked(tuple(tokens), asked.salt)

@@ -37,13 +37,13 @@ class Sampler:
 
     def sample(self) -> None:
         world, store = self._world, self._world.store
-        settings, stats = store.settings, store.stats()
+        stats = store.stats()
         self._samples += 1
         self._check("hot tier", stats.hot.nbytes, stats.hot.limit_bytes)
         self._check("hot tier's peak", stats.hot.peak_bytes, stats.hot.limit_bytes)
-        self._check("snapshots' peak", stats.snapshots.peak_bytes, settings.snapshot_bytes)
+        self._check("snapshots' peak", stats.snapshots.peak_bytes, store.snapshot_bytes)
         self._check("restores' peak", store.restores.peak_bytes, store.restores.limit_bytes)
-        memory = stats.hot.limit_bytes + settings.snapshot_bytes + store.restores.limit_bytes
+        memory = stats.hot.limit_bytes + store.snapshot_bytes + store.restores.limit_bytes
         self._check("MLX's active memory", mx.get_active_memory(), memory + self._allowance)
         if stats.writer is not None:
             self._check("queue's peak", stats.writer.peak_bytes, stats.writer.limit_bytes)

@@ -143,7 +143,8 @@ def test_snapshots_stay_within_their_budget_in_bytes(model: Any, open_store: Ope
     store = open_store(snapshot_stride=32)
     request(model, PrefixCache(model, store), PROMPT)
     size = max(page.meta.nbytes for page in snapshots(store).values())
-    store = open_store(snapshot_stride=32, snapshot_bytes=3 * size, hot_cache_only=True)
+    store = open_store(snapshot_stride=32, hot_cache_only=True)
+    store.snapshot_bytes = 3 * size
     cache = PrefixCache(model, store)
     taken = fill_hot(store)
     with cache.session(PROMPT) as session:

@@ -122,7 +122,7 @@ def test_one_that_waits_can_be_cancelled(family: str, store: BlockStore) -> None
 @pytest.mark.parametrize("family", some(FAMILIES, "gemma3_text"))
 def test_where_nothing_finds_room_all_are_computed(family: str, open_store: Open) -> None:
     model = model_of(family)
-    store = open_store(hot_cache_only=True, hot_bytes=100, snapshot_bytes=0)
+    store = open_store(hot_cache_only=True, hot_bytes=100)
     answers, fed = Bed(model, store).serve(PROMPTS)
     assert answers == alone(model, PROMPTS)
     assert fed == computed(PROMPTS, 0)
@@ -162,8 +162,9 @@ def test_prompts_that_differ_start_in_order_at_once(family: str, store: BlockSto
     bed.batch.close()
 
 
-def test_without_the_setting_nobody_waits(open_store: Open) -> None:
-    bed = Bed(model_of("llama"), open_store(share_wait_seconds=0))
+def test_with_no_time_to_wait_nobody_waits(store: BlockStore) -> None:
+    store.flights.wait_seconds = 0
+    bed = Bed(model_of("llama"), store)
     for prompt in PROMPTS:
         bed.batch.submit(prompt, max_tokens=NEW)
     assert not bed.batch._waiting

@@ -58,7 +58,8 @@ def test_no_padding_is_believed_of_a_row_whose_window_has_moved_on() -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[BlockStore]:
     budgets = {"hot_bytes": "1MiB", "queue_bytes": "512KiB", "cold_bytes": "4MiB"}
-    with BlockStore(settings(tmp_path, share_wait_seconds=0, **budgets)) as store:
+    with BlockStore(settings(tmp_path, **budgets)) as store:
+        store.flights.wait_seconds = 0
         yield store
 
 

@@ -23,8 +23,6 @@ def settings(directory: Path, **fields: Any) -> CacheSettings:
             "hot_bytes": "256MiB",
             "queue_bytes": "256MiB",
             "min_free_bytes": 0,
-            "min_free_memory_bytes": 0,
-            "snapshot_bytes": "64MiB",
             "durability": "none",
             "socket": "off",
             "block_size": 32,

@@ -144,7 +144,6 @@ def main(directory: str, interrupts: str, seed: str) -> None:
             hot_bytes=192 * 1024,
             queue_bytes=64 * 1024,
             cold_bytes=2 * 1024 * 1024,
-            snapshot_bytes=64 * 1024,
         )
     )
     store.restores.limit_bytes = 256 * 1024

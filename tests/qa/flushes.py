@@ -60,7 +60,7 @@ class Plan:
             "block_size": 16,
             "hot_bytes": hot,
             "queue_bytes": draw.choice([64 * KIB, 256 * KIB, hot]),
-            "queue_full": draw.choice(["drop", "wait"]),
+            "commit_wait_seconds": draw.choice([2, 86400]),
             "write_policy": draw.choice(["through", "lazy"]),
             "cold_bytes": (3 if tight else 512) * KIB * KIB,
             "durability": durability,

@@ -35,7 +35,7 @@ def test_all_of_it_is_restored(tmp_path: Path, nbytes: int) -> None:
     options = {"block_size": 256, "hot_bytes": "64MiB", "cold_bytes": 2 * nbytes}
     model = zoo.build("llama")
     make = lambda: [KVCache() for _ in range(LAYERS)]  # noqa: E731
-    with BlockStore(settings(tmp_path, **options, queue_full="wait")) as store:
+    with BlockStore(settings(tmp_path, **options, commit_wait_seconds=86400)) as store:
         with PrefixCache(model, store, make_cache=make).session(tokens) as session:
             for start in range(0, len(tokens), STEP):
                 for cache in session.prompt_cache:

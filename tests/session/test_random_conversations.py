@@ -46,10 +46,8 @@ class Conversations:
             "hot_bytes": choose([0, 40_000, 200_000, "64MiB"]),
             "queue_bytes": choose([30_000, 300_000]),
             "cold_bytes": choose([600_000, "1GiB"]),
-            "snapshot_bytes": choose([50_000, "64MiB"]),
             "write_policy": choose(["through", "lazy"]),
-            "queue_full": choose(["wait", "drop"]),
-            "commit_wait_seconds": choose([0, 0.05]),
+            "commit_wait_seconds": choose([0, 0.05, 86400, 86400]),
             "snapshot_stride": choose([64, 128]),
         }
 

@@ -149,7 +149,7 @@ def test_when_the_computing_one_is_aborted_the_next_goes_on_from_there(
 
 
 def test_when_nothing_finds_room_nobody_waits(model: Any, open_store: Open) -> None:
-    cache = PrefixCache(model, open_store(hot_cache_only=True, hot_bytes=100, snapshot_bytes=0))
+    cache = PrefixCache(model, open_store(hot_cache_only=True, hot_bytes=100))
     with cache.session(FIRST) as first:
         begun = cache.begin(SECOND)
         assert begun.held
@@ -219,7 +219,9 @@ def test_a_prompt_with_less_than_a_block_left_is_not_waited_for(
 
 @pytest.mark.parametrize("seconds", [0, 1e-9])
 def test_the_bound_is_kept(model: Any, open_store: Open, seconds: float) -> None:
-    cache = PrefixCache(model, open_store(share_wait_seconds=seconds))
+    store = open_store()
+    store.flights.wait_seconds = seconds
+    cache = PrefixCache(model, store)
     with cache.session(FIRST) as first:
         begun = cache.begin(SECOND)
         assert not begun.held
@@ -234,7 +236,9 @@ def test_the_bound_is_for_all_waits_together(
     now = 1000.0
     monkeypatch.setattr("omlx_cache.flights.time.monotonic", lambda: now)
     monkeypatch.setattr("omlx_cache.flights.STALLED_SECONDS", 1e9)
-    cache = PrefixCache(model, open_store(share_wait_seconds=30))
+    store = open_store()
+    store.flights.wait_seconds = 30
+    cache = PrefixCache(model, store)
     begun = cache.begin(FIRST)
     for waited in (20.0, 20.0):
         now += 100

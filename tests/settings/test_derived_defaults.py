@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from omlx_cache.settings import CacheSettings, DiskSpace, Machine
-from omlx_cache.settings.derived import restore_share
+from omlx_cache.settings.derived import restore_share, snapshot_share
 from omlx_cache.settings.places import cold_dir_from_environment
 
 GIB = 2**30
@@ -17,7 +17,6 @@ def test_a_32_gb_mac_gets_an_eighth_of_its_memory_and_at_most_128_gib_of_disk(
     assert settings.hot_bytes == 4 * GIB
     assert settings.cold_bytes == 100 * GIB
     assert settings.queue_bytes == GIB
-    assert settings.snapshot_bytes == GIB
     assert settings.min_free_bytes == 10 * GIB
     assert settings.cold_dir == machine.home / "Library" / "Caches" / "omlx-cache"
 
@@ -41,7 +40,6 @@ def test_a_control_group_limit_counts_when_it_is_lower(machine: Machine) -> None
 def test_values_derived_from_another_setting_follow_it(machine: Machine) -> None:
     settings = CacheSettings(machine=machine, hot_bytes="1GiB")
     assert settings.queue_bytes == GIB // 4
-    assert settings.snapshot_bytes == GIB // 4
 
 
 def test_restores_that_are_begun_share_an_eighth_of_what_the_control_group_allows(
@@ -114,11 +112,11 @@ def test_xdg_cache_home_counts_on_linux_when_it_is_absolute(tmp_path: Path) -> N
 
 def test_queue_and_snapshots_have_room_even_without_a_hot_tier(machine: Machine) -> None:
     settings = CacheSettings(machine=machine, hot_bytes=0)
-    assert (settings.queue_bytes, settings.snapshot_bytes) == (GIB, GIB)
-    for name in ("queue_bytes", "snapshot_bytes"):
-        assert "1/4 of the default hot_bytes" in settings.sources()[name].origin
-        given = CacheSettings(machine=machine, hot_bytes="1GiB").sources()[name].origin
-        assert "1/4 of hot_bytes" in given
+    assert (settings.queue_bytes, snapshot_share(machine, 0)) == (GIB, GIB)
+    assert snapshot_share(machine, GIB) == GIB // 4
+    assert "1/4 of the default hot_bytes" in settings.sources()["queue_bytes"].origin
+    given = CacheSettings(machine=machine, hot_bytes="1GiB").sources()["queue_bytes"].origin
+    assert "1/4 of hot_bytes" in given
 
 
 def test_a_small_hot_tier_may_wait_for_the_writer_as_a_whole(machine: Machine) -> None:

@@ -29,6 +29,21 @@ def test_a_removed_value_is_replaced_by_its_successor(
     assert not CacheSettings(**known, write_policy="lazy").warnings()
 
 
+def test_a_removed_setting_becomes_what_takes_its_place(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"machine": machine, "cold_dir": "/srv/kv", "cold_bytes": "1GiB"}
+    settings = CacheSettings(**known, queue_full="Wait", commit_wait_seconds=1)
+    (note,) = settings.warnings()
+    assert note.startswith("queue_full is commit_wait_seconds=86400 now: ")
+    assert settings.commit_wait_seconds == 86400
+    assert settings.sources()["commit_wait_seconds"].origin == "argument queue_full"
+    monkeypatch.setenv("OMLX_CACHE_QUEUE_FULL", "drop")
+    dropping = CacheSettings(**known)
+    assert dropping.commit_wait_seconds == 2
+    assert dropping.warnings()[0].startswith("OMLX_CACHE_QUEUE_FULL has no effect any more: ")
+
+
 @pytest.mark.parametrize("name", sorted(REMOVED))
 def test_a_removed_setting_has_no_effect_and_is_named(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, name: str

@@ -21,9 +21,7 @@ def test_after_a_failure_of_the_disk_pages_pass_again_though_memory_stays_young(
     monkeypatch.setattr(Keep, "patience_ns", patience, raising=False)
     disk, clock = FaultyDisk(), HandClock()
     sizes = {"hot_bytes": 16 * PAGE, "queue_bytes": 16 * PAGE, "cold_bytes": "64MiB"}
-    with open_store(
-        tmp_path, disk=disk, clock=clock, write_policy=write_policy, queue_full="drop", **sizes
-    ) as store:
+    with open_store(tmp_path, disk=disk, clock=clock, write_policy=write_policy, **sizes) as store:
         ours, theirs = Story("ours", nbytes=PAGE), Story("theirs", nbytes=PAGE)
         commit(store, ours, *range(1, 17))
         assert store.flush()

@@ -21,7 +21,7 @@ def test_what_is_written_in_a_day_stays_below_the_limit_at_ten_times_it(
 ) -> None:
     clock = HandClock()
     options = {"write_policy": policy, "hot_bytes": hot, "daily_write_bytes": LIMIT}
-    with open_store(tmp_path, clock=clock, queue_full="wait", **options) as store:
+    with open_store(tmp_path, clock=clock, commit_wait_seconds=86400, **options) as store:
         for number in range(1, 11):
             commit(store, Story(f"of {number}", nbytes=PAGE), *range(1, 61))
             store.hot.check_integrity()
@@ -75,7 +75,7 @@ from pathlib import Path
 from kit.storage import Story, commit, open_store
 
 story = Story(nbytes=16 * 1024)
-store = open_store(Path(sys.argv[1]), daily_write_bytes=1000 * 1024, queue_full="wait")
+store = open_store(Path(sys.argv[1]), daily_write_bytes=1000 * 1024, commit_wait_seconds=86400)
 commit(store, story, *range(1, 21))
 assert store.flush(60)
 print(store.stats().cold.written_bytes, flush=True)
@@ -87,7 +87,7 @@ def test_what_a_killed_process_wrote_counts(tmp_path: Path) -> None:
     with program(CHILD, tmp_path) as child:
         written = int(said(child))
         kill_9(child)
-    with open_store(tmp_path, daily_write_bytes=LIMIT, queue_full="wait") as store:
+    with open_store(tmp_path, daily_write_bytes=LIMIT, commit_wait_seconds=86400) as store:
         cold = store.stats().cold
         assert cold is not None
         assert written <= cold.day_written_bytes <= written + LIMIT // 1024 + PAGE

@@ -241,14 +241,14 @@ def test_a_store_on_no_disk_at_all_works_from_memory(tmp_path: Path, story: Stor
     assert len(files_in(tmp_path)) == 2
 
 
-@pytest.mark.parametrize("queue_full", ["drop", "wait"])
+@pytest.mark.parametrize("wait_seconds", [2, 86400])
 def test_dirty_pages_of_a_dead_disk_do_not_freeze_memory(
-    tmp_path: Path, disk: FaultyDisk, queue_full: str
+    tmp_path: Path, disk: FaultyDisk, wait_seconds: int
 ) -> None:
     """Write-back keeps what the disk lacks; not for ever when it will never take it."""
     story = Story(nbytes=16 * KIB)
     options = {"write_policy": "lazy", "hot_bytes": 64 * KIB, "queue_bytes": 64 * KIB}
-    with open_store(tmp_path, disk, queue_full=queue_full, **options) as store:
+    with open_store(tmp_path, disk, commit_wait_seconds=wait_seconds, **options) as store:
         disk.fail["write"] = errno.ENOSPC
         for number in range(1, 20):
             store_page(store, story.page(number))
@@ -273,7 +273,7 @@ def test_a_commit_never_waits_for_a_disk_that_refuses(tmp_path: Path, disk: Faul
     """Dirty pages stand in the way, and giving them all up would not make enough room."""
     story, other = Story(nbytes=16 * KIB), Story("other", nbytes=16 * KIB)
     options = {"write_policy": "lazy", "hot_bytes": 64 * KIB, "queue_bytes": 64 * KIB}
-    with open_store(tmp_path, disk, queue_full="wait", **options) as store:
+    with open_store(tmp_path, disk, commit_wait_seconds=86400, **options) as store:
         disk.fail["write"] = errno.ENOSPC
         for page in (other.page(1), *story.pages(1, 2, 3)):
             assert store_page(store, page, story.ids(1, 2, 3))

@@ -46,13 +46,13 @@ def _on_disk(store: BlockStore, story: Story, *numbers: int) -> list[bool]:
 
 
 @pytest.mark.parametrize("policy", ["through", "lazy"])
-@pytest.mark.parametrize("full", ["drop", "wait"])
+@pytest.mark.parametrize("wait_seconds", [2, 86400])
 @pytest.mark.parametrize("queue", [64 * KIB, 1024 * KIB])
 def test_what_several_threads_flushed_is_whole_on_the_disk(
-    tmp_path: Path, policy: str, full: str, queue: int
+    tmp_path: Path, policy: str, wait_seconds: int, queue: int
 ) -> None:
     blocks, nbytes = 20, 32 * KIB
-    options = {"write_policy": policy, "queue_full": full, "queue_bytes": queue}
+    options = {"write_policy": policy, "commit_wait_seconds": wait_seconds, "queue_bytes": queue}
     untrue: list[str] = []
     flushed: list[str] = []
     with open_store(tmp_path, cold_bytes=64 * 1024 * KIB, **options) as store:
@@ -112,7 +112,7 @@ def test_what_was_cleared_is_owed_no_longer(tmp_path: Path) -> None:
 
 def test_a_page_larger_than_the_queue_is_written(tmp_path: Path) -> None:
     story = Story(nbytes=128 * KIB)
-    with open_store(tmp_path, queue_bytes=64 * KIB, queue_full="wait") as store:
+    with open_store(tmp_path, queue_bytes=64 * KIB, commit_wait_seconds=86400) as store:
         assert all(commit(store, story, 1, 2, 3))
         assert store.flush(30)
         assert all(_on_disk(store, story, 1, 2, 3))

@@ -156,7 +156,7 @@ def test_flush_and_close_write_all_that_memory_has(tmp_path: Path, clock: HandCl
 
 def test_memory_that_runs_short_writes_before_it_evicts(tmp_path: Path, clock: HandClock) -> None:
     story = Story(nbytes=16 * KIB)
-    small = {"hot_bytes": 160 * KIB, "queue_bytes": 160 * KIB, "queue_full": "wait"}
+    small = {"hot_bytes": 160 * KIB, "queue_bytes": 160 * KIB, "commit_wait_seconds": 86400}
     with open_store(tmp_path, clock=clock, write_policy="lazy", **small) as store:
         for number in range(1, 10):
             assert store_page(store, story.page(number))
@@ -171,7 +171,7 @@ def test_memory_that_runs_short_writes_before_it_evicts(tmp_path: Path, clock: H
 
 def test_a_superseded_page_leaves_memory_unwritten(tmp_path: Path, clock: HandClock) -> None:
     story = Story(nbytes=16 * KIB)
-    small = {"hot_bytes": 160 * KIB, "queue_bytes": 160 * KIB, "queue_full": "wait"}
+    small = {"hot_bytes": 160 * KIB, "queue_bytes": 160 * KIB, "commit_wait_seconds": 86400}
     with open_store(tmp_path, clock=clock, write_policy="lazy", **small) as store:
         for number in range(1, 41):
             assert store_page(store, story.page(number, tail=3))
@@ -203,7 +203,7 @@ class Order(FaultyDisk):
 @pytest.mark.parametrize("why", ["eviction", "idle", "pressure"])
 def test_of_a_chain_the_root_is_written_first(tmp_path: Path, clock: HandClock, why: str) -> None:
     story, disk = Story(nbytes=16 * KIB), Order()
-    small = {"hot_bytes": 160 * KIB, "queue_bytes": 160 * KIB, "queue_full": "wait"}
+    small = {"hot_bytes": 160 * KIB, "queue_bytes": 160 * KIB, "commit_wait_seconds": 86400}
     with open_store(tmp_path, disk, clock, write_policy="lazy", **small) as store:
         commit(store, story, *range(1, 9))
         if why == "idle":

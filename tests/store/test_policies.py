@@ -48,7 +48,7 @@ def test_through_writes_every_page_at_once(tmp_path: Path) -> None:
 def test_lazy_writes_when_memory_runs_short_and_loses_nothing(tmp_path: Path) -> None:
     story = Story(nbytes=16 * KIB)
     options = {"write_policy": "lazy", "hot_bytes": 64 * KIB, "queue_bytes": 64 * KIB}
-    with open_store(tmp_path, queue_full="wait", **options) as store:
+    with open_store(tmp_path, commit_wait_seconds=86400, **options) as store:
         assert store_page(store, story.page(1))
         assert store_page(store, story.page(2))
         assert store.writer is not None
@@ -110,7 +110,7 @@ def test_a_page_whose_write_failed_is_written_at_the_next_use(tmp_path: Path) ->
 
 def test_a_full_queue_waits_when_the_setting_says_so(tmp_path: Path) -> None:
     story = Story(nbytes=16 * KIB)
-    with open_store(tmp_path, queue_bytes=16 * KIB, queue_full="wait") as store:
+    with open_store(tmp_path, queue_bytes=16 * KIB, commit_wait_seconds=86400) as store:
         assert all(commit(store, story, *range(1, 13)))
         assert store.flush()
         writer = store.stats().writer
@@ -140,7 +140,7 @@ def test_hot_cache_only_makes_no_directory_and_starts_no_writer(tmp_path: Path) 
 
 def test_without_a_hot_tier_pages_pass_through_memory(tmp_path: Path) -> None:
     story = Story(nbytes=16 * KIB)
-    options = {"hot_bytes": 0, "queue_bytes": 64 * KIB, "queue_full": "wait"}
+    options = {"hot_bytes": 0, "queue_bytes": 64 * KIB, "commit_wait_seconds": 86400}
     with open_store(tmp_path, **options) as store:
         for number in range(1, 11):
             assert store_page(store, story.page(number))

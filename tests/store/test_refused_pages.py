@@ -11,10 +11,10 @@ KIB = 1024
 
 
 @pytest.mark.parametrize("policy", ["through", "lazy"])
-@pytest.mark.parametrize("full", ["drop", "wait"])
+@pytest.mark.parametrize("wait_seconds", [2, 86400])
 @pytest.mark.parametrize("hot", some([0, 96 * KIB], 96 * KIB))
 def test_a_chain_beyond_every_budget_is_committed_in_turns_without_end(
-    tmp_path: Path, policy: str, full: str, hot: int
+    tmp_path: Path, policy: str, wait_seconds: int, hot: int
 ) -> None:
     story = Story("long", nbytes=16 * KIB)
     with open_store(
@@ -23,7 +23,7 @@ def test_a_chain_beyond_every_budget_is_committed_in_turns_without_end(
         queue_bytes=48 * KIB,
         cold_bytes=280 * KIB,
         write_policy=policy,
-        queue_full=full,
+        commit_wait_seconds=wait_seconds,
     ) as store:
         for turn in range(6):
             for last in range(2, 41, 2):

@@ -62,9 +62,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.commits = 0
         self.store: BlockStore
 
-    @initialize(policy=POLICIES, full=st.sampled_from(["drop", "wait"]))
-    def start(self, policy: str, full: str) -> None:
-        self.options = {"write_policy": policy, "queue_full": full}
+    @initialize(policy=POLICIES, wait_seconds=st.sampled_from([2, 86400]))
+    def start(self, policy: str, wait_seconds: int) -> None:
+        self.options = {"write_policy": policy, "commit_wait_seconds": wait_seconds}
         self.store = self._open()
 
     def _open(self) -> BlockStore:

@@ -80,13 +80,13 @@ def clean(store: BlockStore, story: Story, last: int) -> list[object]:
     policy=st.sampled_from(["through", "lazy"]),
     cold=st.sampled_from([280 * KIB, 16 * 1024 * KIB]),
     runs=st.lists(st.lists(STEPS, max_size=25), min_size=1, max_size=3),
-    full=st.sampled_from(["drop", "wait"]),
+    wait_seconds=st.sampled_from([2, 86400]),
 )
 def test_no_page_is_written_while_the_disk_has_it(
     policy: str,
     cold: int,
     runs: list[list[Callable[[BlockStore, HandClock], object]]],
-    full: str,
+    wait_seconds: int,
 ) -> None:
     directory = Path(tempfile.mkdtemp())
     disk, clock = OncePerPage(), HandClock()
@@ -94,7 +94,12 @@ def test_no_page_is_written_while_the_disk_has_it(
     try:
         for steps in runs:
             with open_store(
-                directory, disk, clock, write_policy=policy, queue_full=full, **small
+                directory,
+                disk,
+                clock,
+                write_policy=policy,
+                commit_wait_seconds=wait_seconds,
+                **small,
             ) as store:
                 for step in steps:
                     step(store, clock)

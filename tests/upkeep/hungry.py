@@ -55,16 +55,16 @@ def wait(done: Callable[[], bool], seconds: float = 60) -> None:
     raise AssertionError("waited in vain")
 
 
-def settings(free: int) -> CacheSettings:
-    return CacheSettings(
-        hot_cache_only=True, hot_bytes=HOT_MIB * MIB, socket="off", min_free_memory_bytes=free
-    )
+def open_store(free: int) -> BlockStore:
+    store = BlockStore(CacheSettings(hot_cache_only=True, hot_bytes=HOT_MIB * MIB, socket="off"))
+    store._relief.wanted_bytes = free
+    return store
 
 
 def verdict() -> None:
     level = Level.NORMAL
     keeper.keeper._read = lambda: MemoryFigures(verdict=level)
-    with BlockStore(settings(1)) as store:
+    with open_store(1) as store:
         fill(store)
         full = resident()
         say("full", full, mx.get_active_memory() // MIB)
@@ -78,7 +78,7 @@ def verdict() -> None:
 def group(processes: str) -> None:
     with open(processes, "w") as file:
         file.write(str(os.getpid()))
-    with BlockStore(settings(48 * MIB)) as store:
+    with open_store(48 * MIB) as store:
         fill(store)
         say("full", resident())
         own: list[bytearray] = []

@@ -20,7 +20,8 @@ def test_mlx_gives_its_cache_back_when_memory_is_short(
 ) -> None:
     calls: list[str] = []
     monkeypatch.setattr(mx, "clear_cache", lambda: calls.append(threading.current_thread().name))
-    with open_store(tmp_path, min_free_memory_bytes=1) as store:
+    with open_store(tmp_path) as store:
+        store._relief.wanted_bytes = 1
         commit(store, Story(nbytes=64 * KIB), *range(1, 10))
         assert store.flush(30)
         keeper = Keeper(lambda: MemoryFigures(verdict=level))
@@ -94,7 +95,8 @@ def test_a_platform_that_cannot_be_asked_ends_no_thread(
         raise RuntimeError("no figures")
 
     keeper = Keeper(broken)
-    with open_store(tmp_path, min_free_memory_bytes=1) as store:
+    with open_store(tmp_path) as store:
+        store._relief.wanted_bytes = 1
         keeper.keep(store._parts)
         thread = keeper._thread
         assert thread is not None

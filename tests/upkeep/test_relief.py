@@ -4,8 +4,6 @@ again slowly."""
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
-
 from kit.storage import FaultyDisk, Story, commit, open_store
 from omlx_cache import BlockStore
 from omlx_cache.upkeep.figures import Level, MemoryFigures
@@ -127,7 +125,8 @@ def test_without_a_wish_nothing_is_given_back(tmp_path: Path) -> None:
 
 
 def test_a_store_says_in_its_stats_what_it_gave_back(tmp_path: Path) -> None:
-    with _full(tmp_path, min_free_memory_bytes=100) as store:
+    with _full(tmp_path) as store:
+        store._relief.wanted_bytes = 100
         store._relief.step(MemoryFigures(0))
         memory = store.stats().memory
         assert (memory.level, memory.free_bytes, memory.times) == ("critical", 0, 1)
@@ -139,8 +138,3 @@ def test_a_store_says_in_its_stats_what_it_gave_back(tmp_path: Path) -> None:
             "given_back_bytes": 15 * PAGE,
             "times": 1,
         }
-
-
-@pytest.fixture(autouse=True)
-def _no_settings_in_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OMLX_CACHE_MIN_FREE_MEMORY_BYTES", raising=False)

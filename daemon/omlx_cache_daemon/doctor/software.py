@@ -3,6 +3,7 @@
 from omlx_cache.identity.parts import software
 from omlx_cache.mlx_lm_versions import UntestedVersion, check
 from omlx_cache.settings import CacheSettings
+from omlx_cache.settings.derived import memory_to_leave
 from omlx_cache.settings.environment import refuse_unknown
 from omlx_cache.settings.errors import ConfigError
 from omlx_cache.settings.names import SETTING_NAMES
@@ -90,7 +91,7 @@ def settings(context: Context) -> list[Finding]:
 
 def memory(context: Context) -> list[Finding]:
     """The machine has memory left, and swap if it has any."""
-    wanted = 0 if context.settings is None else context.settings.min_free_memory_bytes
+    wanted = 0 if context.settings is None else memory_to_leave(context.settings.machine)
     figures = reader()()
     found = []
     if level_of(figures, wanted) > Level.NORMAL:

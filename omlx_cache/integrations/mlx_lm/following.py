@@ -43,7 +43,7 @@ class Following:
         self._trims = scope.trims
         self.layers = len(scope.fresh())
         self._stride = store.settings.snapshot_stride
-        self._staging = Staging(store.counters, store.settings.snapshot_bytes)
+        self._staging = Staging(store.counters, store.snapshot_bytes)
         self._chain = scope.chain(as_tokens(tokens))
         self.began_ns = store.stamp()
         self._committer = scope.committer(

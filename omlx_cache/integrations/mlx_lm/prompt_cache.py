@@ -240,7 +240,7 @@ class TieredPromptCache:
         """Note a prompt, dense, that is about to be computed from `start` on, for others to wait
         for; its owner ends the flight. None when nobody waits."""
         known = self._lanes(model)
-        if known is None or not self._store.settings.share_wait_seconds:
+        if known is None:
             return None
         return known.lanes[None].fly(as_tokens(tokens), start, stops)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.settings import CacheSettings
+from omlx_cache.settings.removed import LONGEST_WAIT
 from omlx_cache.store import BlockStore
 from omlx_cache.tools.demo.errors import DemoError
 from omlx_cache.tools.demo.prompts import Prompts
@@ -39,8 +40,7 @@ def demo_settings(
         hot_bytes=hot,
         cold_bytes=4 * budget,
         queue_bytes=hot,
-        queue_full="wait",
-        snapshot_bytes=budget,
+        commit_wait_seconds=LONGEST_WAIT,
         min_free_bytes=0,
         hot_cache_only=False,
         write_policy="through",

@@ -74,7 +74,7 @@ def _run(level: Level, directory: Path, seed: int, number: int, cuts: int) -> No
         **roomy_options(world.draw),
         "durability": level.durability,
         "write_policy": "through",
-        "queue_full": "wait",
+        "commit_wait_seconds": 86400,
         "queue_bytes": 96 * KIB,
         "hot_bytes": 64 * KIB,
     }

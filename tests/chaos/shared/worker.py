@@ -139,7 +139,7 @@ def main() -> None:
         queue_bytes=256 * KIB,
         cold_bytes=job["budget"],
         write_policy="through",
-        queue_full="wait",
+        commit_wait_seconds=86400,
     )
     say("ready")
     Worker(job, store, clock, deadly).run()

@@ -47,7 +47,6 @@ class Soak:
                 hot_bytes=768 * KIB,
                 queue_bytes=256 * KIB,
                 cold_bytes=24 * 1024 * KIB,
-                snapshot_bytes=256 * KIB,
                 snapshot_stride=128,
                 durability="fsync",
             )

@@ -83,12 +83,6 @@ class Asking:
         """Wait until `most` tokens of a prompt of so many, or more, were computed."""
         self.until(lambda: any(p >= most for p in self.progress_of(length)))
 
-    def until_another_computes(self, length: int) -> None:
-        """Wait until a prompt is computed that has not so many tokens, or not all of them to do."""
-        self.until(
-            lambda: any(int(whole) != length for _, whole in PROGRESS.findall(self.server.text()))
-        )
-
     def progress_of(self, length: int) -> list[int]:
         found = PROGRESS.findall(self.server.text())
         return [int(done) for done, whole in found if int(whole) == length]

@@ -92,7 +92,7 @@ def test_a_server_without_a_disk_says_that_nothing_is_on_it(
 def test_the_last_line_counts_what_the_disk_had_no_room_for(
     models: dict[str, Path], home: Path
 ) -> None:
-    flags = ("--block-size", "16", "--cold-bytes", "160KiB", "--min-free-memory-bytes", "0")
+    flags = ("--block-size", "16", "--cold-bytes", "160KiB")
     last = one_run(home, models["dense"], *flags)[-1]
     lost = re.match(r"Not everything is on the disk: (\d+) pages?, [\d.]+ KiB, (\d+) tokens ", last)
     assert lost, last

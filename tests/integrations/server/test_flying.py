@@ -174,12 +174,3 @@ def test_nobody_waits_across_salts(store: BlockStore) -> None:
     assert not two.waits(SYSTEM + USER)
     for server in (one, two):
         server.generator.close()
-
-
-def test_with_no_time_to_wait_nothing_is_noted() -> None:
-    settings = CacheSettings(hot_cache_only=True, socket="off", share_wait_seconds=0)
-    with BlockStore(settings) as store:
-        server = Server(store, "llama")
-        server.insert(SYSTEM, USER)
-        assert store.flights.idle
-        server.generator.close()

@@ -246,20 +246,6 @@ def test_prompts_that_share_less_than_a_block_do_not_wait(start: Start, gate: Ga
         gate.open()
 
 
-def test_a_request_waits_no_longer_than_it_may(start: Start, gate: Gate) -> None:
-    gate.close(after=300)
-    with asking(start("--share-wait-seconds", "0.3")) as server:
-        first = server.ask(agent(0))
-        server.until_computing(len(agent(0)), 256)
-        held = server.ask(agent(1))
-        server.until_held(1)
-        server.until_another_computes(len(agent(0)))
-        assert not first.done()
-        gate.open()
-        assert 0 < held.result().cached < len(PREFIX) - BLOCK
-        assert first.result().status == 200
-
-
 def test_a_stream_that_waits_hears_of_it_and_then_its_answer(start: Start, gate: Gate) -> None:
     with asking(start()) as server:
         first = server.ask(agent(0))
@@ -273,18 +259,6 @@ def test_a_stream_that_waits_hears_of_it_and_then_its_answer(start: Start, gate:
         expected = server.ask(agent(1)).result().text
         events = [json.loads(e[6:]) for e in answer.split("\n\n") if e.startswith("data: {")]
         assert "".join(event["choices"][0]["text"] for event in events) == expected
-
-
-def test_with_no_time_to_wait_everybody_computes(start: Start, gate: Gate) -> None:
-    with asking(start("--share-wait-seconds", "0")) as server:
-        first = server.ask(agent(0))
-        server.until_computing(len(agent(0)))
-        other = server.ask([*agent(1), 9])
-        server.until_another_computes(len(agent(0)))
-        gate.open()
-        assert other.result().cached < len(PREFIX) - BLOCK
-        assert first.result().status == 200
-        assert WAITS not in server.server.text()
 
 
 def test_those_that_wait_are_cut_off_when_the_server_ends(start: Start, gate: Gate) -> None:

@@ -34,7 +34,7 @@ def test_a_memory_of_a_page_lets_a_conversation_of_ten_times_that_reach_the_disk
 ) -> None:
     model = models["wide"]
     arguments = ["--model", str(model), "--block-size", "64", "--min-free-bytes", "0"]
-    arguments += ["--min-free-memory-bytes", "0", "--hot-bytes", "40KiB", "--cold-bytes", "8MiB"]
+    arguments += ["--hot-bytes", "40KiB", "--cold-bytes", "8MiB"]
     answers = []
     for _ in range(2):
         server = serve_ours(tmp_path, *arguments, forked=True)

@@ -15,17 +15,13 @@ KIB = 1024
 
 
 def settings(directory: Path, **options: Any) -> CacheSettings:
-    """Return settings of a small, quick store without a socket; `options` replace any of them.
-
-    A machine that is short of memory does not disturb it.
-    """
+    """Return settings of a small, quick store without a socket; `options` replace any of them."""
     known: dict[str, Any] = {
         "cold_dir": directory,
         "hot_bytes": 1024 * KIB,
         "queue_bytes": 256 * KIB,
         "cold_bytes": 16 * 1024 * KIB,
         "min_free_bytes": 0,
-        "min_free_memory_bytes": 0,
         "durability": "none",
         "socket": "off",
     }
@@ -43,7 +39,7 @@ def store_page(store: BlockStore, page: Page, keep: Collection[PageId] = ()) -> 
     nbytes = page.meta.nbytes
     if store.hot.info(page.meta.id) is not None:
         return False
-    waits = store.settings.queue_full == "wait"
+    waits = store.settings.commit_wait_seconds > 60
     while True:
         ended = store.writes_ended
         granted = store.admit(nbytes, keep)

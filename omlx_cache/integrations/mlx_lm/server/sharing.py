@@ -38,8 +38,7 @@ class SharingResponseGenerator(CheckedResponseGenerator):
     def __init__(self, provider: Any, cache: Shares, store: BlockStore, limits: Limits) -> None:
         self._shared = cache
         self._flights: Flights = store.flights
-        self._patience = store.settings.share_wait_seconds
-        self._held = HeldRequests(lambda: self._flights.changes, self._patience)
+        self._held = HeldRequests(lambda: self._flights.changes, self._flights.wait_seconds)
         self._joined: Any = None
         super().__init__(provider, cache, limits)
 
@@ -66,7 +65,7 @@ class SharingResponseGenerator(CheckedResponseGenerator):
 
     def _holds(self, arrival: Arrival) -> bool:
         """Keep a request that is to wait; False for one that is not."""
-        if not self._patience or (self._flights.idle and not self._held):
+        if self._flights.idle and not self._held:
             return False
         if not self._joins(arrival):
             return self._held.close_with(arrival)

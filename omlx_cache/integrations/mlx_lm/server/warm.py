@@ -13,6 +13,7 @@ from omlx_cache.integrations.mlx_lm.shared import cache_of
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.errors import ConfigError
+from omlx_cache.settings.removed import LONGEST_WAIT
 from omlx_cache.store import BlockStore
 from omlx_cache.tools.prompt_file import Prompt
 from omlx_cache.tools.warm_report import Progress, WarmReport
@@ -30,7 +31,7 @@ def warm(
     CannotKeep and CannotLoad.
     """
     # Nothing else waits for this process, so no write needs to be dropped.
-    cache_settings = CacheSettings(**{"queue_full": "wait", **settings})
+    cache_settings = CacheSettings(**{"commit_wait_seconds": LONGEST_WAIT, **settings})
     if cache_settings.hot_cache_only:
         raise ConfigError("hot_cache_only leaves nothing behind when this command ends")
     check_cold_dir(cache_settings)
