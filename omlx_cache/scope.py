@@ -128,8 +128,7 @@ class Scope:
         """Return the keys of a sequence; raises ValueError for a scope that is not supported."""
         if self._namespace is None:
             raise ValueError("a model whose caches are not supported has no keys")
-        settings = self.store.settings
-        return KeyChain(self._namespace.digest, tokens, settings.block_size, settings.key_hash)
+        return KeyChain(self._namespace.digest, tokens, self.store.settings.block_size)
 
     @uninterrupted
     def find(

@@ -162,7 +162,6 @@ class Scopes:
             **self._identity,
             layout=self._layout_signature,
             block_size=settings.block_size,
-            key_hash=settings.key_hash,
             codec=codec or self._codec,
             salt=options.get("salt"),
             extra=options.get("extra") or {},

@@ -30,7 +30,12 @@ from omlx_cache.requests.trace import RequestTrace
 from omlx_cache.restore.gate import ReadingGate
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.settings import CacheSettings, ConfigError
-from omlx_cache.settings.derived import memory_to_leave, restore_share, snapshot_share
+from omlx_cache.settings.derived import (
+    history_share,
+    memory_to_leave,
+    restore_share,
+    snapshot_share,
+)
 from omlx_cache.settings.origin import render
 from omlx_cache.status.store_source import StoreSource
 from omlx_cache.upkeep.allowance import Allowance, allowance, known_budget
@@ -257,7 +262,9 @@ class BlockStore(Tiers):
         self._parts.ended = True
 
     def _explainer(self) -> Explainer:
-        history = PromptHistory(self.settings.prompt_history_bytes)
+        s = self.settings
+        is_asked = s.socket != "off" or s.status != "off"
+        history = PromptHistory(history_share(s.machine) if is_asked else 0)
         return Explainer(history, self.without_owner())
 
     def _keeper(self, cold_dir: Path | None, reuse: Reuse) -> ReuseKeeper:
@@ -587,6 +594,7 @@ class BlockStore(Tiers):
         from omlx_cache.status.server import StatusServer
 
         server = StatusServer(StoreSource(self), port, token)
+        self.requests.explainer.history.limit_bytes = history_share(self.settings.machine)
         with self._lock:
             if not self._closed:
                 self._parts.status.append(server)

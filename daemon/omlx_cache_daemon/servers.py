@@ -13,7 +13,7 @@ from omlx_cache_daemon.stores import running
 from omlx_cache_daemon.titles import service_of, title
 
 _TIMEOUT_SECONDS = 5.0
-_IDENTIFYING = ("block_size", "codec", "cold_codec", "key_hash")
+_IDENTIFYING = ("block_size", "codec", "cold_codec")
 """Settings that are part of every namespace: with another one, pages are not found."""
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from omlx_cache.identity.parts import salt_digest, software
 from omlx_cache_storage.format.version import FORMAT_VERSION
 from omlx_cache_storage.interrupts import uninterrupted
-from omlx_cache_storage.keys import BlockKey, namespace_digest
+from omlx_cache_storage.keys import KEY_HASH, BlockKey, namespace_digest
 
 RECENT = 1024
 
@@ -34,7 +34,6 @@ def make_namespace(
     architecture: str,
     layout: str,
     block_size: int,
-    key_hash: str,
     codec: str,
     salt: str | bytes | None,
     extra: Mapping[str, str],
@@ -55,7 +54,7 @@ def make_namespace(
         "architecture": architecture,
         "layout": hashlib.sha256(layout.encode()).hexdigest(),
         "block_size": block_size,
-        "key_hash": key_hash,
+        "key_hash": KEY_HASH,
         "codec": codec,
         "salt": salt_digest(salt),
         "extra": dict(extra),

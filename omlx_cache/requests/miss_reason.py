@@ -124,7 +124,7 @@ _TABLE = (
         reasons.ABSENT,
         "the next block is not there; whether it ever was cannot be told, because no prompts are "
         "remembered",
-        "set prompt_history_bytes to have prompts compared",
+        "have a control socket or a status page: without both no prompts are compared",
     ),
 )
 MISS_REASONS = {reason.word: reason for reason in _TABLE}

@@ -21,8 +21,8 @@ one page, and then nothing would reach the disk."""
 MIN_FREE_CAP = 10 * GIB
 FREE_MEMORY_CAP = 2 * GIB
 """More would cost a large machine a part of its hot tier for nothing."""
-HISTORY_SHARE = 1024
 HISTORY_CAP = 64 * 2**20
+"""Sixteen million tokens: more earlier prompts than anybody compares with."""
 ANSWER_SECONDS = 0.5
 """How long settings wait for a disk that may hang."""
 _NO_COLD_TIER = "hot_cache_only: there is no cold tier"
@@ -66,6 +66,12 @@ def memory_to_leave(machine: Machine) -> int:
     return min(machine.memory_bytes // 16, FREE_MEMORY_CAP)
 
 
+def history_share(machine: Machine) -> int:
+    """Return the bytes for tokens of recent prompts and answers, by which `omlx-cache why` tells
+    where a prompt parts from an earlier one."""
+    return min(machine.memory_bytes // 1024, HISTORY_CAP)
+
+
 def _cold_dir(values: Mapping[str, Any]) -> Derived:
     machine: Machine = values["machine"]
     return Derived(machine.default_cold_dir, f"the place for caches on {machine.system}")
@@ -103,13 +109,6 @@ def _queue_bytes(values: Mapping[str, Any]) -> Derived:
         return Derived(min(hot.size, QUEUE_FLOOR), how)
     how = f"1/4 of {hot.how}, at most {format_size(QUEUE_CAP)}"
     return Derived(min(hot.size // 4, QUEUE_CAP), how)
-
-
-def _prompt_history_bytes(values: Mapping[str, Any]) -> Derived:
-    machine: Machine = values["machine"]
-    memory = machine.memory_bytes
-    how = f"1/{HISTORY_SHARE} of {format_size(memory)}, {machine.memory_name}, at most "
-    return Derived(min(memory // HISTORY_SHARE, HISTORY_CAP), how + format_size(HISTORY_CAP))
 
 
 class _HotShare(NamedTuple):
@@ -157,9 +156,5 @@ RULES = {
         "a quarter of `hot_bytes`, or of its default where that is 0; at least 256 MiB or all of "
         "it, at most 1 GiB",
         _queue_bytes,
-    ),
-    "prompt_history_bytes": Rule(
-        "1/1,024 of physical memory, or of the control group's limit; at most 64 MiB",
-        _prompt_history_bytes,
     ),
 }

@@ -64,8 +64,8 @@ def _removed() -> Iterator[str]:
     yield "A store that is still given one opens, and warns once.\n"
     for name, text in REMOVED.items():
         yield f"- `{name}`: {text}."
-    for (name, value), instead in VALUES.items():
-        yield f"- `{name}={value}`: now `{instead.value}`; {instead.reason}."
+    for (name, value), (instead, reason) in VALUES.items():
+        yield f"- `{name}={value}`: now `{instead}`; {reason}."
     yield ""
 
 

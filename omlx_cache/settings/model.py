@@ -28,7 +28,7 @@ from omlx_cache.settings.machine import Machine, directory_trouble, probe
 from omlx_cache.settings.origin import OriginKind, SettingSource, render
 from omlx_cache.settings.places import AUTO, PREFIX, expand, is_auto
 from omlx_cache.settings.remote import RemoteSettings
-from omlx_cache.settings.removed import LONGEST_WAIT, REMOVED, replaced_values, successor, take_over
+from omlx_cache.settings.removed import LONGEST_WAIT, REMOVED, take_over
 from omlx_cache.settings.sizes import SIZE_FORMS, SMALLEST_COLD_BYTES, format_size, parse_size
 from omlx_cache_storage.readers import within
 
@@ -85,10 +85,6 @@ def _token(value: Any) -> Any:
 
 def _lower(value: object) -> object:
     return value.strip().lower() if isinstance(value, str) else value
-
-
-def _write_policy(value: object) -> object:
-    return successor("write_policy", _lower(value))
 
 
 Size = Annotated[int, BeforeValidator(_size), Allowed(f"{SIZE_FORMS}, or auto")]
@@ -151,7 +147,7 @@ class CacheSettings(RemoteSettings):
     """Free space that the cold tier leaves on its disk, whatever `cold_bytes` says. Unless it is 0,
     some files (inodes) are left to others too: a hundredth of the disk's, at most 1,024."""
 
-    write_policy: Annotated[Literal["through", "lazy"], BeforeValidator(_write_policy)] = "through"
+    write_policy: Annotated[Literal["through", "lazy"], BeforeValidator(_lower)] = "through"
     """When a page goes to disk: `through` as soon as it is stored; `lazy` when the hot tier is to
     evict it, when nothing was stored or restored for a minute, or five minutes after it was stored,
     and not at all once a longer page has taken its place: a process that is killed loses what is
@@ -193,19 +189,9 @@ class CacheSettings(RemoteSettings):
     min_quantize_tokens: int = Field(256, ge=0)
     """Sequences shorter than this many tokens stay dense whatever `codec` says."""
 
-    key_hash: Annotated[Literal["sha256", "xxh3"], BeforeValidator(_lower)] = "sha256"
-    """Hash of the block keys. `xxh3` is faster but not collision-resistant: for a machine where
-    every prompt comes from one person."""
-
     snapshot_stride: int = Field(2048, ge=1)
     """Tokens between the regular restore points of models with windows or recurrent state, rounded
     to blocks by the policy."""
-
-    prompt_history_bytes: Size = Field(_DERIVED)
-    """Memory for the tokens of recent prompts and answers, by which `omlx-cache why` tells where a
-    prompt parts from an earlier one. They leave this process for its control socket and,
-    when somebody asks there, its status page only, and with it they are gone. 0 remembers none: no
-    text is shown then, and many reasons stay `absent`."""
 
     trace: Annotated[
         Literal["off"] | Path, BeforeValidator(_trace), Allowed("off, or a path of a file")
@@ -220,7 +206,8 @@ class CacheSettings(RemoteSettings):
         Allowed("auto, off, or a path of at most 103 bytes"),
     ] = "auto"
     """The control socket that the command line talks to: `auto` picks a name in the runtime
-    directory, `off` opens none."""
+    directory, `off` opens none. Tokens of recent prompts are remembered, in memory only, while this
+    or a status page can ask for them; with neither, many reasons of misses stay `absent`."""
 
     status: Annotated[
         Literal["on", "off"] | int,
@@ -258,7 +245,7 @@ class CacheSettings(RemoteSettings):
         given = _collect(names, arguments, os.environ)
         removed = _collect(list(REMOVED), arguments, os.environ)
         known = {name: value for name, value in arguments.items() if name not in REMOVED}
-        warnings = take_over(removed, given, known) + replaced_values(given)
+        warnings = take_over(removed, given, known)
         try:
             super().__init__(**known)
         except ValidationError as error:

@@ -6,9 +6,13 @@ from typing import Any, Final, NamedTuple
 REMOVED: Final = {
     "eviction_policy": "every store does what `keep` did; `omlx-cache simulate` compares that with "
     "`lru`",
+    "key_hash": "keys are SHA-256; a cache that was made with xxh3 begins empty",
     "memory_once": "hot_bytes=0 holds a conversation once while it is computed; its next turn is "
     "read from the disk",
     "min_free_memory_bytes": "a sixteenth of physical memory stays free, at most 2 GiB",
+    "prompt_history_bytes": "prompts are remembered while a control socket or a status page can "
+    "ask for them, in 1/1,024 of physical memory, at most 64 MiB; with socket=off and status=off "
+    "none are",
     "queue_full": "a last commit waits `commit_wait_seconds` for the writer, while pages get "
     "written",
     "remote_codec": "dense pages are packed for the way where the extra `zstd` is installed",
@@ -29,15 +33,20 @@ REMOVED: Final = {
 """Each removed setting, and what takes its place."""
 
 
-class Successor(NamedTuple):
-    """The value that takes a removed value's place, and why."""
-
-    value: str
-    reason: str
-
-
 LONGEST_WAIT: Final = 86_400
 """Seconds that a commit may wait for the writer at most: a day, so for as long as it progresses."""
+VALUES: Final = {
+    ("write_policy", "back"): (
+        "lazy",
+        "it writes what memory evicts too, and no page that a longer one has replaced",
+    ),
+    ("write_policy", "second_touch"): (
+        "lazy",
+        "it is the nearest, and writes pages that are used once too; daily_write_bytes limits "
+        "what is written",
+    ),
+}
+"""Removed values of settings that stay: the value that takes each one's place, and why."""
 
 
 class Taken(NamedTuple):
@@ -48,57 +57,32 @@ class Taken(NamedTuple):
     words: str
 
 
-VALUES: Final = {
-    ("write_policy", "back"): Successor(
-        "lazy", "it writes what memory evicts too, and no page that a longer one has replaced"
-    ),
-    ("write_policy", "second_touch"): Successor(
-        "lazy",
-        "it is the nearest, and writes pages that are used once too; daily_write_bytes limits "
-        "what is written",
-    ),
-}
-"""Removed values of settings that stay."""
-
-
-def successor(setting: str, value: object) -> object:
-    """Return the value that takes the place of a removed one; any other value as it is."""
-    found = VALUES.get((setting, value)) if isinstance(value, str) else None
-    return value if found is None else found.value
-
-
-def replaced_values(given: Mapping[str, tuple[str, Any]]) -> list[str]:
-    """Return a warning for each removed value that was given; `given` has for each setting the name
-    that it came under and what came."""
-    found = []
-    for name, (shown, raw) in given.items():
-        value = raw.strip().lower() if isinstance(raw, str) else raw
-        if (instead := successor(name, value)) != value:
-            found.append(f"{shown}: {value} is {instead} now: {VALUES[name, value].reason}")
-    return found
-
-
 def take_over(
     removed: Mapping[str, tuple[str, Any]],
     given: dict[str, tuple[str, Any]],
     arguments: dict[str, Any],
 ) -> list[str]:
-    """Add to `given` and `arguments` what removed settings are taken for; return a warning for each
-    of them."""
+    """Add to `arguments` and `given` what removed settings and values are taken for; return a
+    warning for each of them. `removed` and `given` have the name that each setting came under, and
+    what came."""
     found = []
     for name, (shown, raw) in removed.items():
-        if taken := _taken_for(name, raw, given):
+        if taken := _taken_for(name, raw):
             given[taken.setting] = (shown, taken.value)
             arguments[taken.setting] = taken.value
             found.append(f"{shown} is {taken.words} now: {REMOVED[name]}")
         else:
             found.append(f"{shown} has no effect any more: {REMOVED[name]}")
+    for (name, value), (instead, reason) in VALUES.items():
+        shown, raw = given.get(name, (name, None))
+        if str(raw).strip().lower() == value:
+            arguments[name] = instead
+            found.append(f"{shown}: {value} is {instead} now: {reason}")
     return found
 
 
-def _taken_for(name: str, raw: object, given: Mapping[str, tuple[str, Any]]) -> Taken | None:
-    """Return what a removed setting is taken for, None for nothing: its value says what a store
-    does anyway, or the setting that took its place was given as well."""
+def _taken_for(name: str, raw: object) -> Taken | None:
+    """Return what a removed setting is taken for, None where a store does what its value says."""
     if name == "queue_full" and str(raw).strip().lower() == "wait":
         return Taken("commit_wait_seconds", LONGEST_WAIT, f"commit_wait_seconds={LONGEST_WAIT}")
     return None

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol, get_args
+from typing import Protocol
 
 from omlx_cache.requests.answer import Decoder, decoded
 from omlx_cache.status.prefixes import PrefixTree, Root
@@ -22,7 +22,6 @@ TEXT_TOKENS = 96
 TEXT_CHARACTERS = 300
 HASHED_TOKENS = 2**22
 """So many remembered tokens are gone through for one level's texts, at most: half a second."""
-KeyHash = Literal["sha256", "xxh3"]
 
 
 class Keeping(Protocol):
@@ -104,9 +103,9 @@ class PrefixLevels:
     def _texts(self, namespace: BlockKey, runs: Sequence[Run]) -> list[str | None]:
         """Return how each run's text begins, None for what nobody remembers or can decode."""
         document = self._store.readable_document(namespace)
-        decoder, size, kind = self._store.decoder, document.get("block_size"), _hash_of(document)
+        decoder, size = self._store.decoder, document.get("block_size")
         found: dict[BlockKey, str | None] = {}
-        if decoder is None or kind is None or not isinstance(size, int) or size < 1:
+        if decoder is None or not isinstance(size, int) or size < 1:
             return [None] * len(runs)
         wanted = {run.key: run for run in runs}
         left = HASHED_TOKENS
@@ -114,7 +113,7 @@ class PrefixLevels:
             left -= len(tokens)
             if left < 0 or len(found) == len(wanted):
                 break
-            chain = KeyChain(namespace, tokens.astype("<i8"), size, kind)
+            chain = KeyChain(namespace, tokens.astype("<i8"), size)
             for key, run in wanted.items():
                 if key not in found and run.end <= len(tokens) and chain.key(run.end) == key:
                     found[key] = _text(decoder, tokens, run, label(document))
@@ -128,11 +127,6 @@ def _text(decoder: Decoder, tokens: Tokens, run: Run, model: str) -> str | None:
         return None
     cut = last < run.end or len(text) > TEXT_CHARACTERS
     return text[:TEXT_CHARACTERS] + ("…" if cut else "")
-
-
-def _hash_of(document: Mapping[str, object]) -> KeyHash | None:
-    named = document.get("key_hash")
-    return next((known for known in get_args(KeyHash) if known == named), None)
 
 
 def _document(

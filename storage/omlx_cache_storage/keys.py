@@ -6,33 +6,25 @@ eight bytes and the parent's length is known, so no two inputs encode alike.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NewType
+from collections.abc import Mapping, Sequence
+from typing import NewType
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 BlockKey = NewType("BlockKey", bytes)
-KeyHash = Literal["sha256", "xxh3"]
 Tokens = npt.NDArray[np.int64]
 
+KEY_HASH = "sha256"
+"""What namespaces say of their keys. Older versions could make keys of xxh3: other namespaces."""
 _NAMESPACE_TAG = b"omlx-cache namespace v1\0"
 NAMESPACE_BYTES = 32
 PARENT_HINT_BYTES = 8
 """What a name tells of the page before: enough to find it, not to trust it."""
 
 
-def _sha256(parent: bytes, tokens: bytes) -> bytes:
-    return hashlib.sha256(parent + tokens).digest()
-
-
-def _xxh3(parent: bytes, tokens: bytes) -> bytes:
-    # Parents have 32 bytes at the start of a chain and 16 after that: the length tells them apart.
-    return xxhash.xxh3_128_digest(bytes([len(parent)]) + parent + tokens)
-
-
-_HASHES: dict[str, Callable[[bytes, bytes], bytes]] = {"sha256": _sha256, "xxh3": _xxh3}
+def _digest(parent: bytes, tokens: bytes) -> BlockKey:
+    return BlockKey(hashlib.sha256(parent + tokens).digest())
 
 
 def namespace_digest(document: Mapping[str, object]) -> BlockKey:
@@ -101,18 +93,11 @@ class KeyChain:
     meanwhile: a restore that was given up may still walk.
     """
 
-    def __init__(
-        self,
-        namespace: BlockKey,
-        tokens: Tokens,
-        block_size: int,
-        key_hash: KeyHash = "sha256",
-    ) -> None:
+    def __init__(self, namespace: BlockKey, tokens: Tokens, block_size: int) -> None:
         if len(namespace) != NAMESPACE_BYTES or block_size < 1:
             raise ValueError(f"a namespace of {len(namespace)} bytes, blocks of {block_size}")
         self.namespace = namespace
         self.block_size = block_size
-        self._digest = _HASHES[key_hash]
         self._buffer = tokens
         self._length = len(tokens)
         self._boundaries: list[BlockKey] = [namespace]
@@ -143,12 +128,12 @@ class KeyChain:
             start = (known - 1) * self.block_size
             chunk = self._buffer[start : start + self.block_size].tobytes()
             # By its place: appended by two threads at once, it would shift all keys behind it.
-            key = BlockKey(self._digest(self._boundaries[known - 1], chunk))
+            key = _digest(self._boundaries[known - 1], chunk)
             self._boundaries[known : known + 1] = [key]
         if rest == 0:
             return self._boundaries[blocks]
         chunk = self._buffer[position - rest : position].tobytes()
-        return BlockKey(self._digest(self._boundaries[blocks], chunk))
+        return _digest(self._boundaries[blocks], chunk)
 
     def boundaries(self, first: int, last: int) -> list[BlockKey]:
         """Return the keys of the prefixes of `first` to `last` blocks, both included; of no block

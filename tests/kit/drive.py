@@ -25,6 +25,8 @@ def settings(directory: Path, **fields: Any) -> CacheSettings:
             "min_free_bytes": 0,
             "durability": "none",
             "socket": "off",
+            # Opens no port by itself: with it prompts are remembered, and misses explained.
+            "status": "on",
             "block_size": 32,
             **fields,
         }

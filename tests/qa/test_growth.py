@@ -61,8 +61,7 @@ def prompt_of(number: int) -> list[int]:
 def open_store(directory: Path) -> BlockStore:
     """Budgets that a few requests fill, so that nothing is still growing into them."""
     budgets = {"hot_bytes": "8MiB", "queue_bytes": "8MiB", "cold_bytes": "64MiB"}
-    histories = {"prompt_history_bytes": "512KiB"}
-    return BlockStore(settings(directory, block_size=256, **budgets, **histories))
+    return BlockStore(settings(directory, block_size=256, **budgets))
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +254,7 @@ class Served:
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
     directory = make_model(tmp_path / "model", "qwen3", **TINY, max_position_embeddings=LENGTH)
-    budgets = {"HOT": "8MiB", "QUEUE": "8MiB", "COLD": "64MiB", "PROMPT_HISTORY": "512KiB"}
+    budgets = {"HOT": "8MiB", "QUEUE": "8MiB", "COLD": "64MiB"}
     variables = {f"OMLX_CACHE_{name}_BYTES": size for name, size in budgets.items()}
     server = serve_ours(
         tmp_path / "home", "--model", str(directory), OMLX_CACHE_BLOCK_SIZE="256", **variables

@@ -200,7 +200,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "encoded by turbo": {"codec": "turbo4", "min_quantize_tokens": 0},
     "encoded on the disk": {"cold_codec": "affine4", "min_quantize_tokens": 0},
     "packed on the disk": {"cold_codec": "zstd"},
-    "short keys": {"key_hash": "xxh3"},
     "written late": {"write_policy": "lazy"},
     "what was reused": {"remote_writes": "reused"},
     "what is shared": {"remote_writes": "shared"},

@@ -270,7 +270,7 @@ def test_a_deadline_is_told(tmp_path: Path) -> None:
 
 
 def test_without_a_history_nothing_is_kept_and_that_is_said(open_store: Opener, model: Any) -> None:
-    store = open_store(prompt_history_bytes=0)
+    store = open_store(status="off")
     cache = PrefixCache(model, store)
     ask(cache, model, [*HEAD, 50, *BODY])
     told, _ = ask(cache, model, [*HEAD, 51, *BODY])

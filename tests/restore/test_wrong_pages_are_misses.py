@@ -257,9 +257,9 @@ def test_another_layout_of_the_same_model_finds_nothing_and_spoils_nothing(
             assert request(model, cache, PROMPT).cached == again * (len(PROMPT) - 1)
 
 
-def test_another_block_size_or_key_hash_finds_nothing(model: Any, open_store: Opener) -> None:
+def test_another_block_size_or_codec_finds_nothing(model: Any, open_store: Opener) -> None:
     request(model, PrefixCache(model, open_store()), PROMPT)
-    for fields in ({"block_size": 64}, {"key_hash": "xxh3"}, {"codec": "affine8"}):
+    for fields in ({"block_size": 64}, {"codec": "affine8"}):
         turn = request(model, PrefixCache(model, open_store(**fields)), PROMPT, commit=False)
         assert turn.cached == 0
 

@@ -31,12 +31,10 @@ def test_every_setting_is_a_variable(machine: Machine, monkeypatch: pytest.Monke
         "queue_bytes": ("64MiB", 2**26),
         "commit_wait_seconds": ("0.5", 0.5),
         "worth_reading": ("OFF", "off"),
-        "prompt_history_bytes": ("1MiB", 2**20),
         "durability": ("full", "full"),
         "codec": ("dense", "dense"),
         "cold_codec": ("dense", "dense"),
         "min_quantize_tokens": ("0", 0),
-        "key_hash": ("xxh3", "xxh3"),
         "snapshot_stride": ("512", 512),
         "trace": ("/var/log/requests", Path("/var/log/requests")),
         "socket": ("/run/x.sock", Path("/run/x.sock")),
@@ -69,8 +67,8 @@ def test_sources_say_where_each_value_came_from(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMLX_CACHE_COLD_BYTES", "2GiB")
-    sources = CacheSettings(machine=machine, key_hash="xxh3").sources()
-    assert sources["key_hash"].origin == "argument"
+    sources = CacheSettings(machine=machine, codec="dense").sources()
+    assert sources["codec"].origin == "argument"
     assert sources["cold_bytes"].origin == "environment OMLX_CACHE_COLD_BYTES"
     assert sources["cold_bytes"].rendered == "2 GiB"
     assert sources["durability"].origin == "default"
@@ -92,7 +90,6 @@ def test_sources_say_where_each_value_came_from(
         ("durability", "ssd", "none, fsync or full"),
         ("codec", "jpeg", "dense"),
         ("min_quantize_tokens", "-1", "a whole number, 0 or more"),
-        ("key_hash", "md5", "sha256 or xxh3"),
         ("snapshot_stride", 0, "a whole number, 1 or more"),
         ("commit_wait_seconds", 86401, "a number from 0 to 86400"),
         ("socket", "/" + "x" * 103, "at most 103 bytes"),
@@ -129,10 +126,10 @@ def test_a_bad_value_names_the_setting_what_came_and_what_is_allowed(
 
 def test_all_bad_values_are_reported_together(machine: Machine) -> None:
     with pytest.raises(ConfigError) as caught:
-        CacheSettings(machine=machine, block_size=1, key_hash="md5")
+        CacheSettings(machine=machine, block_size=1, codec="md5")
     assert [line.partition(":")[0] for line in str(caught.value).splitlines()] == [
         "block_size",
-        "key_hash",
+        "codec",
     ]
 
 

@@ -79,7 +79,7 @@ def _remember(store: object, story: Story, tokens: int) -> KeyChain:
 
 def test_text_is_given_only_when_asked_and_only_of_what_is_remembered(tmp_path: Path) -> None:
     story = Story("llama")
-    with open_store(tmp_path, prompt_history_bytes=1 << 20) as store:
+    with open_store(tmp_path, status="on") as store:
         kept = store.register(_registered(story))
         commit(store, story, 1, 2, 3)
         store.decoder = lambda tokens, model: f"{model}:" + " ".join(map(str, tokens))
@@ -101,7 +101,7 @@ def test_text_is_given_only_when_asked_and_only_of_what_is_remembered(tmp_path: 
 
 def test_requests_come_newest_first_with_their_why_and_no_text(tmp_path: Path) -> None:
     story = Story("llama")
-    with open_store(tmp_path, prompt_history_bytes=1 << 20) as store:
+    with open_store(tmp_path, status="on") as store:
         store.decoder = lambda tokens, model: "SECRET"
         for count in (1, 2):
             asked = store.requests.ask(story.namespace.hex(), {"label": "llama"}, 16 * count)

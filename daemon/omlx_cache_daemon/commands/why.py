@@ -19,7 +19,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Shows what was restored of a request's prompt and why it was not more: of the "
         "last one, unless a number is given (a server's log and `monitor` have it). Prompts are "
         "compared within one model and salt only, and their tokens are in the memory of the "
-        "server's process alone (prompt_history_bytes).",
+        "server's process alone.",
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("request", type=positive_count, nargs="?", metavar="REQUEST_NUMBER")
