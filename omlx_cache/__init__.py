@@ -7,7 +7,7 @@ line) does not wait for it.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from omlx_cache.version import VERSION as __version__
+from omlx_cache.package import VERSION as __version__
 
 if TYPE_CHECKING:
     from omlx_cache.adapters import Adapter, UnsupportedCache
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from omlx_cache.codecs import CodecPolicy
     from omlx_cache.commit.admission import CommitResult
     from omlx_cache.commit.points import SnapshotPolicy, StridePolicy
-    from omlx_cache.keeping import Pin
-    from omlx_cache.prefix import Lookup, PageLocation, PrefixCache
+    from omlx_cache.prefix import Lookup, PageLocation, Pin, PrefixCache
     from omlx_cache.requests.explanation import Explanation
     from omlx_cache.session import Session
     from omlx_cache.settings import CacheSettings, ConfigError
@@ -59,7 +58,7 @@ _MODULES = {
     "Explanation": "omlx_cache.requests.explanation",
     "Lookup": "omlx_cache.prefix",
     "PageLocation": "omlx_cache.prefix",
-    "Pin": "omlx_cache.keeping",
+    "Pin": "omlx_cache.prefix",
     "Prefetch": "omlx_cache_storage.prefetch",
     "PrefixCache": "omlx_cache.prefix",
     "Session": "omlx_cache.session",

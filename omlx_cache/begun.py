@@ -9,8 +9,8 @@ from typing import Any
 
 from omlx_cache import reasons
 from omlx_cache.flights import QueueWait
-from omlx_cache.keeping import priority_or_normal
-from omlx_cache.scope import RestoredSequence, Scope, take
+from omlx_cache.scope import RestoredSequence, Scope, hint_or, take
+from omlx_cache_storage.hints import Priority, is_priority
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens
 
@@ -51,7 +51,8 @@ class Begun:
         self.scope = scope
         # In the child of a fork its lock may be held by a thread that is not there.
         self.pid = os.getpid()
-        self.priority = priority_or_normal(priority, scope.store.counters)
+        counters = scope.store.counters
+        self.priority: Priority = hint_or(priority, is_priority, "normal", counters)
         self.tokens = listed(tokens)
         self.chain: KeyChain | None = None
         self.stamp = scope.store.stamp(self.priority)

@@ -1,20 +1,27 @@
 """PrefixCache: one model's view of a store."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Unpack
 
+from omlx_cache.adapters.base import PAGED
 from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache.begun import DEFAULT_NEW_TOKENS, Begun, listed
-from omlx_cache.keeping import Pin, pin, retire, seconds_or_none
+from omlx_cache.commit.points import needed
 from omlx_cache.requests.explanation import Explanation
-from omlx_cache.scope import Scope
-from omlx_cache.scopes import ScopeOptions, Scopes
+from omlx_cache.restore.lookup import first_pages
+from omlx_cache.scope import Scope, ScopeOptions, Scopes
 from omlx_cache.session import Session
-from omlx_cache_storage.interrupts import deferred
+from omlx_cache_storage.hints import MOST_KEYS, Pinned
+from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens
+from omlx_cache_storage.page import PageId
 from omlx_cache_storage.prefetch import Prefetch
+
+NOTHING = Pinned(0, 0, 0)
+MOST_PIN_SECONDS = 10 * 365 * 86_400
 
 
 class PageLocation(NamedTuple):
@@ -40,6 +47,36 @@ class Lookup:
     explanation: Explanation | None = None
 
 
+class Pin:
+    """A prefix that is not evicted until its time is over, or `unpin`; losing the object ends
+    nothing, and a restart neither: the directory's `pins.json` has it.
+
+    `found_tokens` of it could be restored when it was pinned. `memory` and `disk` (None without
+    one) say how many of its pages each had then, and how many of them, root first, and bytes are
+    pinned: all pins together take half of a tier at most. `reason` says why that is less than there
+    is, or nothing; None where all is pinned that there is.
+    """
+
+    def __init__(
+        self,
+        reason: str | None = None,
+        *,
+        found_tokens: int = 0,
+        memory: Pinned = NOTHING,
+        disk: Pinned | None = None,
+        unpin: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.reason = reason
+        self.found_tokens = found_tokens
+        self.memory = memory
+        self.disk = disk
+        self._unpin = unpin
+
+    def unpin(self) -> None:
+        """End it; any thread, any number of times."""
+        self._unpin()
+
+
 class PrefixCache(Scopes):
     """Sessions, look-ups and prefetches for one model; evaluates samples of its weights once,
     and on a GPU computes one token, to compile a TurboQuant codec's kernels for it: seconds, the
@@ -57,6 +94,7 @@ class PrefixCache(Scopes):
     `unsupported_reason` names the class.
     """
 
+    @uninterrupted
     def session(
         self,
         tokens: Sequence[int],
@@ -77,14 +115,14 @@ class PrefixCache(Scopes):
         `high`: what it uses counts as used ten minutes earlier or later than it is. With `begun` it
         is that one's.
         """
-        with deferred:
-            scope = self.scope(**options)
-            if begun is not None and begun.pid == os.getpid():
-                if begun.tokens == listed(tokens) and begun.scope.same_as(scope):
-                    return Session(begun, begun.deadline if deadline is None else deadline)
-                begun.cancel()
-            return Session(Begun(scope, tokens, max_new_tokens, priority), deadline)
+        scope = self.scope(**options)
+        if begun is not None and begun.pid == os.getpid():
+            if begun.tokens == listed(tokens) and begun.scope.same_as(scope):
+                return Session(begun, begun.deadline if deadline is None else deadline)
+            begun.cancel()
+        return Session(Begun(scope, tokens, max_new_tokens, priority), deadline)
 
+    @uninterrupted
     def begin(
         self,
         tokens: Sequence[int],
@@ -99,11 +137,11 @@ class PrefixCache(Scopes):
         on the model's thread. Raises for no request: TypeError and ValueError are for options that
         are none.
         """
-        with deferred:
-            begun = Begun(self.scope(**options), tokens, max_new_tokens, priority)
-            begun.start()
-            return begun
+        begun = Begun(self.scope(**options), tokens, max_new_tokens, priority)
+        begun.start()
+        return begun
 
+    @uninterrupted
     def lookup(self, tokens: Sequence[int], **options: Unpack[ScopeOptions]) -> Lookup:
         """Return where a prefix lies, page by page, and why it ends there. Reads no payload, moves
         nothing.
@@ -134,6 +172,7 @@ class PrefixCache(Scopes):
         )
         return Lookup(point.position, point.matched, point.reason, pages, told)
 
+    @uninterrupted
     def prefetch(self, tokens: Sequence[int], **options: Unpack[ScopeOptions]) -> Prefetch:
         """Begin to read a prefix's cold pages into the hot tier, while the request is queued.
 
@@ -149,6 +188,7 @@ class PrefixCache(Scopes):
             )
         return self.store.prefetch([use.page for use in uses], allocate_payload)
 
+    @uninterrupted
     def pin(self, tokens: Sequence[int], ttl: float, **options: Unpack[ScopeOptions]) -> Pin:
         """Keep a prefix from being evicted for `ttl` seconds, as far as half of each tier's budget
         holds it, the root first; returns at once, reads no payload.
@@ -158,17 +198,32 @@ class PrefixCache(Scopes):
         none, a `ttl` that is no time, and a model that is not supported pin nothing: `reason` says
         so, as it does where not all has room.
         """
-        with deferred:
-            scope, counters = self.scope(**options), self.store.counters
-            if self.store.closed:
-                return Pin("the store is closed")
-            seconds, chain = seconds_or_none(ttl, counters), _chain(scope, tokens)
-            if seconds is None:
-                return Pin(f"ttl={ttl!r} is no number of seconds")
-            if chain is None:
-                return Pin(scope.unsupported_reason or "these are no tokens")
-            return pin(scope, chain, seconds)
+        scope, store = self.scope(**options), self.store
+        if store.closed:
+            return Pin("the store is closed")
+        if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl > 0:
+            store.counters.add(ignored_hints=1)
+            return Pin(f"ttl={ttl!r} is no number of seconds")
+        chain = _chain(scope, tokens)
+        if chain is None:
+            return Pin(scope.unsupported_reason or "these are no tokens")
+        # Returns at once: what only others have cannot be pinned here.
+        found = scope.find(chain, len(chain), wait=0.0)
+        pages = [*found.root_first, *needed(chain, scope.groups, len(chain))]
+        seconds = float(min(ttl, MOST_PIN_SECONDS))
+        record, tiers = store.pin(chain.namespace, list(dict.fromkeys(pages)), seconds)
+        if record is None:
+            return Pin(f"all pins together name {MOST_KEYS:,} blocks at most")
+        memory, disk = tiers[0], tiers[1] if len(tiers) > 1 else None
+        return Pin(
+            _why_less("memory", memory) or _why_less("the disk's budget", disk),
+            found_tokens=found.position,
+            memory=memory,
+            disk=disk,
+            unpin=partial(store.unpin, record),
+        )
 
+    @uninterrupted
     def retire(self, tokens: Sequence[int], **options: Unpack[ScopeOptions]) -> int:
         """Say that a conversation is over for good: what no other sequence goes on from leaves
         before everything else. Returns how many of its first tokens stay as they were.
@@ -176,10 +231,24 @@ class PrefixCache(Scopes):
         Deletes nothing, and reads no payload; whoever asks for it again makes it as good as any
         other. Tokens that are none, and a model that is not supported, retire nothing.
         """
-        with deferred:
-            scope = self.scope(**options)
-            chain = _chain(scope, tokens)
-            return 0 if chain is None or self.store.closed else retire(scope, chain)
+        scope, store = self.scope(**options), self.store
+        chain = _chain(scope, tokens)
+        if chain is None or store.closed:
+            return 0
+        size = chain.block_size
+        bounds = range(0, len(chain) + 1, size)
+        parents = {chain.key(at) if at else chain.namespace: at for at in bounds}
+        tails = {tail for tail in store.tails_of(list(parents)) if tail.position <= len(chain)}
+        ends = {*PAGED.page_ends(len(chain), size), *(tail.position for tail in tails)}
+        # The last place where another sequence leaves it, or one that is being computed.
+        left = store.branches({*parents, *(chain.key(end) for end in ends)})
+        stays = max([parents.get(key, 0) for key in left] + [store.flights.shared(chain)])
+        groups = {*(group.name for group in scope.groups), *(tail.group for tail in tails)}
+        keys = [chain.key(end) for end in ends if end > stays]
+        deep = {PageId(key, group) for key in keys for group in groups}
+        # Any other sequence that begins alike needs these, wherever it leaves this one.
+        store.demote(deep.difference(first_pages(chain, scope.groups)))
+        return stays
 
 
 def _chain(scope: Scope, tokens: Sequence[int]) -> KeyChain | None:
@@ -190,3 +259,12 @@ def _chain(scope: Scope, tokens: Sequence[int]) -> KeyChain | None:
         scope.store.counters.add(ignored_hints=1)
         return None
     return scope.chain(array) if scope.supported and len(array) else None
+
+
+def _why_less(place: str, pinned: Pinned | None) -> str | None:
+    if pinned is None or pinned.pages == pinned.found_pages:
+        return None
+    return (
+        f"all pins together take half of {place} at most: {pinned.pages} of "
+        f"{pinned.found_pages} pages are pinned there"
+    )

@@ -1,6 +1,9 @@
-"""Why no more was restored, or a page was not stored: the words that stats and sessions use."""
+"""Why no more was restored, or a page was not stored: the words that stats and sessions use, and
+what the first kind is for people."""
 
-from typing import Final
+from typing import Final, NamedTuple
+
+from omlx_cache_storage.remote import reasons as remote
 
 ABSENT: Final = "absent"
 """The next block was never stored, or was evicted."""
@@ -61,3 +64,112 @@ SNAPSHOT_MISSING: Final = "snapshot_missing"
 def word(reason: str) -> str:
     """Return a reason's counter name: what stands before its details."""
     return reason.split(":", 1)[0]
+
+
+class MissReason(NamedTuple):
+    """A sentence, and what helps: nothing where nothing has to be done."""
+
+    sentence: str
+    remedy: str = ""
+
+
+MISS_REASONS = {
+    NEW_TEXT: MissReason("the rest was never stored for this model under these settings"),
+    DIVERGED: MissReason(
+        "the text behind is the same",
+        "keep what changes (a date, an id) at the end of the prompt, not at its head",
+    ),
+    REWRITTEN: MissReason(
+        "the template, or the client, rewrote the history: the answer comes back otherwise",
+        "only what comes before the last answer can match; see docs/why.md",
+    ),
+    EVICTED: MissReason(
+        "the next page was stored, and is gone",
+        "a larger hot_bytes or cold_bytes keeps more; `omlx-cache stats` shows both",
+    ),
+    NOT_STORED: MissReason(
+        "what both share is not stored",
+        "ask again when the other request is done. For `no_room` or `refused`: a larger hot_bytes, "
+        "queue_bytes or cold_bytes; the log names which, `skips` in `omlx-cache stats` counts it",
+    ),
+    WINDOW_NOT_HELD: MissReason(
+        "more of it is known, but its last window of tokens is not held there",
+        "a smaller snapshot_stride keeps more restore points",
+    ),
+    SNAPSHOT_MISSING: MissReason(
+        "more is known, but no snapshot of the state was kept",
+        "a smaller snapshot_stride keeps more restore points",
+    ),
+    TOO_SHORT: MissReason("a prompt of one token has nothing to restore"),
+    CORRUPT: MissReason(
+        "a page on the disk was damaged, and is forgotten",
+        "check the disk if it happens again",
+    ),
+    MISMATCH: MissReason("a page did not fit the model, and is forgotten"),
+    UNREADABLE: MissReason(
+        "the disk did not give a page",
+        "check the disk: `omlx-cache stats` shows the cold tier's state",
+    ),
+    UNDECODABLE: MissReason("a page is there that this version cannot decode"),
+    DEADLINE: MissReason(
+        "the disk had not delivered more by the time that the request could wait",
+        "allow more: restore_wait_seconds, or deadline= of the session",
+    ),
+    SLOWER_THAN_COMPUTING: MissReason(
+        "the disk has more, and to read that takes longer than to compute it",
+        "nothing to do: it is read again when that is quicker, and always with worth_reading=off",
+    ),
+    remote.TIMEOUT: MissReason(
+        "the store that machines share did not answer in the time that a request may wait for it",
+        "`omlx-cache doctor --remote` measures the way there; more remote_lookup_seconds lets "
+        "requests wait longer",
+    ),
+    remote.UNREACHABLE: MissReason(
+        "nobody answered at the store that machines share, or the connection broke",
+        "see that the store runs and is reached: `omlx-cache doctor --remote` measures the way "
+        "there",
+    ),
+    remote.DENIED: MissReason(
+        "the store that machines share did not let this machine in",
+        "check remote_password, the user in the address, and its rights: "
+        "`omlx-cache doctor --remote`",
+    ),
+    remote.THROTTLED: MissReason(
+        "the store that machines share is asked too much, or is not ready",
+        "ask it less: remote_writes=reused or shared; or give it more to work with",
+    ),
+    remote.FAILED: MissReason(
+        "the store that machines share could not do what it was asked; the log has it",
+        "`omlx-cache doctor --remote` says what it answers",
+    ),
+    remote.RESTING: MissReason(
+        "the store that machines share failed a moment ago, and is left alone for a while",
+        "nothing: it is tried again by itself; `omlx-cache stats` shows why, and "
+        "`omlx-cache doctor --remote` what helps",
+    ),
+    remote.LOST: MissReason(
+        "the store that machines share had the page when it was asked, and not any more when the "
+        "page was read",
+        "more memory for the store (maxmemory), or fewer pages: remote_writes=reused or shared",
+    ),
+    remote.FOREIGN: MissReason(
+        "the store that machines share has pages that another secret vouches for, or none does",
+        "give all machines the same remote_secret and remote_encrypt, or this one a remote_prefix "
+        "of its own",
+    ),
+    UNSUPPORTED: MissReason("no adapter reads a cache class of this model"),
+    BAD_TOKENS: MissReason("the prompt is no flat list of integers"),
+    STORE_CLOSED: MissReason("the store was closed"),
+    ERROR: MissReason("something unexpected happened; the log has it"),
+    ABSENT: MissReason(
+        "the next block is not there; whether it ever was cannot be told, because no prompts are "
+        "remembered",
+        "have a control socket or a status page: without both no prompts are compared",
+    ),
+}
+"""Each word for which no more was restored."""
+
+
+def described(word: str) -> MissReason:
+    """Return what a miss reason is for people; the word itself for one that is not known."""
+    return MISS_REASONS.get(word, MissReason(word))

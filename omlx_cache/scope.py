@@ -1,22 +1,29 @@
 """Scope: what may share pages. One model, one kind of cache, one salt; one restore, one commit."""
 
+import copy
 import logging
+import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self, TypedDict, TypeGuard, TypeVar, Unpack
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, UnsupportedCache
 from omlx_cache.adapters.registry import extracted
-from omlx_cache.codecs import CodecPolicy
+from omlx_cache.arrays.mlxio import architecture, check_packing
+from omlx_cache.codecs import CODEC_NAMES, CodecPolicy
 from omlx_cache.commit.admission import Admission, CommitResult
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.committer import Committer
-from omlx_cache.commit.points import SnapshotPolicy
-from omlx_cache.commit.progress import extent_of
+from omlx_cache.commit.points import SnapshotPolicy, StridePolicy
+from omlx_cache.commit.progress import LiveExtent, extent_of
 from omlx_cache.commit.staging import Staging
-from omlx_cache.identity.namespace import Namespace, computed_by
+from omlx_cache.identity.fingerprint import adapter_identity, fingerprint_model
+from omlx_cache.identity.namespace import Namespace, computed_by, make_namespace
+from omlx_cache.identity.parts import salt_digest
+from omlx_cache.mlx_lm_versions import make_prompt_cache, quantized
+from omlx_cache.pages.encoding import warm_codecs
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.requests.explainer import Walked
 from omlx_cache.requests.log import AskedRequest
@@ -29,8 +36,26 @@ from omlx_cache_storage.hints import Ended, Priority
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, Tokens
 from omlx_cache_storage.page import PageId
+from omlx_cache_storage.stats import Counters
 
 _log = logging.getLogger(__name__)
+
+DEFAULT_GROUP_SIZE = 64
+Hint = TypeVar("Hint")
+
+
+class ScopeOptions(TypedDict, total=False):
+    """What separates the sequences of one model from each other.
+
+    `salt` and `extra` separate tenants. With `kv_bits` a sequence's KVCaches are QuantizedKVCaches,
+    kept packed; it shares pages with others of these bits, and with dense ones of a store with
+    that codec.
+    """
+
+    salt: str | bytes | None
+    extra: Mapping[str, str] | None
+    kv_bits: int | None
+    kv_group_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +87,14 @@ class Scope:
     """
 
     def __init__(
-        self,
-        store: BlockStore,
-        namespace: Namespace | None,
-        fresh: Callable[[], list[Any]],
-        *,
-        policy: SnapshotPolicy,
-        codec_policy: CodecPolicy,
-        boundaries: Boundaries,
-        budgets: Budgets,
-        unsupported_reason: str | None = None,
+        self, kinds: "Scopes", namespace: Namespace | None, fresh: Callable[[], list[Any]]
     ) -> None:
-        self.store = store
-        self.unsupported_reason = unsupported_reason
-        self._namespace = namespace
+        self.store = kinds.store
+        self.unsupported_reason = kinds.unsupported_reason
+        self.budgets = kinds.budgets
         self.fresh = fresh
-        self._policy = policy
-        self._codec_policy = codec_policy
-        self._boundaries = boundaries
-        self.budgets = budgets
+        self._kinds = kinds
+        self._namespace = namespace
         self._blank: Layout | None = None if namespace is None else layout_of(fresh())
 
     @property
@@ -104,14 +118,19 @@ class Scope:
             mine is theirs if mine is None or theirs is None else mine.digest == theirs.digest
         )
 
+    def layout(self, prompt_cache: Sequence[Any]) -> Layout | None:
+        """Return the layout of caches, None when they are not of this scope's classes and
+        parameters."""
+        try:
+            layout = layout_of(extracted(prompt_cache))
+        except UnsupportedCache:
+            return None
+        is_own = self._blank is not None and layout.signature == self._blank.signature
+        return layout if is_own else None
+
     def accepts(self, prompt_cache: Sequence[Any]) -> bool:
         """Return whether caches are of this scope's classes and parameters."""
-        try:
-            return self._blank is not None and (
-                layout_of(prompt_cache).signature == self._blank.signature
-            )
-        except UnsupportedCache:
-            return False
+        return self.layout(prompt_cache) is not None
 
     def ask(self, tokens: int) -> AskedRequest:
         """Begin the record of a request for a prompt of so many tokens."""
@@ -148,7 +167,7 @@ class Scope:
             self.groups,
             self.store,
             limit=limit,
-            known=self._boundaries.of(chain),
+            known=self._kinds.boundaries.of(chain),
             gate=self._gate(probes=False) if worth else None,
             wait=wait,
             asks=asks,
@@ -161,7 +180,7 @@ class Scope:
         if self.trims:
             return []
         size = self.store.settings.block_size
-        return self._policy.positions(start=start, stop=stop, block_size=size, branch=branch)
+        return self._kinds.policy.positions(start=start, stop=stop, block_size=size, branch=branch)
 
     def pending(
         self, chain: KeyChain, limit: int, capacity: int, stamp: int | None = None
@@ -175,7 +194,7 @@ class Scope:
             chain,
             limit=limit,
             capacity=capacity,
-            known=self._boundaries.of(chain),
+            known=self._kinds.boundaries.of(chain),
             stamp=stamp,
             gate=self._gate(),
         )
@@ -224,7 +243,7 @@ class Scope:
             self._namespace,
             chain,
             staging,
-            self._codec_policy,
+            self._kinds.codec_policy,
             self.budgets,
             groups=self.groups,
             start=start,
@@ -232,15 +251,6 @@ class Scope:
             prompt_length=prompt_length,
             stops=stops,
         )
-
-    def remember(self, chain: KeyChain, result: CommitResult) -> None:
-        """Note how far a commit went, for layouts whose pages do not tell, and for people."""
-        end = result.tokens
-        if self.store.requests.trace is not None:
-            self.store.requests.trace.note_size(chain.namespace, self.budgets.token_bytes)
-        if all(group.kind != "paged" for group in self.groups):
-            self._boundaries.remember(chain, end)
-        self.store.requests.stored(chain, end, result.skipped)
 
     @uninterrupted
     def commit(
@@ -260,46 +270,191 @@ class Scope:
         share its place in the eviction order, which depends on how the answer ended, but for pages
         with a stamp later than `since_ns`, which others have used.
         """
-        began = time.perf_counter()
-        result = self._commit(chain, prompt_cache, prompt_length, along, ended, since_ns)
-        counters = self.store.counters
-        counters.commit(result.skipped)
-        counters.histograms.observe("commit_seconds", time.perf_counter() - began)
-        return result
-
-    def _commit(
-        self,
-        chain: KeyChain,
-        prompt_cache: Sequence[Any],
-        prompt_length: int,
-        along: Iterable[PageId],
-        ended: Ended | None,
-        since_ns: int,
-    ) -> CommitResult:
-        if not self.accepts(prompt_cache):
-            return CommitResult.none(reasons.LAYOUT_CHANGED)
         staging = Staging(self.store.counters, self.store.snapshot_bytes)
-        try:
-            layout = layout_of(extracted(prompt_cache))
-            stops = self.stops(0, len(chain) + 1)
+
+        def finish() -> CommitResult:
+            layout = self.layout(prompt_cache)
+            if layout is None:
+                return CommitResult.none(reasons.LAYOUT_CHANGED)
             committer = self.committer(
                 chain,
                 staging,
                 prompt_length=prompt_length,
-                stops=stops,
+                stops=self.stops(0, len(chain) + 1),
                 along=along,
                 since_ns=since_ns,
             )
-            result = committer.finish(layout, extent_of(layout, len(chain)), ended)
-            self.remember(chain, result)
-            return result
-        except UnsupportedCache as error:
-            return CommitResult.none(reasons.word(unsupported(error)))
-        except Exception:
-            _log.exception("commit failed, nothing more is stored")
-            return CommitResult.none(reasons.ERROR)
+            return self.finish(committer, layout, extent_of(layout, len(chain)), ended)
+
+        try:
+            return self.counted(finish)
         finally:
             staging.release()
+
+    def finish(
+        self, committer: Committer, layout: Layout, extent: LiveExtent, ended: Ended | None
+    ) -> CommitResult:
+        """Have the rest of a sequence stored, and note how far it went: for layouts whose pages do
+        not tell, and for people."""
+        result = committer.finish(layout, extent, ended)
+        chain, requests = committer.chain, self.store.requests
+        if requests.trace is not None:
+            requests.trace.note_size(chain.namespace, self.budgets.token_bytes)
+        if all(group.kind != "paged" for group in self.groups):
+            self._kinds.boundaries.remember(chain, result.tokens)
+        requests.stored(chain, result.tokens, result.skipped)
+        return result
+
+    def counted(self, finish: Callable[[], CommitResult]) -> CommitResult:
+        """Call what ends a commit, and count what it stored; whatever it raises is logged, and a
+        reason to have stored nothing."""
+        began, counters = time.perf_counter(), self.store.counters
+        try:
+            result = finish()
+        except UnsupportedCache as error:
+            result = CommitResult.none(reasons.word(unsupported(error)))
+        except Exception:
+            _log.exception("commit failed, nothing more is stored")
+            result = CommitResult.none(reasons.ERROR)
+        counters.commit(result.skipped)
+        counters.histograms.observe("commit_seconds", time.perf_counter() - began)
+        return result
+
+
+class Scopes:
+    """What a model, its adapter, the kind of its caches and a salt are to a store.
+
+    Evaluates samples of the weights, once; they must not change while the object lives. On a GPU it
+    computes a token to compile the kernels of the store's codecs. What the arguments mean is said
+    by `PrefixCache`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        store: BlockStore,
+        *,
+        model_id: str | None = None,
+        adapter: str | os.PathLike[str] | None = None,
+        make_cache: Callable[[], list[Any]] | None = None,
+        policy: SnapshotPolicy | None = None,
+        codec_policy: CodecPolicy | None = None,
+    ) -> None:
+        if not isinstance(store, BlockStore):
+            swapped = ": the two are swapped" if isinstance(model, BlockStore) else ""
+            raise TypeError(
+                f"{type(self).__name__}(model, store) got {type(store).__name__} for the store, "
+                f"which must be a BlockStore{swapped}"
+            )
+        if not callable(getattr(model, "parameters", None)):
+            raise TypeError(
+                f"{type(self).__name__}(model, store) got {type(model).__name__} for the model, "
+                "which must be an MLX model: what mlx_lm.load returns first"
+            )
+        self.store = store
+        self.policy: SnapshotPolicy = policy or StridePolicy(store.settings.snapshot_stride)
+        self._identity = {
+            "model": fingerprint_model(model),
+            "adapter": adapter_identity(adapter),
+            "architecture": store.settings.architecture(architecture()),
+        }
+        self._label = model_id or f"{type(model).__module__}.{type(model).__qualname__}"
+        self.codec_policy = codec_policy or CodecPolicy(
+            store.settings.codec, min_quantize_tokens=store.settings.min_quantize_tokens
+        )
+        # The codecs that pages may have gone through; lossless ones do not count.
+        self._codec = store.settings.codec if codec_policy is None else str(codec_policy)
+        cold_codec = store.settings.cold_codec
+        if cold_codec not in ("dense", "zstd"):
+            self._codec += f", cold {cold_codec}"
+        self._use(make_cache or (lambda: make_prompt_cache(model)))
+        store.add_label(self._label)
+        if self.unsupported_reason is None:
+            # MLX has no part in the other forms that the writer stores.
+            cold = [CodecPolicy(name) for name in CODEC_NAMES if name == cold_codec]
+            warm_codecs(model, self._make_cache, [self.codec_policy, *cold])
+
+    def _use(self, make_cache: Callable[[], list[Any]]) -> None:
+        self.unsupported_reason: str | None = None
+        self._make_cache = make_cache
+        self._layout_signature = ""
+        self._groups: tuple[str, ...] = ()
+        self.boundaries = Boundaries()
+        self.budgets = Budgets(
+            self.store.settings, self._label, self.store.told, self.store.budget_of_disk
+        )
+        try:
+            layout = layout_of(make_cache())
+            self._layout_signature = layout.signature
+            self._groups = tuple(group.name for group in layout.groups)
+        except UnsupportedCache as error:
+            self.unsupported_reason = unsupported(error)
+
+    def fresh_cache(
+        self, kv_bits: int | None = None, kv_group_size: int = DEFAULT_GROUP_SIZE
+    ) -> list[Any]:
+        """Return a new, empty prompt cache of the model, its KVCaches quantised when asked."""
+        caches = list(self._make_cache())
+        return caches if kv_bits is None else quantized(caches, kv_group_size, kv_bits)
+
+    def scope(self, **options: Unpack[ScopeOptions]) -> Scope:
+        """Return what restores and stores sequences of one kind, for servers without sessions.
+
+        Raises TypeError for a keyword that is no option, and ValueError for bits or a group size
+        that MLX cannot pack.
+        """
+        unknown = options.keys() - ScopeOptions.__annotations__.keys()
+        if unknown:
+            # A misspelt salt would share one tenant's pages with all others.
+            raise TypeError(f"unexpected keyword argument {', '.join(sorted(unknown))}")
+        bits = options.get("kv_bits")
+        group_size = options.get("kv_group_size", DEFAULT_GROUP_SIZE)
+        codec = None
+        if bits is not None:
+            check_packing(bits, group_size)
+            # In the words of the `codec` setting.
+            codec = f"affine{bits}" + ("" if group_size == 64 else f"g{group_size}")
+        namespace = self._namespace(options, codec)
+        return Scope(self, namespace, lambda: self.fresh_cache(bits, group_size))
+
+    def with_caches(self, make_cache: Callable[[], list[Any]]) -> Self:
+        """Return a cache of the same model whose prompt caches are made otherwise.
+
+        For a run with `max_kv_size`, say: the weights are not read again.
+        """
+        other = copy.copy(self)
+        other._use(make_cache)
+        return other
+
+    def clear(
+        self, *, salt: str | bytes | None = None, extra: Mapping[str, str] | None = None
+    ) -> int:
+        """Delete all that is cached for this model under a salt; return the number of pages.
+
+        Quantised sessions' pages and those of every `extra` go too, unless `extra` names one; pages
+        of earlier processes as well. Waits for the disk.
+        """
+        parts: dict[str, object] = {**self._identity, "salt": salt_digest(salt)}
+        if extra is not None:
+            parts["extra"] = dict(extra)
+        self.boundaries.clear()
+        return sum(self.store.clear(digest) for digest in self.store.namespaces(parts))
+
+    def _namespace(self, options: ScopeOptions, codec: str | None) -> Namespace | None:
+        if self.unsupported_reason is not None:
+            return None
+        settings = self.store.settings
+        namespace = make_namespace(
+            **self._identity,
+            layout=self._layout_signature,
+            block_size=settings.block_size,
+            codec=codec or self._codec,
+            salt=options.get("salt"),
+            extra=options.get("extra") or {},
+            label=self._label,
+            groups=self._groups,
+        )
+        return self.store.register(namespace)
 
 
 @uninterrupted
@@ -326,3 +481,13 @@ def take(pending: PendingRestore, deadline: float | None) -> RestoredSequence:
 def unsupported(error: Exception) -> str:
     """Return the miss reason for a cache that no adapter reads."""
     return f"{reasons.UNSUPPORTED}:{error}"
+
+
+def hint_or(
+    value: object, is_one: Callable[[object], TypeGuard[Hint]], default: Hint, counters: Counters
+) -> Hint:
+    """Return a scheduler's hint; the default, and counted, for what is none."""
+    if value is default or is_one(value):
+        return value
+    counters.add(ignored_hints=1)
+    return default

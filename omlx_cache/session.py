@@ -6,11 +6,11 @@ import sys
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Self
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
-from omlx_cache.adapters.registry import extracted
 from omlx_cache.arrays.mlxio import evaluate
 from omlx_cache.begun import Begun, listed
 from omlx_cache.commit.admission import CommitResult
@@ -18,13 +18,12 @@ from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.progress import LiveExtent, LiveProgress, extent_of
 from omlx_cache.commit.staging import Staging
 from omlx_cache.flights import PromptFlight
-from omlx_cache.keeping import ended_or_none
 from omlx_cache.pages.geometry import Source
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.requests.explanation import Explanation
 from omlx_cache.requests.log import AskedRequest, PromptTimer
-from omlx_cache.scope import unsupported
-from omlx_cache_storage.hints import Ended
+from omlx_cache.scope import hint_or, unsupported
+from omlx_cache_storage.hints import Ended, is_ended
 from omlx_cache_storage.interrupts import deferred, uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens
 from omlx_cache_storage.stats import Counters
@@ -95,8 +94,8 @@ class Session:
         restored = begun.take(deadline)
         start = restored.tokens
         if chain is not None:
-            self._asked.walked(scope.walked(chain, restored.matched, restored.lacking))
-            self._asked.came_from_afar(restored.remote_tokens)
+            self._asked.walked = scope.walked(chain, restored.matched, restored.lacking)
+            self._asked.remote_tokens = restored.remote_tokens
             layout = layout_of(restored.prompt_cache)
             committer = scope.committer(
                 chain,
@@ -399,20 +398,17 @@ class Session:
         """
         if self._pid != os.getpid():
             return CommitResult.none(reasons.STORE_CLOSED)
-        began = time.perf_counter()
         result = CommitResult.none(reasons.CLOSED)
         if not self._finished and not self._staging.closed:
-            known = ended_or_none(ended, self._counters)
-            self._asked.hinted(known or "")
-            result = self._commit(prompt_cache, known)
+            known: Ended | None = hint_or(ended, is_ended, None, self._counters)
+            self._asked.how_ended = known or ""
+            result = self._scope.counted(partial(self._commit, prompt_cache, known))
             self.reach(result.tokens)
-            self._counters.commit(result.skipped)
         if release:
             if isinstance(prompt_cache, list):
                 prompt_cache.clear()
             self.prompt_cache = []
         self._close()
-        self._counters.histograms.observe("commit_seconds", time.perf_counter() - began)
         return result
 
     def _commit(self, prompt_cache: Sequence[Any] | None, ended: Ended | None) -> CommitResult:
@@ -423,32 +419,18 @@ class Session:
             return CommitResult.none(reasons.LAYOUT_CHANGED)
         if self._scope.store.closed:
             return CommitResult.none(reasons.STORE_CLOSED)
-        try:
-            chain = self._catch_up(committer)
-            own = self._progress if layout is self._layout else None
-            recorded = len(chain)
-            extent = extent_of(layout, recorded) if own is None else own.extent(recorded)
-            result = committer.finish(layout, extent, ended)
-            self._scope.remember(chain, result)
-            return result
-        except UnsupportedCache as error:
-            return CommitResult.none(reasons.word(unsupported(error)))
-        except Exception:
-            _log.exception("commit failed, nothing more is stored")
-            return CommitResult.none(reasons.ERROR)
+        own = self._progress if layout is self._layout else None
+        recorded = len(self._catch_up(committer))
+        extent = extent_of(layout, recorded) if own is None else own.extent(recorded)
+        return self._scope.finish(committer, layout, extent, ended)
 
     def _live_layout(self, prompt_cache: Sequence[Any] | None) -> Layout | None:
         """Return the layout of the live cache, None when it is not the session's kind."""
         if self._layout is None or prompt_cache is None or prompt_cache is self.prompt_cache:
             return self._layout
-        try:
-            layout = layout_of(extracted(prompt_cache))
-        except UnsupportedCache as error:
-            self._counters.skip(reasons.word(unsupported(error)))
-            return None
-        if layout.signature != self._layout.signature:
+        layout = self._scope.layout(prompt_cache)
+        if layout is None:
             self._counters.skip(reasons.LAYOUT_CHANGED)
-            return None
         return layout
 
     def abort(self) -> None:

@@ -19,13 +19,11 @@ from omlx_cache.control import ControlError, ControlServer, check_socket, start_
 from omlx_cache.control.operations import handlers
 from omlx_cache.flights import Flights
 from omlx_cache.identity.namespace import KnownNamespaces, Namespace
-from omlx_cache.logs import set_level
+from omlx_cache.package import set_level
 from omlx_cache.pages.encoding import cold_encoder
 from omlx_cache.parts import StoreParts
-from omlx_cache.requests.answer import Decoder, answer, explained
-from omlx_cache.requests.explainer import Explainer
-from omlx_cache.requests.history import PromptHistory
-from omlx_cache.requests.log import RequestLog
+from omlx_cache.requests.explainer import Explainer, PromptHistory
+from omlx_cache.requests.log import Decoder, RequestLog, answer, explained
 from omlx_cache.requests.trace import RequestTrace
 from omlx_cache.restore.gate import ReadingGate
 from omlx_cache.restore.queue import RestoreQueue
@@ -476,16 +474,19 @@ class BlockStore(Tiers):
         self.evict_cold({page.page: page.used_ns for page in chosen.surplus})
         return chosen
 
+    @uninterrupted
     def why(self, last: int = 1, number: int | None = None) -> Mapping[str, object]:
         """Return the latest requests, or the one of a number, and why no more of them was restored,
         as plain values; what prompts part at as text, if there is a `decoder`."""
         return answer(self.requests, self.decoder, last, number)
 
+    @uninterrupted
     def recent(self, limit: int) -> list[Mapping[str, object]]:
         """Return the latest requests, newest first, each with its `why` in words; nothing of their
         text."""
         return explained(self.requests, limit)
 
+    @uninterrupted
     def remembered(self, namespace: BlockKey) -> list[Tokens]:
         """Return the tokens of recent prompts of a namespace and their answers, the latest first;
         what continues another one once."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import IO
 
 from omlx_cache.identity.parts import installed
+from omlx_cache.package import VERSION
 from omlx_cache.settings.model import CacheSettings
-from omlx_cache.version import VERSION
 from omlx_cache_daemon.archive.manifest import Document, Manifest
 from omlx_cache_daemon.archive.members import PageAt
 from omlx_cache_daemon.archive.packing import Packed, in_order, pack

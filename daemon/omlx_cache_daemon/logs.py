@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Mapping
 
-from omlx_cache.logs import LEVELS, set_level
+from omlx_cache.package import LEVELS, set_level
 from omlx_cache.settings.environment import variable
 
 _FORMAT = "%(asctime)s - %(levelname)s - %(message)s"

@@ -7,14 +7,13 @@ from typing import Protocol
 from omlx_cache.control.errors import ControlError
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.identity.parts import installed
-from omlx_cache.requests.answer import Decoder
-from omlx_cache.requests.log import RequestLog
+from omlx_cache.package import VERSION
+from omlx_cache.requests.log import Decoder, RequestLog
 from omlx_cache.status.event_pages import events_document, kv_document
 from omlx_cache.status.levels import PrefixLevels
 from omlx_cache.status.prefix_lookup import namespaces_document, prefix_document
 from omlx_cache.status.source import MOST_KEYS
 from omlx_cache.upkeep.allowance import Allowance
-from omlx_cache.version import VERSION
 from omlx_cache_storage.documents import as_versions
 from omlx_cache_storage.events import EventLog
 from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey, Tokens

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Protocol, cast
 from packaging.specifiers import SpecifierSet
 
 from omlx_cache.integrations.servers import SERVERS
-from omlx_cache.logs import OWN_LOGGERS, set_level
+from omlx_cache.package import OWN_LOGGERS, VERSION, set_level
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.environment import refusal
 from omlx_cache.settings.sizes import format_size
-from omlx_cache.version import VERSION
 from omlx_cache_storage.errors import CacheError
 
 if TYPE_CHECKING:

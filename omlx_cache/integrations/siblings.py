@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from omlx_cache.requests.explainer import Walked
-from omlx_cache.requests.history import compact
+from omlx_cache.requests.explainer import Walked, compact
 from omlx_cache.scope import Scope
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, as_tokens, shared_length
 

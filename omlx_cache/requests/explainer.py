@@ -1,20 +1,38 @@
-"""From what a look-up met, and what is known of earlier prompts, to the reason; on the path of a
-request, so in bounded time."""
+"""Why no more of a prompt was restored: from what a look-up met, what left the tiers, and the
+tokens of recent prompts, which this process keeps in memory only. On the path of a request, so in
+bounded time."""
 
 import logging
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from omlx_cache import reasons
 from omlx_cache.requests.explanation import Explanation
-from omlx_cache.requests.history import Nearest, PromptHistory
-from omlx_cache_storage.events import Departure, Departures, How
-from omlx_cache_storage.keys import KeyChain, Tokens
-from omlx_cache_storage.page import PAGED, PageId, PageInfo
+from omlx_cache_storage.events import Departure, How
+from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, shared_length
+from omlx_cache_storage.page import PAGED, PageId
+from omlx_cache_storage.tiers import Tiers
 
 _log = logging.getLogger(__name__)
 
+PROMPTS = 512
+COMPARED_TOKENS = 2**19
+"""Tokens that one search compares at most: a few tenths of a millisecond."""
+
+ALIKE_TOKENS = 32
+"""So many equal tokens after a difference tell a changed line from another text."""
+OPENING_TOKENS = 32
+"""The longest opening of an answer that is recognised: role, reasoning tag, line ends."""
+PIECE_TOKENS = 4
+"""So many tokens of an answer in a row are not in another text by chance."""
+ANSWER_TOKENS, RETURNED_TOKENS = 16_384, 1024
+"""How much of the end of an answer is looked for, and in how much of what follows."""
 BEFORE, AFTER = 24, 16
 """Tokens of an excerpt before the place where two prompts part, and behind it."""
 LEAST_SHARED = 8
@@ -32,12 +50,158 @@ _GONE: dict[How, str] = {
 }
 
 
-class KnownPages(Protocol):
-    """What is asked of the tiers; reads nothing."""
+class KnownPrompt(NamedTuple):
+    """A prompt, the first `prompt_length` of `tokens`, and its answer. `stored` tokens were handed
+    to the tiers, the last time with pages left out for the reason `skipped`."""
+
+    number: int
+    asked_at: float
+    namespace: BlockKey
+    tokens: Tokens
+    prompt_length: int
+    stored: int = 0
+    skipped: str = ""
+
+
+class Nearest(NamedTuple):
+    """The known prompt that shares most of another one: `shared` tokens."""
+
+    prompt: KnownPrompt
+    shared: int
 
     @property
-    def departures(self) -> Departures: ...
-    def find(self, page: PageId) -> PageInfo | None: ...
+    def is_continued(self) -> bool:
+        """True when the other prompt has all of it and its answer."""
+        return self.shared == len(self.prompt.tokens)
+
+    def is_alike(self, tokens: Tokens) -> bool:
+        """True when a piece of the known text comes again a little behind the place where they
+        part."""
+        start = self.shared + ALIKE_TOKENS
+        piece = self.prompt.tokens[start : start + ALIKE_TOKENS]
+        behind = tokens[self.shared : start + 3 * ALIKE_TOKENS]
+        if len(piece) < ALIKE_TOKENS or len(behind) < ALIKE_TOKENS:
+            return False
+        return bool((sliding_window_view(behind, ALIKE_TOKENS) == piece).all(axis=1).any())
+
+    def is_rewritten(self, tokens: Tokens) -> bool:
+        """True when they part in the known answer, or in what opens it and a piece of the answer
+        comes again behind the place."""
+        theirs, length = self.prompt.tokens, self.prompt.prompt_length
+        if self.is_continued or len(tokens) <= length:
+            return False
+        if self.shared >= length + PIECE_TOKENS:
+            return True
+        if self.shared < length - OPENING_TOKENS:
+            return False
+        returned = set(_pieces(tokens[min(self.shared, length) : self.shared + RETURNED_TOKENS]))
+        return not returned.isdisjoint(_pieces(theirs[length:][-ANSWER_TOKENS:]))
+
+
+class PromptHistory:
+    """Remembers the latest prompts within `limit_bytes`; one that continues another replaces it.
+
+    Prompts are compared within a namespace only, so never across salts. Any thread may call;
+    nothing raises. `_lock` guards `_prompts`, the latest last.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.began = time.time()
+        self._lock = threading.Lock()
+        self._prompts: list[KnownPrompt] = []
+
+    @property
+    def enabled(self) -> bool:
+        return self.limit_bytes > 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of tokens that are remembered."""
+        with self._lock:
+            return sum(known.tokens.nbytes for known in self._prompts)
+
+    def ask(self, number: int | None, namespace: BlockKey, tokens: Tokens) -> Nearest | None:
+        """Return the prompt that shares most with these tokens, the latest of equals; None when
+        none shares any. With the number of its request the prompt is remembered, as a copy."""
+        if not self.enabled:
+            return None
+        tokens = compact(tokens)
+        with self._lock:
+            sharing = (near for near in self._compared(namespace, tokens) if near.shared)
+            near = max(sharing, key=lambda near: near.shared, default=None)
+            if number is not None:
+                # What has no answer may be in flight, and store one under its own prompt.
+                if near and near.is_continued and near.shared > near.prompt.prompt_length:
+                    self._prompts = [known for known in self._prompts if known is not near.prompt]
+                stored = min(near.shared, near.prompt.stored) if near else 0
+                self._prompts.append(
+                    KnownPrompt(number, time.time(), namespace, tokens, len(tokens), stored)
+                )
+                self._trim()
+            return near
+
+    def store(
+        self, namespace: BlockKey, tokens: Tokens, end: int, skipped: Mapping[str, int]
+    ) -> None:
+        """Note that the first `end` tokens of a sequence were handed to the tiers, and what was
+        left out; what goes on from a known prompt is its answer."""
+        if not self.enabled:
+            return
+        tokens = compact(tokens)
+        with self._lock:
+            own = (
+                near
+                for near in self._compared(namespace, tokens)
+                if near.is_continued or near.shared == len(tokens)
+            )
+            nearest = max(own, key=lambda near: near.shared, default=None)
+            if nearest is not None:
+                known = nearest.prompt
+                noted = known._replace(
+                    tokens=max(known.tokens, tokens, key=len),
+                    # Which pages were left out is not said: perhaps all.
+                    stored=0 if skipped else max(known.stored, end),
+                    skipped=max(skipped, key=skipped.__getitem__, default=""),
+                )
+                self._prompts = [noted if one is known else one for one in self._prompts]
+                self._trim()
+
+    def texts(self, namespace: BlockKey) -> list[Tokens]:
+        """Return the prompts of a namespace with their answers, the latest first."""
+        with self._lock:
+            return [p.tokens for p in reversed(self._prompts) if p.namespace == namespace]
+
+    def forget(self, namespace: BlockKey) -> None:
+        """Remember no prompt of a namespace any more."""
+        with self._lock:
+            self._prompts = [known for known in self._prompts if known.namespace != namespace]
+
+    def _trim(self) -> None:
+        nbytes = sum(known.tokens.nbytes for known in self._prompts)
+        while self._prompts and (nbytes > self.limit_bytes or len(self._prompts) > PROMPTS):
+            nbytes -= self._prompts.pop(0).tokens.nbytes
+
+    def _compared(self, namespace: BlockKey, tokens: Tokens) -> Iterator[Nearest]:
+        """Yield the prompts of a namespace with what they share, the latest first."""
+        left = COMPARED_TOKENS
+        for known in reversed(self._prompts):
+            if known.namespace == namespace and left > 0:
+                shared = shared_length(known.tokens, tokens)
+                left -= shared + 1024
+                yield Nearest(known, shared)
+
+
+def compact(tokens: Tokens) -> Tokens:
+    """Return a copy of the tokens in four bytes each, where they fit."""
+    small = tokens.astype(np.int32)
+    # Servers name images by large numbers.
+    return small if np.array_equal(small, tokens) else tokens.copy()  # type: ignore[return-value]
+
+
+def _pieces(tokens: Tokens) -> Iterator[tuple[int, ...]]:
+    """Yield each run of `PIECE_TOKENS` tokens."""
+    return zip(*(tokens[start:].tolist() for start in range(PIECE_TOKENS)), strict=False)
 
 
 class Walked(NamedTuple):
@@ -54,7 +218,7 @@ class Explainer:
     """Explains look-ups by the history and by what left the tiers. Any thread may call; nothing
     raises, nothing is read from a disk. Holds nothing mutable itself."""
 
-    def __init__(self, history: PromptHistory, tiers: KnownPages) -> None:
+    def __init__(self, history: PromptHistory, tiers: Tiers) -> None:
         self.history = history
         self._tiers = tiers
 
@@ -68,27 +232,26 @@ class Explainer:
     ) -> Explanation:
         """Return why no more of a prompt of so many tokens was restored; with the number of its
         request the prompt is remembered."""
-        if walked is not None:
-            try:
-                return self._explain(walked, tokens, restored, reason, number)
-            except Exception:
-                _log.exception("a look-up is not explained")
-        return Explanation(reason and reasons.word(reason), tokens, restored)
-
-    def _explain(
-        self, walked: Walked, tokens: int, restored: int, reason: str | None, number: int | None
-    ) -> Explanation:
-        prompt, namespace = walked.chain.tokens[:tokens], walked.chain.namespace
-        if number is None:
-            near = self.history.nearest(namespace, prompt)
-        else:
-            near = self.history.ask(number, namespace, prompt)
-        if reason is None:
-            return Explanation(None, tokens, restored)
-        word, _, detail = reason.partition(":")
-        told = Explanation(word, tokens, restored, detail=detail)
-        if word not in (reasons.ABSENT, reasons.NO_RESTORE_POINT):
+        word, _, detail = (reason or "").partition(":")
+        told = Explanation(word or None, tokens, restored)
+        if walked is None:
             return told
+        try:
+            prompt = walked.chain.tokens[:tokens]
+            near = self.history.ask(number, walked.chain.namespace, prompt)
+            told = replace(told, detail=detail)
+            if word in (reasons.ABSENT, reasons.NO_RESTORE_POINT):
+                return self._explained(told, walked, near, prompt)
+        except Exception:
+            _log.exception("a look-up is not explained")
+        return told
+
+    def _explained(
+        self, told: Explanation, walked: Walked, near: Nearest | None, prompt: Tokens
+    ) -> Explanation:
+        """Return the reason that what left the tiers gives, or the nearest prompt, with the place
+        where they part."""
+        word, restored, size = told.reason, told.restored, walked.chain.block_size
         departure = self._departure(walked, restored, near, word)
         if departure is not None:
             how = _GONE[departure.how]
@@ -100,17 +263,11 @@ class Explainer:
             word = reasons.WINDOW_NOT_HELD if is_window else reasons.SNAPSHOT_MISSING
         elif self.history.enabled:
             word = reasons.NEW_TEXT
-        told = replace(told, reason=word)
-        return told if near is None else self._compared(told, near, walked, prompt)
-
-    def _compared(
-        self, told: Explanation, near: Nearest, walked: Walked, prompt: Tokens
-    ) -> Explanation:
-        """Return the reason that the nearest prompt gives, with the place where they part."""
-        word, detail, known = told.reason, "", near.prompt
-        size, restored = walked.chain.block_size, told.restored
-        is_new = word == reasons.NEW_TEXT
-        if is_new and min(near.shared, told.tokens - 1) // size * size > restored:
+        is_new, detail = word == reasons.NEW_TEXT, ""
+        if near is None:
+            return replace(told, reason=word)
+        known, shared = near.prompt, near.shared
+        if is_new and min(shared, told.tokens - 1) // size * size > restored:
             if self._tiers.departures.forgetful and known.stored >= restored + size:
                 return replace(told, reason=reasons.EVICTED, detail="a while ago")
             word, detail = reasons.NOT_STORED, known.skipped
@@ -118,58 +275,48 @@ class Explainer:
             word = reasons.REWRITTEN
         elif is_new and not near.is_continued and near.is_alike(prompt):
             word = reasons.DIVERGED
-        elif is_new and near.shared < LEAST_SHARED:
-            return told
-        start = max(0, near.shared - BEFORE)
-        span = slice(start, near.shared + AFTER)
+        elif is_new and shared < LEAST_SHARED:
+            return replace(told, reason=word)
+        start = max(0, shared - BEFORE)
+        span = slice(start, shared + AFTER)
         return replace(
             told,
             reason=word,
             detail=detail,
-            position=near.shared,
+            position=shared,
             other=known.number,
             other_at=known.asked_at,
             other_tokens=len(known.tokens),
-            before=near.shared - start,
+            before=shared - start,
             here=tuple(prompt[span].tolist()),
             there=tuple(known.tokens[span].tolist()),
         )
 
     def _departure(
-        self, walked: Walked, restored: int, near: Nearest | None, word: str
+        self, walked: Walked, restored: int, near: Nearest | None, word: str | None
     ) -> Departure | None:
         """Return how the deepest page left of those that might have helped."""
-        chain = walked.chain
-        ends, groups = [_missed(walked, restored)], walked.groups[:1]
+        chain, size = walked.chain, walked.chain.block_size
+        ends, groups = {(restored // size + 1) * size}, walked.groups[:1]
         if word == reasons.NO_RESTORE_POINT:
-            ends = _points(walked, restored, near)
+            # Where a window or a state may have been.
+            last = walked.matched // size * size
+            first = max(restored // size * size, last - LEADING_BLOCKS * size)
+            length = 0 if near is None else len(near.prompt.tokens)
+            shared = 0 if near is None else near.shared
+            ends = {end for end in (length, length - 1) if restored < end <= shared}
+            ends |= {walked.matched, *range(last, first, -size)}
             groups = [group for group in walked.groups if group != PAGED]
-        keys = (chain.key(end) for end in ends if 0 < end <= len(chain))
-        pages = (PageId(key, group) for key in keys for group in groups)
-        found = map(self._tiers.departures.find, pages)
+        keys = (chain.key(end) for end in sorted(ends, reverse=True) if 0 < end <= len(chain))
+        found = (
+            self._tiers.departures.find(PageId(key, group)) for key in keys for group in groups
+        )
         return next((departure for departure in found if departure is not None), None)
 
     def _has_deeper(self, walked: Walked, restored: int) -> bool:
         """True when pages are there behind the one that was missed."""
         chain, size = walked.chain, walked.chain.block_size
-        first = _missed(walked, restored) + size
+        first = (restored // size + 2) * size
         ends = range(first, min(len(chain) + 1, first + DEEPER_BLOCKS * size), size)
         pages = (PageId(chain.key(end), group) for end in ends for group in walked.groups[:1])
         return any(self._tiers.find(page) is not None for page in pages)
-
-
-def _missed(walked: Walked, restored: int) -> int:
-    """Return the end of the first block that was not restored."""
-    return (restored // walked.chain.block_size + 1) * walked.chain.block_size
-
-
-def _points(walked: Walked, restored: int, near: Nearest | None) -> list[int]:
-    """Return where a window or a state may have been, the deepest first."""
-    size = walked.chain.block_size
-    last = walked.matched // size * size
-    first = max(restored // size * size, last - LEADING_BLOCKS * size)
-    ends = {walked.matched, *range(last, first, -size)}
-    if near is not None:
-        length = len(near.prompt.tokens)
-        ends |= {end for end in (length, length - 1) if restored < end <= near.shared}
-    return sorted(ends, reverse=True)

@@ -4,7 +4,6 @@ import time
 from dataclasses import asdict, dataclass
 
 from omlx_cache import reasons
-from omlx_cache.requests.miss_reason import MISS_REASONS, MissReason
 
 Excerpt = tuple[int, ...]
 
@@ -88,9 +87,10 @@ class Explanation:
 
 def sentence(told: Explanation, record: RequestRecord | None = None) -> str:
     """Return what happened to a prompt in one line."""
-    parts = [_restored(told, record), why(told)]
-    if record is not None:
-        parts.append(_computed(record))
+    text = f"{told.tokens:,} tokens: {told.restored:,} restored"
+    if record is not None and told.restored:
+        text += f" ({_tiers(told.restored, record)}{_took(record.restore_seconds)})"
+    parts = (text, why(told), "" if record is None else _computed(record))
     return "; ".join(part for part in parts if part)
 
 
@@ -98,22 +98,21 @@ def brief(told: Explanation) -> str:
     """Return the reason for a log line, in parentheses: words and counts, nothing of the text."""
     if told.reason is None:
         return ""
-    parts = []
+    place = ""
     if told.position is not None:
-        parts = [_relation(told, f"request {told.other}", f"at token {told.position + 1}")]
-    parts += [told.detail] if told.detail else []
-    return f" ({told.reason}: {', '.join(parts)})" if parts else f" ({told.reason})"
+        place = _relation(told, f"request {told.other}", f"at token {told.position + 1}")
+    said = ", ".join(part for part in (place, told.detail) if part)
+    return f" ({told.reason}: {said})" if said else f" ({told.reason})"
 
 
 def why(told: Explanation) -> str:
     """Return the reason alone in words, "" when nothing was left to restore."""
     if told.reason is None:
         return ""
-    said = MISS_REASONS.get(told.reason, MissReason(told.reason, told.reason)).sentence
-    details = [told.detail] if told.detail else []
-    details += [] if told.gone_at is None else [clock(told.gone_at)]
-    if details:
-        said += f" ({', '.join(details)})"
+    said = reasons.described(told.reason).sentence
+    left = "" if told.gone_at is None else clock(told.gone_at)
+    if details := ", ".join(part for part in (told.detail, left) if part):
+        said += f" ({details})"
     if told.position is None:
         return said
     place = f"at token {told.position + 1:,}"
@@ -152,22 +151,12 @@ def _excerpt(told: Explanation, text: str | None, tokens: Excerpt) -> str:
     return f"tokens {shown}" if shown else "nothing"
 
 
-def _restored(told: Explanation, record: RequestRecord | None) -> str:
-    text = f"{told.tokens:,} tokens: {told.restored:,} restored"
-    if record is not None and told.restored:
-        where = _tiers(told.restored, record.cold_tokens, record.remote_tokens)
-        text += f" ({where}{_took(record.restore_seconds)})"
-    return text
-
-
-def _tiers(restored: int, cold: int, remote: int) -> str:
+def _tiers(restored: int, record: RequestRecord) -> str:
     """Return in words which tiers gave the tokens."""
-    hot = restored - cold - remote
-    gave = [(cold, "SSD"), (remote, "other machines"), (hot, "memory")]
-    parts = [(tokens, name) for tokens, name in gave if tokens]
-    if len(parts) == 1:
-        return parts[0][1]
-    return ", ".join(f"{tokens:,} from {name}" for tokens, name in parts)
+    cold, remote = record.cold_tokens, record.remote_tokens
+    gave = [(cold, "SSD"), (remote, "other machines"), (restored - cold - remote, "memory")]
+    parts = [f"{tokens:,} from {name}" for tokens, name in gave if tokens]
+    return parts[0].partition(" from ")[2] if len(parts) == 1 else ", ".join(parts)
 
 
 def _computed(record: RequestRecord) -> str:
@@ -175,17 +164,14 @@ def _computed(record: RequestRecord) -> str:
     if not computed and not under_way:
         # Of so few that nobody took their time.
         computed = record.prompt_tokens - record.restored_tokens
-    text = f"{computed:,} computed{_took(record.compute_seconds)}"
-    text += " so far" if under_way else ""
+    text = f"{computed:,} computed{_took(record.compute_seconds)}{' so far' if under_way else ''}"
     if record.held_seconds > 0:
-        text += f", after {_seconds(record.held_seconds)} of waiting for another request's"
+        text += f", after{_took(record.held_seconds)[1:]} of waiting for another request's"
     return text
 
 
 def _took(seconds: float) -> str:
     """Return a time behind a count, nothing for what nobody measured."""
-    return f", {_seconds(seconds)}" if seconds else ""
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
+    if not seconds:
+        return ""
+    return f", {seconds:.0f} s" if seconds >= 10 else f", {seconds:.2g} s"

@@ -1,23 +1,28 @@
-"""The latest requests of a store, bounded: what `monitor`, `why` and a server's log line read."""
+"""The latest requests of a store, bounded: what `monitor`, `why` and a server's log line read, as
+records, plain values and text."""
 
+import logging
 import math
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from omlx_cache import reasons
 from omlx_cache.identity.namespace import computed_by
 from omlx_cache.requests.explainer import Explainer, Walked
-from omlx_cache.requests.explanation import Explanation, RequestRecord
+from omlx_cache.requests.explanation import Explanation, RequestRecord, sentence, why
 from omlx_cache.requests.trace import RequestTrace
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.measures import RequestWork
 from omlx_cache_storage.stats import Counters
+
+_log = logging.getLogger(__name__)
 
 REMEMBERED = 512
 FOLLOWED_SECONDS = 1.0
@@ -28,8 +33,10 @@ class AskedRequest:
     """One request, noted while it goes on; any thread may call, and no method raises.
 
     Mutable: `record`, and `explanation` (why no more was restored; None before `restored`) are
-    replaced, guarded by the log's lock; `_walked`, `_remote`, `_chain` (for the trace) and `_began`
-    belong to the thread that looks up.
+    replaced, guarded by the log's lock. The thread that looks up says before `restored` what
+    explains it: `walked`, along which keys the prompt was looked up, and how many `remote_tokens`
+    other machines gave; and before `ended`, for the trace, `how_ended`. `chain` and `_began` are
+    its own.
     """
 
     def __init__(self, log: "RequestLog", record: RequestRecord, work: RequestWork) -> None:
@@ -37,17 +44,11 @@ class AskedRequest:
         self._work = work
         self._began = time.perf_counter()
         self.record = record
-        self._walked: Walked | None = None
-        self._remote = 0
-        self._chain: KeyChain | None = None
-        self._ended = ""
+        self.walked: Walked | None = None
+        self.remote_tokens = 0
+        self.chain: KeyChain | None = None
+        self.how_ended = ""
         self.explanation: Explanation | None = None
-
-    def forget_tokens(self) -> None:
-        """Drop the tokens that its explanation shows; the log's lock is held."""
-        self._walked = None
-        if self.explanation is not None:
-            self.explanation = replace(self.explanation, before=0, here=(), there=())
 
     @uninterrupted
     def arrived(self, began: float) -> None:
@@ -57,20 +58,12 @@ class AskedRequest:
         self._began -= earlier
         self._note(asked_at=self.record.asked_at - earlier)
 
-    def walked(self, walked: Walked) -> None:
-        """Say along which keys the prompt was looked up, before `restored`: what explains it."""
-        self._walked = walked
-        if self._log.trace is not None:
-            self._chain = walked.chain
-
-    def came_from_afar(self, tokens: int) -> None:
-        """Say how many tokens other machines gave, before `restored`, which has them too."""
-        self._remote = tokens
-
     @uninterrupted
     def restored(self, tokens: int, cold: int, seconds: float, reason: str | None) -> None:
         """Note what was restored, explain why it was not more, and count it in the store's sums."""
-        walked, self._walked = self._walked, None
+        walked, self.walked = self.walked, None
+        if self._log.trace is not None and walked is not None:
+            self.chain = walked.chain
         record = self.record
         told = self._log.explainer.explain(
             walked, record.prompt_tokens, tokens, reason, record.number
@@ -82,15 +75,15 @@ class AskedRequest:
         self._note(
             restored_tokens=tokens,
             cold_tokens=cold,
-            remote_tokens=self._remote,
+            remote_tokens=self.remote_tokens,
             restore_seconds=seconds,
             reason=told.reason,
         )
         word = told.reason if told.is_miss else None
-        self._log.counters.request(record.prompt_tokens, tokens, cold, word, self._remote)
+        self._log.counters.request(record.prompt_tokens, tokens, cold, word, self.remote_tokens)
         self._log.counters.histograms.observe("restore_seconds", seconds)
         self._log.events.note_request(
-            record.namespace, record.prompt_tokens, tokens, cold, self._remote
+            record.namespace, record.prompt_tokens, tokens, cold, self.remote_tokens
         )
         self._work.restored(tokens, seconds)
 
@@ -125,20 +118,11 @@ class AskedRequest:
             if self.record.computed_tokens:
                 taken = self.record.compute_seconds
                 self._log.counters.histograms.observe("prefill_seconds", taken)
-            chain, self._chain = self._chain, None
+            chain, self.chain = self.chain, None
             if self._log.trace is not None and chain is not None:
                 # With the blocks that its sequence has by now.
                 asked_at, length = self.record.asked_at, self.record.prompt_tokens
-                self._log.trace.add(asked_at, chain, length, generated, self._ended)
-
-    def grows_along(self, chain: KeyChain) -> bool:
-        """True while it is under way and its sequence's keys are those of a chain: it will be in
-        the trace with all of them."""
-        return self._chain is chain
-
-    def hinted(self, ended: str) -> None:
-        """Say how its answer ended, before `ended`: for the trace."""
-        self._ended = ended
+                self._log.trace.add(asked_at, chain, length, generated, self.how_ended)
 
     def _note(self, **values: float | str | None) -> None:
         with self._log.lock:
@@ -161,8 +145,9 @@ class PromptTimer:
         """Say that the tokens from `position` on are fed from now on."""
         self._fed = position, time.perf_counter()
 
-    def reach(self, position: int) -> None:
-        """Say that the tokens before `position` have been computed; counts them if a chunk began.
+    def reach(self, position: int = sys.maxsize) -> None:
+        """Say that the tokens before `position`, or all of them, have been computed; counts them if
+        a chunk began.
 
         The last token of a prompt, alone, is a step of decoding and takes no time of its own.
         """
@@ -173,10 +158,6 @@ class PromptTimer:
         if stop > start:
             alone = start == self._tokens - 1
             self._asked.computed(stop - start, 0.0 if alone else time.perf_counter() - began)
-
-    def reach_end(self) -> None:
-        """Say that all of the prompt has been computed, once or again."""
-        self.reach(self._tokens)
 
 
 class RecordPage(NamedTuple):
@@ -285,8 +266,9 @@ class RequestLog:
 
     @uninterrupted
     def stored(self, chain: KeyChain, end: int, skipped: Mapping[str, int]) -> None:
-        """Note that a sequence was handed to the tiers up to `end`."""
-        if self.trace is not None and not any(a.grows_along(chain) for a in self.latest()):
+        """Note that a sequence was handed to the tiers up to `end`. Of a request that is under way
+        the trace will have it with all of its keys."""
+        if self.trace is not None and not any(a.chain is chain for a in self.latest()):
             self.trace.add_stored(chain, end)
         self.explainer.history.store(chain.namespace, chain.tokens, end, skipped)
 
@@ -298,4 +280,64 @@ class RequestLog:
         with self.lock:
             for asked in self._latest:
                 if asked.record.namespace == name:
-                    asked.forget_tokens()
+                    asked.walked = None
+                    if asked.explanation is not None:
+                        asked.explanation = replace(asked.explanation, before=0, here=(), there=())
+
+
+Plain = dict[str, object]
+Decoder = Callable[[list[int], str], str | None]
+"""Turns tokens into text, for the model of a label; None for a model that it does not know."""
+
+
+def decoded(decoder: Decoder | None, tokens: list[int], model: str) -> str | None:
+    """Return tokens as text, None when nobody can tell; never raises."""
+    if decoder is None:
+        return None
+    try:
+        text = decoder(tokens, model)
+    except Exception as error:
+        _log.debug("tokens are not decoded: %s", error)
+        return None
+    return text if isinstance(text, str) else None
+
+
+def answer(log: RequestLog, decoder: Decoder | None, last: int, number: int | None) -> Plain:
+    """Return the latest requests, or the one of a number, oldest first; decodes text."""
+    asked = [one for one in log.latest() if number in (None, one.record.number)][-last:]
+    history = log.explainer.history
+    return {
+        "requests": [_request(one, decoder) for one in asked],
+        "history": {
+            "limit_bytes": history.limit_bytes,
+            "bytes": history.nbytes,
+            "since": history.began,
+        },
+    }
+
+
+def explained(log: RequestLog, limit: int) -> list[Mapping[str, object]]:
+    """Return the latest requests, newest first, each with its `why` in words that show nothing of
+    its text, neither as tokens."""
+    found: list[Mapping[str, object]] = []
+    for asked in reversed(log.latest()[-limit:]):
+        told = asked.explanation
+        said = "" if told is None else why(replace(told, here=(), there=()))
+        found.append({**asked.record.to_dict(), "why": said})
+    return found
+
+
+def _request(asked: AskedRequest, decoder: Decoder | None) -> Plain:
+    record, told = asked.record, asked.explanation
+    if told is None:
+        return {**record.to_dict(), "explanation": None, "words": ""}
+    here, there = (
+        decoded(decoder, list(tokens), record.model) if tokens else None
+        for tokens in (told.here, told.there)
+    )
+    told = replace(told, here_text=here, there_text=there)
+    return {
+        **record.to_dict(),
+        "explanation": told.to_dict(),
+        "words": sentence(told, record),
+    }

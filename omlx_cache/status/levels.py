@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from omlx_cache.requests.answer import Decoder, decoded
+from omlx_cache.requests.log import Decoder, decoded
 from omlx_cache.status.prefixes import PrefixTree, Root
 from omlx_cache.status.runs import TIERS, Run, Sums
 from omlx_cache_storage.documents import label, salt

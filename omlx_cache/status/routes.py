@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
+from omlx_cache.package import VERSION
 from omlx_cache.status.access import Visit, refused
 from omlx_cache.status.answer import EVENTS, JSON, Answer, refusal
 from omlx_cache.status.documents import encoded
@@ -26,7 +27,6 @@ from omlx_cache.status.history import SAMPLE_SECONDS, StatusHistory
 from omlx_cache.status.page import status_page
 from omlx_cache.status.source import MOST_KEYS, KvSource, LookupSource, Source
 from omlx_cache.status.streams import Ask, Streams
-from omlx_cache.version import VERSION
 
 _log = logging.getLogger(__name__)
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from omlx_cache import reasons
-from omlx_cache.requests.explainer import Explainer, Walked
+from omlx_cache.reasons import MISS_REASONS, described
+from omlx_cache.requests.explainer import Explainer, PromptHistory, Walked
 from omlx_cache.requests.explanation import Explanation, RequestRecord, brief, sentence
-from omlx_cache.requests.history import PromptHistory
-from omlx_cache.requests.miss_reason import MISS_REASONS, remedy
 from omlx_cache_storage.events import Departures
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens
 from omlx_cache_storage.page import PAGED, PageId, PageInfo
@@ -179,7 +178,7 @@ def test_what_raises_leaves_the_word(known: Known, caplog: pytest.LogCaptureFixt
 COMMITS = {"layout_changed", "position", "no_room", "refused", "not_held", "snapshot_budget"}
 COMMITS |= {"closed"}
 RESTORES = sorted(
-    {value for name, value in vars(reasons).items() if name.isupper()}
+    {value for name, value in vars(reasons).items() if name.isupper() and isinstance(value, str)}
     - COMMITS
     - {"no_restore_point"}
 )
@@ -187,7 +186,7 @@ RESTORES = sorted(
 
 @pytest.mark.parametrize("reason", RESTORES)
 def test_every_reason_has_words(known: Known, reason: str) -> None:
-    assert MISS_REASONS[reason].word == reason
+    assert MISS_REASONS[reason].sentence
     shown = sentence(replace(known.explain(), reason=reason))
     restored, _, why = shown.partition("; ")
     assert restored == "1,000 tokens: 512 restored"
@@ -197,7 +196,7 @@ def test_every_reason_has_words(known: Known, reason: str) -> None:
 def test_a_word_that_nobody_knows_is_shown_as_it_is(known: Known) -> None:
     odd = replace(known.explain(), reason="later")
     assert (sentence(odd), brief(odd)) == ("1,000 tokens: 512 restored; later", " (later)")
-    assert remedy("later") == ""
+    assert described("later") == ("later", "")
 
 
 def test_a_log_line_has_counts_and_no_tokens(known: Known) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from omlx_cache.requests.history import KnownPrompt, Nearest
+from omlx_cache.requests.explainer import KnownPrompt, Nearest
 from omlx_cache_storage.keys import BlockKey, as_tokens, shared_length
 
 SYSTEM = list(range(1000, 1040))

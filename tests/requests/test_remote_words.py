@@ -2,8 +2,8 @@
 
 import pytest
 
+from omlx_cache.reasons import described
 from omlx_cache.requests.explanation import Explanation, RequestRecord, sentence, why
-from omlx_cache.requests.miss_reason import remedy
 from omlx_cache.status.remote_metrics import REASONS
 
 
@@ -12,7 +12,7 @@ def test_every_reason_of_a_store_has_words_and_what_helps(word: str) -> None:
     told = Explanation(word, 1000, 0)
     assert "store that machines share" in why(told)
     assert word not in why(told)
-    assert remedy(word)
+    assert described(word).remedy
 
 
 def test_a_detail_follows_the_words() -> None:

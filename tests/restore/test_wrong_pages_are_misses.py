@@ -238,7 +238,7 @@ def test_another_architecture_is_another_namespace(
     model: Any, store: BlockStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request(model, PrefixCache(model, store), PROMPT)
-    monkeypatch.setattr("omlx_cache.scopes.architecture", lambda: "gpu sm_90")
+    monkeypatch.setattr("omlx_cache.scope.architecture", lambda: "gpu sm_90")
     assert request(model, PrefixCache(model, store), PROMPT, commit=False).cached == 0
 
 

@@ -24,6 +24,13 @@ def test_what_is_no_store_is_named(model: Any, store: BlockStore) -> None:
         PrefixCache(model, settings)
 
 
+@pytest.mark.parametrize("tokenizer", [object(), ("model", "tokenizer"), None])
+def test_what_is_no_model_is_named(store: BlockStore, tokenizer: Any) -> None:
+    said = rf"got {type(tokenizer).__name__} for the model, which must be an MLX model"
+    with pytest.raises(TypeError, match=said):
+        PrefixCache(tokenizer, store)
+
+
 @pytest.mark.parametrize("bits", [7, 0, -1, 9, 2**40, "8", 8.0, True])
 def test_bits_that_mlx_cannot_pack_are_refused_before_a_model_meets_them(
     cache: PrefixCache, bits: Any

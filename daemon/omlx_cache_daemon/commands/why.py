@@ -3,8 +3,8 @@
 import argparse
 import sys
 
+from omlx_cache.reasons import described
 from omlx_cache.requests.explanation import clock
-from omlx_cache.requests.miss_reason import remedy
 from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.options import add_format_option, positive_count
 from omlx_cache_daemon.render import print_json, text
@@ -56,5 +56,5 @@ def _request(request: Map) -> str:
     facts += [f"salt {text(salt)[:16]}"] if salt else []
     shown = f"request {count_of(request, 'number')} ({', '.join(facts)})\n"
     shown += f"  {text(request.get('words') or 'its look-up is under way')}\n"
-    helps = remedy(str(as_map(request.get("explanation") or {}).get("reason")))
+    helps = described(str(as_map(request.get("explanation") or {}).get("reason"))).remedy
     return shown + (f"  what helps: {helps}\n" if helps else "")

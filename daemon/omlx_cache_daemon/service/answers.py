@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from omlx_cache.control.operations import Answering, Handler, handlers
-from omlx_cache.requests.answer import Decoder
+from omlx_cache.requests.log import Decoder
 from omlx_cache.status.levels import KEPT_SECONDS
 from omlx_cache.upkeep.allowance import Allowance, allowance, known_budget
 from omlx_cache_daemon.service.configuration import Configuration

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from omlx_cache.logs import set_level
+from omlx_cache.package import set_level
 
 _PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from omlx_cache.control import ControlError, ControlServer, start_service_control
-from omlx_cache.logs import set_level
+from omlx_cache.package import set_level
 from omlx_cache.settings import ConfigError
 from omlx_cache.settings.secrets import read_secret
 from omlx_cache.settings.sizes import format_size

@@ -157,12 +157,12 @@ def _with_lanes(
     began = time.perf_counter()
     restored = RestoredSequence(lanes[None].fresh(), 0, 0, reasons.ABSENT)
     if found is not None:
-        asked.walked(found[1].walked)
+        asked.walked = found[1].walked
     if found is not None and found[1].position:
         restored = found[0].restore(array, found[1])
     live, cached = restored.prompt_cache, restored.tokens
     seconds = time.perf_counter() - began
-    asked.came_from_afar(restored.remote_tokens)
+    asked.remote_tokens = restored.remote_tokens
     asked.restored(cached, restored.cold_tokens, seconds, restored.miss_reason)
     # Speculative decoding shows its processors the last token of the prompt and what follows.
     unseen = tokens[:-1] if "draft_model" in options else tokens[:cached]
@@ -188,7 +188,7 @@ def _with_lanes(
     try:
         with closing(responses):
             for response in responses:
-                timer.reach_end()
+                timer.reach()
                 fed.append(response.token)
                 yield replace(response, prompt_tokens=len(tokens))
     except GeneratorExit:

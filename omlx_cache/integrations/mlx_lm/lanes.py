@@ -15,8 +15,7 @@ from omlx_cache.commit.budgets import Fit
 from omlx_cache.flights import PromptFlight
 from omlx_cache.integrations.mlx_lm.models import ModelCaches
 from omlx_cache.integrations.siblings import SiblingIndex, StoredPrefix, find_along
-from omlx_cache.scope import RestoredSequence, Scope
-from omlx_cache.scopes import Scopes
+from omlx_cache.scope import RestoredSequence, Scope, Scopes
 from omlx_cache_storage.hints import Ended
 from omlx_cache_storage.keys import KeyChain, Tokens
 from omlx_cache_storage.page import PageId

@@ -32,11 +32,11 @@ from omlx_cache.integrations.mlx_lm.models import (
     unknown_model,
 )
 from omlx_cache.integrations.mlx_lm.unended import Unended
-from omlx_cache.keeping import ended_or_none
 from omlx_cache.requests.log import AskedRequest
+from omlx_cache.scope import hint_or
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
-from omlx_cache_storage.hints import Ended
+from omlx_cache_storage.hints import Ended, is_ended
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, Tokens, as_tokens
 from omlx_cache_storage.page import PageId
@@ -152,11 +152,11 @@ class TieredPromptCache:
         if found is None:
             return None, 0, 0, known.models.target.unsupported_reason
         lane, where = found
-        asked.walked(where.walked)
+        asked.walked = where.walked
         if not where.position:
             return None, 0, 0, where.reason
         restored = lane.restore(array, where)
-        asked.came_from_afar(restored.remote_tokens)
+        asked.remote_tokens = restored.remote_tokens
         reason = where.reason if restored.tokens == where.position else restored.miss_reason
         return restored.prompt_cache, restored.tokens, restored.cold_tokens, reason
 
@@ -172,7 +172,7 @@ class TieredPromptCache:
     ) -> None:
         """Store the caches of a sequence, as far as they hold its tokens; copies what it keeps.
         `ended` is a hint, as for `Session.commit`."""
-        how = ended_or_none(ended, self._store.counters)
+        how = hint_or(ended, is_ended, None, self._store.counters)
         try:
             with self._inserting:
                 self._insert(model, as_tokens(tokens), prompt_cache, cache_type, how)

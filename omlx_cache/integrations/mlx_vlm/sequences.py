@@ -15,8 +15,7 @@ from omlx_cache.integrations.mlx_vlm.form import CACHES, KvForm
 from omlx_cache.integrations.mlx_vlm.marks import marked
 from omlx_cache.integrations.siblings import SiblingIndex, StoredPrefix, find_along
 from omlx_cache.requests.log import AskedRequest
-from omlx_cache.scope import Scope
-from omlx_cache.scopes import Scopes
+from omlx_cache.scope import Scope, Scopes
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.keys import Tokens
 
@@ -131,7 +130,7 @@ class Sequences:
         self, lane: _Lane, tokens: Tokens, asked: AskedRequest, useful: Callable[[int], bool]
     ) -> tuple[Warm | None, int | None, int, str | None]:
         found = find_along(lane.scope, lane.siblings, tokens, len(tokens) - 1)
-        asked.walked(found.walked)
+        asked.walked = found.walked
         if not found.position or not useful(found.position):
             return None, self._missed(lane, found), 0, found.reason or reasons.NO_RESTORE_POINT
         restored = lane.scope.restore(found.chain, found.position, len(tokens) + ROOM_TOKENS)
@@ -140,7 +139,7 @@ class Sequences:
         if not restored.tokens or not useful(restored.tokens):
             return None, restored.wanted, 0, reason or reasons.NO_RESTORE_POINT
         warm = Warm(restored.prompt_cache, restored.tokens)
-        asked.came_from_afar(restored.remote_tokens)
+        asked.remote_tokens = restored.remote_tokens
         return warm, self._missed(lane, found), restored.cold_tokens, reason
 
     @staticmethod

@@ -223,7 +223,7 @@ class MeasuredResponseGenerator(SharingResponseGenerator):
         """The answer has begun: all of the prompt is computed. Without a word of progress before
         it, as with a draft model, that counts from the fetch."""
         if self._timer is not None:
-            self._timer.reach_end()
+            self._timer.reach()
 
     def arriving(self, request: Any, generation_args: Any) -> None:
         self._ahead(request, generation_args)

@@ -1,7 +1,9 @@
-"""The loggers of this project. Their handlers are the application's."""
+"""This package's version, and the loggers of the project. Their handlers are the application's."""
 
 import logging
+from typing import Final
 
+VERSION: Final = "0.1.0"
 LEVELS = ("debug", "info", "warning", "error", "critical")
 OWN_LOGGERS = ("omlx_cache", "omlx_cache_storage", "omlx_cache_daemon")
 
