@@ -43,11 +43,10 @@ from omlx_cache.upkeep.reuse import ReuseKeeper
 from omlx_cache_storage.backlog import WRITE_POLICIES
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.budget import Budget
+from omlx_cache_storage.cold.catalog import entries, root_bytes
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.document import has_fields
-from omlx_cache_storage.cold.pins_file import pinned_in
-from omlx_cache_storage.cold.removal import entries, root_bytes
-from omlx_cache_storage.cold.reuse import Reuse, read_reuse
+from omlx_cache_storage.cold.outside import pinned_in
+from omlx_cache_storage.cold.small_files import Reuse, has_fields, read_reuse
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CacheError, PageUnanswered
 from omlx_cache_storage.events import Departures, EventLog

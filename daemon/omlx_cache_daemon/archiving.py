@@ -17,9 +17,7 @@ from omlx_cache_daemon.archive.packing import Packed, in_order, pack
 from omlx_cache_daemon.cold import reading
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.selection import Selection, select
-from omlx_cache_storage.cold.catalog import namespaces, read_namespace, scan
-from omlx_cache_storage.cold.records import ColdEntry
-from omlx_cache_storage.cold.removal import entries
+from omlx_cache_storage.cold.catalog import ColdEntry, entries, namespaces, read_namespace, scan
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.documents import label, versions
 from omlx_cache_storage.page import Page, PageId, WriteResult

@@ -17,17 +17,16 @@ from omlx_cache.settings.places import (
 )
 from omlx_cache_daemon.errors import CommandError, NobodyThere
 from omlx_cache_daemon.render import text
-from omlx_cache_storage.cold.catalog import created_ns, read_namespace, scan
-from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.pins_file import pinned_in
-from omlx_cache_storage.cold.records import ColdEntry
-from omlx_cache_storage.cold.removal import (
-    Deleted,
+from omlx_cache_storage.cold.catalog import (
+    ColdEntry,
+    created_ns,
     entries,
-    remove_namespace,
-    remove_pages,
+    read_namespace,
     root_bytes,
+    scan,
 )
+from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.outside import Deleted, pinned_in, remove_namespace, remove_pages
 from omlx_cache_storage.cold.root import Root
 from omlx_cache_storage.documents import Versions
 from omlx_cache_storage.keys import BlockKey

@@ -9,11 +9,9 @@ from omlx_cache_daemon.cold import reading
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.replies import Map
 from omlx_cache_daemon.selection import salts
-from omlx_cache_storage.cold.budget import read_budget
-from omlx_cache_storage.cold.catalog import read_namespace
-from omlx_cache_storage.cold.pins_file import change_pins, is_readable, pins_in, read_pins
-from omlx_cache_storage.cold.records import ColdEntry
-from omlx_cache_storage.cold.removal import entries
+from omlx_cache_storage.cold.catalog import ColdEntry, entries, read_namespace
+from omlx_cache_storage.cold.outside import change_pins, pins_in
+from omlx_cache_storage.cold.small_files import PINS, read_budget, read_pins
 from omlx_cache_storage.documents import label
 from omlx_cache_storage.hints import SHARE, PinRecord, Pins
 from omlx_cache_storage.keys import BlockKey
@@ -24,7 +22,7 @@ def described(cold_dir: Path) -> Map:
     page; raises NobodyThere without a directory."""
     with reading(cold_dir):
         pins, pages, budget = read_pins(cold_dir), entries(cold_dir), read_budget(cold_dir)
-        readable = is_readable(cold_dir)
+        readable = PINS.is_readable(cold_dir)
         namespaces = {page.namespace for page in pages}
         wanted = pins_in(cold_dir, pins, namespaces)
         every = [page for page in pages if wanted.until(page.namespace, page.page.key)]
@@ -41,7 +39,7 @@ def described(cold_dir: Path) -> Map:
 
 
 def pin(cold_dir: Path, pins: Iterable[PinRecord]) -> None:
-    """Have pins in a directory, in place of those of the same pages; raises PinsRefused."""
+    """Have pins in a directory, in place of those of the same pages; raises ChangeRefused."""
     added = list(pins)
     with reading(cold_dir):
         change_pins(
@@ -52,7 +50,7 @@ def pin(cold_dir: Path, pins: Iterable[PinRecord]) -> None:
 
 def unpin(cold_dir: Path, target: str | None, kind: str | None, shown: str) -> list[PinRecord]:
     """End the pins that a target names, all of them for None, and return them. Raises CommandError
-    for none, and for several that begin so; PinsRefused."""
+    for none, and for several that begin so; ChangeRefused."""
     with reading(cold_dir):
         known = read_pins(cold_dir)
         ended = list(known) if target is None else _named(known, target, kind, shown)
@@ -70,7 +68,7 @@ def pins_of(cold_dir: Path, digests: Iterable[str]) -> list[PinRecord]:
 
 def forget(cold_dir: Path, pins: Iterable[PinRecord]) -> None:
     """End those of some pins that keep nothing of what a directory still has; raises
-    PinsRefused."""
+    ChangeRefused."""
     with reading(cold_dir):
         left = {page.namespace for page in entries(cold_dir)}
         ended = [p for p in pins if not pins_in(cold_dir, [p], left).namespaces & left]

@@ -6,12 +6,12 @@ from pathlib import Path
 from omlx_cache_daemon.cold import reading, root_of
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.replies import Map
-from omlx_cache_storage.cold.budget import Budget, read_budget
-from omlx_cache_storage.cold.catalog import namespace_directories
+from omlx_cache_storage.cold.budget import Budget
+from omlx_cache_storage.cold.catalog import entries, namespace_directories, root_bytes
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.quota import change_budget
-from omlx_cache_storage.cold.removal import entries, root_bytes
+from omlx_cache_storage.cold.outside import change_budget
 from omlx_cache_storage.cold.root import DirectoryGone
+from omlx_cache_storage.cold.small_files import read_budget
 from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE
 from omlx_cache_storage.listing import Footprint, list_pages
 
@@ -35,7 +35,7 @@ def described(cold_dir: Path) -> Map:
 def change(cold_dir: Path, nbytes: int | None, *, make: bool) -> None:
     """Change a directory's budget; None leaves it to the stores.
 
-    `make`: a directory that no store has used yet is made. Raises CommandError, BudgetRefused.
+    `make`: a directory that no store has used yet is made. Raises CommandError, ChangeRefused.
     """
     if make and nbytes is not None:
         try:

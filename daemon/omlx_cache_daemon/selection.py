@@ -11,9 +11,7 @@ from omlx_cache_daemon.cold import reading
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.replies import Map
 from omlx_cache_daemon.targets import KEY, KINDS, meant
-from omlx_cache_storage.cold.catalog import created_ns, read_namespace
-from omlx_cache_storage.cold.records import ColdEntry
-from omlx_cache_storage.cold.removal import entries
+from omlx_cache_storage.cold.catalog import ColdEntry, created_ns, entries, read_namespace
 from omlx_cache_storage.documents import shortened_salt
 from omlx_cache_storage.format.names import StoredPage, parent_hint
 from omlx_cache_storage.hints import PinRecord

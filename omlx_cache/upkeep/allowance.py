@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.sizes import format_size
-from omlx_cache_storage.cold.budget import WORDS, Budget, SetBy, read_budget
+from omlx_cache_storage.cold.budget import WORDS, Budget, SetBy
+from omlx_cache_storage.cold.small_files import read_budget
 
 
 class Allowance(NamedTuple):

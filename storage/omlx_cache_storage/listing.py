@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.reader import describe
-from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
 from omlx_cache_storage.documents import Versions, label, salt, versions
 from omlx_cache_storage.errors import CacheError, PageError
 from omlx_cache_storage.eviction.keep import age_seconds
@@ -22,7 +22,7 @@ from omlx_cache_storage.page import PageId, PageMeta
 
 if TYPE_CHECKING:
     # They bring NumPy, which no command line waits for.
-    from omlx_cache_storage.cold.records import ColdEntry
+    from omlx_cache_storage.cold.catalog import ColdEntry
     from omlx_cache_storage.hot_page import HotEntry
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from kit.embedded import embedded_stores
 from kit.examples import some
-from kit.storage import Story, disk_usage
+from kit.storage import Story, disk_usage, set_budget
 from omlx_cache.identity.parts import salt_digest
-from omlx_cache_storage.cold.budget import Budget, read_budget
-from omlx_cache_storage.cold.quota import set_budget
+from omlx_cache_storage.cold.budget import Budget
+from omlx_cache_storage.cold.small_files import read_budget
 from omlx_cache_storage.cold.tier import ColdTier
 
 Cli = Callable[..., Any]

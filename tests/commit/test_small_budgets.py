@@ -11,12 +11,12 @@ import pytest
 from kit import zoo
 from kit.drive import random_tokens, request, settings
 from kit.examples import some
+from kit.storage import set_budget
 from omlx_cache import BlockStore, PrefixCache, reasons
 from omlx_cache.commit.admission import CommitResult
 from omlx_cache.commit.budgets import enough
 from omlx_cache.settings.sizes import parse_size
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.quota import set_budget
 
 TOKENS = 320
 PAGE = 16 * 1024

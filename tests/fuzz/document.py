@@ -4,14 +4,15 @@ import json
 from pathlib import Path
 from random import Random
 
-from omlx_cache_storage.cold.budget import MOST_BYTES, parse_budget
-from omlx_cache_storage.cold.document import (
+from omlx_cache_storage.cold.budget import MOST_BYTES
+from omlx_cache_storage.cold.small_files import (
     MAX_DOCUMENT_BYTES,
     encode_document,
     has_fields,
+    parse_budget,
+    parse_reuse,
     read_document,
 )
-from omlx_cache_storage.cold.reuse import parse_reuse
 from omlx_cache_storage.documents import FORMAT, label, salt, versions
 from omlx_cache_storage.eviction.ages import BUCKETS
 

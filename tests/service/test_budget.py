@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story
-from omlx_cache_storage.cold.budget import Budget, read_budget
+from kit.storage import Story, set_budget
+from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.keeping import KeepingTier
-from omlx_cache_storage.cold.quota import set_budget
+from omlx_cache_storage.cold.small_files import read_budget
 from omlx_cache_storage.cold.tier import ColdTier
 
 MIB = 2**20

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kit.storage import Story, commit
+from kit.storage import Story, commit, set_budget
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.control.operations import handlers
 from omlx_cache.integrations.mlx_lm.server.inventory import inventory
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.quota import set_budget
 
 MIB = 1 << 20
 

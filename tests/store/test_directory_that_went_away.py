@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story, commit, files_in, is_right, open_store
+from kit.storage import Story, commit, files_in, is_right, open_store, set_budget
 from kit.storage.mounts import small_disk
 from omlx_cache import BlockStore
-from omlx_cache_storage.cold.budget import Budget, read_budget
-from omlx_cache_storage.cold.quota import set_budget
+from omlx_cache_storage.cold.budget import Budget
+from omlx_cache_storage.cold.small_files import read_budget
 
 MIB = 1 << 20
 

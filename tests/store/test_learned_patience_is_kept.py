@@ -11,7 +11,7 @@ import pytest
 from kit.children import kill_9, program, said
 from kit.storage import HandClock, Story, commit, disk_usage, open_store
 from omlx_cache.store import BlockStore
-from omlx_cache_storage.cold.reuse import Reuse, read_reuse, write_reuse
+from omlx_cache_storage.cold.small_files import Reuse, read_reuse, write_reuse
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.eviction.ages import BUCKETS, Learned
 
@@ -88,7 +88,7 @@ import sys
 from pathlib import Path
 
 from kit.storage import HandClock, Story, commit, open_store
-from omlx_cache_storage.cold.reuse import read_reuse
+from omlx_cache_storage.cold.small_files import read_reuse
 
 import omlx_cache.upkeep.reuse as reuse
 

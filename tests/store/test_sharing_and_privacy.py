@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story, commit, disk_usage, files_in, is_right, open_store
+from kit.storage import Story, commit, disk_usage, files_in, is_right, open_store, set_budget
 from omlx_cache import BlockStore
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.quota import set_budget
 from omlx_cache_storage.errors import PageUnreadable
 
 KIB = 1024

@@ -5,10 +5,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from omlx_cache_storage.cold.catalog import namespace_directories, shard_directories, walk_shard
+from omlx_cache_storage.cold.catalog import (
+    namespace_directories,
+    root_bytes,
+    shard_directories,
+    walk_shard,
+)
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.files import TAG_FILE
-from omlx_cache_storage.cold.removal import root_bytes
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
     ENTRY_BYTES,

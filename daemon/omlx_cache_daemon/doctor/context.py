@@ -16,8 +16,9 @@ from omlx_cache_daemon.replies import Map, as_map
 from omlx_cache_daemon.source import cold_dir_of
 from omlx_cache_daemon.stores import RunningStore, running, services
 from omlx_cache_daemon.titles import title
-from omlx_cache_storage.cold.budget import Budget, read_budget
+from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.small_files import read_budget
 
 ASK_SECONDS = 3.0
 

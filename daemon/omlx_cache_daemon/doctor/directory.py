@@ -9,13 +9,11 @@ from omlx_cache_daemon.cold import root_of
 from omlx_cache_daemon.doctor.context import Context
 from omlx_cache_daemon.doctor.finding import Finding
 from omlx_cache_daemon.render import quantity
-from omlx_cache_storage.cold.budget import is_newer
 from omlx_cache_storage.cold.catalog import namespace_directories
 from omlx_cache_storage.cold.files import TAG_FILE
-from omlx_cache_storage.cold.pins_file import is_newer as pins_are_newer
-from omlx_cache_storage.cold.pins_file import is_readable
-from omlx_cache_storage.cold.removal import remove_useless
+from omlx_cache_storage.cold.outside import remove_useless
 from omlx_cache_storage.cold.root import DirectoryGone
+from omlx_cache_storage.cold.small_files import BUDGET, PINS
 from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE, PINS_FILE
 from omlx_cache_storage.private import is_private, trouble
 
@@ -178,7 +176,7 @@ def budget_file(context: Context) -> list[Finding]:
     if not context.exists or not os.path.lexists(path):
         return []
     try:
-        if context.budget is not None or is_newer(context.directory, context.fs):
+        if context.budget is not None or BUDGET.is_newer(context.directory, context.fs):
             return []
     except OSError:
         pass
@@ -197,7 +195,7 @@ def pins_file(context: Context) -> list[Finding]:
     """The file with the pins can be read."""
     path = context.directory / PINS_FILE
     try:
-        if not context.exists or is_readable(context.directory, context.fs):
+        if not context.exists or PINS.is_readable(context.directory, context.fs):
             return []
     except OSError:
         pass
@@ -215,7 +213,7 @@ def pins_file(context: Context) -> list[Finding]:
 
 def _is_newer_pins(context: Context) -> bool:
     try:
-        return pins_are_newer(context.directory, context.fs)
+        return PINS.is_newer(context.directory, context.fs)
     except OSError:
         return False
 

@@ -1,24 +1,15 @@
-"""The budget of a cold directory, kept in it: one for all processes that use it.
+"""The budget of a cold directory: one for all processes that use it.
 
-`budget.json` lies beside the namespaces and is replaced as a whole. It says how many bytes the
-directory may take, and who said so. What a person set with `omlx-cache quota` stays until that
-changes it; what stores set, stores change.
+Its file says how many bytes the directory may take, and who said so. What a person set with
+`omlx-cache quota` stays until that changes it; what stores set, stores change.
 """
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Final, Literal, NamedTuple, cast, get_args
+from typing import Final, Literal, NamedTuple
 
-from omlx_cache_storage.cold.disk import Durability, FileSystem
-from omlx_cache_storage.cold.document import read_map
-from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
-from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.format.names import BUDGET_FILE
 
-VERSION = 1
 MOST_BYTES = (1 << 63) - 1
 
 SetBy = Literal["free space", "store", "quota"]
@@ -125,89 +116,3 @@ WORDS: Final[Mapping[SetBy, str]] = {
     "quota": "`omlx-cache quota`",
 }
 """Who set a budget, for people."""
-
-
-def read_budget(cold_dir: Path, fs: FileSystem | None = None) -> Budget | None:
-    """Return what a directory's file says, None for one that is missing, torn or somebody else's.
-
-    Reads a file; raises OSError where the disk refuses: then nobody knows what it says, and who
-    takes that for no budget would replace one that a person set.
-    """
-    return parse_budget(_read(cold_dir, fs or FileSystem()))
-
-
-def write_budget(
-    cold_dir: Path, budget: Budget, names: TemporaryNames, fs: FileSystem | None = None
-) -> bool:
-    """Replace a directory's file, whole or not at all, what a person set durably; False where the
-    directory is not this user's alone or is missing, or where a newer version wrote the file.
-
-    Raises OSError. `names` lives for as long as somebody may write with it.
-    """
-    fs = fs or FileSystem()
-    if not fs.exists(cold_dir) or not fs.identity(cold_dir)[-1] or is_newer(cold_dir, fs):
-        return False
-    # A torn file is no budget, and a person's word is not lost with the power. What a store sets it
-    # sets again.
-    durability: Durability = "fsync" if budget.set_by == "quota" else "none"
-    names.replace(os.path.join(cold_dir, BUDGET_FILE), _encoded(budget), fs, durability)
-    if durability != "none":
-        fs.sync_directory(cold_dir, durability)
-    return True
-
-
-def is_newer(cold_dir: Path, fs: FileSystem | None = None) -> bool:
-    """True when a directory's file was written by a newer version, which may have said more than
-    this one understands; raises OSError."""
-    return _version(_read(cold_dir, fs or FileSystem())) > VERSION
-
-
-def file_bytes(budget: Budget) -> int:
-    """Return what a directory has to count for the file, its name aside: for itself, one that takes
-    its place, and the moment at which both are there.
-
-    While a file is small, the room that is left for small files is enough for the second one.
-    """
-    size = len(_encoded(budget))
-    return SMALL_FILE_BYTES if 2 * size <= SMALL_FILE_BYTES else 2 * (size + SMALL_FILE_BYTES)
-
-
-def _encoded(budget: Budget) -> bytes:
-    return json.dumps(document_of(budget), indent=1, sort_keys=True).encode() + b"\n"
-
-
-def document_of(budget: Budget) -> dict[str, object]:
-    """Return a budget as plain values: its file's content."""
-    said = {"version": VERSION, "bytes": budget.nbytes, "set_by": budget.set_by}
-    return {**said, "shares": dict(budget.shares)}
-
-
-def parse_budget(document: Mapping[str, object]) -> Budget | None:
-    """Return what a file says, None where it names no bytes.
-
-    What a newer version wrote counts as far as it is understood, and as set by `omlx-cache quota`:
-    no store of this version replaces it.
-    """
-    version, nbytes, said = _version(document), document.get("bytes"), document.get("set_by")
-    if not version or not _is_bytes(nbytes):
-        return None
-    known = version == VERSION and said in get_args(SetBy)
-    set_by = cast(SetBy, said) if known else "quota"
-    shares = document.get("shares")
-    return Budget(cast(int, nbytes), set_by, shares if isinstance(shares, dict) else {})
-
-
-def _read(cold_dir: Path, fs: FileSystem) -> dict[str, object]:
-    """Return a directory's file, {} for one that is missing, torn or somebody else's; raises
-    OSError."""
-    return read_map(os.path.join(cold_dir, BUDGET_FILE), fs)
-
-
-def _version(document: Mapping[str, object]) -> int:
-    """Return which version wrote a file, 0 for nobody's."""
-    version = document.get("version")
-    return version if isinstance(version, int) and version is not True and version > 0 else 0
-
-
-def _is_bytes(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_BYTES

@@ -13,23 +13,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.disk import FileSystem, physical_bytes
-from omlx_cache_storage.cold.document import read_document
-from omlx_cache_storage.cold.records import ColdEntry
+from omlx_cache_storage.cold.contents import rooted
+from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES, FileSystem, physical_bytes
+from omlx_cache_storage.cold.small_files import read_document
 from omlx_cache_storage.cold.temporary import is_leftover
 from omlx_cache_storage.format.names import (
+    ENTRY_BYTES,
     NAMESPACE_FILE,
+    RATE_FILE,
     TEMPORARY_PREFIX,
     PageName,
     StoredPage,
+    page_path,
     parse_name,
 )
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import PageId, PageInfo
 from omlx_cache_storage.private import is_private
 
 _DIGEST_HEX = 64
 Ignore = Callable[[str], None]
 """Takes the path of something that was passed over."""
+
+
+DESCRIPTIONS = (NAMESPACE_FILE, RATE_FILE)
+"""What a namespace's directory holds beside pages: it goes with the last of them."""
 
 
 def _unseen(path: str) -> None:
@@ -54,6 +62,30 @@ class Found(NamedTuple):
     def is_leftover(self) -> bool:
         """True for a temporary file whose writer is gone."""
         return self.name is None and is_leftover(self.file, self.mtime_ns)
+
+
+class ColdEntry(NamedTuple):
+    """A page in a listing, with its recency stamp. Its path is made when it is asked for."""
+
+    cold_dir: Path
+    stored: StoredPage
+    used_ns: int
+
+    @property
+    def page(self) -> PageId:
+        return self.stored.name.id
+
+    @property
+    def namespace(self) -> BlockKey:
+        return self.stored.namespace
+
+    @property
+    def info(self) -> PageInfo:
+        return self.stored.info
+
+    @property
+    def path(self) -> Path:
+        return Path(page_path(self.cold_dir, self.stored.namespace, self.stored.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +198,23 @@ def scan(cold_dir: Path) -> Iterator[ColdEntry]:
             yield ColdEntry(cold_dir, stored, found.mtime_ns)
 
 
+def entries(cold_dir: Path) -> list[ColdEntry]:
+    """Return the pages of a directory with the stamps that a store would give them, in no order.
+
+    Opens no file. Raises OSError.
+    """
+    found = ((entry.stored, entry.used_ns) for entry in scan(cold_dir))
+    return [ColdEntry(cold_dir, stored, stamp_ns) for stored, stamp_ns in rooted(found)]
+
+
+def root_bytes(cold_dir: Path, fs: FileSystem | None = None) -> int:
+    """Return what a directory takes of the disk without its namespaces: of its ledger only what
+    has been written. Raises OSError."""
+    files = (entry.stat(follow_symlinks=False) for entry in (fs or FileSystem()).scan(cold_dir))
+    small = [512 * info.st_blocks + ENTRY_BYTES for info in files if stat.S_ISREG(info.st_mode)]
+    return SMALL_FILE_BYTES + sum(small)
+
+
 def namespaces(cold_dir: Path) -> list[NamespaceInfo]:
     """Return the namespaces with their documents; an unreadable document is empty."""
     fs = FileSystem()
@@ -210,3 +259,39 @@ def uncollected() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+class Inventory(NamedTuple):
+    """What lies in a directory: pages with their files' times, files that are of no use to anybody,
+    what is being written, the shards that are in use, and how many files and directories were
+    passed over as not this user's."""
+
+    pages: list[tuple[StoredPage, int]]
+    useless: list[str]
+    under_way: list[Found]
+    used: set[str]
+    ignored: int
+
+
+def take_inventory(directory: Path, fs: FileSystem) -> Inventory:
+    """Return what there is. Changes nothing, opens no page; raises OSError."""
+    pages: list[tuple[StoredPage, int]] = []
+    useless: list[str] = []
+    under_way: list[Found] = []
+    used: set[str] = set()
+    ignored: list[str] = []
+    for file in walk(directory, fs, ignored.append):
+        if file.name is not None:
+            pages.append((StoredPage(file.namespace, file.name, file.nbytes), file.mtime_ns))
+        elif fs.is_being_written(file.path):
+            under_way.append(file)
+        elif file.is_leftover:
+            useless.append(file.path)
+            continue
+        else:
+            # An earlier version's, which lets it grow as it writes: a hole is none of its bytes.
+            info = fs.own_file(file.path)
+            nbytes = 0 if info is None else physical_bytes(info, 0)
+            under_way.append(file._replace(nbytes=nbytes))
+        used.add(file.directory)
+    return Inventory(pages, useless, under_way, used, len(ignored))

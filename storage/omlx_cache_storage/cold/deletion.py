@@ -4,15 +4,24 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.ledger import WAIT_SECONDS
-from omlx_cache_storage.cold.records import PendingDeletion
-from omlx_cache_storage.format.names import ENTRY_BYTES
+from omlx_cache_storage.format.names import ENTRY_BYTES, StoredPage
 
 RETRIED = 32
 """Files that are tried again at a time: a disk that keeps thousands is not asked for all."""
+
+
+class PendingDeletion(NamedTuple):
+    """A file to be deleted: its page has left the index, `why` in a word; without a page it is a
+    temporary one."""
+
+    page: StoredPage | None
+    path: str
+    cost: int
+    why: str = "disk"
 
 
 class Changing(Protocol):

@@ -24,6 +24,8 @@ StrPath = str | os.PathLike[str]
 IOV_LIMIT = 1024
 WRITE_LIMIT = 8 << 20
 """Bytes of one write: each shows that a slow disk makes progress. macOS refuses 2 GiB."""
+SMALL_FILE_BYTES = 4096
+"""What a directory or a document takes."""
 SPARE_FILES = 1024
 LOCK_SECONDS = 0.2
 LOCK_PAUSE_SECONDS = 0.001

@@ -8,10 +8,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.disk import Descriptor, Durability, FileSystem, physical_bytes
-from omlx_cache_storage.cold.document import MAX_DOCUMENT_BYTES, encode_document
-from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
-from omlx_cache_storage.cold.temporary import TemporaryNames
+from omlx_cache_storage.cold.catalog import (
+    DESCRIPTIONS,
+    Inventory,
+    namespace_directories,
+    shard_directories,
+)
+from omlx_cache_storage.cold.changes import Emptied
+from omlx_cache_storage.cold.disk import (
+    SMALL_FILE_BYTES,
+    Descriptor,
+    Durability,
+    FileSystem,
+    physical_bytes,
+)
+from omlx_cache_storage.cold.small_files import MAX_DOCUMENT_BYTES, encode_document
+from omlx_cache_storage.cold.temporary import TemporaryNames, remove_leftovers
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
     CLEARED_PREFIX,
@@ -21,6 +33,7 @@ from omlx_cache_storage.format.names import (
     NAMESPACE_FILE,
     RATE_FILE,
     REUSE_FILE,
+    TEMPORARY_PREFIX,
     WRITES_FILE,
     StoredPage,
     parse_name,
@@ -36,8 +49,6 @@ TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
 """
 
 
-DESCRIPTIONS = (NAMESPACE_FILE, RATE_FILE)
-"""What a namespace's directory holds beside pages: it goes with the last of them."""
 _ROOT_FILES = (TAG_FILE, REUSE_FILE, BUDGET_FILE, WRITES_FILE, LEDGER_FILE)
 """What lies beside the namespaces. What may come later counts as if it were there."""
 
@@ -59,8 +70,7 @@ class PageFiles:
     """Knows where pages lie under `directory`. Methods raise OSError as the disk does.
 
     `_lock` guards `_counted`, `_overhead` and `_identity`; no I/O under it. Any thread
-    may call. `delete` takes a temporary file that failed and the bytes that it may have, `emptied`
-    a namespace and its shard ("" for its own directory) that are gone.
+    may call. `delete` takes a temporary file that failed and the bytes that it may have.
     """
 
     def __init__(
@@ -69,7 +79,6 @@ class PageFiles:
         fs: FileSystem,
         durability: Durability,
         delete: Callable[[str, int], None] = lambda path, nbytes: None,
-        emptied: Callable[[BlockKey, str], None] = lambda namespace, shard: None,
     ) -> None:
         self.directory = directory
         self.fs = fs
@@ -83,7 +92,6 @@ class PageFiles:
         self._overhead = 0
         self._identity: tuple[int, int, bool] | None = None
         self._delete = delete
-        self._emptied = emptied
 
     @property
     def overhead_bytes(self) -> int:
@@ -165,6 +173,44 @@ class PageFiles:
         if not self.fs.exists(aside):
             self._forget(aside)
 
+    def remove_cleared(self) -> None:
+        """Delete what is left of namespaces that were cleared; raises nothing."""
+        with contextlib.suppress(OSError):
+            for entry in list(self.fs.scan(self._root)):
+                if entry.name.startswith(CLEARED_PREFIX) and entry.is_dir(follow_symlinks=False):
+                    self.remove_tree(entry.path)
+
+    def remove_tree(self, directory: str) -> None:
+        """Delete a namespace's files, wherever it lies, and the directories that are empty then;
+        what else lies in it stays. Raises nothing."""
+        with contextlib.suppress(OSError):
+            for entry in list(self.fs.scan(directory)):
+                if entry.is_dir(follow_symlinks=False):
+                    self.remove_tree(entry.path)
+                elif (
+                    parse_name(entry.name) is not None
+                    or entry.name in DESCRIPTIONS
+                    or entry.name.startswith(TEMPORARY_PREFIX)
+                ):
+                    self.fs.remove(entry.path)
+            self.fs.remove_directory(directory)
+
+    def clear_up(self, found: Inventory) -> list[Emptied]:
+        """Delete what dead writers left and empty directories, and count the others; return what
+        others are to be told of it. Nobody else changes the directory meanwhile."""
+        emptied: list[Emptied] = []
+        remove_leftovers(self._root, self.fs)
+        used = found.used - set(map(os.path.dirname, found.useless))
+        for digest, directory in namespace_directories(self.directory, self.fs):
+            self._count_file(os.path.join(directory, NAMESPACE_FILE))
+            shards = list(shard_directories(directory, self.fs))
+            for shard in shards:
+                self.expect(digest, os.path.basename(shard), 0)
+            emptied += self.tidy(shard for shard in shards if shard not in used)
+            if not shards:
+                emptied += self.tidy_namespace(directory)
+        return emptied
+
     def is_ours(self) -> bool:
         """True when the directory is the one that was read last, not removed or replaced."""
         with self._lock:
@@ -212,10 +258,6 @@ class PageFiles:
                 self.fs.write(self._tag, [TAG], self.durability)
             self._tagged = True
 
-    def count_document(self, directory: str) -> None:
-        """Count a namespace's document at its size, if there is one."""
-        self._count_file(os.path.join(directory, NAMESPACE_FILE))
-
     def stage(self, temporary: str, nbytes: int, document: Mapping[str, object]) -> Descriptor:
         """Begin to write a page of `nbytes` in all under a temporary name, in its own directory,
         made if need be; return it open. Nobody else changes the directory meanwhile."""
@@ -247,8 +289,10 @@ class PageFiles:
         """Make a published name as durable as the tier's policy says."""
         self.fs.sync_directory(os.path.dirname(path), self.durability)
 
-    def tidy(self, shards: Iterable[str]) -> None:
-        """Remove shard directories, and then their namespace's, where nothing is left in them."""
+    def tidy(self, shards: Iterable[str]) -> list[Emptied]:
+        """Remove shard directories, and then their namespace's, where nothing is left in them;
+        return what others are to be told of it."""
+        emptied: list[Emptied] = []
         for shard in set(shards):
             try:
                 self.fs.remove_directory(shard)
@@ -257,24 +301,25 @@ class PageFiles:
             except OSError:
                 continue
             self._forget(shard)
-            self._tell_emptied(os.path.dirname(shard), os.path.basename(shard))
-            self.tidy_namespace(os.path.dirname(shard))
+            directory, name = os.path.split(shard)
+            emptied += [*_emptied(directory, name), *self.tidy_namespace(directory)]
+        return emptied
 
-    def tidy_namespace(self, directory: str) -> None:
-        """Remove a namespace's directory if there is nothing in it but what describes it."""
-        with contextlib.suppress(OSError):
-            if {entry.name for entry in self.fs.scan(directory)} <= {*DESCRIPTIONS}:
-                for path in (os.path.join(directory, name) for name in DESCRIPTIONS):
-                    self.fs.remove(path)
-                    self._forget(path)
-                with contextlib.suppress(FileNotFoundError):
-                    self.fs.remove_directory(directory)
-                self._forget(directory)
-                self._tell_emptied(directory, "")
-
-    def _tell_emptied(self, directory: str, shard: str) -> None:
-        with contextlib.suppress(ValueError):
-            self._emptied(BlockKey(bytes.fromhex(os.path.basename(directory))), shard)
+    def tidy_namespace(self, directory: str) -> list[Emptied]:
+        """Remove a namespace's directory if there is nothing in it but what describes it; return
+        what others are to be told of it."""
+        try:
+            if not {entry.name for entry in self.fs.scan(directory)} <= {*DESCRIPTIONS}:
+                return []
+            for path in (os.path.join(directory, name) for name in DESCRIPTIONS):
+                self.fs.remove(path)
+                self._forget(path)
+            with contextlib.suppress(FileNotFoundError):
+                self.fs.remove_directory(directory)
+        except OSError:
+            return []
+        self._forget(directory)
+        return _emptied(directory, "")
 
     def _prepare(self, shard: str, document: Mapping[str, object]) -> None:
         """Make the namespace's directory, its document and the shard, when they are missing."""
@@ -285,9 +330,12 @@ class PageFiles:
         if not self._count_file(described):
             temporary = self._names.new(directory)
             raw = encode_document(document)
-            with self._removing_on_failure(temporary, len(raw)):
+            try:
                 self.fs.write(temporary, [raw], self.durability)
                 self.fs.publish(temporary, described)
+            except BaseException:
+                self._delete(temporary, len(raw) + SMALL_FILE_BYTES)
+                raise
             self._count_file(described)
         self._make_directory(shard)
 
@@ -309,14 +357,6 @@ class PageFiles:
         if made:
             self.fs.sync_directory(os.path.dirname(path), self.durability)
 
-    @contextlib.contextmanager
-    def _removing_on_failure(self, temporary: str, nbytes: int) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self._delete(temporary, nbytes + SMALL_FILE_BYTES)
-            raise
-
     def _count(self, path: str, nbytes: int = SMALL_FILE_BYTES) -> None:
         """Count a directory or document once."""
         with self._lock:
@@ -327,3 +367,12 @@ class PageFiles:
     def _forget(self, path: str) -> None:
         with self._lock:
             self._overhead -= self._counted.pop(path, 0)
+
+
+def _emptied(directory: str, shard: str) -> list[Emptied]:
+    """Return what is told of a shard that is gone, with "" of its namespace's directory: nothing of
+    one that was set aside."""
+    try:
+        return [Emptied(BlockKey(bytes.fromhex(os.path.basename(directory))), shard)]
+    except ValueError:
+        return []

@@ -10,17 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.catalog import read_namespace, walk_shard
+from omlx_cache_storage.cold.catalog import ColdEntry, read_namespace, walk_shard
 from omlx_cache_storage.cold.changes import Change, Demoted, Removed, Removing
 from omlx_cache_storage.cold.contents import Contents, PageFile, columns_of
-from omlx_cache_storage.cold.deletion import Deleter
+from omlx_cache_storage.cold.deletion import Deleter, PendingDeletion
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.health import Health
-from omlx_cache_storage.cold.inventory import remove_tree
 from omlx_cache_storage.cold.ledger import WAIT_SECONDS
 from omlx_cache_storage.cold.reader import PageReader, open_page
-from omlx_cache_storage.cold.records import ColdEntry, PendingDeletion
 from omlx_cache_storage.cold.sharing import Sharing
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, UndecodablePage
 from omlx_cache_storage.events import HOWS, OTHER_PROCESS, SILENT, Departures, EventLog, How
@@ -79,20 +77,17 @@ class HeldPages:
         self._clock = clock
         self._departures = departures
         self._fs = fs
-        self._sharing = Sharing(directory, fs, self)
         self._deleter = Deleter(
             fs,
-            lambda shards: self._files.tidy(shards),
+            lambda shards: self._sharing.tidy(shards),
             self._changing,
-            self._sharing.ledger.allow,
+            lambda files: self._sharing.ledger.allow(files),
             self._is_published_again,
             lambda files: self._gone(files),
             lambda files: self._going(files),
         )
-        self._files = PageFiles(
-            directory, fs, durability, self._deleter.delete_temporary, self._sharing.emptied
-        )
-        self._sharing.use(self._files)
+        self._files = PageFiles(directory, fs, durability, self._deleter.delete_temporary)
+        self._sharing = Sharing(directory, fs, self, self._files)
         self._lock = threading.Lock()
         self._make_policy = policy
         self._contents = Contents(policy(None))
@@ -286,10 +281,10 @@ class HeldPages:
             self._leaving -= pages
         if aside is not None:
             # Without the directory's lock too: nobody else knows the name.
-            remove_tree(aside, self._fs)
+            self._files.remove_tree(aside)
             self._files.end_aside(namespace, aside)
             with contextlib.suppress(OSError), self._changing(seconds if alone else 0.0):
-                self._files.tidy(shards)
+                self._sharing.tidy(shards)
         left = {f.page.name.id for f in gone if f.page is not None and self._fs.exists(f.path)}
         return Cleared(pages, pages - left)
 

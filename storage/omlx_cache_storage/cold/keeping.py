@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from omlx_cache_storage.cold.budget import Budget, read_budget
+from omlx_cache_storage.cold.budget import Budget
+from omlx_cache_storage.cold.catalog import Inventory
 from omlx_cache_storage.cold.contents import Contents
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.inventory import Inventory
 from omlx_cache_storage.cold.ledger import HOLD_FILES
+from omlx_cache_storage.cold.small_files import read_budget
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.format.names import StoredPage
@@ -139,7 +140,7 @@ class KeepingTier(ColdTier):
                     swept += 1
         for shard in shards:
             with contextlib.suppress(OSError), self._changing():
-                self._files.tidy([shard])
+                self._sharing.tidy([shard])
         return swept
 
     def drop_damaged(self, page: StoredPage, is_damaged: Callable[[], bool]) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache_storage.cold.disk import Durability, FileSystem
-from omlx_cache_storage.cold.document import read_document
+from omlx_cache_storage.cold.small_files import read_document
 from omlx_cache_storage.cold.temporary import TemporaryNames, remove_leftovers
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.format.names import LEDGER_FILE, WRITES_FILE

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache_storage.cold.disk import Durability, FileSystem
-from omlx_cache_storage.cold.document import read_document
 from omlx_cache_storage.cold.ledger import read_identity
+from omlx_cache_storage.cold.small_files import read_document
 from omlx_cache_storage.cold.temporary import TemporaryNames
 
 MOST_RECORDS = 256

@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from omlx_cache_storage.cold.catalog import Found
 from omlx_cache_storage.cold.changes import (
     Added,
     Cancelled,
@@ -25,11 +26,17 @@ from omlx_cache_storage.cold.changes import (
     encode,
 )
 from omlx_cache_storage.cold.disk import Descriptor, FileSystem
-from omlx_cache_storage.cold.in_flight import Flight, InFlight
+from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.ledger import WAIT_SECONDS, Ledger, LedgerBusy
 from omlx_cache_storage.cold.mounts import check_sharing
 from omlx_cache_storage.cold.temporary import is_leftover, remove_temporaries
-from omlx_cache_storage.format.names import LEDGER_FILE, StoredPage, page_path, shard_of
+from omlx_cache_storage.format.names import (
+    ENTRY_BYTES,
+    LEDGER_FILE,
+    StoredPage,
+    page_path,
+    shard_of,
+)
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
 
@@ -59,26 +66,102 @@ class Index(Protocol):
         ...
 
 
-class Places(Protocol):
-    """The directories of pages: how they count, and where they lie."""
+class Flight(NamedTuple):
+    """A page that is being written under a temporary name, into a shard's directory.
 
-    def expect(self, namespace: BlockKey, shard: str, described: int) -> None: ...
-    def left(self, namespace: BlockKey, shard: str) -> None: ...
-    def directory_of(self, page: StoredPage) -> str: ...
-    def tidy(self, shards: Iterable[str]) -> None: ...
+    `page` is None where only the file was seen. `own`: by this object, which ends what it began;
+    `since`: when it was found to be under way, by the monotonic clock.
+    """
 
-
-class Unfinished(Protocol):
-    """A file that somebody else writes, as it was found."""
+    temporary: str
+    directory: str
+    namespace: BlockKey
+    nbytes: int
+    page: StoredPage | None
+    own: bool
+    since: float
 
     @property
-    def file(self) -> str: ...
-    @property
-    def directory(self) -> str: ...
-    @property
-    def namespace(self) -> BlockKey: ...
-    @property
-    def nbytes(self) -> int: ...
+    def cost(self) -> int:
+        """What it takes of the budget."""
+        return self.nbytes + ENTRY_BYTES
+
+
+class InFlight:
+    """Counts what is reserved for pages under way, by temporary name: nobody gives one twice. Any
+    thread may call. `_lock` guards `nbytes` and `_flights`; it is held over no other."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.nbytes = 0
+        self._flights: dict[str, Flight] = {}
+
+    def begin(
+        self,
+        temporary: str,
+        directory: str,
+        namespace: BlockKey,
+        nbytes: int,
+        page: StoredPage | None = None,
+        *,
+        own: bool = False,
+    ) -> None:
+        """Count a page, unless it is counted."""
+        now = time.monotonic()
+        flight = Flight(temporary, directory, namespace, nbytes, page, own, now)
+        with self._lock:
+            if self._flights.setdefault(temporary, flight) is flight:
+                self.nbytes += flight.cost
+
+    def end(self, temporary: str) -> None:
+        """Forget what was begun, if it was."""
+        with self._lock:
+            flight = self._flights.pop(temporary, None)
+            self.nbytes -= 0 if flight is None else flight.cost
+
+    def cost_of(self, temporary: str) -> int:
+        """Return what is reserved under a temporary name, 0 for nothing."""
+        with self._lock:
+            flight = self._flights.get(temporary)
+            return 0 if flight is None else flight.cost
+
+    def disown(self, temporary: str) -> None:
+        """Leave it to anybody to find out, at once, what became of a page."""
+        self._change(temporary, own=False, since=0.0)
+
+    def looked_at(self, temporary: str) -> None:
+        """Note that a page is still being written."""
+        self._change(temporary, since=time.monotonic())
+
+    def _change(self, temporary: str, **fields: object) -> None:
+        with self._lock:
+            flight = self._flights.get(temporary)
+            if flight is not None:
+                self._flights[temporary] = flight._replace(**fields)  # type: ignore[arg-type]
+
+    def all(self) -> list[Flight]:
+        """Return what is being written."""
+        with self._lock:
+            return list(self._flights.values())
+
+    def others(self) -> list[Flight]:
+        """Return what others write."""
+        return [flight for flight in self.all() if not flight.own]
+
+    def elsewhere(self, page: StoredPage) -> list[Flight]:
+        """Return the flights of others that hold as much of a page."""
+        return [
+            flight
+            for flight in self.others()
+            if flight.page is not None
+            and flight.page.name.id == page.name.id
+            and flight.page.held >= page.held
+        ]
+
+    def clear(self) -> None:
+        """Forget what others began."""
+        for flight in self.others():
+            self.end(flight.temporary)
 
 
 class Sharing:
@@ -93,10 +176,11 @@ class Sharing:
     False for one that keeps the directory for others, which are alone beside it.
     """
 
-    def __init__(self, directory: Path, fs: FileSystem, index: Index) -> None:
+    def __init__(self, directory: Path, fs: FileSystem, index: Index, files: PageFiles) -> None:
         self.directory = directory
         self._fs = fs
         self._index = index
+        self._files = files
         self.ledger = Ledger(directory, fs)
         self._following = threading.RLock()
         self.flights = InFlight()
@@ -110,11 +194,6 @@ class Sharing:
         self._going: set[StoredPage] = set()
         self._attached = Descriptor(-1)
         self._warned = ""
-        self._places: Places
-
-    def use(self, places: Places) -> None:
-        """Have directories counted there; once, before everything else."""
-        self._places = places
 
     # Coming and going.
 
@@ -146,7 +225,7 @@ class Sharing:
         self._attach()
 
     @contextlib.contextmanager
-    def beginning(self, under_way: Iterable[Unfinished], slack_bytes: int) -> Iterator[None]:
+    def beginning(self, under_way: Iterable[Found], slack_bytes: int) -> Iterator[None]:
         """Begin with what was read since `enter`, which the index has when the block ends."""
         with self._following:
             yield
@@ -225,7 +304,7 @@ class Sharing:
         match change:
             case Reserved(temporary, page, described):
                 self.expect(page, described)
-                directory = self._places.directory_of(page)
+                directory = self._files.directory_of(page)
                 self.flights.begin(temporary, directory, page.namespace, page.nbytes, page)
             case Added(temporary, page, stamp_ns, described):
                 self.expect(page, described)
@@ -237,7 +316,7 @@ class Sharing:
                 self._going.discard(page)
                 self._index.leave(page, why)
             case Emptied(namespace, shard):
-                self._places.left(namespace, shard)
+                self._files.left(namespace, shard)
             case Demoted(stamp_ns, pages):
                 self._index.place(pages, stamp_ns)
             case Rebudgeted():
@@ -296,13 +375,13 @@ class Sharing:
         path = page_path(self.directory, page.namespace, page.name)
         return self._fs.own_file(path) is not None
 
-    def emptied(self, namespace: BlockKey, shard: str) -> None:
-        """Tell that a directory was removed; the directory above is held."""
-        self.tell(Emptied(namespace, shard))
+    def tidy(self, shards: Iterable[str]) -> None:
+        """Remove directories that nothing is left in, and tell of it; the directory is held."""
+        self.tell(*self._files.tidy(shards))
 
     def expect(self, page: StoredPage, described: int) -> None:
         """Count the directories that a page lies in."""
-        self._places.expect(page.namespace, shard_of(page.name.id.key), described)
+        self._files.expect(page.namespace, shard_of(page.name.id.key), described)
 
     # What became of those who are gone.
 
@@ -328,7 +407,7 @@ class Sharing:
             if not self._is_there(page):
                 self._index.leave(page, "removed")
                 self.tell(Removed(page, "removed"))
-                self._places.tidy([self._places.directory_of(page)])
+                self.tidy([self._files.directory_of(page)])
 
     def _is_under_way(self, flight: Flight) -> bool:
         path = os.path.join(flight.directory, flight.temporary)
@@ -352,4 +431,4 @@ class Sharing:
             changes.append(Added("", page, stamp_ns, 0))
         self.flights.end(flight.temporary)
         self.tell(*changes, Cancelled(flight.temporary))
-        self._places.tidy([flight.directory])
+        self.tidy([flight.directory])

@@ -12,16 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.budget import (
-    IGNORED_SHARES,
-    Budget,
-    agree,
-    file_bytes,
-    own_limit,
-    read_budget,
-    write_budget,
-)
-from omlx_cache_storage.cold.catalog import Found, uncollected
+from omlx_cache_storage.cold.budget import IGNORED_SHARES, Budget, agree, own_limit
+from omlx_cache_storage.cold.catalog import Inventory, take_inventory, uncollected
 from omlx_cache_storage.cold.changes import (
     Added,
     Cancelled,
@@ -31,17 +23,10 @@ from omlx_cache_storage.cold.changes import (
     Reserved,
 )
 from omlx_cache_storage.cold.contents import Candidate, Contents, PageFile, Victims
-from omlx_cache_storage.cold.disk import Durability, FileSystem, physical_bytes
+from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES, Durability, FileSystem, physical_bytes
 from omlx_cache_storage.cold.files import Staged
 from omlx_cache_storage.cold.health import NO_ROOM, UNAVAILABLE, Health
 from omlx_cache_storage.cold.held import AHEAD_NS, HeldPages
-from omlx_cache_storage.cold.inventory import (
-    Inventory,
-    clear_up,
-    remove_cleared,
-    remove_useless,
-    take_inventory,
-)
 from omlx_cache_storage.cold.ledger import (
     HOLD_FILES,
     SMALLEST_BYTES,
@@ -49,11 +34,17 @@ from omlx_cache_storage.cold.ledger import (
     LedgerBusy,
     ledger_bytes,
 )
-from omlx_cache_storage.cold.pins_file import file_bytes as file_bytes_of_pins
-from omlx_cache_storage.cold.pins_file import read_pins, write_pins
 from omlx_cache_storage.cold.ration import Ration
-from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.root import DirectoryGone, Root
+from omlx_cache_storage.cold.small_files import (
+    encode_budget,
+    pins_bytes,
+    read_budget,
+    read_pins,
+    room_for,
+    write_budget,
+    write_pins,
+)
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.events import SILENT, Departures, EventLog
 from omlx_cache_storage.eviction.ages import Learned
@@ -64,7 +55,6 @@ from omlx_cache_storage.format.names import (
     ENTRY_BYTES,
     LEDGER_FILE,
     PINS_FILE,
-    PageName,
     StoredPage,
     name_of,
     shard_of,
@@ -278,7 +268,7 @@ class ColdTier(HeldPages):
         for namespace in cleared:
             with contextlib.suppress(OSError):
                 self._files.set_aside(namespace)
-        remove_cleared(self.directory, self._fs)
+        self._files.remove_cleared()
 
     def _go_on_from(self, contents: Contents, found: Inventory) -> None:
         """Index what was read, and take in what others changed meanwhile; raises OSError,
@@ -289,9 +279,13 @@ class ColdTier(HeldPages):
             return
         for start in range(0, len(found.useless), HOLD_FILES):
             with self._changing():
-                remove_useless(self._files, found.useless[start:][:HOLD_FILES], self._is_indexed)
+                for path in found.useless[start:][:HOLD_FILES]:
+                    # It may have been published by now.
+                    if not self._is_indexed(path):
+                        with contextlib.suppress(OSError):
+                            self._fs.remove(path)
         with self._changing():
-            clear_up(self._files, found)
+            self._tell(*self._files.clear_up(found))
             self._agree()
 
     def _make_way(self) -> None:
@@ -308,21 +302,16 @@ class ColdTier(HeldPages):
 
     def _read_directory(self) -> tuple[Contents, Inventory]:
         """Return what is in the directory; raises OSError."""
-        files: list[tuple[StoredPage, int]] = []
         now = time.time_ns()
-
-        def take(found: Found, name: PageName) -> None:
-            stored = StoredPage(found.namespace, name, found.nbytes)
-            if found.mtime_ns > now + AHEAD_NS:
-                with self._lock:
-                    self._unrecorded.add(name.id)
-            files.append((stored, min(found.mtime_ns, now)))
-
-        inventory = take_inventory(self.directory, self._fs, take)
+        inventory = take_inventory(self.directory, self._fs)
+        ahead = {page.name.id for page, at_ns in inventory.pages if at_ns > now + AHEAD_NS}
         with self._lock:
+            self._unrecorded |= ahead
             learned = self._learned()
         contents = Contents(self._make_policy(learned))
+        files = ((page, min(at_ns, now)) for page, at_ns in inventory.pages)
         inventory.useless.extend(map(self._path, contents.fill(files)))
+        inventory.pages.clear()
         return contents, inventory
 
     def _begin_with(self, contents: Contents, found: Inventory) -> None:
@@ -423,7 +412,7 @@ class ColdTier(HeldPages):
                 refused = isinstance(error, OSError)
         self.pins.go_by(wanted, filed, again=refused)
         self._sharing.repinned = False
-        self._files.count_small(PINS_FILE, file_bytes_of_pins(wanted))
+        self._files.count_small(PINS_FILE, pins_bytes(wanted))
 
     def _go_by(self, budget: Budget, own_limit: int | None) -> None:
         with self._lock:
@@ -433,7 +422,7 @@ class ColdTier(HeldPages):
         if not self._sharing.read_only:
             self._sharing.ledger.resize(ledger_bytes(budget.nbytes))
         self._files.count_small(LEDGER_FILE, self._sharing.ledger.nbytes)
-        self._files.count_small(BUDGET_FILE, file_bytes(budget))
+        self._files.count_small(BUDGET_FILE, room_for(encode_budget(budget)))
 
     def _known_bytes(self) -> int:
         with self._lock:
@@ -684,7 +673,7 @@ class ColdTier(HeldPages):
 
     def _cancel(self, temporary: str, directory: str) -> None:
         """Note that a page is not written after all; the directory is held."""
-        self._files.tidy([directory])
+        self._sharing.tidy([directory])
         self._flights.end(temporary)
         self._tell(Cancelled(temporary))
 

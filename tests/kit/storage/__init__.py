@@ -2,7 +2,7 @@
 
 from .faults import FaultyDisk, HandClock, SetTime
 from .pages import Story, bytes_of, disk_usage, expected_payload, files_in, read_cold
-from .stores import commit, fetch, is_right, open_store, settings, store_page
+from .stores import commit, fetch, is_right, open_store, set_budget, settings, store_page
 from .writers import WriterRig
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "is_right",
     "open_store",
     "read_cold",
+    "set_budget",
     "settings",
     "store_page",
 ]

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from omlx_cache import BlockStore, CacheSettings
+from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.outside import change_budget
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.page import Page, PageId
 
@@ -32,6 +34,11 @@ def open_store(
     directory: Path, disk: FileSystem | None = None, clock: Clock | None = None, **options: Any
 ) -> BlockStore:
     return BlockStore(settings(directory, **options), filesystem=disk, clock=clock)
+
+
+def set_budget(directory: Path, budget: Budget) -> None:
+    """Give a directory a budget from outside of its stores."""
+    change_budget(directory, lambda _: budget)
 
 
 def store_page(store: BlockStore, page: Page, keep: Collection[PageId] = ()) -> bool:

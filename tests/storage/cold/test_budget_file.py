@@ -10,20 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.storage import FaultyDisk
-from omlx_cache_storage.cold.budget import (
-    MOST_BYTES,
-    Agreement,
-    Budget,
-    agree,
-    document_of,
-    file_bytes,
-    is_newer,
+from omlx_cache_storage.cold.budget import MOST_BYTES, Agreement, Budget, agree
+from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES
+from omlx_cache_storage.cold.small_files import (
+    BUDGET,
+    MAX_DOCUMENT_BYTES,
+    encode_budget,
     parse_budget,
     read_budget,
+    room_for,
     write_budget,
 )
-from omlx_cache_storage.cold.document import MAX_DOCUMENT_BYTES
-from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.format.names import BUDGET_FILE
 
@@ -49,7 +46,7 @@ KNOWN = st.none() | st.builds(
 
 @given(BUDGETS)
 def test_a_budget_is_what_its_document_says(budget: Budget) -> None:
-    assert parse_budget(json.loads(json.dumps(document_of(budget)))) == budget
+    assert parse_budget(json.loads(encode_budget(budget))) == budget
 
 
 def test_a_file_says_what_was_written_last_and_is_private(tmp_path: Path) -> None:
@@ -85,7 +82,7 @@ def test_whatever_a_file_says_is_a_budget_or_none(raw: bytes) -> None:
 
 def test_torn_and_foreign_files_are_no_budget_and_are_replaced(tmp_path: Path) -> None:
     path, budget = tmp_path / BUDGET_FILE, Budget(GIB, "store")
-    whole = json.dumps(document_of(budget))
+    whole = encode_budget(budget).decode().strip()
     wrong = [
         "",
         whole[:-1],
@@ -148,7 +145,7 @@ def test_what_counts_for_the_file_is_enough_for_it_and_the_one_that_takes_its_pl
         taken = (tmp_path / BUDGET_FILE).stat().st_blocks * 512
         # Both are there while one takes the place of the other; two small files fit the slack.
         assert taken <= max(room, SMALL_FILE_BYTES)
-        before, room = taken, file_bytes(budget)
+        before, room = taken, room_for(encode_budget(budget))
         assert taken <= room
         assert before + taken <= room or taken == SMALL_FILE_BYTES
         shares = {**shares, f"text:{number:064x}": {"bytes": GIB}}
@@ -164,7 +161,7 @@ def test_a_newer_versions_file_counts_as_far_as_it_is_understood_and_stays(
     (tmp_path / BUDGET_FILE).chmod(0o600)
     expected = Budget(GIB, "quota", SHARES) if "bytes" in more else None
     assert read_budget(tmp_path) == expected
-    assert is_newer(tmp_path)
+    assert BUDGET.is_newer(tmp_path)
     assert not write_budget(tmp_path, Budget(5, "store"), TemporaryNames())
     assert json.loads((tmp_path / BUDGET_FILE).read_text()) == said
 

@@ -12,7 +12,7 @@ import pytest
 from kit.storage import FaultyDisk, Story, disk_usage, files_in
 from omlx_cache_storage.cold.catalog import namespaces, scan
 from omlx_cache_storage.cold.disk import Durability, StrPath
-from omlx_cache_storage.cold.removal import remove_namespace
+from omlx_cache_storage.cold.outside import remove_namespace
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.page import Buffer
 

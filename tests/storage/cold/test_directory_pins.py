@@ -12,17 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.storage import HandClock, Story
+from kit.storage import HandClock, Story, set_budget
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.pins_file import (
-    PinsRefused,
-    change_pins,
-    file_bytes,
-    is_readable,
-    parse_pins,
-    read_pins,
-)
-from omlx_cache_storage.cold.quota import set_budget
+from omlx_cache_storage.cold.outside import ChangeRefused, change_pins
+from omlx_cache_storage.cold.small_files import PINS, encode_pins, parse_pins, pins_bytes, read_pins
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import PINS_FILE
 from omlx_cache_storage.hints import PinRecord
@@ -165,8 +158,8 @@ def test_a_newer_file_is_gone_by_and_not_replaced(tmp_path: Path, story: Story) 
     said["pins"].append({"kind": "star sign", "name": "ram"})
     (tmp_path / PINS_FILE).write_text(json.dumps(said))
     assert read_pins(tmp_path) == (_namespace(story),)
-    assert not is_readable(tmp_path)
-    with pytest.raises(PinsRefused, match="newer version"):
+    assert not PINS.is_readable(tmp_path)
+    with pytest.raises(ChangeRefused, match="newer version"):
         change_pins(tmp_path, lambda pins: ())
     assert json.loads((tmp_path / PINS_FILE).read_text()) == said
 
@@ -187,8 +180,8 @@ def test_a_writer_killed_at_any_time_leaves_a_whole_file(tmp_path: Path, story: 
     tier.close()
     script = (
         "import sys, itertools; from pathlib import Path\n"
-        "from omlx_cache_storage.cold.pins_file import change_pins\n"
         "from omlx_cache_storage.hints import PinRecord\n"
+        "from omlx_cache_storage.cold.outside import change_pins\n"
         "print('ready', flush=True)\n"
         "for n in itertools.count():\n"
         "    change_pins(Path(sys.argv[1]), lambda p: [PinRecord('model', str(n), 1)] * 9)\n"
@@ -225,10 +218,8 @@ _PINS = st.lists(
 
 @given(_PINS)
 def test_what_is_written_down_is_read_back(pins: tuple[PinRecord, ...]) -> None:
-    from omlx_cache_storage.cold.pins_file import _encoded
-
-    assert parse_pins(json.loads(_encoded(pins))) == pins
-    assert file_bytes(pins) >= 0
+    assert parse_pins(json.loads(encode_pins(pins))) == pins
+    assert pins_bytes(pins) >= 0
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=4), st.lists))

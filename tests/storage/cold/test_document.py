@@ -9,7 +9,7 @@ from kit.storage import Story, commit, disk_usage, open_store
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache_storage.cold.catalog import namespaces
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.document import (
+from omlx_cache_storage.cold.small_files import (
     MAX_DOCUMENT_BYTES,
     encode_document,
     has_fields,

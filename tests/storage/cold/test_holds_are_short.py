@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from kit.children import kill_9, program, said
-from kit.storage import Story, disk_usage, files_in
+from kit.storage import Story, disk_usage, files_in, set_budget
 from omlx_cache_storage.cold import sharing
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.keeping import KeepingTier
-from omlx_cache_storage.cold.quota import set_budget
-from omlx_cache_storage.cold.removal import remove_namespace
+from omlx_cache_storage.cold.outside import remove_namespace
 from omlx_cache_storage.cold.tier import ColdTier
 
 KIB = 1024

@@ -10,7 +10,7 @@ import pytest
 
 from kit.storage import FaultyDisk, Story
 from omlx_cache_storage import table
-from omlx_cache_storage.cold import held, records
+from omlx_cache_storage.cold import catalog, held
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import PageName, StoredPage, page_path
 from omlx_cache_storage.keys import BlockKey
@@ -66,7 +66,7 @@ def test_info_is_answered_while_the_entries_of_many_pages_are_sorted(
     monkeypatch.setattr(held, "sorted", watched(sorted), raising=False)
     monkeypatch.setattr(table, "sorted", watched(sorted), raising=False)
     monkeypatch.setattr(held, "page_path", watched(page_path))
-    monkeypatch.setattr(records, "page_path", watched(page_path))
+    monkeypatch.setattr(catalog, "page_path", watched(page_path))
     found = crowded.entries()
     assert len(found) == PAGES
     assert found[0].stored.position == 99_996, "of the oldest stamp the deepest comes first"
@@ -82,7 +82,7 @@ def test_a_listing_makes_no_path_and_sorts_nothing(
 
     for module in (held, table):
         monkeypatch.setattr(module, "sorted", never, raising=False)
-    for module in (held, records):
+    for module in (held, catalog):
         monkeypatch.setattr(module, "page_path", never)
     assert len(crowded.listing()) == PAGES
 

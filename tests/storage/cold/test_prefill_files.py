@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.catalog import take_inventory
+from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
-from omlx_cache_storage.cold.inventory import clear_up, take_inventory
-from omlx_cache_storage.cold.records import SMALL_FILE_BYTES
-from omlx_cache_storage.cold.removal import remove_namespace
+from omlx_cache_storage.cold.outside import remove_namespace
 from omlx_cache_storage.keys import BlockKey
 
 _DIGEST = "ab" * 32
@@ -20,7 +19,7 @@ def _opened(cold_dir: Path) -> PageFiles:
     cold_dir.mkdir(mode=0o700, exist_ok=True)
     files = PageFiles(cold_dir, FileSystem(), "none")
     files.open()
-    clear_up(files, take_inventory(cold_dir, files.fs, lambda found, name: None))
+    files.clear_up(take_inventory(cold_dir, files.fs))
     return files
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story, disk_usage
-from omlx_cache_storage.cold.budget import Budget, read_budget
+from kit.storage import Story, disk_usage, set_budget
+from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.ledger import Ledger, LedgerBusy
-from omlx_cache_storage.cold.quota import BudgetRefused, set_budget
+from omlx_cache_storage.cold.outside import ChangeRefused
+from omlx_cache_storage.cold.small_files import read_budget
 from omlx_cache_storage.cold.tier import ColdTier
 
 KIB = 1024
@@ -75,7 +76,7 @@ _ADD = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from omlx_cache_storage.cold.quota import change_budget
+from omlx_cache_storage.cold.outside import change_budget
 sys.stdin.read(1)
 for turn in range(5):
     change_budget(Path(sys.argv[1]), lambda known: replace(known, nbytes=known.nbytes + 1))
@@ -109,7 +110,7 @@ def test_a_directory_that_others_keep_is_left_alone(
 ) -> None:
     tier = _filled(tmp_path)
     before = read_budget(tmp_path)
-    monkeypatch.setattr("omlx_cache_storage.cold.quota.WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("omlx_cache_storage.cold.outside.WAIT_SECONDS", 0.01)
     other = Ledger(tmp_path, tier._fs)
     other.open(0)
     with other.held(), pytest.raises(LedgerBusy):
@@ -122,10 +123,10 @@ def test_a_directory_that_others_keep_is_left_alone(
 def test_refusals_say_why(tmp_path: Path) -> None:
     (tmp_path / "budget.json").write_text(json.dumps({"version": 9, "bytes": 5}))
     (tmp_path / "budget.json").chmod(0o600)
-    with pytest.raises(BudgetRefused, match="newer version"):
+    with pytest.raises(ChangeRefused, match="newer version"):
         set_budget(tmp_path, Budget(6, "quota"))
     (tmp_path / "budget.json").unlink()
     tmp_path.chmod(0o777)
-    with pytest.raises(BudgetRefused, match="chmod 700"):
+    with pytest.raises(ChangeRefused, match="chmod 700"):
         set_budget(tmp_path, Budget(6, "quota"))
     tmp_path.chmod(0o700)

@@ -10,12 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import FaultyDisk, Story, disk_usage, expected_payload, files_in, read_cold
-from omlx_cache_storage.cold.budget import Budget, read_budget
+from kit.storage import (
+    FaultyDisk,
+    Story,
+    disk_usage,
+    expected_payload,
+    files_in,
+    read_cold,
+    set_budget,
+)
+from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.ledger import Ledger, LedgerBusy, ledger_bytes
-from omlx_cache_storage.cold.pins_file import read_pins
-from omlx_cache_storage.cold.quota import set_budget
+from omlx_cache_storage.cold.small_files import read_budget, read_pins
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.format.names import LEDGER_FILE
@@ -437,7 +444,7 @@ def test_a_page_whose_deleter_was_killed_before_it_told_is_gone_for_all(
     def killed(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(one, "_gone", killed)
+    monkeypatch.setattr(one._files, "tidy", killed)
     with pytest.raises(KeyboardInterrupt):
         one.discard(story.ids(2))
     one.close()

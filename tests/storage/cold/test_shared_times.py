@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story, disk_usage, files_in
+from kit.storage import Story, disk_usage, files_in, set_budget
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.quota import set_budget
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
 

@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 
 from kit.storage import Story, disk_usage, files_in
-from omlx_cache_storage.cold.budget import Budget, write_budget
+from omlx_cache_storage.cold.budget import Budget
+from omlx_cache_storage.cold.small_files import write_budget
 from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.cold.tier import ColdTier
 

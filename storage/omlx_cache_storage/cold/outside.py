@@ -1,0 +1,254 @@
+"""Changing a directory from outside of its stores: those that run on it are told.
+
+It is done as stores do it: while nobody else changes the directory, a few files at a time, each
+noted in the ledger. They miss pages that are deleted from their next look-up on, and their byte
+counts go on; by another budget or other pins they go from their next write or idle moment on.
+Functions raise OSError when the disk refuses, or others keep the directory for too long.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from omlx_cache_storage.cold.budget import Budget
+from omlx_cache_storage.cold.catalog import read_namespace, walk_namespace
+from omlx_cache_storage.cold.changes import (
+    Cancelled,
+    Change,
+    Emptied,
+    Rebudgeted,
+    Removed,
+    Removing,
+    Repinned,
+    encode,
+)
+from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.files import PageFiles
+from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, Ledger
+from omlx_cache_storage.cold.small_files import (
+    BUDGET,
+    PINS,
+    SmallFile,
+    read_budget,
+    read_pins,
+    write_budget,
+    write_pins,
+)
+from omlx_cache_storage.cold.temporary import TemporaryNames
+from omlx_cache_storage.errors import CacheError
+from omlx_cache_storage.format.names import LEDGER_FILE, StoredPage, page_path
+from omlx_cache_storage.hints import PinRecord, Pins, living
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.listing import ListedPage
+from omlx_cache_storage.private import trouble
+
+TOGETHER = 32
+"""Files that are told of at a time: the smallest ledger has room for them."""
+WAIT_SECONDS = 10.0
+"""For so long a directory is waited for that others change."""
+
+
+class ChangeRefused(CacheError):
+    """A directory's budget or pins cannot be changed; the text says why, and what to do."""
+
+
+class Deleted(NamedTuple):
+    """How many page files were deleted, and their physical bytes."""
+
+    pages: int
+    nbytes: int
+
+
+class _File(NamedTuple):
+    """A file to delete, and its page; None for one that a dead writer left."""
+
+    path: str
+    page: StoredPage | None
+    fd: int | None = None
+    """Open on the file that is meant: another one of its name stays."""
+
+
+def remove_namespace(cold_dir: Path, digest: BlockKey, fs: FileSystem | None = None) -> Deleted:
+    """Delete the page files of a namespace, and its directories if nothing else lies in them.
+
+    Files that are no pages stay, and so does what a living writer is writing. What was deleted when
+    an error is raised is gone.
+    """
+    fs = fs or FileSystem()
+    files = []
+    for found in list(walk_namespace(cold_dir, digest, fs)):
+        if found.name is not None:
+            page = StoredPage(found.namespace, found.name, found.nbytes)
+            files.append(_File(found.path, page))
+        elif found.is_leftover and not fs.is_being_written(found.path):
+            files.append(_File(found.path, None))
+    _delete(cold_dir, files, fs)
+    pages = [file.page for file in files if file.page is not None]
+    return Deleted(len(pages), sum(page.nbytes for page in pages))
+
+
+def remove_useless(
+    cold_dir: Path, temporary: Iterable[str], shards: Iterable[str], fs: FileSystem | None = None
+) -> None:
+    """Delete the files that dead writers left, and directories of shards that nothing is in.
+    Otherwise as `remove_namespace`."""
+    fs = fs or FileSystem()
+    files = [_File(path, None) for path in temporary if not fs.is_being_written(path)]
+    _delete(cold_dir, files, fs, list(shards))
+
+
+def remove_pages(cold_dir: Path, pages: Iterable[StoredPage], fs: FileSystem | None = None) -> int:
+    """Delete page files in the given order, and directories that nothing is left in; return how
+    many files. Otherwise as `remove_namespace`."""
+    files = [_File(page_path(cold_dir, page.namespace, page.name), page) for page in pages]
+    _delete(cold_dir, files, fs or FileSystem())
+    return len(files)
+
+
+def remove_opened(cold_dir: Path, page: StoredPage, fd: int, fs: FileSystem) -> int:
+    """Delete a page's file if it is the one that is open, and none that was written anew; return
+    how many were deleted. Otherwise as `remove_namespace`."""
+    path = page_path(cold_dir, page.namespace, page.name)
+    return _delete(cold_dir, [_File(path, page, fd)], fs)
+
+
+def _delete(
+    cold_dir: Path, files: Sequence[_File], fs: FileSystem, empty: Sequence[str] = ()
+) -> int:
+    """Return how many files were those that were meant."""
+    deleted = start = 0
+    total = max(len(files), len(empty))
+    with _ledger_of(cold_dir, fs) as ledger:
+        while start < total:
+            with _held(ledger):
+                while start < total and (count := _allowed(ledger, total - start)):
+                    part = slice(start, start + count)
+                    meant = [f for f in files[part] if f.fd is None or fs.is_at(f.fd, f.path)]
+                    _delete_some(cold_dir, meant, fs, ledger, empty[part])
+                    deleted, start = deleted + len(meant), start + count
+    return deleted
+
+
+def _allowed(ledger: Ledger | None, files: int) -> int:
+    some = min(files, TOGETHER)
+    return some if ledger is None else ledger.allow(some)
+
+
+def _delete_some(
+    cold_dir: Path,
+    files: Sequence[_File],
+    fs: FileSystem,
+    ledger: Ledger | None,
+    empty: Sequence[str],
+) -> None:
+    """Delete a few files while the directory is held, and tell of those that are gone; and
+    directories, if nothing is in them."""
+    changes: list[Change] = []
+    pages = tuple(file.page for file in files if file.page is not None)
+    if pages:
+        _tell(ledger, Removing(pages))
+    try:
+        for path, page, _ in files:
+            fs.remove(path)
+            temporary = os.path.basename(path)
+            changes.append(Removed(page, "removed") if page else Cancelled(temporary))
+    finally:
+        shards = {*empty, *(os.path.dirname(file.path) for file in files)}
+        emptied = PageFiles(cold_dir, fs, "none").tidy(shards)
+        _tell(ledger, *changes, *(Emptied(*one) for one in emptied))
+
+
+def change_budget(
+    cold_dir: Path, change: Callable[[Budget | None], Budget], fs: FileSystem | None = None
+) -> Budget:
+    """Replace a directory's budget by what `change` makes of it, durably, and return that.
+
+    Nobody else changes it meanwhile. What is too much running stores evict, or else the next one
+    that opens. Raises ChangeRefused.
+    """
+    fs = fs or FileSystem()
+    with _ledger_of(cold_dir, fs) as ledger, _held(ledger):
+        before = read_budget(cold_dir, fs)
+        budget = change(before)
+        if budget != before:
+            if not write_budget(cold_dir, budget, TemporaryNames(), fs):
+                _check_newer(BUDGET, cold_dir, fs)
+                not_private = trouble(cold_dir, cold_dir.stat())
+                raise ChangeRefused(not_private or f"{cold_dir} is not this user's alone")
+            _tell(ledger, Rebudgeted())
+        return budget
+
+
+def change_pins(
+    cold_dir: Path,
+    change: Callable[[tuple[PinRecord, ...]], Iterable[PinRecord]],
+    fs: FileSystem | None = None,
+) -> tuple[PinRecord, ...]:
+    """Replace a directory's pins by what `change` makes of those that have not ended, durably, and
+    return that.
+
+    Nobody else changes them meanwhile. Raises ChangeRefused.
+    """
+    fs = fs or FileSystem()
+    with _ledger_of(cold_dir, fs) as ledger, _held(ledger):
+        before = read_pins(cold_dir, fs)
+        after = tuple(change(living(before, time.time_ns())))
+        if after != before:
+            try:
+                if not write_pins(cold_dir, after, TemporaryNames(), fs):
+                    _check_newer(PINS, cold_dir, fs)
+            except ValueError as error:
+                raise ChangeRefused(f"{error}; unpin something first") from error
+            _tell(ledger, Repinned())
+        return after
+
+
+def _check_newer(file: SmallFile, cold_dir: Path, fs: FileSystem) -> None:
+    if file.is_newer(cold_dir, fs):
+        raise ChangeRefused(
+            f"a newer version of omlx-cache wrote {cold_dir / file.name}, and may have said more "
+            "than this one understands: use that version, or delete the file"
+        )
+
+
+def pins_in(cold_dir: Path, records: Iterable[PinRecord], namespaces: Iterable[BlockKey]) -> Pins:
+    """Return those pins that have not ended, with what they mean of namespaces of a directory."""
+    pins = Pins(partial(read_namespace, cold_dir))
+    pins.go_by(living(records, time.time_ns()), ())
+    pins.learn(namespaces)
+    return pins
+
+
+def pinned_in(
+    cold_dir: Path, pages: Iterable[ListedPage], fs: FileSystem | None = None
+) -> Callable[[ListedPage], bool]:
+    """Return what tells the pages that a directory's pins mean."""
+    pins = pins_in(cold_dir, read_pins(cold_dir, fs), {page.namespace for page in pages})
+    return lambda page: pins.until(page.namespace, page.page.key) > 0
+
+
+@contextlib.contextmanager
+def _ledger_of(cold_dir: Path, fs: FileSystem) -> Iterator[Ledger | None]:
+    """Open the ledger of a directory; None for one that no store has used since there are any."""
+    if not fs.exists(os.path.join(cold_dir, LEDGER_FILE)):
+        yield None
+        return
+    ledger = Ledger(cold_dir, fs)
+    ledger.open(SMALLEST_BYTES)
+    try:
+        yield ledger
+    finally:
+        ledger.close()
+
+
+def _held(ledger: Ledger | None) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext() if ledger is None else ledger.held(WAIT_SECONDS)
+
+
+def _tell(ledger: Ledger | None, *changes: Change) -> None:
+    if ledger is not None and changes:
+        ledger.append([encode(change) for change in changes])

@@ -1,0 +1,310 @@
+"""The small JSON files of a cold directory: each is read with doubt, and replaced as a whole.
+
+`namespace.json` says what a namespace's digest was made from. Beside the namespaces lie
+`budget.json` (how many bytes the directory may take, and who said so), `pins.json` (what nobody
+evicts) and `reuse.json` (what eviction policies have learned, for the processes to come: whoever
+measured last replaces it). A file that is missing, torn or somebody else's says nothing.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple, cast, get_args
+
+from omlx_cache_storage.cold.budget import MOST_BYTES, Budget, SetBy
+from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES, Durability, FileSystem, StrPath
+from omlx_cache_storage.cold.temporary import TemporaryNames
+from omlx_cache_storage.eviction.ages import Learned, parse_learned
+from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE, PINS_FILE, REUSE_FILE
+from omlx_cache_storage.hints import FOREVER_NS, PinKind, PinRecord
+from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey
+
+MAX_DOCUMENT_BYTES = 1024 * 1024
+"""What a reader takes into memory; a larger file is no document of ours."""
+MAX_PINS_BYTES = 4 * 1024 * 1024
+"""The same for pins: the keys of some 60,000 blocks."""
+VERSION = 1
+"""Of each of the files beside the namespaces."""
+
+
+def read_map(path: StrPath, fs: FileSystem, most: int = MAX_DOCUMENT_BYTES) -> dict[str, object]:
+    """Return a small file's map, {} for one that is missing, torn, longer than `most` or somebody
+    else's; raises OSError where the disk refuses."""
+    try:
+        fd = fs.open(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    try:
+        raw = fs.read(fd, most + 1, 0)
+    finally:
+        fs.close(fd)
+    try:
+        document = json.loads(raw) if len(raw) <= most else {}
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def read_document(path: StrPath, fs: FileSystem) -> dict[str, object]:
+    """Return a small file's map, {} for a file that is missing, unreadable or too large."""
+    try:
+        return read_map(path, fs)
+    except OSError:
+        return {}
+
+
+def encode_document(document: Mapping[str, object]) -> bytes:
+    """Return a namespace document's file content, at most `MAX_DOCUMENT_BYTES` long.
+
+    Fields are whole as long as that fits; after that the largest of them are replaced by their
+    digests, so that those that say whose pages these are stay readable.
+    """
+    shown = dict(document)
+    sizes = {name: len(_json(value)) for name, value in shown.items()}
+    raw = _json(shown)
+    for name in sorted(shown, key=lambda name: -sizes[name]):
+        if len(raw) < MAX_DOCUMENT_BYTES:
+            break
+        shown[name] = _digest(shown[name])
+        raw = _json(shown)
+    return raw + b"\n" if len(raw) < MAX_DOCUMENT_BYTES else b"{}\n"
+
+
+def has_fields(document: Mapping[str, object], fields: Mapping[str, object]) -> bool:
+    """True when a document says these values, in full or by their digests."""
+    return all(
+        name in document and document[name] in (value, _digest(value))
+        for name, value in fields.items()
+    )
+
+
+def _digest(value: object) -> dict[str, object]:
+    return {"omitted": "too large", "sha256": hashlib.sha256(_json(value)).hexdigest()}
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, indent=2, sort_keys=True, default=str).encode()
+
+
+class SmallFile(NamedTuple):
+    """A file beside the namespaces that says which version wrote it, and may be `most` bytes
+    long."""
+
+    name: str
+    most: int = MAX_DOCUMENT_BYTES
+
+    def read(self, cold_dir: Path, fs: FileSystem | None) -> dict[str, object]:
+        """Return what a directory's file says; raises OSError where the disk refuses."""
+        return read_map(os.path.join(cold_dir, self.name), fs or FileSystem(), self.most)
+
+    def is_newer(self, cold_dir: Path, fs: FileSystem | None = None) -> bool:
+        """True when a newer version wrote a directory's file, which may have said more than this
+        one understands; raises OSError."""
+        return _version(self.read(cold_dir, fs)) > VERSION
+
+    def is_readable(self, cold_dir: Path, fs: FileSystem | None = None) -> bool:
+        """True unless there is a file that says nothing, or not all, to this version; raises
+        OSError."""
+        fs = fs or FileSystem()
+        there = fs.exists(os.path.join(cold_dir, self.name))
+        return not there or _version(self.read(cold_dir, fs)) == VERSION
+
+    def replace(
+        self,
+        cold_dir: Path,
+        raw: bytes,
+        names: TemporaryNames,
+        fs: FileSystem,
+        durability: Durability,
+    ) -> bool:
+        """Give a directory's file another content, whole or not at all; False where a newer version
+        wrote it. Raises OSError."""
+        if self.is_newer(cold_dir, fs):
+            return False
+        names.replace(os.path.join(cold_dir, self.name), raw, fs, durability)
+        if durability != "none":
+            fs.sync_directory(cold_dir, durability)
+        return True
+
+
+BUDGET: Final = SmallFile(BUDGET_FILE)
+PINS: Final = SmallFile(PINS_FILE, MAX_PINS_BYTES)
+
+
+def room_for(raw: bytes) -> int:
+    """Return what a directory has to count for a file with this content, its name aside: for
+    itself, one that takes its place, and the moment at which both are there.
+
+    While a file is small, the room that is left for small files is enough for the second one.
+    """
+    size = len(raw)
+    return SMALL_FILE_BYTES if 2 * size <= SMALL_FILE_BYTES else 2 * (size + SMALL_FILE_BYTES)
+
+
+def _version(document: Mapping[str, object]) -> int:
+    """Return which version wrote a file, 0 for nobody's."""
+    version = document.get("version")
+    return version if isinstance(version, int) and version is not True and version > 0 else 0
+
+
+def _is_count(value: object, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+
+
+def read_budget(cold_dir: Path, fs: FileSystem | None = None) -> Budget | None:
+    """Return what a directory's file says, None for one that says nothing.
+
+    Reads a file; raises OSError where the disk refuses: then nobody knows what it says, and who
+    takes that for no budget would replace one that a person set.
+    """
+    return parse_budget(BUDGET.read(cold_dir, fs))
+
+
+def write_budget(
+    cold_dir: Path, budget: Budget, names: TemporaryNames, fs: FileSystem | None = None
+) -> bool:
+    """Replace a directory's file, whole or not at all, what a person set durably; False where the
+    directory is not this user's alone or is missing, or where a newer version wrote the file.
+
+    Raises OSError. `names` lives for as long as somebody may write with it.
+    """
+    fs = fs or FileSystem()
+    if not fs.exists(cold_dir) or not fs.identity(cold_dir)[-1]:
+        return False
+    # A torn file is no budget, and a person's word is not lost with the power. What a store sets it
+    # sets again.
+    durability: Durability = "fsync" if budget.set_by == "quota" else "none"
+    return BUDGET.replace(cold_dir, encode_budget(budget), names, fs, durability)
+
+
+def encode_budget(budget: Budget) -> bytes:
+    """Return the content of a budget's file."""
+    said = {"version": VERSION, "bytes": budget.nbytes, "set_by": budget.set_by}
+    document = {**said, "shares": dict(budget.shares)}
+    return json.dumps(document, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def parse_budget(document: Mapping[str, object]) -> Budget | None:
+    """Return what a file says, None where it names no bytes.
+
+    What a newer version wrote counts as far as it is understood, and as set by `omlx-cache quota`:
+    no store of this version replaces it.
+    """
+    version, nbytes, said = _version(document), document.get("bytes"), document.get("set_by")
+    if not version or not _is_count(nbytes, MOST_BYTES):
+        return None
+    known = version == VERSION and said in get_args(SetBy)
+    shares = document.get("shares")
+    return Budget(
+        cast(int, nbytes),
+        cast(SetBy, said) if known else "quota",
+        shares if isinstance(shares, dict) else {},
+    )
+
+
+def read_pins(cold_dir: Path, fs: FileSystem | None = None) -> tuple[PinRecord, ...]:
+    """Return what a directory's file says, ended pins too; raises OSError where the disk
+    refuses."""
+    fs = fs or FileSystem()
+    # A store that opens does not try to open what is not there.
+    there = fs.exists(os.path.join(cold_dir, PINS_FILE))
+    return parse_pins(PINS.read(cold_dir, fs)) if there else ()
+
+
+def write_pins(
+    cold_dir: Path, pins: Iterable[PinRecord], names: TemporaryNames, fs: FileSystem
+) -> bool:
+    """Replace a directory's file durably, whole or not at all; False where a newer version wrote
+    it.
+
+    Raises OSError, and ValueError for more than a file has room for.
+    """
+    raw = encode_pins(pins)
+    if len(raw) > MAX_PINS_BYTES:
+        raise ValueError(f"{PINS_FILE} has room for the keys of some 60,000 blocks, and no more")
+    return PINS.replace(cold_dir, raw, names, fs, "fsync")
+
+
+def encode_pins(pins: Iterable[PinRecord]) -> bytes:
+    """Return the content of a file with pins."""
+    documents: list[dict[str, object]] = []
+    for pin in pins:
+        times = {"since": pin.since_ns, "until": pin.until_ns}
+        documents.append({"kind": pin.kind, "name": pin.name, **times})
+        if pin.namespace is not None:
+            keys = [key.hex() for key in pin.keys]
+            documents[-1] |= {"namespace": pin.namespace.hex(), "keys": keys}
+    return json.dumps({"version": VERSION, "pins": documents}, indent=1).encode() + b"\n"
+
+
+def pins_bytes(pins: Collection[PinRecord]) -> int:
+    """Return what a directory has to count for pins, as `room_for`; nothing without any."""
+    return room_for(encode_pins(pins)) if pins else 0
+
+
+def parse_pins(document: Mapping[str, object]) -> tuple[PinRecord, ...]:
+    """Return the pins that can be understood; what a newer version wrote counts as far as that."""
+    pins = document.get("pins")
+    if not _version(document) or not isinstance(pins, list):
+        return ()
+    found = (_pin(pin) for pin in pins if isinstance(pin, dict))
+    return tuple(pin for pin in found if pin is not None)
+
+
+def _pin(said: Mapping[str, object]) -> PinRecord | None:
+    kind, name = said.get("kind"), said.get("name")
+    since, until = said.get("since"), said.get("until")
+    times = _is_count(since, FOREVER_NS) and (until is None or _is_count(until, FOREVER_NS))
+    if kind not in get_args(PinKind) or not isinstance(name, str) or not times:
+        return None
+    pin = PinRecord(cast(PinKind, kind), name, cast(int, since), cast(int | None, until))
+    try:
+        if kind != "key":
+            wrong = kind == "namespace" and len(bytes.fromhex(name)) != NAMESPACE_BYTES
+            return None if wrong else pin
+        namespace = BlockKey(bytes.fromhex(str(said.get("namespace"))))
+        chain = tuple(BlockKey(bytes.fromhex(key)) for key in cast(list[str], said.get("keys")))
+    except (ValueError, TypeError):
+        return None
+    return replace(pin, namespace=namespace, keys=chain)
+
+
+class Reuse(NamedTuple):
+    """What the policies of both tiers have learned, None for one that has nothing to say."""
+
+    memory: Learned | None = None
+    disk: Learned | None = None
+
+
+def read_reuse(cold_dir: Path, fs: FileSystem | None = None) -> Reuse:
+    """Return what a directory's file says; reads a file, raises nothing."""
+    return parse_reuse(read_document(os.path.join(cold_dir, REUSE_FILE), fs or FileSystem()))
+
+
+def write_reuse(
+    cold_dir: Path, reuse: Reuse, names: TemporaryNames, fs: FileSystem | None = None
+) -> bool:
+    """Replace a directory's file, whole or not at all; False where the directory is not this user's
+    alone, is missing, or was not used by a store.
+
+    Raises OSError. `names` lives for as long as somebody may write with it.
+    """
+    fs = fs or FileSystem()
+    # Without a ledger it is the place where a disk is mounted at other times.
+    if not fs.exists(os.path.join(cold_dir, LEDGER_FILE)) or not fs.identity(cold_dir)[-1]:
+        return False
+    tiers = {name: one.document() for name, one in reuse._asdict().items() if one is not None}
+    raw = json.dumps({"version": VERSION, **tiers}).encode() + b"\n"
+    names.replace(os.path.join(cold_dir, REUSE_FILE), raw, fs)
+    return True
+
+
+def parse_reuse(document: dict[str, object]) -> Reuse:
+    """Return what a file says, as far as a policy of this version can have written it."""
+    if document.get("version") != VERSION:
+        return Reuse()
+    tiers = (document.get(name) for name in Reuse._fields)
+    return Reuse(*(parse_learned(one) if isinstance(one, dict) else None for one in tiers))
