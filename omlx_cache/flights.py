@@ -21,8 +21,6 @@ takes about as long; then the request computes them itself."""
 REFUSALS = 2
 """After so many chunks in a row whose blocks found no room it is not waited for either: there is
 nothing to restore. One alone is often made good by the next."""
-REMEMBERED = 16
-"""How many flights that ended are remembered, for requests that did not look meanwhile."""
 POLL_SECONDS = 1.0
 """How often a waiting request checks whether a flight has stalled while no flight changes."""
 
@@ -50,7 +48,6 @@ class PromptFlight:
         self._refusals = 0
         self._moved = time.monotonic()
         self.thread = threading.get_ident()
-        self.change = 0
         self.finalizer: weakref.finalize[[PromptFlight], object] | None = None
 
     @uninterrupted
@@ -62,7 +59,11 @@ class PromptFlight:
                 self._reached = position
                 self._refusals = self._refusals + 1 if refused else 0
                 self._moved = time.monotonic()
-                self._flights.changed(self)
+                for waiter in self._flights.waiters_in(self.namespace):
+                    shared = shared_length(self.tokens, waiter.tokens)
+                    computed = self._point(min(shared, position))
+                    waiter.has_news |= computed >= waiter.found + self._size
+                self._flights.changed()
 
     @uninterrupted
     def keep(self, positions: Iterable[int]) -> None:
@@ -77,8 +78,11 @@ class PromptFlight:
         if self.finalizer is not None:
             # It holds the flight, and with it every token of the prompt.
             self.finalizer.detach()
-        with self._flights.lock:
-            self._flights.ended(self)
+        flights = self._flights
+        with flights.lock:
+            if self in flights.live:
+                flights.live.remove(self)
+                flights.changed()
 
     @uninterrupted
     def take_wanted(self) -> list[int]:
@@ -94,20 +98,16 @@ class PromptFlight:
             return shared
         return self._point(shared)
 
-    def computed(self, tokens: Tokens) -> int:
-        """Return how far a prompt could be restored by now; the lock is held."""
-        return self._point(min(shared_length(self.tokens, tokens), self._reached))
-
     def _point(self, most: int) -> int:
         """Return the last place among the first `most` tokens that can be restored."""
         if self._stops is None:
             return most // self._size * self._size
         return max((stop for stop in self._stops if stop <= most), default=0)
 
-    def is_ahead(self, goal: int, now: float) -> bool:
+    def is_ahead(self, goal: int) -> bool:
         """True while it is worth waiting for it to get there; the lock is held."""
-        going = now - self._moved < STALLED_SECONDS and self._refusals < REFUSALS
-        return going and self._reached < goal
+        is_going = time.monotonic() - self._moved < STALLED_SECONDS
+        return is_going and self._refusals < REFUSALS and self._reached < goal
 
     def want(self, position: int) -> None:
         """Ask for a restore point at a position; the lock is held."""
@@ -119,22 +119,20 @@ class PromptFlight:
 class Flights:
     """The prompts that are being computed in this process. Any thread may call.
 
-    `lock` guards them, those that `_ended` last, and `changes`, which grows with whatever happens
-    to any of them; it is held over no I/O. To `lost` finalizers append flights that nobody ended,
-    without a lock; `settle` ends them. `_waiters` are in a queue, and perhaps not polled before
-    their turn comes. A request waits for others for `wait_seconds` in all at most.
+    `lock` guards the `live` ones and `changes`, which grows with whatever happens to any of them;
+    it is held over no I/O. To `lost` finalizers append flights that nobody ended, without a lock;
+    `settle` ends them. `waiters` are in a queue, and perhaps not polled before their turn comes.
+    A request waits for others for `wait_seconds` in all at most.
     """
 
     def __init__(self) -> None:
         self.wait_seconds = WAIT_SECONDS
         self.lock = threading.Lock()
+        self.on_change = threading.Condition(self.lock)
         self.changes = 0
         self.lost: deque[PromptFlight] = deque()
-        self._changed = threading.Condition(self.lock)
-        self._live: list[PromptFlight] = []
-        self._ended: deque[PromptFlight] = deque(maxlen=REMEMBERED)
-        self._forgotten = 0
-        self._waiters: weakref.WeakSet[QueueWait] = weakref.WeakSet()
+        self.live: list[PromptFlight] = []
+        self.waiters: weakref.WeakSet[QueueWait] = weakref.WeakSet()
 
     @uninterrupted
     def begin(
@@ -156,48 +154,27 @@ class Flights:
             flight.finalizer = weakref.finalize(owner, self.lost.append, flight)
             flight.finalizer.atexit = False
         with self.lock:
-            self._live.append(flight)
-            self.changed(flight)
-            for waiter in self._waiters if stops is not None else ():
-                if waiter.chain.namespace == chain.namespace:
-                    goal = flight.goal(_restorable(waiter.chain))
-                    if goal > start and goal >= waiter.found + chain.block_size:
-                        flight.want(goal)
+            self.live.append(flight)
+            self.changed()
+            for waiter in self.waiters_in(chain.namespace):
+                goal = flight.goal(waiter.tokens)
+                if goal > start and goal >= waiter.found + chain.block_size:
+                    flight.want(goal)
         return flight
 
     @property
     def idle(self) -> bool:
         """True while no prompt is computed."""
-        return not self._live
+        return not self.live
 
-    def enter(self, waiter: "QueueWait") -> None:
-        """Note a request that is in a queue, until it leaves or is lost."""
-        with self.lock:
-            self._waiters.add(waiter)
+    def waiters_in(self, namespace: BlockKey) -> list["QueueWait"]:
+        """Return the requests of a namespace that are in a queue; the lock is held."""
+        return [waiter for waiter in self.waiters if waiter.chain.namespace == namespace]
 
-    def leave(self, waiter: "QueueWait") -> None:
-        """Forget a request that is in a queue no more; any number of times."""
-        with self.lock:
-            self._waiters.discard(waiter)
-            if not self._waiters:
-                self._ended.clear()
-
-    def changed(self, flight: PromptFlight) -> None:
+    def changed(self) -> None:
         """Note that something happened to a flight; the lock is held."""
         self.changes += 1
-        flight.change = self.changes
-        self._changed.notify_all()
-
-    def ended(self, flight: PromptFlight) -> None:
-        """Drop a flight, unless that was done; the lock is held."""
-        if flight not in self._live:
-            return
-        self._live.remove(flight)
-        if self._waiters:
-            if len(self._ended) == REMEMBERED:
-                self._forgotten = self._ended[0].change
-            self._ended.append(flight)
-        self.changed(flight)
+        self.on_change.notify_all()
 
     @uninterrupted
     def settle(self) -> None:
@@ -210,82 +187,53 @@ class Flights:
             flight.end()
 
     def check_integrity(self) -> None:
-        """Assert that no prompt is kept that nobody computes or waits for: a lost flight is one
-        that still counts as live, and ended ones are remembered for waiters only."""
+        """Assert that a lost flight is one that still counts as live."""
         with self.lock:
-            live, lost = set(self._live), set(self.lost)
-            assert lost <= live, f"{len(lost - live)} flights that ended count as lost"
-            assert self._waiters or not self._ended, "flights are remembered, and nobody waits"
+            ended = set(self.lost).difference(self.live)
+            assert not ended, f"{len(ended)} flights that ended count as lost"
         self.settle()
 
     def shared(self, chain: KeyChain) -> int:
         """Return how many of a prompt's tokens one that is being computed begins with."""
         self.settle()
         with self.lock:
-            alike = [one.tokens for one in self._live if one.namespace == chain.namespace]
+            alike = [one.tokens for one in self.live if one.namespace == chain.namespace]
         return max((shared_length(tokens, chain.tokens) for tokens in alike), default=0)
 
     @uninterrupted
-    def promised(self, chain: KeyChain, found: int) -> int:
-        """Return how much of a prompt another request computes, 0 unless that is a block or more
-        beyond the `found` tokens that can be restored now. That one then keeps a restore point
-        where the two part."""
-        return self._awaited(chain, found)[1]
-
-    def in_vain(self, chain: KeyChain, found: int) -> bool:
-        """True when the calling thread is the one that computes what a prompt would wait for."""
-        flight, _goal = self._awaited(chain, found)
-        return flight is not None and flight.thread == threading.get_ident()
-
-    def has_news(self, chain: KeyChain, found: int, since: int) -> bool:
-        """True when, after `changes` was `since`, a request has computed what may take a prompt a
-        block or more beyond the `found` tokens that could be restored then."""
-        tokens, beyond = _restorable(chain), found + chain.block_size
-        with self.lock:
-            return self._forgotten > since or any(
-                flight.computed(tokens) >= beyond
-                for flight in (*self._live, *self._ended)
-                if flight.namespace == chain.namespace and flight.change > since
-            )
-
-    def wait(self, since: int, timeout: float) -> None:
-        """Block until `changes` is no longer `since`, for `timeout` seconds at most."""
-
-        def changed(seconds: float | None) -> bool:
-            with self.lock:
-                return self._changed.wait_for(lambda: self.changes != since, seconds)
-
-        wait_in_turns(changed, timeout)
-
-    def _awaited(self, chain: KeyChain, found: int) -> tuple[PromptFlight | None, int]:
-        """Return the flight that takes a prompt furthest and how far; None and 0 when none does by
-        a block."""
+    def awaited(self, chain: KeyChain, found: int) -> PromptFlight | None:
+        """Return the flight that takes a prompt furthest, None when none does by a block beyond the
+        `found` tokens that can be restored now. That one then keeps a restore point where the two
+        part."""
         self.settle()
-        tokens, now = _restorable(chain), time.monotonic()
+        tokens = _restorable(chain)
         best, furthest = None, found + chain.block_size - 1
         with self.lock:
-            for flight in self._live:
+            for flight in self.live:
                 if flight.namespace == chain.namespace:
                     goal = flight.goal(tokens)
-                    if goal > furthest and flight.is_ahead(goal, now):
+                    if goal > furthest and flight.is_ahead(goal):
                         best, furthest = flight, goal
-            if best is None:
-                return None, 0
-            best.want(furthest)
-            return best, furthest
+            if best is not None:
+                best.want(furthest)
+        return best
 
 
 class QueueWait:
     """Whether one request waits in its queue for blocks that another one computes, and how long.
 
     `is_on` while it is better not to begin; in all for `flights.wait_seconds`, or until `give_up`.
-    `found` tokens of its prompt can be restored by now. Mutable, guarded by its owner's lock.
+    `found` tokens of its prompt can be restored by now. Mutable, guarded by its owner's lock; but
+    `has_news`, by the flights' lock: since `mark` a request has computed what may take this one a
+    block or more beyond that.
     """
 
     def __init__(self, flights: Flights, chain: KeyChain) -> None:
         self.chain = chain
+        self.tokens = _restorable(chain)
         self.found = 0
         self.is_on = False
+        self.has_news = False
         self._flights = flights
         self._most_seconds = flights.wait_seconds
         self._seen = 0
@@ -300,12 +248,14 @@ class QueueWait:
 
     def mark(self) -> None:
         """Note that a look-up begins: what happens from now on may be missing in it."""
-        self._seen = self._flights.changes
+        with self._flights.lock:
+            self._flights.waiters.add(self)
+            self.has_news = False
+            self._seen = self._flights.changes
 
     def decide(self, found: int) -> bool:
         """Return `is_on`, now that `found` tokens can be restored."""
         self.found = found
-        self._flights.enter(self)
         self._before = self.seconds
         self._since = time.monotonic()
         self.is_on = self._is_worth_it()
@@ -314,23 +264,29 @@ class QueueWait:
     def is_stale(self) -> bool:
         """True when the prefix should be looked up again. Cheap while nothing happens."""
         self._flights.settle()
-        seen, changes = self._seen, self._flights.changes
-        if changes == seen and not self.is_on:
-            return False
-        if changes == seen and time.monotonic() - self._polled < POLL_SECONDS:
-            return self.seconds >= self._most_seconds
+        changes = self._flights.changes
+        is_fresh = not self.is_on or time.monotonic() - self._polled < POLL_SECONDS
+        if changes == self._seen and is_fresh:
+            return self.is_on and self.seconds >= self._most_seconds
         self._seen = changes
-        if self.is_on:
-            return not self._is_worth_it()
-        return self._is_worth_it() or self._flights.has_news(self.chain, self.found, seen)
+        is_worth_it = self._is_worth_it()
+        return not is_worth_it if self.is_on else is_worth_it or self.has_news
 
     def block(self, timeout: float | None) -> bool:
         """Block until something happens, for `timeout` seconds at most and not for long. False at
         once when the calling thread is the one that computes what is waited for."""
-        if self._flights.in_vain(self.chain, self.found):
+        flight = self._flights.awaited(self.chain, self.found)
+        if flight is not None and flight.thread == threading.get_ident():
             return False
         longest = min(POLL_SECONDS, max(0.0, self._most_seconds - self.seconds))
-        self._flights.wait(self._seen, longest if timeout is None else min(timeout, longest))
+
+        def changed(seconds: float | None) -> bool:
+            with self._flights.lock:
+                return self._flights.on_change.wait_for(
+                    lambda: self._flights.changes != self._seen, seconds
+                )
+
+        wait_in_turns(changed, longest if timeout is None else min(timeout, longest))
         return True
 
     def give_up(self) -> None:
@@ -342,12 +298,13 @@ class QueueWait:
     def leave(self) -> None:
         """Wait no more: the request leaves its queue."""
         self.give_up()
-        self._flights.leave(self)
+        with self._flights.lock:
+            self._flights.waiters.discard(self)
 
     def _is_worth_it(self) -> bool:
         self._polled = time.monotonic()
         in_time = self.seconds < self._most_seconds
-        return in_time and self._flights.promised(self.chain, self.found) > 0
+        return in_time and self._flights.awaited(self.chain, self.found) is not None
 
 
 def _restorable(chain: KeyChain) -> Tokens:

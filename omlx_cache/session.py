@@ -42,7 +42,8 @@ class Session:
     blocks that it passed on stay stored.
 
     Attributes: `cached_tokens` (int, at most len(tokens) - 1), `miss_reason` (None, or why no more
-    was restored), `prompt_cache` (the list for `model(..., cache=...)`).
+    was restored), `prompt_cache` (the list for `model(..., cache=...)`), `asked` (the request's
+    record, for a batch that computes it).
     """
 
     @uninterrupted
@@ -64,11 +65,11 @@ class Session:
         self._committer: Committer | None = None
         self._flight: PromptFlight | None = None
         self._due_at = 0
-        self._asked = scope.ask(self._prompt_length)
-        self._timer = PromptTimer(self._asked, self._prompt_length)
+        self.asked = scope.ask(self._prompt_length)
+        self._timer = PromptTimer(self.asked, self._prompt_length)
         self._counters.add(live_sessions=1)
         self._finalizer = weakref.finalize(
-            self, _abandon, self._staging, self._counters, self._asked
+            self, _abandon, self._staging, self._counters, self.asked
         )
         began = time.perf_counter()
         try:
@@ -80,8 +81,8 @@ class Session:
             self.miss_reason = f"{reasons.ERROR}:{type(error).__name__}"
         if not self.prompt_cache:
             self.prompt_cache = scope.fresh()
-        self._asked.held(begun.held_seconds)
-        self._asked.restored(
+        self.asked.held(begun.held_seconds)
+        self.asked.restored(
             self.cached_tokens,
             self.cached_cold_tokens,
             time.perf_counter() - began,
@@ -94,8 +95,8 @@ class Session:
         restored = begun.take(deadline)
         start = restored.tokens
         if chain is not None:
-            self._asked.walked = scope.walked(chain, restored.matched, restored.lacking)
-            self._asked.remote_tokens = restored.remote_tokens
+            self.asked.walked = scope.walked(chain, restored.matched, restored.lacking)
+            self.asked.remote_tokens = restored.remote_tokens
             layout = layout_of(restored.prompt_cache)
             committer = scope.committer(
                 chain,
@@ -119,12 +120,6 @@ class Session:
         self.cached_tokens = self._fed = self._planned = start
         self.cached_cold_tokens = restored.cold_tokens
 
-    @property
-    def _splits(self) -> list[int]:
-        """Where a chunk must end: recurrent state is of one position."""
-        has_state = any(group.kind == "state" for group in self._scope.groups)
-        return self._committer.stops if has_state and self._committer is not None else []
-
     def __enter__(self) -> Self:
         return self
 
@@ -134,17 +129,12 @@ class Session:
     @property
     def explanation(self) -> Explanation | None:
         """Why no more was restored, with what is known of earlier prompts; `str()` says it."""
-        return self._asked.explanation
+        return self.asked.explanation
 
     @property
     def tokens(self) -> list[int]:
         """The prompt and what was appended."""
         return list(self._prompt_tokens)
-
-    @property
-    def asked(self) -> AskedRequest:
-        """The request's record, for a batch that computes it."""
-        return self._asked
 
     @property
     def remaining_tokens(self) -> list[int]:
@@ -225,7 +215,10 @@ class Session:
             return 0
         self.wanted_stops()
         stop = min(self._fed + step, self._prompt_length)
-        self._planned = min((s for s in self._splits if self._fed < s < stop), default=stop)
+        # Recurrent state is of one position.
+        has_state = any(group.kind == "state" for group in self._scope.groups)
+        splits = self.snapshot_positions if has_state else ()
+        self._planned = min((s for s in splits if self._fed < s < stop), default=stop)
         self._timer.begin(self._fed)
         return self._planned - self._fed
 
@@ -271,7 +264,7 @@ class Session:
     ) -> None:
         self._due_at = 0  # What follows moves it.
         layout, committer = self._live_layout(prompt_cache), self._committer
-        if layout is None or committer is None or self._finished or self._staging.closed:
+        if layout is None or committer is None or self._finished:
             self._fed = position if position is not None else self._fed
             return
         try:
@@ -297,7 +290,7 @@ class Session:
     def store_row(self, row: Source, position: int) -> None:
         """Store the complete blocks of a batch's row; `row` has its tokens from `stored` on."""
         committer = self._committer
-        if committer is None or self._finished or self._staging.closed:
+        if committer is None or self._finished:
             return
         try:
             self._catch_up(committer)
@@ -399,16 +392,16 @@ class Session:
         if self._pid != os.getpid():
             return CommitResult.none(reasons.STORE_CLOSED)
         result = CommitResult.none(reasons.CLOSED)
-        if not self._finished and not self._staging.closed:
+        if not self._finished:
             known: Ended | None = hint_or(ended, is_ended, None, self._counters)
-            self._asked.how_ended = known or ""
+            self.asked.how_ended = known or ""
             result = self._scope.counted(partial(self._commit, prompt_cache, known))
             self.reach(result.tokens)
         if release:
             if isinstance(prompt_cache, list):
                 prompt_cache.clear()
             self.prompt_cache = []
-        self._close()
+        self.abort()
         return result
 
     def _commit(self, prompt_cache: Sequence[Any] | None, ended: Ended | None) -> CommitResult:
@@ -433,10 +426,6 @@ class Session:
             self._counters.skip(reasons.LAYOUT_CHANGED)
         return layout
 
-    def abort(self) -> None:
-        """Free all that the session holds; safe from any thread, any number of times."""
-        self._close()
-
     def _end_flight(self) -> None:
         """Say that no more of the prompt is computed; any thread, any number of times."""
         flight, self._flight = self._flight, None
@@ -444,7 +433,8 @@ class Session:
             flight.end()
 
     @uninterrupted
-    def _close(self) -> None:
+    def abort(self) -> None:
+        """Free all that the session holds; safe from any thread, any number of times."""
         self._finished = True
         if self._pid != os.getpid():
             # What its locks guard is the parent's.
@@ -453,7 +443,7 @@ class Session:
         self._due_at = 0
         if self._finalizer.detach() is not None:
             answered = len(self._prompt_tokens) - self._prompt_length
-            _finish(self._staging, self._counters, self._asked, answered)
+            _finish(self._staging, self._counters, self.asked, answered)
 
     def evaluate(self) -> None:
         """Evaluate the live cache, of any class, and no logits: after each chunk of a prefill."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from omlx_cache.arrays.mlxio import architecture
@@ -191,7 +190,6 @@ class BlockStore(Tiers):
         self._finalizer = weakref.finalize(self, _lose, self._parts)
         self._finalizer.atexit = False
         _stores.add(self)
-        _open_stores.add(self)
 
     def _assemble(
         self,
@@ -206,17 +204,19 @@ class BlockStore(Tiers):
         self._namespaces = namespaces
         namespaces.in_memory = self.hot.namespaces
         self.trace = RequestTrace(s.trace) if open_ and s.trace != "off" else None
-        self.requests = RequestLog(
-            self.counters, self._explainer(), trace=self.trace, events=self.events
-        )
-        self.flights = Flights()
         self.uploads = uploads = _uploads(s, self.hot, self.cold, remote)
         if uploads is not None:
             opened.callback(uploads.close, 0.0)
+        # What a thread of its parts has must not keep a store alive that everybody has lost.
+        tiers = self.without_owner()
+        is_asked = s.socket != "off" or s.status != "off"
+        history = PromptHistory(history_share(s.machine) if is_asked else 0)
+        explainer = Explainer(history, tiers)
+        self.requests = RequestLog(self.counters, explainer, trace=self.trace, events=self.events)
+        self.flights = Flights()
         self.read_pool = ReaderPool(READ_THREADS, "omlx-cache-read", most=4 * READ_THREADS)
         self.copy_pool = ReaderPool(READ_THREADS, "omlx-cache-copy")
         self.reading_gate = ReadingGate(self.counters.work) if s.worth_reading == "auto" else None
-        tiers = self.without_owner()
         self._prefetcher = Prefetcher(self.hot, tiers if self.cold or remote else None)
         self.restores = RestoreQueue(restore_share(s.machine))
         self.snapshot_bytes = snapshot_share(s.machine, s.hot_bytes)
@@ -231,7 +231,7 @@ class BlockStore(Tiers):
             self._prefetcher,
             self.restores,
             control,
-            self._keeper(s.cold_dir if self.cold else None, reuse),
+            ReuseKeeper(partial(_learned, tiers), s.cold_dir if self.cold else None, reuse),
             remote,
             uploads,
             self.flights,
@@ -257,18 +257,6 @@ class BlockStore(Tiers):
         self._assemble(KnownNamespaces(), Reuse(), contextlib.ExitStack(), open_=False)
         self.hot.close()
         self._parts.ended = True
-
-    def _explainer(self) -> Explainer:
-        s = self.settings
-        is_asked = s.socket != "off" or s.status != "off"
-        history = PromptHistory(history_share(s.machine) if is_asked else 0)
-        return Explainer(history, self.without_owner())
-
-    def _keeper(self, cold_dir: Path | None, reuse: Reuse) -> ReuseKeeper:
-        # Of parts: a thread of theirs must not keep a store alive that everybody else has lost.
-        hot, cold = self.hot, self.cold
-        learned = partial(_learned, hot, cold if isinstance(cold, ColdTier) else None)
-        return ReuseKeeper(learned, cold_dir, reuse)
 
     def _start_control(self) -> ControlServer | None:
         try:
@@ -623,7 +611,6 @@ class BlockStore(Tiers):
         # Only now: one that was interrupted is closed again at the end of the process.
         self._finalizer.detach()
         keeper.forget(self._parts)
-        _open_stores.discard(self)
         return clean
 
     def configuration(self) -> Mapping[str, object]:
@@ -667,8 +654,9 @@ class BlockStore(Tiers):
         return {**known, "service": dict(self.service)} if self.service else known
 
 
-def _learned(hot: HotTier, cold: ColdTier | None) -> Reuse:
-    return Reuse(hot.learned(), None if cold is None else cold.learned())
+def _learned(tiers: Tiers) -> Reuse:
+    cold = tiers.cold
+    return Reuse(tiers.hot.learned(), cold.learned() if isinstance(cold, ColdTier) else None)
 
 
 def _cold(
@@ -737,7 +725,6 @@ def _uploads(
     return uploads
 
 
-_open_stores: "weakref.WeakSet[BlockStore]" = weakref.WeakSet()
 _stores: "weakref.WeakSet[BlockStore]" = weakref.WeakSet()
 _inherited: list[object] = []
 """What a child has of its parent's stores: to free it might wait for a lock of MLX's."""
@@ -754,7 +741,7 @@ def _close_all() -> None:
     """Write what open and lost stores have pending when the interpreter ends; within the time that
     one may take."""
     deadline = time.monotonic() + CLOSE_SECONDS
-    for store in list(_open_stores):
+    for store in list(_stores):
         store.close(max(0.0, deadline - time.monotonic()))
     keeper.close_lost(max(0.0, deadline - time.monotonic()))
 
@@ -763,7 +750,6 @@ atexit.register(_close_all)
 
 
 def _after_fork() -> None:
-    _open_stores.clear()
     for store in list(_stores):
         store.after_fork()
 

@@ -126,7 +126,7 @@ class Admission:
         elif stage and not self.finishing and self.staging.reserve(nbytes):
             page = _made(make, nbytes, self.staging.give_back)
             if page.meta.nbytes == nbytes:
-                self.staging.add_page(page)
+                self.staging.add(page)
                 return True
             self.staging.give_back(nbytes)
         if stage:
@@ -179,7 +179,7 @@ class Admission:
         if granted := self._admit(page.meta.nbytes, page.meta.position):
             self._put(page, granted)
         elif not self.finishing and self.staging.reserve(page.meta.nbytes):
-            self.staging.add_page(page)
+            self.staging.add(page)
         else:
             self.give_up([page.meta.id])
 
@@ -192,15 +192,11 @@ class Admission:
     def finish(
         self, pages: Sequence[PageId], fallbacks: Fallbacks, ended: Ended | None = None
     ) -> None:
-        """Mark a whole sequence as used; from now on pages wait for room."""
+        """Mark a whole sequence as used together, and the new pages with it, but not those that
+        another has used meanwhile; from now on pages wait for room."""
         self.finishing = True
         self._deadline = time.monotonic() + self._wait_seconds
         self._stamp = self._store.stamp(self._priority, ended)
-        self._mark_used(pages, fallbacks)
-
-    def _mark_used(self, pages: Sequence[PageId], fallbacks: Fallbacks) -> None:
-        """Mark `pages`, a whole sequence's, as used together, and the new ones with them; but not
-        those that another has used meanwhile."""
         # What this sequence stored a moment ago is not used a second time by that.
         restored = [page for page in pages if page not in self.new]
         first = dict.fromkeys(page for page in pages if page in self.new)
@@ -222,30 +218,27 @@ class Admission:
         return CommitResult(end, self._pages, self._nbytes, 0, skipped)
 
     def _admit(self, nbytes: int, position: int) -> Granted:
-        granted = self._admit_or_wait(nbytes, position)
-        self.lack = reasons.REFUSED if granted is Granted.REFUSED else reasons.NO_ROOM
-        return granted
-
-    def _admit_or_wait(self, nbytes: int, position: int) -> Granted:
         """Reserve memory for a page; only at the end, wait for the writer and do without it."""
+        admit = partial(
+            self._store.admit, nbytes, self._own, position=position, priority=self._priority
+        )
         while True:
             deferred.point()
             # Asked first: what ends between a refusal and the wait is progress too.
             ended = self._store.writes_ended
-            granted = self._store.admit(
-                nbytes, self._own, position=position, priority=self._priority
-            )
+            granted = admit()
             if granted or granted is Granted.REFUSED or not self.finishing:
-                return granted
+                break
             began = time.monotonic()
             left = min(STALL_SECONDS, self._deadline - began)
             if left <= 0 or not self._store.wait_for_writer(left, ended):
                 if time.monotonic() - began >= left:
                     # A disk that hangs is waited for once, not again for each page.
                     self._deadline = 0.0
-                return self._store.admit(
-                    nbytes, self._own, queue=False, position=position, priority=self._priority
-                )
+                granted = admit(queue=False)
+                break
+        self.lack = reasons.REFUSED if granted is Granted.REFUSED else reasons.NO_ROOM
+        return granted
 
     def _put(self, page: Page, granted: Granted = Granted.STAYS) -> None:
         self._own.add(page.meta.id)

@@ -44,21 +44,16 @@ class Budgets:
     ) -> None:
         """`budget_of_disk` returns what the directory may take, which other processes and people
         change, or None where `cold_bytes` alone counts."""
+        self._settings = settings
         self._label = label
+        self._told = told
         self._budget_of_disk = budget_of_disk
-        self._stride = settings.snapshot_stride
         self._block = settings.block_size
         self._memory = settings.hot_bytes or settings.queue_bytes
-        self._retained = settings.hot_bytes
         self._memory_name = "hot_bytes" if settings.hot_bytes else "queue_bytes"
-        self._memory_only = settings.hot_cache_only
-        self._own = settings.cold_bytes
-        # A limit that follows from the free space yields to the directory's budget.
-        self._yields = settings.is_derived("cold_bytes")
-        self._queue = self._memory if self._memory_only else settings.queue_bytes
+        self._queue = self._memory if settings.hot_cache_only else settings.queue_bytes
         self._block_bytes = 0
         self._point_bytes: dict[str, int] = {}
-        self._told = told
 
     def page(self, kind: str, tokens: int, nbytes: int) -> None:
         """Note a page of a layer group's kind that is about to be stored."""
@@ -80,10 +75,11 @@ class Budgets:
     @property
     def _cold(self) -> int:
         """How far the directory may fill up before this process stops writing."""
-        budget = self._budget_of_disk()
+        budget, own = self._budget_of_disk(), self._settings.cold_bytes
         if budget is None:
-            return self._own
-        return budget if self._yields else min(budget, self._own)
+            return own
+        # A limit that follows from the free space yields to the directory's budget.
+        return budget if self._settings.is_derived("cold_bytes") else min(budget, own)
 
     @property
     def token_bytes(self) -> int:
@@ -102,11 +98,11 @@ class Budgets:
         """Return how much of the longest sequence can be kept; None before a block was seen."""
         if not self._block_bytes:
             return None
-        held = self._retained // self._block_bytes * self._block
+        held = self._settings.hot_bytes // self._block_bytes * self._block
         if self._block_bytes > min(self._memory, self._queue):
             name = self._memory_name if self._block_bytes > self._memory else "queue_bytes"
             return Fit(0, name, held)
-        if self._memory_only:
+        if self._settings.hot_cache_only:
             return Fit(self._memory // self._block_bytes * self._block, self._memory_name, held)
         blocks = max(0, self._cold - DIRECTORY_BYTES) // (self._block_bytes + FILE_BYTES)
         return Fit(blocks * self._block, "cold_bytes", held)
@@ -116,7 +112,8 @@ class Budgets:
         fit = self.fit()
         if fit is None:
             return
-        name, size = fit.setting, self._memory if self._memory_only else self._cold
+        own = self._settings
+        name, size = fit.setting, self._memory if own.hot_cache_only else self._cold
         needed = self._needed(tokens)
         if tokens // self._block * self._block > fit.tokens:
             known = (
@@ -127,31 +124,26 @@ class Budgets:
             known = f"is too small for windows and states of {self._label} beside its blocks"
         else:
             return
-        called = "the directory's budget" if self._is_budget(name) else name
+        called, raised = name, f"{name}={enough(needed)}"
+        if name == "cold_bytes" and size != own.cold_bytes:
+            # Not what this process was told counts.
+            called, raised = "the directory's budget", f"`omlx-cache quota {enough(needed)}`"
         self._tell(
             name,
             f"{called} ({format_size(size)}) {known}: of a sequence of {tokens} tokens "
-            f"the end is not kept; {self._raised(name, needed)} would hold it",
+            f"the end is not kept; {raised} would hold it",
         )
-
-    def _raised(self, setting: str, nbytes: int) -> str:
-        """Return what a person does to have so many bytes."""
-        size = enough(nbytes)
-        return f"`omlx-cache quota {size}`" if self._is_budget(setting) else f"{setting}={size}"
-
-    def _is_budget(self, setting: str) -> bool:
-        """True when the directory's budget is what counts, and not what this process was told."""
-        return setting == "cold_bytes" and self._cold != self._own
 
     def _needed(self, tokens: int) -> int:
         """Return about how many bytes one sequence takes in memory, or else on the disk."""
-        overhead = 0 if self._memory_only else FILE_BYTES
+        in_memory = self._settings.hot_cache_only
+        overhead = 0 if in_memory else FILE_BYTES
         blocks = -(-tokens // self._block)
         # One each stride, a few around the end; a window may lie in two pages for each.
-        points = 2 * (tokens // self._stride + 4)
-        size = blocks * (self._block_bytes + overhead)
-        size += points * sum(nbytes + overhead for nbytes in self._point_bytes.values())
-        return size if self._memory_only else size + DIRECTORY_BYTES
+        points = 2 * (tokens // self._settings.snapshot_stride + 4)
+        at_each = sum(nbytes + overhead for nbytes in self._point_bytes.values())
+        size = blocks * (self._block_bytes + overhead) + points * at_each
+        return size if in_memory else size + DIRECTORY_BYTES
 
     def _tell(self, setting: str, text: str) -> None:
         if (self._label, setting) not in self._told:

@@ -114,7 +114,7 @@ class Committer:
             due.append(end)
         if due or self.chain.block_start(end + 1) > self.done:
             self._admission.add_staged()
-            self._store_blocks(layout, end, row)
+            self._store_blocks(layout if row is None else row, end)
             if due:
                 self._store_stops(layout, extent, due, row)
         if extent.exact and 0 < self._prompt_length <= end + 1:
@@ -128,11 +128,8 @@ class Committer:
 
     def advance_row(self, row: Source, end: int) -> None:
         """Store the complete blocks of one row of a batch; `row` has its tokens from `done` on."""
-        if self._paged is not None:
-            self._admission.add_staged()
-            size = self.chain.block_size
-            ends = range(self.done + size, end + 1, size)
-            self.done = self._store_paged(Cutter([row]), self._paged, ends, "", DENSE)
+        self._admission.add_staged()
+        self._store_blocks(row, end)
 
     def finish(
         self, layout: Layout, extent: LiveExtent, ended: Ended | None = None
@@ -144,7 +141,9 @@ class Committer:
         the same prompt is found up to there.
         """
         end = extent.end
-        if not extent.exact or (end != len(self.chain) and not self._stopped_early(extent)):
+        # Of a request that ended within its prefill the rest is not missing from the cache.
+        is_early = len(self.chain) == self._prompt_length and extent.overwritten <= end
+        if not extent.exact or (end != len(self.chain) and not is_early):
             self._admission.skipped[reasons.POSITION] += 1
         if end == 0:
             return self._admission.result(0)
@@ -174,11 +173,6 @@ class Committer:
         self._budgets.sequence(end, lost=self._admission.skipped[reasons.NO_ROOM] > 0)
         return self._admission.result(end)
 
-    def _stopped_early(self, extent: LiveExtent) -> bool:
-        """True for a request that ended within its prefill, with all that was fed still there: the
-        rest of its prompt is not missing from the cache."""
-        return len(self.chain) == self._prompt_length and extent.overwritten <= extent.end
-
     def _page(self, group: GroupSpec, end: int) -> PageId:
         return PageId(self.chain.key(end), group.name)
 
@@ -191,34 +185,28 @@ class Committer:
             return ends
         return [e for e in ends if not self._admission.has(self._page(self._paged, e))]
 
-    def _store_blocks(self, layout: Layout, end: int, row: Source | None = None) -> bool:
+    def _store_blocks(self, live: Layout | Source, end: int) -> bool:
         """Store the complete blocks of the paged group up to `end`; False when one had no room."""
         ends = self._unstored(end)
         if not ends or self._paged is None:
             self.done = max(self.done, self.chain.block_start(end + 1))
             return True
-        self.done = self._store_paged_of(layout, self._paged, ends, row)
+        self.done = self._store_paged(live, self._paged, ends)
         return self.done >= ends[-1]
 
-    def _store_paged_of(
-        self, layout: Layout, group: GroupSpec, ends: Sequence[int], row: Source | None
-    ) -> int:
-        if row is not None:
-            return self._store_paged(Cutter([row]), group, ends, "", DENSE)
-        leaves = layout.of(group)
-        tags = codec_text(live_tags(leaves))
-        cutter = Cutter([read_source(leaves)])
-        return self._store_paged(cutter, group, ends, layout.phases(group), tags)
-
-    def _store_paged(
-        self, cutter: Cutter, group: GroupSpec, ends: Sequence[int], extra: str, tags: str
-    ) -> int:
+    def _store_paged(self, live: Layout | Source, group: GroupSpec, ends: Sequence[int]) -> int:
         """Store paged pages in order, and return the boundary before the first without room."""
+        extra, tags = "", DENSE
+        if isinstance(live, Layout):
+            leaves = live.of(group)
+            extra, tags = live.phases(group), codec_text(live_tags(leaves))
+            live = read_source(leaves)
+        cutter = Cutter([live])
         for run in self._planned(cutter, group, ends, extra, tags):
             stored = self._add_run(cutter, run)
             if stored < len(run):
                 return self.chain.block_start(run[stored].meta.position)
-        return ends[-1] if ends else self.done
+        return ends[-1]
 
     def _planned(
         self, cutter: Cutter, group: GroupSpec, ends: Iterable[int], extra: str, tags: str
@@ -227,23 +215,18 @@ class Committer:
         those too that only the disk has."""
         run: list[_Planned] = []
         for end in ends:
-            if run and run[-1].meta.position != self.chain.block_start(end):
-                # Those between are stored: what is encoded together lies behind each other.
-                yield run
-                run = []
             if self._admission.owns(self._page(group, end), in_memory=True):
-                cut = None
-            else:
-                span = TokenRange(self.chain.block_start(end), end)
-                cut = cutter.geometry.tokens(span)
-                if cut is None:
-                    self._admission.skipped[reasons.NOT_HELD] += 1
-                else:
-                    meta = self._meta(group, end, len(span), cut, extra, tags)
-                    run.append(_Planned(meta, cut))
-            if run and (cut is None or len(run) == RUN_PAGES):
+                continue
+            span = TokenRange(self.chain.block_start(end), end)
+            cut = cutter.geometry.tokens(span)
+            if cut is None:
+                self._admission.skipped[reasons.NOT_HELD] += 1
+                continue
+            # What is encoded together lies behind each other.
+            if run and (len(run) == RUN_PAGES or run[-1].meta.position != span.start):
                 yield run
                 run = []
+            run.append(_Planned(self._meta(group, end, len(span), cut, extra, tags), cut))
         if run:
             yield run
 
@@ -276,7 +259,7 @@ class Committer:
                 if group.kind != "paged"
             ]
             if all(held):
-                self._store_tail(layout, stop, row)
+                self._store_tail(layout if row is None else row, stop)
             elif stop == extent.end:
                 self._admission.skipped[reasons.NOT_HELD] += held.count(False)
         self.stops = [stop for stop in self.stops if stop > due[-1]]
@@ -286,17 +269,16 @@ class Committer:
     ) -> bool:
         """Store a window or a state at a stop; False when the live cache does not hold it."""
         if group.kind == "window":
-            if extent.overwritten > group.window:
-                return False
-            return self._store_window(layout, group, stop, exact)
+            held = extent.overwritten <= group.window
+            return held and self._store_window(layout, group, stop, exact)
         return exact and not extent.overwritten and self._store_state(layout, group, stop)
 
-    def _store_tail(self, layout: Layout, stop: int, row: Source | None = None) -> None:
+    def _store_tail(self, live: Layout | Source, stop: int) -> None:
         group = self._paged
         if group is None or stop % self.chain.block_size == 0:
             return
         if not self._admission.has(self._page(group, stop)):
-            self._store_paged_of(layout, group, [stop], row)
+            self._store_paged(live, group, [stop])
 
     def _store_window(self, layout: Layout, group: GroupSpec, stop: int, exact: bool) -> bool:
         leaves = layout.of(group)

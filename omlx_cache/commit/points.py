@@ -34,11 +34,8 @@ class StridePolicy:
 
     def positions(self, *, start: int, stop: int, block_size: int, branch: int | None) -> list[int]:
         step = max(1, -(-self.stride // block_size)) * block_size
-        wanted = set(range(step, stop, step))
-        wanted.add((stop - 1) // block_size * block_size)
-        wanted.add(stop - 1)
-        if branch is not None:
-            wanted.add(branch)
+        last = (stop - 1) // block_size * block_size
+        wanted = {*range(step, stop, step), last, stop - 1, branch or 0}
         return sorted(position for position in wanted if start < position < stop)
 
 
@@ -52,11 +49,9 @@ def window_start(chain: KeyChain, group: GroupSpec, end: int) -> int:
 
 def needed(chain: KeyChain, groups: Iterable[GroupSpec], end: int) -> list[PageId]:
     """Return the pages that a restore to `end` uses, root first."""
-    found: list[tuple[int, PageId]] = []
-    for group in groups:
-        ends = group.page_ends(end, chain.block_size)
-        found += [(e, PageId(chain.key(e), group.name)) for e in ends]
-    return [page for _end, page in sorted(found, key=lambda item: item[0])]
+    size = chain.block_size
+    ends = [(at, group.name) for group in groups for at in group.page_ends(end, size)]
+    return [PageId(chain.key(at), name) for at, name in sorted(ends, key=lambda pair: pair[0])]
 
 
 def superseded(
@@ -67,10 +62,7 @@ def superseded(
     size = chain.block_size
     found = []
     for start in range(0, end - size + 1, size):
-        parent = chain.namespace if start == 0 else chain.key(start)
-        tails = tails_of(parent)
-        if not tails:
-            continue
+        tails = tails_of(chain.key(start) if start else chain.namespace)
         kept = {tail.position for tail in tails if tail.group != PAGED.name}
         for position, group in tails:
             if start < position < start + size and position not in kept:

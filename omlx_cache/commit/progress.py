@@ -106,12 +106,7 @@ class LiveProgress:
     def extent(self, recorded: int) -> LiveExtent:
         """Return what may be cut of a sequence of `recorded` tokens."""
         live = self._look(recorded)
-        if live == recorded:
-            end = recorded
-        elif live is None or live > recorded:
-            end = self._trusted(live)
-        else:
-            end = live
+        end = live if live is not None and live <= recorded else self._trusted(live)
         if live != recorded and self._doubtful is not None:
             end = min(end, self._doubtful)
         return LiveExtent(end, live == end, self._rewound)

@@ -8,8 +8,7 @@ them, and the counters in `stats` with them.
 
 import sys
 import threading
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from omlx_cache.adapters.base import GroupSpec, TokenRange
@@ -23,85 +22,82 @@ from omlx_cache_storage.stats import Counters
 class Segment(NamedTuple):
     """Owned copies of a window group's tokens [start, stop)."""
 
+    group: str
     start: int
     stop: int
     source: Source
 
 
+Staged = Page | Segment
+
+
+def _nbytes(staged: Staged) -> int:
+    return staged.meta.nbytes if isinstance(staged, Page) else staged.source.nbytes
+
+
 class Staging:
-    """`_lock` guards `_closed`, `_pages` and `_segments`. `release` may come from any thread, but
-    from no finalizer: that one hands it to `Counters.defer`."""
+    """`_lock` guards `closed` and `_staged`. `release` may come from any thread, but from no
+    finalizer: that one hands it to `Counters.defer`."""
 
     def __init__(self, counters: Counters, limit_bytes: int) -> None:
         self._counters = counters
         self._limit = limit_bytes
         self._lock = threading.Lock()
-        self._closed = False
-        self._pages: list[Page] = []
-        self._segments: dict[str, deque[Segment]] = {}
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
+        self.closed = False
+        self._staged: list[Staged] = []
 
     def reserve(self, nbytes: int) -> bool:
-        """Set bytes aside for what is about to be made; False when the budget is spent. Adding it
-        must follow, or `give_back`."""
-        return not self._closed and self._counters.take_snapshot(nbytes, self._limit)
+        """Reserve bytes for what is about to be made; False when the budget is spent. `add` must
+        follow, or `give_back`."""
+        return not self.closed and self._counters.take_snapshot(nbytes, self._limit)
 
     def give_back(self, nbytes: int) -> None:
         """Undo `reserve`."""
         self._counters.drop_snapshot(nbytes)
 
-    def add_page(self, page: Page) -> None:
-        """Keep a page whose bytes are reserved; one that comes after `release` is dropped."""
+    def add(self, staged: Staged) -> None:
+        """Stage what bytes are reserved for; what comes after `release` is dropped."""
         with self._lock:
-            if not self._closed:
-                self._pages.append(page)
+            if not self.closed:
+                self._staged.append(staged)
                 return
-        self.give_back(page.meta.nbytes)
+        self.give_back(_nbytes(staged))
 
     def take_pages(self) -> list[Page]:
         """Hand the pages over, shallow positions first."""
-        with self._lock:
-            pages, self._pages = self._pages, []
-        for page in pages:
-            self.give_back(page.meta.nbytes)
+        taken = self._take(lambda staged: isinstance(staged, Page))
+        pages = (page for page in taken if isinstance(page, Page))
         return sorted(pages, key=lambda page: page.meta.position)
-
-    def add_segment(self, group: str, segment: Segment) -> None:
-        """Keep a segment whose bytes are reserved, behind those of its group."""
-        with self._lock:
-            if not self._closed:
-                self._segments.setdefault(group, deque()).append(segment)
-                return
-        self.give_back(segment.source.nbytes)
 
     def segments(self, group: str) -> list[Segment]:
         """Return a group's segments, oldest first."""
         with self._lock:
-            return list(self._segments.get(group, ()))
+            segments = (staged for staged in self._staged if isinstance(staged, Segment))
+            return [segment for segment in segments if segment.group == group]
 
     def trim_segments(self, group: str, start: int, stop: int) -> None:
         """Drop a group's segments that end at or before `start`, or after `stop`."""
-        with self._lock:
-            kept: deque[Segment] = deque()
-            dropped: list[Segment] = []
-            for segment in self._segments.pop(group, ()):
-                (kept if start < segment.stop <= stop else dropped).append(segment)
-            self._segments[group] = kept
-        for segment in dropped:
-            self.give_back(segment.source.nbytes)
+
+        def is_past(staged: Staged) -> bool:
+            if isinstance(staged, Page) or staged.group != group:
+                return False
+            return not start < staged.stop <= stop
+
+        self._take(is_past)
 
     def release(self) -> None:
         """Free everything; what is added later is dropped."""
         with self._lock:
-            self._closed = True
-            dropped = [segment for queue in self._segments.values() for segment in queue]
-            self._segments.clear()
-        for segment in dropped:
-            self.give_back(segment.source.nbytes)
-        self.take_pages()
+            self.closed = True
+        self._take(lambda staged: True)
+
+    def _take(self, leaves: Callable[[Staged], bool]) -> list[Staged]:
+        with self._lock:
+            taken = [staged for staged in self._staged if leaves(staged)]
+            self._staged = [staged for staged in self._staged if not leaves(staged)]
+        for staged in taken:
+            self.give_back(_nbytes(staged))
+        return taken
 
 
 class WindowTrail:
@@ -152,5 +148,5 @@ class WindowTrail:
         cut = cutter.geometry.tokens(held) if len(held) else None
         if cut is None or not self._staging.reserve(cut.nbytes):
             return
-        segment = Segment(held.start, held.stop, cutter.copies(held, cut))
-        self._staging.add_segment(group.name, segment)
+        copies = cutter.copies(held, cut)
+        self._staging.add(Segment(group.name, held.start, held.stop, copies))

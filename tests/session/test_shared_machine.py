@@ -188,8 +188,8 @@ class Sharing(RuleBasedStateMachine):
         assert stats.requests.live_sessions == 0
         assert self.store.restores.nbytes == 0
         self.store.flights.settle()
-        assert not self.store.flights._live
-        assert not self.store.flights._waiters
+        assert not self.store.flights.live
+        assert not self.store.flights.waiters
         self.store.close()
         self.directory.cleanup()
 

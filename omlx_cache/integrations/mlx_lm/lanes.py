@@ -87,11 +87,10 @@ class Lane:
         if not target.supported or flights.idle:
             return False
         chain = target.chain(tokens)
-        promised = flights.promised(chain, found)
-        if not promised:
-            worth = target.find(chain, found, worth=True, wait=0.0).position
-            promised = flights.promised(chain, worth) if worth < found else 0
-        return promised > 0
+        if flights.awaited(chain, found) is not None:
+            return True
+        worth = target.find(chain, found, worth=True, wait=0.0).position
+        return worth < found and flights.awaited(chain, worth) is not None
 
     def fly(self, tokens: Tokens, start: int, stops: Iterable[int]) -> PromptFlight | None:
         """Note a prompt that is about to be computed from `start` on, kept at `stops` at least and
