@@ -18,7 +18,7 @@ from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.progress import LiveExtent, LiveProgress, extent_of
 from omlx_cache.commit.staging import Staging
 from omlx_cache.flights import PromptFlight
-from omlx_cache.pages.geometry import Source
+from omlx_cache.pages.cut import Source
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.requests.explanation import Explanation
 from omlx_cache.requests.log import AskedRequest, PromptTimer

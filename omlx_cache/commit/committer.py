@@ -19,9 +19,8 @@ from omlx_cache.commit.points import needed, superseded, window_start
 from omlx_cache.commit.progress import LiveExtent
 from omlx_cache.commit.staging import Staging, WindowTrail
 from omlx_cache.identity.namespace import Namespace
-from omlx_cache.pages.cut import Cutter
+from omlx_cache.pages.cut import Cutter, PageCut, Source, read_source
 from omlx_cache.pages.encoding import codecs_for, encode_run, encoded_nbytes, run_bytes
-from omlx_cache.pages.geometry import PageCut, Source, read_source
 from omlx_cache.pages.layout import Layout
 from omlx_cache.pages.tensors import DENSE, codec_text, live_tags
 from omlx_cache.restore.fallbacks import fallbacks
@@ -218,7 +217,7 @@ class Committer:
             if self._admission.owns(self._page(group, end), in_memory=True):
                 continue
             span = TokenRange(self.chain.block_start(end), end)
-            cut = cutter.geometry.tokens(span)
+            cut = cutter.tokens(span)
             if cut is None:
                 self._admission.skipped[reasons.NOT_HELD] += 1
                 continue
@@ -288,7 +287,7 @@ class Committer:
         first = group.needs(stop)[-1].start
         for end in reversed(group.page_ends(stop, self.chain.block_size)):
             block = TokenRange(window_start(self.chain, group, end), end)
-            start = cutter.geometry.earliest(block)
+            start = cutter.earliest(block)
             if self._admission.owns(self._page(group, end), end - start):
                 continue
             wanted = TokenRange(0 if end == group.keep else max(block.start, first), end)
@@ -297,7 +296,7 @@ class Committer:
             if start == end:
                 continue
             span = TokenRange(start, end)
-            cut = cutter.geometry.tokens(span)
+            cut = cutter.tokens(span)
             if cut is None:
                 return False
             extra = phase if end == stop else self._trail.phase(group, end)
@@ -309,7 +308,7 @@ class Committer:
         if self._admission.owns(self._page(group, stop)):
             return True
         cutter = Cutter([read_source(layout.of(group))])
-        cut = cutter.geometry.whole()
+        cut = cutter.whole()
         if cut.tensors:
             meta = self._meta(group, stop, 0, cut, "", DENSE)
             self._add(cutter, _Planned(meta, cut), stage=True)

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from omlx_cache.adapters.base import GroupSpec, TokenRange
-from omlx_cache.pages.cut import Cutter
-from omlx_cache.pages.geometry import Source, read_source
+from omlx_cache.pages.cut import Cutter, Source, read_source
 from omlx_cache.pages.layout import Layout
 from omlx_cache_storage.page import Page
 from omlx_cache_storage.stats import Counters
@@ -144,8 +143,8 @@ class WindowTrail:
 
     def _copy(self, layout: Layout, group: GroupSpec, span: TokenRange) -> None:
         cutter = Cutter([read_source(layout.of(group))])
-        held = TokenRange(cutter.geometry.earliest(span), span.stop)
-        cut = cutter.geometry.tokens(held) if len(held) else None
+        held = TokenRange(cutter.earliest(span), span.stop)
+        cut = cutter.tokens(held) if len(held) else None
         if cut is None or not self._staging.reserve(cut.nbytes):
             return
         copies = cutter.copies(held, cut)

@@ -14,7 +14,7 @@ from mlx_lm.models.cache import BatchKVCache, CacheList
 
 from omlx_cache.adapters.base import TokenRange
 from omlx_cache.integrations import old_batches
-from omlx_cache.pages.geometry import Source
+from omlx_cache.pages.cut import Source
 from omlx_cache.requests.log import AskedRequest
 
 _BATCHES = BatchKVCache, old_batches.BatchKVCache

@@ -1,47 +1,155 @@
-"""Cutting pages out of live arrays: payloads that own their bytes."""
+"""Cutting pages out of live arrays: what pages of the same arrays have in common, planned once;
+which pieces make each; and payloads that own their bytes.
 
-from collections.abc import Iterator, Sequence
+Layers of one group hold the same tokens and differ in little else, so their tensors fall into a
+few runs: what is planned for a page grows with the runs, not with the layers.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
 
-from omlx_cache.adapters.base import TokenRange
-from omlx_cache.arrays.blank import blank_arrays
+from omlx_cache.adapters.base import Ranges, TokenRange
 from omlx_cache.arrays.mlxio import (
     TOKEN_AXIS,
     Array,
     HostView,
+    blank_arrays,
     carrier,
     evaluate,
     host_views,
+    name_of,
     on_host,
     widest,
     writable_view,
 )
-from omlx_cache.pages.geometry import Geometry, PageCut, Pieces, Run, Source
-from omlx_cache_storage.page import TensorSpec
+from omlx_cache.pages.layout import Leaf
+from omlx_cache_storage.page import ITEM_BYTES, Tensors, TensorSpec, shared_tensors
 
 DEVICE_BATCH_BYTES = 256 << 20
 """How much of several pages a GPU joins at once: it is twice in memory for a moment."""
 
-_NOTHING = mx.array([], dtype=mx.uint8)
+NOTHING = mx.array([], dtype=mx.uint8)
 """Not lazy: what is made on one thread cannot be evaluated on another."""
 
 
-class Cutter:
-    """Plans pages of some sources, and copies them into payloads that pin nothing of those.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Arrays of some leaves, and which tokens each leaf's buffers hold, index 0 first.
 
-    `geometry` plans and evaluates nothing; the first copy evaluates the sources. Use it for one
-    commit or capture and drop it before the live cache goes on: on the CPU it holds views of the
-    live buffers.
+    Tensor names are `<leaf path>.<field>`. A snapshot's arrays have no token axis (`ranges` ()).
+    """
+
+    arrays: Mapping[str, Array]
+    ranges: Mapping[str, Ranges]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays.values())
+
+
+def read_source(leaves: Iterable[Leaf]) -> Source:
+    """Return the live arrays of leaves; evaluates nothing; empty leaves are left out.
+
+    Raises UnsupportedCache. The arrays are the cache's own: use and drop them before it goes on.
+    """
+    arrays: dict[str, Array] = {}
+    ranges: dict[str, Ranges] = {}
+    for leaf in leaves:
+        held = leaf.adapter.held(leaf.cache)
+        for field, array in leaf.arrays().items():
+            name = f"{leaf.path}.{field}"
+            arrays[name] = array
+            ranges[name] = held
+    return Source(arrays, ranges)
+
+
+class Piece(NamedTuple):
+    """Indices [lo, hi) along the token axis of one source's arrays."""
+
+    source: int
+    lo: int
+    hi: int
+
+
+Pieces = tuple[Piece, ...]
+
+
+class Run(NamedTuple):
+    """Tensors that lie side by side in a page and are cut alike.
+
+    `shape` is that of each array, without its tokens; `held` the tokens of each source.
+    """
+
+    names: tuple[str, ...]
+    dtype: str
+    shape: tuple[int, ...]
+    held: tuple[Ranges, ...]
+
+
+class PageCut(NamedTuple):
+    """A page's tensors, and by run the pieces that they are joined from.
+
+    None: the arrays as they are, whole.
+    """
+
+    tensors: Tensors
+    pieces: tuple[Pieces, ...] | None
+
+    @property
+    def nbytes(self) -> int:
+        return self.tensors.nbytes
+
+
+class Cutter:
+    """Plans pages of sources that together hold a group's tokens, the last source's names and
+    shapes deciding, and copies them into payloads that pin nothing of those.
+
+    Planning evaluates nothing; the first copy evaluates the sources. Use it for one commit or
+    capture and drop it before the live cache goes on: on the CPU it holds views of the live
+    buffers. Mutable by the model's thread: `_tensors`, those of pages of each length; `_views`.
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
-        self.geometry = Geometry(sources)
+        self.runs = _runs(sources)
+        self._held = {run.held for run in self.runs}
+        self._tensors: dict[int, Tensors] = {}
         self._sources = list(sources)
         self._evaluated = False
         self._views: dict[tuple[int, tuple[str, ...]], list[HostView]] = {}
+
+    def tokens(self, span: TokenRange) -> PageCut | None:
+        """Return the cut for the tokens of `span`, None when a tensor does not hold them all."""
+        pieces: dict[tuple[Ranges, ...], Pieces] = {}
+        for held in self._held:
+            found = _pieces(held, span)
+            if found is None:
+                return None
+            pieces[held] = found
+        if not pieces:
+            return None
+        count = len(span)
+        tensors = self._tensors.get(count)
+        if tensors is None:
+            tensors = self._tensors[count] = _tensors(
+                tuple([(r.names, r.dtype, with_tokens(r.shape, count)) for r in self.runs])
+            )
+        return PageCut(tensors, tuple(pieces[run.held] for run in self.runs))
+
+    def whole(self) -> PageCut:
+        """Return the cut for a snapshot: every array as it is."""
+        tensors = _tensors(tuple([(r.names, r.dtype, r.shape) for r in self.runs]))
+        return PageCut(tensors, None)
+
+    def earliest(self, span: TokenRange) -> int:
+        """Return the first token from which on all tensors hold `span`'s; span.stop if none."""
+        together = [[tokens for ranges in held for tokens in ranges] for held in self._held]
+        return max((_reach_back(ranges, span) for ranges in together), default=span.stop)
 
     def payloads(self, cuts: Sequence[PageCut]) -> list[Array]:
         """Return the payloads of pages, evaluated; each owns its buffer."""
@@ -74,23 +182,17 @@ class Cutter:
         if on_host():
             arrays = blank_arrays({spec.name: spec for spec in cut.tensors})
             for run, pieces in self._parts(cut):
-                targets = host_views([arrays[name] for name in run.names])
-                start = 0
-                for source, lo, hi in pieces or ():
-                    stop = start + hi - lo
-                    for target, view in zip(
-                        targets, self._views_of(source, run.names), strict=True
-                    ):
-                        target[:, :, start:stop] = view[:, :, lo:hi]
-                    start = stop
+                for place, target in enumerate(host_views([arrays[name] for name in run.names])):
+                    parts = [
+                        self._views_of(piece.source, run.names)[place][:, :, piece.lo : piece.hi]
+                        for piece in pieces or ()
+                    ]
+                    np.concatenate(parts, axis=TOKEN_AXIS, out=target)
         else:
-            tensors = {
-                n: self._tensor(n, pieces) for run, pieces in self._parts(cut) for n in run.names
-            }
             # One that is whole would be the cache's own: joining it with nothing copies it.
             arrays = {
                 name: mx.concatenate([tensor, tensor[:, :, :0]], axis=TOKEN_AXIS)
-                for name, tensor in tensors.items()
+                for name, tensor in self.views(cut).items()
             }
             evaluate(list(arrays.values()))
         return Source(arrays, dict.fromkeys(arrays, (span,)))
@@ -101,9 +203,8 @@ class Cutter:
             self._evaluated = True
 
     def _parts(self, cut: PageCut) -> list[tuple[Run, Pieces | None]]:
-        runs = self.geometry.runs
-        pieces = [None] * len(runs) if cut.pieces is None else cut.pieces
-        return list(zip(runs, pieces, strict=True))
+        pieces = [None] * len(self.runs) if cut.pieces is None else cut.pieces
+        return list(zip(self.runs, pieces, strict=True))
 
     def _fill(self, cut: PageCut, payload: HostView) -> None:
         first = end = 0
@@ -146,7 +247,7 @@ class Cutter:
         if len(runs) == 1 and runs[0][1]:
             return _as_bytes(runs[0][0])
         # A lone array may still be the cache's own: joining it with nothing copies it.
-        return mx.concatenate([_as_bytes(run) for run, _new in runs] + [_NOTHING])
+        return mx.concatenate([_as_bytes(run) for run, _new in runs] + [NOTHING])
 
     def _split(self, cuts: Sequence[PageCut]) -> list[Array]:
         """Return the payloads of pages that lie behind each other, not evaluated: one operation
@@ -166,7 +267,7 @@ class Cutter:
             for index, page in enumerate(mx.split(joined.view(carried), count, axis=1)):
                 parts[index].append(mx.contiguous(page).reshape(-1).view(mx.uint8))
         # What is joined with nothing owns its memory, whatever the part was.
-        return [mx.concatenate([*part, _NOTHING]) if len(part) != 1 else part[0] for part in parts]
+        return [mx.concatenate([*part, NOTHING]) if len(part) != 1 else part[0] for part in parts]
 
     def _tensor(self, name: str, pieces: Pieces | None) -> Array:
         if pieces is None:
@@ -203,3 +304,63 @@ def _follows(before: PageCut, cut: PageCut) -> bool:
 
 def _as_bytes(array: Array) -> Array:
     return mx.contiguous(array).reshape(-1).view(mx.uint8)
+
+
+def with_tokens(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Return an array's shape for another number of tokens."""
+    return (*shape[:TOKEN_AXIS], count, *shape[TOKEN_AXIS + 1 :])
+
+
+def _runs(sources: Sequence[Source]) -> list[Run]:
+    """Return the runs in file order: wide items first (for alignment), then as the arrays come."""
+    alike: dict[tuple[Any, tuple[int, ...], tuple[Ranges, ...]], list[str]] = {}
+    for name, array in (sources[-1].arrays if sources else {}).items():
+        held = tuple([source.ranges.get(name, ()) for source in sources])
+        alike.setdefault((array.dtype, array.shape, held), []).append(name)
+    # Buffers may differ in nothing but their slack.
+    found: dict[tuple[Any, tuple[int, ...], tuple[Ranges, ...]], list[str]] = {}
+    for (dtype, shape, held), names in alike.items():
+        page_shape = with_tokens(shape, 0) if any(held) else shape
+        found.setdefault((dtype, page_shape, held), []).extend(names)
+    runs = [
+        Run(tuple(names), name_of(dtype), shape, held)
+        for (dtype, shape, held), names in found.items()
+    ]
+    return sorted(runs, key=lambda run: -ITEM_BYTES[run.dtype])
+
+
+@lru_cache(maxsize=256)
+def _tensors(runs: tuple[tuple[tuple[str, ...], str, tuple[int, ...]], ...]) -> Tensors:
+    return shared_tensors(
+        tuple(TensorSpec(name, dtype, shape) for names, dtype, shape in runs for name in names)
+    )
+
+
+def _reach_back(ranges: Sequence[TokenRange], span: TokenRange) -> int:
+    start = span.stop
+    for tokens in sorted(ranges, key=lambda tokens: -tokens.stop):
+        if tokens.start < start <= tokens.stop:
+            start = tokens.start
+    return max(start, span.start)
+
+
+def _pieces(held: Sequence[Ranges], span: TokenRange) -> Pieces | None:
+    pieces: list[Piece] = []
+    start = span.start
+    while start < span.stop:
+        piece = next(_pieces_at(held, start, span.stop), None)
+        if piece is None:
+            return None
+        pieces.append(piece)
+        start += piece.hi - piece.lo
+    return tuple(pieces)
+
+
+def _pieces_at(held: Sequence[Ranges], start: int, stop: int) -> Iterator[Piece]:
+    for source, ranges in enumerate(held):
+        base = 0
+        for tokens in ranges:
+            if tokens.start <= start < tokens.stop:
+                lo = base + start - tokens.start
+                yield Piece(source, lo, lo + min(stop, tokens.stop) - start)
+            base += len(tokens)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 
@@ -23,8 +23,7 @@ from omlx_cache.arrays.mlxio import (
 )
 from omlx_cache.codecs import Codec, CodecPolicy, LayerShape, check_codec_name, is_compiled, warm_up
 from omlx_cache.codecs.policy import LayerKind
-from omlx_cache.pages.cut import Cutter
-from omlx_cache.pages.geometry import Geometry, PageCut, Source
+from omlx_cache.pages.cut import NOTHING, Cutter, PageCut, Source
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.pages.tensors import (
     DENSE,
@@ -49,9 +48,6 @@ times its input. On a CPU they should stay in its cache, on a GPU each time cost
 HOST_RUN_BYTES = 4 << 20
 DEVICE_RUN_BYTES = 1 << 30
 """How much of a run of pages is encoded before its payloads are made."""
-
-_NOTHING = mx.array([], dtype=mx.uint8)
-"""Not lazy: what is made on one thread cannot be evaluated on another."""
 
 
 def codecs_for(meta: PageMeta, policy: CodecPolicy) -> Mapping[str, Codec]:
@@ -78,7 +74,8 @@ def _codecs(
         for name, (dtype, ndim, _last) in known.items()
         if name.endswith(".keys") and ndim == 4 and dtype in FLOATS
     ]
-    paths = sorted((p for p in paths if f"{p}.values" in known), key=_leaf_order)
+    paths = [path for path in paths if f"{path}.values" in known]
+    paths.sort(key=lambda path: [int(part) for part in path.split(".")])
     plan = policy.plan(
         [
             LayerShape(
@@ -90,28 +87,24 @@ def _codecs(
             for path in paths
         ]
     )
-    found: dict[str, Codec] = {}
-    for path, codecs in zip(paths, plan, strict=True):
-        for side, codec in (("keys", codecs.keys), ("values", codecs.values)):
-            if codec.identity.name != DENSE:
-                found[f"{path}.{side}"] = codec
+    found = {
+        f"{path}.{side}": codec
+        for path, codecs in zip(paths, plan, strict=True)
+        for side, codec in (("keys", codecs.keys), ("values", codecs.values))
+        if codec.identity.name != DENSE
+    }
     return MappingProxyType(found)
-
-
-def _leaf_order(path: str) -> list[int]:
-    return [int(part) for part in path.split(".")]
 
 
 def encoded_nbytes(meta: PageMeta, codecs: Mapping[str, Codec]) -> int:
     """Return the payload bytes that `encode_page` would give; computes nothing."""
     if not codecs:
         return meta.nbytes
-    total = 0
-    for spec in meta.tensors:
-        codec = codecs.get(spec.name)
-        parts = [] if codec is None else part_specs(spec, codec)
-        total += sum(part.nbytes for part in parts) if codec is not None else spec.nbytes
-    return total
+    return sum(
+        part.nbytes
+        for spec in meta.tensors
+        for part in (part_specs(spec, codecs[spec.name]) if spec.name in codecs else [spec])
+    )
 
 
 def encode_page(page: Page, codecs: Mapping[str, Codec]) -> Page:
@@ -119,15 +112,10 @@ def encode_page(page: Page, codecs: Mapping[str, Codec]) -> Page:
 
     The same page comes back when there is nothing to encode or a value is out of a codec's range.
     """
-    if not codecs:
+    if codecs.keys().isdisjoint(spec.name for spec in page.meta.tensors):
         return page
-    dense = page_arrays(page)
-    if not any(name in codecs for name in dense):
-        return page
-    made = _encoded(dense, codecs)
-    if made is None:
-        return page
-    return _pages([page.meta], made, _tags(page.meta, dense, codecs))[0]
+    made = _pages([page.meta], page_arrays(page), codecs)
+    return page if made is None else made[0]
 
 
 def run_bytes() -> int:
@@ -155,13 +143,12 @@ def _encode_some(
 ) -> list[Page]:
     metas = [meta for meta, _ in run]
     span = TokenRange(metas[0].position - metas[0].held, metas[-1].position)
-    whole = cutter.geometry.tokens(span)
+    whole = cutter.tokens(span)
     if whole is None or len(span) != sum(meta.held for meta in metas):
         raise RuntimeError("a run of pages is not held as a whole, or has gaps")
-    dense = cutter.views(whole)
-    made = _encoded(dense, codecs)
+    made = _pages(metas, cutter.views(whole), codecs)
     if made is not None:
-        return _pages(metas, made, _tags(metas[0], dense, codecs))
+        return made
     if len(run) == 1:
         return [Page(run[0][0], cutter.payloads([run[0][1]])[0])]
     return [page for one in run for page in _encode_some(cutter, [one], codecs)]
@@ -186,42 +173,33 @@ def _encoded(dense: Mapping[str, Array], codecs: Mapping[str, Codec]) -> dict[st
             checks.append(codec.encodable(stacked, made))
             evaluate([*made.values(), checks[-1]])
             for place, name in zip(range(0, len(batch) * shape[0], shape[0]), batch, strict=True):
-                parts[name] = {n: part[place : place + shape[0]] for n, part in made.items()}
+                rows = slice(place, place + shape[0])
+                parts[name] = {f"{name}.{part}": array[rows] for part, array in made.items()}
     if not all(check.item() for check in checks):
         return None
-    arrays: dict[str, Array] = {}
-    for name, array in dense.items():
-        own = parts.get(name)
-        arrays |= {name: array} if own is None else {f"{name}.{n}": a for n, a in own.items()}
-    return arrays
+    own = (parts.get(name, {name: array}) for name, array in dense.items())
+    return {name: array for arrays in own for name, array in arrays.items()}
 
 
 def _side_by_side(arrays: Sequence[Array]) -> Array:
     return mx.concatenate(list(arrays), axis=0) if len(arrays) > 1 else arrays[0]
 
 
-def _tags(
-    meta: PageMeta, dense: Mapping[str, Array], codecs: Mapping[str, Codec]
-) -> dict[str, Tag]:
-    tags: dict[str, Tag] = dict(tags_of(meta))
-    for name, array in dense.items():
-        if name in codecs:
-            tags[name] = Tag(str(codecs[name].identity), dtype_name(array), array.shape[-1])
-    return tags
-
-
 def _pages(
-    metas: Sequence[PageMeta], arrays: Mapping[str, Array], tags: Mapping[str, Tag]
-) -> list[Page]:
-    """Return pages of one length whose tensors lie behind each other in `arrays`; each owns its
-    payload, evaluated."""
+    metas: Sequence[PageMeta], dense: Mapping[str, Array], codecs: Mapping[str, Codec]
+) -> list[Page] | None:
+    """Return pages of one length, encoded, whose tensors lie behind each other in `dense`; None
+    when a value is out of a codec's range. Each owns its payload, evaluated."""
+    arrays = _encoded(dense, codecs)
+    if arrays is None:
+        return None
     held, count = metas[0].held, len(metas)
-    geometry = Geometry([Source(arrays, dict.fromkeys(arrays, (TokenRange(0, held * count),)))])
-    cut = geometry.tokens(TokenRange(0, held))
+    cutter = Cutter([Source(arrays, dict.fromkeys(arrays, (TokenRange(0, held * count),)))])
+    cut = cutter.tokens(TokenRange(0, held))
     if cut is None:
         raise RuntimeError("what was encoded holds fewer tokens than its pages")
     columns = []
-    for run in geometry.runs:
+    for run in cutter.runs:
         joined = _side_by_side([arrays[name] for name in run.names])
         if joined.size:
             # Rows of the tensors, pages, and a page's tokens of a row; then the pages come first.
@@ -229,10 +207,15 @@ def _pages(
             columns.append(split.swapaxes(0, 1).reshape(count, -1).view(mx.uint8))
     # Joining with nothing copies, so that a page shares its memory with no other.
     payloads = [
-        mx.concatenate([*(column[place] for column in columns), _NOTHING]) for place in range(count)
+        mx.concatenate([*(column[place] for column in columns), NOTHING]) for place in range(count)
     ]
     evaluate(payloads)
-    codec = codec_text(tags)
+    made = {
+        name: Tag(str(codec.identity), dtype_name(dense[name]), dense[name].shape[-1])
+        for name, codec in codecs.items()
+        if name in dense
+    }
+    codec = codec_text({**tags_of(metas[0]), **made})
     return [
         Page(replace(meta, codec=codec, tensors=cut.tensors), payload)
         for meta, payload in zip(metas, payloads, strict=True)
@@ -245,16 +228,16 @@ def cold_encoder(name: str, min_quantize_tokens: int) -> Callable[[Page], Page] 
     Raises ConfigError for zstd when none is installed. A lossy codec encodes on the
     writer's thread, one page at a time; pages that are encoded already are left alone.
     """
+    apart = has_memory_of_its_own()
     if name == "dense":
-        return _in_host_memory if has_memory_of_its_own() else None
+        return _in_host_memory if apart else None
     if name == "zstd":
         if not planes.available():
             raise ConfigError(
                 "OMLX_CACHE_COLD_CODEC=zstd needs the extra: pip install 'omlx-cache[zstd]'"
             )
-        return _wrap_of_copy if has_memory_of_its_own() else wrap
+        return (lambda page: wrap(_in_host_memory(page))) if apart else wrap
     policy = CodecPolicy(check_codec_name(name), min_quantize_tokens=min_quantize_tokens)
-    apart = has_memory_of_its_own()
 
     def encode(page: Page) -> Page:
         short = page.meta.position < min_quantize_tokens
@@ -268,16 +251,6 @@ def _in_host_memory(page: Page) -> Page:
     """Return the page with a payload that the host may read: to read the one that restores use
     would move it out of the device's memory, and the next restore would wait for it."""
     return replace(page, payload=host_copy(page.payload))
-
-
-def _wrap_of_copy(page: Page) -> Page:
-    return wrap(_in_host_memory(page))
-
-
-class _Use(NamedTuple):
-    codec: Codec
-    dim: int
-    dtype: mx.Dtype
 
 
 def warm_codecs(
@@ -302,7 +275,7 @@ def warm_codecs(
         _log.info("the first request that needs a codec will compile it: %r", error)
 
 
-def _needed(layout: Layout, policies: Iterable[CodecPolicy]) -> list[_Use]:
+def _needed(layout: Layout, policies: Iterable[CodecPolicy]) -> list[tuple[Codec, int, mx.Dtype]]:
     """Return the codecs of a used cache's growing leaves, with what they are applied to."""
     shapes = []
     for leaf in layout.leaves:
@@ -311,9 +284,13 @@ def _needed(layout: Layout, policies: Iterable[CodecPolicy]) -> list[_Use]:
         if keys is not None and values is not None and keys.ndim == 4:
             dims = keys.shape[-1], values.shape[-1]
             shapes.append(LayerShape(leaf.group.kind, *dims, keys.dtype))
-    found: dict[_Use, None] = {}
-    for policy in policies:
-        for shape, codecs in zip(shapes, policy.plan(shapes), strict=True):
-            found[_Use(codecs.keys, shape.key_dim, shape.dtype)] = None
-            found[_Use(codecs.values, shape.value_dim, shape.dtype)] = None
-    return [use for use in found if use.codec.identity.name != DENSE]
+    uses = [
+        use
+        for policy in policies
+        for shape, codecs in zip(shapes, policy.plan(shapes), strict=True)
+        for use in (
+            (codecs.keys, shape.key_dim, shape.dtype),
+            (codecs.values, shape.value_dim, shape.dtype),
+        )
+    ]
+    return [use for use in dict.fromkeys(uses) if use[0].identity.name != DENSE]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_name, dtype_of
+from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_of, name_of
 from omlx_cache.codecs import Codec, codec_named
 from omlx_cache.pages.layout import Leaf
 from omlx_cache_storage.errors import ForeignPage
@@ -80,13 +80,9 @@ def part_specs(spec: TensorSpec, codec: Codec) -> list[TensorSpec]:
     """Return the parts that a codec makes of a dense tensor."""
     parts = codec.parts_spec(spec.shape, dtype_of(spec.dtype))
     return [
-        TensorSpec(f"{spec.name}.{name}", _name_of(part.dtype), tuple(part.shape))
+        TensorSpec(f"{spec.name}.{name}", name_of(part.dtype), tuple(part.shape))
         for name, part in parts.items()
     ]
-
-
-def _name_of(dtype: mx.Dtype) -> str:
-    return dtype_name(mx.zeros((), dtype=dtype))
 
 
 def page_arrays(page: Page) -> dict[str, Array]:
@@ -95,26 +91,23 @@ def page_arrays(page: Page) -> dict[str, Array]:
     offset = 0
     for spec in page.meta.tensors:
         end = offset + spec.nbytes
-        if spec.nbytes == 0:
-            arrays[spec.name] = mx.zeros(spec.shape, dtype=dtype_of(spec.dtype))
-        else:
-            arrays[spec.name] = (
-                page.payload[offset:end].view(dtype_of(spec.dtype)).reshape(spec.shape)
-            )
+        dtype = dtype_of(spec.dtype)
+        arrays[spec.name] = (
+            page.payload[offset:end].view(dtype).reshape(spec.shape)
+            if spec.nbytes
+            else mx.zeros(spec.shape, dtype)
+        )
         offset = end
     return arrays
 
 
 def file_order(specs: Iterable[TensorSpec]) -> list[TensorSpec]:
     """Order tensors so that equal shapes lie side by side, wide items first (for alignment)."""
-    listed = list(specs)
-    first: dict[tuple[str, tuple[int, ...]], int] = {}
-    for index, spec in enumerate(listed):
-        first.setdefault((spec.dtype, spec.shape), index)
-    return sorted(
-        listed,
-        key=lambda s: (-ITEM_BYTES[s.dtype], first[s.dtype, s.shape]),
-    )
+    alike: dict[tuple[str, tuple[int, ...]], list[TensorSpec]] = {}
+    for spec in specs:
+        alike.setdefault((spec.dtype, spec.shape), []).append(spec)
+    together = [spec for same in alike.values() for spec in same]
+    return sorted(together, key=lambda spec: -ITEM_BYTES[spec.dtype])
 
 
 def wanted_specs(leaf: Leaf, meta: PageMeta) -> dict[str, TensorSpec]:
@@ -126,15 +119,18 @@ def wanted_specs(leaf: Leaf, meta: PageMeta) -> dict[str, TensorSpec]:
     own = _by_prefix(shared_tensors(meta.tensors)).get(leaf.path, ())
     tagged = {} if meta.codec == DENSE else _tags_by_prefix(meta.codec)
     tags = tagged.get(leaf.path, {})
-    _refuse_other_shapes(own, meta)
+    for spec in own:
+        sized = not meta.held or spec.shape[TOKEN_AXIS : TOKEN_AXIS + 1] == (meta.held,)
+        if not sized or spec.shape[:1] != (1,):
+            # Of a batch, or of another token count than its page.
+            raise ForeignPage(f"{spec.name} of shape {spec.shape} is in a page of {meta.held}")
     codecs = packing_codecs(leaf, meta)
     if leaf.adapter.packing(leaf.cache) is None:
         specs = [_dense_spec(name, tag, own) for name, tag in tags.items()]
-        specs += [spec for spec in own if not _is_part(spec.name, tags)]
+        specs += [spec for spec in own if spec.name.rpartition(".")[0] not in tags]
     else:
-        specs = []
-        for name, codec in codecs.items():
-            specs += _packed_specs(name, codec, own, tags)
+        packed = (_packed_specs(name, codec, own, tags) for name, codec in codecs.items())
+        specs = [spec for specs in packed for spec in specs]
     return {spec.name.removeprefix(prefix): spec for spec in specs}
 
 
@@ -177,18 +173,6 @@ def packing_codecs(leaf: Leaf, meta: PageMeta) -> dict[str, Codec]:
         }
     except ValueError as error:
         raise ForeignPage(str(error)) from error
-
-
-def _is_part(name: str, tags: Tags) -> bool:
-    return name.rpartition(".")[0] in tags
-
-
-def _refuse_other_shapes(own: Sequence[TensorSpec], meta: PageMeta) -> None:
-    """Raise ForeignPage for a tensor of a batch, or of another token count than its page."""
-    for spec in own:
-        sized = not meta.held or spec.shape[TOKEN_AXIS : TOKEN_AXIS + 1] == (meta.held,)
-        if not sized or spec.shape[:1] != (1,):
-            raise ForeignPage(f"{spec.name} of shape {spec.shape} is in a page of {meta.held}")
 
 
 def _dense_spec(name: str, tag: Tag, own: Sequence[TensorSpec]) -> TensorSpec:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from omlx_cache.arrays.blank import blank_bytes
 from omlx_cache.arrays.mlxio import (
     HostView,
     allocate_payload,
+    blank_bytes,
     on_device,
     on_host,
     writable_view,

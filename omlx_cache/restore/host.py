@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from omlx_cache.arrays.blank import begin_zeros
 from omlx_cache.arrays.mlxio import (
     TOKEN_AXIS,
     Array,
     HostView,
+    begin_zeros,
     carrier,
     evaluate,
     host_views,

@@ -7,8 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from omlx_cache.arrays.blank import blank_arrays, blank_bytes
-from omlx_cache.arrays.mlxio import dtype_name, host_view
+from omlx_cache.arrays.mlxio import blank_arrays, blank_bytes, dtype_name, host_view
 from omlx_cache_storage.page import ITEM_BYTES, TensorSpec
 
 SMALL_BYTES = 64 * 1024
@@ -81,7 +80,7 @@ def test_a_thread_that_empties_mlx_cache_meanwhile_waits_for_nobody() -> None:
     script = """
 import threading
 import mlx.core as mx
-from omlx_cache.arrays.blank import blank_bytes
+from omlx_cache.arrays.mlxio import blank_bytes
 
 def make():
     for _ in range(1000):

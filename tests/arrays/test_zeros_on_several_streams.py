@@ -7,8 +7,7 @@ import sys
 import mlx.core as mx
 import pytest
 
-from omlx_cache.arrays.blank import SHARED_BYTES, begin_zeros
-from omlx_cache.arrays.mlxio import dtype_name, evaluate, host_views
+from omlx_cache.arrays.mlxio import SHARED_BYTES, begin_zeros, dtype_name, evaluate, host_views
 from omlx_cache_storage.page import TensorSpec
 
 pytestmark = pytest.mark.skipif(mx.default_device() != mx.cpu, reason="a GPU zeroes by itself")
@@ -73,7 +72,7 @@ def test_threads_begin_and_await_them_while_mlx_cache_is_emptied() -> None:
 import threading
 from queue import SimpleQueue
 import mlx.core as mx
-from omlx_cache.arrays.blank import SHARED_BYTES, begin_zeros
+from omlx_cache.arrays.mlxio import SHARED_BYTES, begin_zeros
 from omlx_cache.arrays.mlxio import evaluate, host_views
 from omlx_cache_storage.page import TensorSpec
 

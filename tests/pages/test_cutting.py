@@ -11,8 +11,7 @@ import pytest
 from omlx_cache.adapters.base import TokenRange
 from omlx_cache.arrays.mlxio import dtype_name, host_view
 from omlx_cache.pages import cut as cutting
-from omlx_cache.pages.cut import Cutter
-from omlx_cache.pages.geometry import Source
+from omlx_cache.pages.cut import Cutter, Source
 from omlx_cache.pages.tensors import file_order
 from omlx_cache_storage.page import TensorSpec
 
@@ -71,7 +70,7 @@ def test_a_payload_has_every_tensor_in_file_order_and_every_token_in_its_place(
 ) -> None:
     given = sources()
     cutter = Cutter(given)
-    cut = cutter.geometry.tokens(span)
+    cut = cutter.tokens(span)
     assert cut is not None
     assert list(cut.tensors) == file_order(cut.tensors)
     assert {spec.name for spec in cut.tensors} == set(given[-1].arrays)
@@ -83,19 +82,19 @@ def test_a_payload_has_every_tensor_in_file_order_and_every_token_in_its_place(
 
 
 def test_what_is_not_held_is_not_cut(way: str) -> None:
-    geometry = Cutter(sources()).geometry
+    geometry = Cutter(sources())
     assert geometry.tokens(TokenRange(4, 9)) is None
     assert geometry.tokens(TokenRange(29, 31)) is None
     assert geometry.earliest(TokenRange(0, 30)) == 8
     assert geometry.earliest(TokenRange(25, 31)) == 31
-    assert Cutter([]).geometry.tokens(TokenRange(0, 1)) is None
+    assert Cutter([]).tokens(TokenRange(0, 1)) is None
 
 
 def test_copies_have_the_same_tokens_by_name(way: str) -> None:
     given = sources()
     cutter = Cutter(given)
     span = TokenRange(9, 22)
-    cut = cutter.geometry.tokens(span)
+    cut = cutter.tokens(span)
     assert cut is not None
     copies = cutter.copies(span, cut)
     assert set(copies.arrays) == set(given[-1].arrays)
@@ -113,7 +112,7 @@ def test_a_snapshot_is_every_array_as_it_is(way: str) -> None:
         "1.left": mx.array(7, dtype=mx.int32),
     }
     cutter = Cutter([Source(arrays, dict.fromkeys(arrays, ()))])
-    cut = cutter.geometry.whole()
+    cut = cutter.whole()
     specs = [TensorSpec(n, dtype_name(a), tuple(a.shape)) for n, a in arrays.items()]
     assert list(cut.tensors) == file_order(specs)
     (payload,) = cutter.payloads([cut])
@@ -125,7 +124,7 @@ def test_each_of_many_payloads_owns_its_memory(way: str) -> None:
     tokens, pages = 64, 16
     live = {f"{i}.keys": drawn(i, 4, tokens * pages, 64) for i in range(8)}
     cutter = Cutter([Source(live, dict.fromkeys(live, (TokenRange(0, tokens * pages),)))])
-    cuts = [cutter.geometry.tokens(TokenRange(i * tokens, (i + 1) * tokens)) for i in range(pages)]
+    cuts = [cutter.tokens(TokenRange(i * tokens, (i + 1) * tokens)) for i in range(pages)]
     payloads = cutter.payloads([cut for cut in cuts if cut is not None])
     nbytes = payloads[0].nbytes
     del cutter

@@ -10,9 +10,8 @@ from omlx_cache.adapters.base import TokenRange
 from omlx_cache.codecs import AffineCodec, Codec, CodecName, CodecPolicy
 from omlx_cache.pages import cut as cutting
 from omlx_cache.pages import encoding
-from omlx_cache.pages.cut import Cutter
+from omlx_cache.pages.cut import Cutter, PageCut, Source
 from omlx_cache.pages.encoding import codecs_for, encode_page, encode_run
-from omlx_cache.pages.geometry import PageCut, Source
 from omlx_cache.pages.tensors import DENSE, tags_of
 from omlx_cache_storage.keys import KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.page import Page, PageMeta
@@ -38,7 +37,7 @@ class Run:
         chain = KeyChain(namespace, as_tokens(range(BLOCKS * BLOCK + 1)), BLOCK)
         self.pages: list[tuple[PageMeta, PageCut]] = []
         for end in range(BLOCK, BLOCKS * BLOCK + 1, BLOCK):
-            cut = self.cutter.geometry.tokens(TokenRange(end - BLOCK, end))
+            cut = self.cutter.tokens(TokenRange(end - BLOCK, end))
             assert cut is not None
             meta = PageMeta(
                 namespace, chain.key(end), chain.parent(end), "paged",
