@@ -51,7 +51,7 @@ _ALIASES = {
     f"omlx_cache.kv.{module}.{name}": f"{_UPSTREAM}.{name}"
     for module, name in (
         ("kv_cache", "KVCache"),
-        ("quantized", "QuantizedKVCache"),
+        ("kv_cache", "QuantizedKVCache"),
         ("rotating", "RotatingKVCache"),
     )
 }

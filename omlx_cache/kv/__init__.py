@@ -4,10 +4,9 @@ Drop-in subclasses of mlx-lm's caches that can allocate once, and a pool of slot
 """
 
 from .capacity import CapacityWarning, FixedStep, Geometric, Growth
-from .factory import make_prompt_cache
-from .kv_cache import KVCache
-from .manager import KVCacheManager
-from .quantized import QuantizedKVCache
+from .kv_cache import KVCache, QuantizedKVCache
+from .manager import KVCacheManager, LayerView
+from .prompt_cache import CacheOffsetError, make_prompt_cache, trim_to_offset
 from .rotating import BatchRotatingKVCache, RotatingKVCache
 from .sequence import (
     AdvanceError,
@@ -18,8 +17,6 @@ from .sequence import (
     SequenceTooLongError,
     UnknownSequenceError,
 )
-from .trim import CacheOffsetError, trim_to_offset
-from .view import LayerView
 
 __all__ = [
     "AdvanceError",

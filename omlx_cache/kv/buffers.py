@@ -3,29 +3,25 @@
 Buffers are (batch, kv heads, tokens, dim); a column is one token. A Python handle
 (`mx.array` object) and the buffer behind it are different things here: a slice
 assignment changes the handle in place, and copies the buffer only if another handle,
-or work still in flight, refers to it. The mixins give the caches what upstream's lack.
+or work still in flight, refers to it. The mixin gives the caches what upstream's lack.
 """
 
 import copy
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_map
 from mlx_lm.models import cache as upstream
 
 Array = Any  # mx.array; MLX's surface stays untyped in this package
-
-
-def room(like: Array, columns: int) -> Array:
-    """Return a zeroed buffer of `columns` tokens with `like`'s other dimensions and dtype."""
-    batch, heads, _, dim = like.shape
-    return mx.zeros((batch, heads, columns, dim), like.dtype)
+Pair = Any  # keys and values, tuple[Array, Array]
 
 
 def regrow(buffer: Array | None, used: int, columns: int, like: Array) -> Array:
-    """Return a new buffer of `columns` tokens that starts with `buffer`'s first `used`."""
-    grown = room(like, columns)
+    """Return a new buffer of `columns` tokens that starts with `buffer`'s first `used`; zeros, with
+    `like`'s other dimensions and dtype, behind them."""
+    batch, heads, _, dim = like.shape
+    grown = mx.zeros((batch, heads, columns, dim), like.dtype)
     if buffer is not None and used > 0:
         grown[..., :used, :] = buffer[..., :used, :]
     return grown
@@ -45,29 +41,33 @@ def shared(tree: Any) -> Any:
     return tree_map(lambda leaf: copy.copy(leaf) if isinstance(leaf, mx.array) else leaf, tree)
 
 
-def join(parts: Sequence[Array]) -> Array:
-    """Return the parts one after the other along the token axis; a single part as it is."""
-    return parts[0] if len(parts) == 1 else mx.concatenate(list(parts), axis=2)
+def own_step(cache: Any) -> int | None:
+    """Return the step that was set on this cache itself, None for the class's."""
+    step: int | None = cache.__dict__.get("step")
+    return step
 
 
-def drop_front(parts: Sequence[Array], count: int) -> list[Array]:
-    """Return the parts without their first `count` columns; empty parts are left out."""
-    kept = []
-    for part in parts:
-        length = part.shape[2]
-        cut = min(count, length)
-        count -= cut
-        if cut < length:
-            kept.append(part[..., cut:, :])
-    return kept
+class _Read:
+    """Mixin: what upstream calls `state` before 0.32 is cut to the tokens already."""
+
+    state: Any
+
+    def keys_and_values(self) -> Pair:
+        """Return the tokens in use, as views."""
+        keys, values, *_padding = self.state
+        return keys, values
 
 
-class Independent:
-    """Mixin: `copy.copy` and `copy.deepcopy` both give an independent cache, at no bytes.
+_KeysAndValues: Any = object if hasattr(upstream.KVCache, "keys_and_values") else _Read
+"""What an mlx-lm before 0.32 lacks."""
+
+
+class Independent(_KeysAndValues):  # type: ignore[misc]
+    """Mixin: copies, and a cache made from another's state, are independent, at no bytes.
 
     The buffers stay shared until one of the two is written, and MLX copies what is
-    written then. Upstream's shallow copy shares the Python handles instead, so that both
-    caches see the bytes of whichever wrote last.
+    written then. Upstream's shallow copy, and its state, share the Python handles instead,
+    so that both caches see the bytes of whichever wrote last.
     """
 
     def __copy__(self) -> Any:
@@ -80,25 +80,11 @@ class Independent:
         memo[id(self)] = twin
         return twin
 
+    @property
+    def state(self) -> Any:
+        """Upstream's: the buffers themselves, over-allocation included, and the scalars."""
+        return super().state
 
-class _Read:
-    """Mixin: what upstream calls `state` before 0.32 is cut to the tokens already."""
-
-    state: Any
-
-    def keys_and_values(self) -> tuple[Array, Array]:
-        """Return the tokens in use, as views."""
-        keys, values, *_padding = self.state
-        return keys, values
-
-
-class _Inherited:
-    """Mixin: upstream's own."""
-
-    if TYPE_CHECKING:
-
-        def keys_and_values(self) -> tuple[Array, Array]: ...
-
-
-KeysAndValues: Any = _Inherited if hasattr(upstream.KVCache, "keys_and_values") else _Read
-"""What an mlx-lm before 0.32 lacks."""
+    @state.setter
+    def state(self, state: Any) -> None:
+        super(Independent, type(self)).state.fset(self, shared(state))

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from mlx.utils import tree_map
 
-from .buffers import Independent
+from .buffers import Array, Independent, own_step, regrow
 
 
 class Growth(Protocol):
@@ -20,7 +20,6 @@ class Growth(Protocol):
 
     def columns(self, needed: int) -> int:
         """Return the buffer length, in tokens, that replaces one too short for `needed`."""
-        ...
 
 
 def round_up(count: int, multiple: int) -> int:
@@ -106,11 +105,7 @@ class Capacity(Independent):
 
     def _options(self) -> dict[str, Any]:
         """Return the options as keyword arguments for a cache of the same kind."""
-        return {"max_size": self.max_size, "step": self._own_step(), "growth": self.growth}
-
-    def _own_step(self) -> int | None:
-        step: int | None = self.__dict__.get("step")
-        return step
+        return {"max_size": self.max_size, "step": own_step(self), "growth": self.growth}
 
     def _plans_ahead(self) -> bool:
         """Whether upstream's own growth is replaced; `step` alone leaves it in place."""
@@ -130,6 +125,18 @@ class Capacity(Independent):
             twin._borrowed = True
         return twin
 
+    def _append(self, buffers: Any, parts: Any, start: int) -> tuple[Array, ...]:
+        """Return the buffers with the parts behind their first `start` columns, longer ones where
+        there is no room."""
+        end = start + parts[0].shape[2]
+        if buffers is None or end > buffers[0].shape[2]:
+            columns = self._columns(end)
+            old = buffers or [None] * len(parts)
+            buffers = [regrow(o, start, columns, like=p) for o, p in zip(old, parts, strict=True)]
+        for buffer, part in zip(buffers, parts, strict=True):
+            buffer[..., start:end, :] = part
+        return tuple(buffers)
+
     def _columns(self, needed: int) -> int:
         """Return the new buffer length; warns the first time that `max_size` is exceeded."""
         self._borrowed = False
@@ -143,10 +150,7 @@ class Capacity(Independent):
                 CapacityWarning,
                 stacklevel=4,
             )
-        return self._policy().columns(needed)
-
-    def _policy(self) -> Growth:
         if self.growth is not None:
-            return self.growth
-        step = self._own_step()
-        return Geometric() if step is None else FixedStep(step)
+            return self.growth.columns(needed)
+        step = own_step(self)
+        return (Geometric() if step is None else FixedStep(step)).columns(needed)

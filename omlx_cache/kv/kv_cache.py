@@ -1,16 +1,45 @@
-"""KVCache: every token of one layer, in one buffer whose length can be planned."""
+"""KVCache: every token of one layer, in one buffer whose length can be planned; and
+QuantizedKVCache, each side held as packed integers, scales and biases."""
 
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models import cache as upstream
 
-from .buffers import Array, KeysAndValues, regrow, shared
+from .buffers import Array, Pair, regrow
 from .capacity import Capacity, Growth
-from .quantized import QuantizedKVCache
 
 
-class KVCache(Capacity, KeysAndValues, upstream.KVCache):  # type: ignore[misc]
+class QuantizedKVCache(Capacity, upstream.QuantizedKVCache):  # type: ignore[misc]
+    """Drop-in for mlx-lm's QuantizedKVCache; with no option set, the same bits.
+
+    step, max_size and growth are KVCache's.
+    """
+
+    def __init__(
+        self,
+        group_size: int = 64,
+        bits: int = 8,
+        step: int | None = None,
+        *,
+        max_size: int | None = None,
+        growth: Growth | None = None,
+    ) -> None:
+        super().__init__(group_size=group_size, bits=bits)
+        self._set_options(max_size, step, growth)
+
+    def update_and_fetch(self, keys: Array, values: Array) -> Pair:
+        """Quantise and append (B, heads, n, dim); return all tokens so far, quantised; lazy."""
+        if not self._plans_ahead():
+            return super().update_and_fetch(keys, values)
+        encode = {"group_size": self.group_size, "bits": self.bits}
+        self.keys = self._append(self.keys, mx.quantize(keys, **encode), self.offset)
+        self.values = self._append(self.values, mx.quantize(values, **encode), self.offset)
+        self.offset += keys.shape[2]
+        return self.keys_and_values()
+
+
+class KVCache(Capacity, upstream.KVCache):  # type: ignore[misc]
     """Drop-in for mlx-lm's KVCache; with no option set, the same arrays in the same buffers.
 
     max_size: tokens to allocate room for on first use; no reallocation up to there. Past
@@ -32,31 +61,14 @@ class KVCache(Capacity, KeysAndValues, upstream.KVCache):  # type: ignore[misc]
         super().__init__()
         self._set_options(max_size, step, growth)
 
-    @property
-    def state(self) -> tuple[Any, ...]:
-        """Upstream's: the buffers themselves, over-allocation included, and the token count."""
-        base: tuple[Any, ...] = upstream.KVCache.state.fget(self)
-        return base
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        upstream.KVCache.state.fset(self, shared(state))
-
-    def update_and_fetch(self, keys: Array, values: Array) -> tuple[Array, Array]:
+    def update_and_fetch(self, keys: Array, values: Array) -> Pair:
         """Append (B, heads, n, dim) and return all tokens so far; lazy, mutates the cache."""
         if not self._plans_ahead():
-            fetched: tuple[Array, Array] = super().update_and_fetch(keys, values)
-            return fetched
-        start, end = self.offset, self.offset + keys.shape[2]
-        if self.keys is None or end > self.keys.shape[2]:
-            columns = self._columns(end)
-            self.keys = regrow(self.keys, start, columns, like=keys)
-            self.values = regrow(self.values, start, columns, like=values)
-        self.keys[..., start:end, :] = keys
-        self.values[..., start:end, :] = values
-        self.offset = end
-        current: tuple[Array, Array] = self.keys_and_values()
-        return current
+            return super().update_and_fetch(keys, values)
+        buffers = None if self.keys is None else (self.keys, self.values)
+        self.keys, self.values = self._append(buffers, (keys, values), self.offset)
+        self.offset += keys.shape[2]
+        return self.keys_and_values()
 
     def to_quantized(self, group_size: int = 64, bits: int = 4) -> QuantizedKVCache:
         """Return a quantised cache with the same content, room and options; lazy."""

@@ -2,12 +2,16 @@
 
 Per layer, keys and values are one buffer (slots, kv heads, max_seq_len, head_dim). A
 sequence owns one slot, and the lowest free slot is taken first, so that sequences that
-run together tend to lie side by side and a batch of them is a slice of the pool.
+run together tend to lie side by side and a batch of them is a slice of the pool. A model
+sees a layer of it as a LayerView.
 """
 
 from collections.abc import Sequence as Many
+from typing import Any
 
 import mlx.core as mx
+import numpy as np
+from mlx_lm.models import cache as upstream
 
 from .buffers import Array
 from .capacity import positive
@@ -19,7 +23,6 @@ from .sequence import (
     SequenceTooLongError,
     UnknownSequenceError,
 )
-from .view import LayerView
 
 # MLX's CUDA indexing kernels fail to load for arrays of more elements than this.
 MAX_ELEMENTS = 2**31 - 1
@@ -169,13 +172,10 @@ class KVCacheManager:
 
     def get_state(self, seq_id: int) -> SequenceState:
         """Return the sequence's state; raises UnknownSequenceError for an id never given out."""
-        if seq_id in self._sequences:
-            return self._sequences[seq_id].state
-        if isinstance(seq_id, int) and 0 <= seq_id < self._next_id:
-            return SequenceState.RELEASED
-        raise UnknownSequenceError(f"sequence {seq_id!r} was never allocated")
+        released = self._was_released(seq_id)
+        return SequenceState.RELEASED if released else self._sequence(seq_id).state
 
-    def views(self, *seq_ids: int) -> list[LayerView]:
+    def views(self, *seq_ids: int) -> list["LayerView"]:
         """Return one view per layer, for `model(tokens, cache=...)` over these sequences."""
         for seq_id in seq_ids:
             self._sequence(seq_id)
@@ -207,9 +207,12 @@ class KVCacheManager:
         try:
             return self._sequences[seq_id]
         except (KeyError, TypeError):
-            released = isinstance(seq_id, int) and 0 <= seq_id < self._next_id
-            what = "has been released" if released else "was never allocated"
+            what = "has been released" if self._was_released(seq_id) else "was never allocated"
             raise UnknownSequenceError(f"sequence {seq_id!r} {what}") from None
+
+    def _was_released(self, seq_id: Any) -> bool:
+        known = isinstance(seq_id, int) and 0 <= seq_id < self._next_id
+        return known and seq_id not in self._sequences
 
     def _check_layer(self, layer_idx: int) -> None:
         if not 0 <= layer_idx < self.num_layers:
@@ -244,3 +247,87 @@ class KVCacheManager:
             return keys[first : last + 1, :, :end], values[first : last + 1, :, :end]
         rows = mx.array(list(slots))
         return mx.take(keys[:, :, :end], rows, axis=0), mx.take(values[:, :, :end], rows, axis=0)
+
+
+class LayerView(upstream._BaseCache):  # type: ignore[misc]
+    """A cache in mlx-lm's sense, with no memory of its own.
+
+    One sequence: offsets, masks and results are KVCache's. Several: row i of the batch is
+    sequence i, each at its own position; rows shorter than the longest are masked. The
+    sequences advance when the last layer has appended, whatever the layers' order; to
+    discard padding at a row's end, follow with `manager.truncate`.
+
+    Trimming goes through `manager.truncate`: it concerns all layers at once.
+    """
+
+    def __init__(self, manager: "KVCacheManager", seq_ids: tuple[int, ...], layer: int) -> None:
+        if not seq_ids:
+            raise ValueError("a view needs at least one sequence")
+        if len(set(seq_ids)) != len(seq_ids):
+            raise ValueError(f"a sequence can be in a batch only once, got {seq_ids}")
+        self._manager = manager
+        self._seq_ids = seq_ids
+        self._layer = layer
+
+    @property
+    def offset(self) -> Any:
+        """Committed tokens: an int for one sequence, else an array (B,)."""
+        lengths = self._lengths()
+        return lengths[0] if len(lengths) == 1 else mx.array(lengths)
+
+    @property
+    def state(self) -> tuple[Array, Array]:
+        """This layer of the pool, so that `mx.eval` on it runs the pending writes."""
+        return self._manager.layer_buffers(self._layer)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of this layer in these sequences' slots: reserved, whatever is used."""
+        keys, values = self._manager.layer_buffers(self._layer)
+        return int(keys.nbytes + values.nbytes) // int(keys.shape[0]) * len(self._seq_ids)
+
+    def update_and_fetch(self, keys: Array, values: Array) -> tuple[Array, Array]:
+        """Append (B, heads, n, dim); return all tokens (B, heads, longest, dim) as views; lazy."""
+        manager, count = self._manager, keys.shape[2]
+        manager.append_batch(self._seq_ids, self._layer, keys, values)
+        fetched = self.keys_and_values()
+        for seq_id in self._seq_ids:
+            if manager.all_appended(seq_id, count):
+                manager.advance_seq_len(seq_id, count)
+        return fetched
+
+    def keys_and_values(self) -> tuple[Array, Array]:
+        return self._manager.get_batch(self._seq_ids, self._layer)
+
+    def load_prefix(self, k: Array, v: Array) -> None:
+        """Append one layer of a restored prefix, (B, heads, n, dim); lazy.
+
+        As a forward pass does: committed when the last layer's has been loaded.
+        """
+        self.update_and_fetch(k, v)
+
+    def make_mask(self, N: int, window_size: int | None = None, return_array: bool = False) -> Any:
+        """Return the mask for the next `N` tokens: KVCache's for one sequence, else an array."""
+        lengths = self._lengths()
+        if len(lengths) == 1:
+            return upstream.create_attention_mask(
+                N, offset=lengths[0], return_array=return_array, window_size=window_size
+            )
+        query = np.array(lengths)[:, None] + np.arange(N)
+        column = np.arange(max(lengths) + N)
+        visible = column <= query[..., None]
+        if window_size is not None:
+            visible &= column > query[..., None] - window_size
+        return mx.array(visible[:, None])
+
+    def size(self) -> int:
+        return max(self._lengths())
+
+    def empty(self) -> bool:
+        return self.size() == 0
+
+    def is_trimmable(self) -> bool:
+        return False
+
+    def _lengths(self) -> list[int]:
+        return [self._manager.get_seq_len(seq_id) for seq_id in self._seq_ids]

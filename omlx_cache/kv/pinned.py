@@ -3,19 +3,102 @@
 Every row is laid out as RotatingKVCache lays out one sequence: the token at position p
 is in column p while p < max_size, then in column keep + (p - keep) % (max_size - keep).
 Rows are aligned at the front and have their own write position, so there is no padding
-to move, and what a row retains does not depend on the others. Counts are host integers:
-nothing here waits for the device.
+to move, and what a row retains does not depend on the others. Counts are host integers, and where
+tokens lie and who sees whom is host arithmetic: nothing here waits for the device.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 
-from . import ring
-from .batch_rotating import BatchWindows
-from .buffers import Array, owned, regrow, room, shared
+from .buffers import Array, Pair, owned, shared
+from .windows import BatchWindows
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class RingLayout:
+    """Columns 0..keep-1 hold the first tokens for good; the others are a ring."""
+
+    max_size: int
+    keep: int
+
+    @property
+    def ring(self) -> int:
+        return self.max_size - self.keep
+
+    def column(self, position: int) -> int:
+        if position < self.max_size:
+            return position
+        return self.keep + (position - self.keep) % self.ring
+
+    def write_index(self, count: int) -> int:
+        """Return RotatingKVCache's `_idx` after `count` tokens: max_size stands for keep."""
+        if count <= self.max_size:
+            return count
+        column = self.column(count)
+        return self.max_size if column == self.keep else column
+
+    def positions(self, count: int, columns: int) -> npt.NDArray[np.int64]:
+        """Return the position of the token in each column, -1 where there is none."""
+        column = np.arange(columns)
+        if count <= self.max_size:
+            return np.where(column < count, column, -1)
+        last = count - 1
+        ring = last - (self.column(last) - column) % self.ring
+        return np.where(column < self.keep, column, ring)
+
+    def writes(self, counts: Sequence[int], ends: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Return (row, column, token) of the tokens of a chunk that the window retains; no column
+        is written twice."""
+        found = []
+        for row, (count, end) in enumerate(zip(counts, ends, strict=True)):
+            recent = end - self.ring if end > self.max_size else 0
+            start = max(count, 0)
+            first = range(start, min(self.keep, end))
+            for position in [*first, *range(max(start, recent, first.stop), end)]:
+                found.append((row, self.column(position), position - count))
+        return found
+
+    def decode_mask(self, ends: Sequence[int], columns: int, window: int) -> Mask:
+        """Return (B, 1, columns): what each row's newest token sees, itself included."""
+        positions = np.stack([self.positions(end, columns) for end in ends])[:, None]
+        seen = positions >= 0
+        if window < self.max_size:
+            seen &= positions > np.array(ends)[:, None, None] - 1 - window
+        return seen
+
+    def chunk_mask(self, counts: Sequence[int], columns: int, length: int, window: int) -> Mask:
+        """Return (B, length, columns + length): what the tokens of a chunk see.
+
+        RotatingKVCache masks by the index in temporal order after eviction, kept tokens
+        included; the same indices are computed here for tokens in ring order.
+        """
+        rows = []
+        for count in counts:
+            evicted = max(0, count - (self.max_size - 1))
+            positions = self.positions(max(count, 0), columns)
+            kept = positions < self.keep
+            held = (positions >= 0) & (kept | (positions >= self.keep + evicted))
+            new = count - evicted + np.arange(length)
+            index = np.concatenate([np.where(kept, positions, positions - evicted), new])
+            valid = np.concatenate([held, count + np.arange(length) >= 0])
+            query = new[:, None]
+            rows.append(valid & (index <= query) & (index > query - window))
+        return np.stack(rows)
+
+    def laid_out(self, temporal: Array, count: int) -> Array:
+        """Return a sequence's window, given oldest first, in this layout's columns; lazy."""
+        if count <= self.max_size:
+            return temporal[..., :count, :]
+        recent = temporal[..., temporal.shape[2] - self.ring :, :]
+        recent = mx.roll(recent, (count - self.keep) % self.ring, 2)
+        return mx.concatenate([temporal[..., : self.keep, :], recent], axis=2)
 
 
 class PinnedWindows(BatchWindows):
@@ -24,6 +107,9 @@ class PinnedWindows(BatchWindows):
     Mutable: the buffers, `_counts` (tokens per row; negative while left padding is still
     to come) and `_ends` (where each row's right-padded prompt ends, until `finalize`).
     """
+
+    _counts: list[int]
+    _ends: list[int] | None = None
 
     def __init__(
         self,
@@ -36,11 +122,13 @@ class PinnedWindows(BatchWindows):
     ) -> None:
         if not 0 <= keep < max_size:
             raise ValueError(f"keep must be below max_size {max_size}, got {keep}")
-        self._counts: list[int] = []
-        self._ends: list[int] | None = None
         super().__init__(max_size, left_padding, step, capacity=capacity)
         self.keep = keep
         self._counts = [-padding for padding in left_padding]
+
+    @property
+    def _layout(self) -> RingLayout:
+        return RingLayout(self.max_size, self.keep)
 
     @property
     def offset(self) -> Array:
@@ -61,28 +149,25 @@ class PinnedWindows(BatchWindows):
         self._ends = None
         self.keys, self.values, self._counts, self.keep, self.max_size = shared(state)
 
-    def update_and_fetch(self, keys: Array, values: Array) -> tuple[Array, Array]:
+    def update_and_fetch(self, keys: Array, values: Array) -> Pair:
         """Append n tokens per row, less its padding; return what the chunk attends to; lazy."""
         length = keys.shape[2]
         ends = self._ends_after(length)
-        held = self.size()
-        seen = [] if self.keys is None else [self.keys[..., :held, :]]
-        seen_values = [] if self.values is None else [self.values[..., :held, :]]
-        self._reserve(min(max(*ends, 1), self.max_size), keys, values)
-        # A row in padding has nothing to write, and its newest column is not free.
-        if length == 1 and all(
-            0 < end == count + 1 for end, count in zip(ends, self._counts, strict=True)
-        ):
-            self._write_one(ends, keys, values)
-        else:
-            self._write_chunk(ends, keys, values)
+        before = None if self.keys is None else self.keys_and_values()
+        columns = 0 if self.keys is None else self.keys.shape[2]
+        self._reserve(max(*ends, 1), columns, keys, values)
+        self._write(ends, keys, values)
         self._counts = ends
         if length == 1:
             return self.keys_and_values()
-        joined = mx.concatenate([*seen, keys], axis=2), mx.concatenate([*seen_values, values], 2)
-        return joined
+        if before is None:
+            return keys, values
+        return tuple(
+            mx.concatenate([old, new], axis=2)
+            for old, new in zip(before, (keys, values), strict=True)
+        )
 
-    def keys_and_values(self) -> tuple[Array, Array]:
+    def keys_and_values(self) -> Pair:
         held = self.size()
         return self.keys[..., :held, :], self.values[..., :held, :]
 
@@ -91,12 +176,11 @@ class PinnedWindows(BatchWindows):
     ) -> Array:
         """Return the boolean mask (B, 1, N, columns) of what the next `N` tokens see."""
         window = window_size or self.max_size
-        layout = ring.RingLayout(self.max_size, self.keep)
         if N == 1:
             ends = self._ends_after(1)
-            visible = ring.decode_mask(layout, ends, self._size_of(ends), window)
+            visible = self._layout.decode_mask(ends, self._size_of(ends), window)
         else:
-            visible = ring.chunk_mask(layout, self._counts, self.size(), N, window)
+            visible = self._layout.chunk_mask(self._counts, self.size(), N, window)
         return mx.array(visible[:, None])
 
     def prepare(
@@ -156,7 +240,7 @@ class PinnedWindows(BatchWindows):
             row.keys = owned(self.keys[idx : idx + 1, :, :held])
             row.values = owned(self.values[idx : idx + 1, :, :held])
             row.offset = count
-            row._idx = ring.RingLayout(self.max_size, self.keep).write_index(count)
+            row._idx = self._layout.write_index(count)
         return row
 
     def _ends_after(self, length: int) -> list[int]:
@@ -169,69 +253,40 @@ class PinnedWindows(BatchWindows):
     def _size_of(self, counts: Sequence[int]) -> int:
         return int(max(0, min(max(counts, default=0), self.max_size)))
 
-    def _reserve(self, needed: int, keys: Array, values: Array) -> None:
-        columns = 0 if self.keys is None else self.keys.shape[2]
-        if needed <= columns:
-            return
-        grown = max(min(needed + self.step - 1, self.max_size), self.capacity or 0)
-        if self.capacity is not None and needed <= self.capacity:
-            grown = self.capacity
-        self.keys = regrow(self.keys, columns, grown, like=keys)
-        self.values = regrow(self.values, columns, grown, like=values)
-
-    def _write_one(self, ends: Sequence[int], keys: Array, values: Array) -> None:
-        layout = ring.RingLayout(self.max_size, self.keep)
-        columns = [layout.column(end - 1) for end in ends]
-        if len(set(columns)) == 1:
+    def _write(self, ends: Sequence[int], keys: Array, values: Array) -> None:
+        writes = self._layout.writes(self._counts, ends)
+        rows, columns, tokens = ([write[part] for write in writes] for part in range(3))
+        if keys.shape[2] == 1 and len(rows) == len(ends) and len(set(columns)) == 1:
             self.keys[..., columns[0] : columns[0] + 1, :] = keys
             self.values[..., columns[0] : columns[0] + 1, :] = values
-            return
-        rows, where = mx.arange(len(columns)), mx.array(columns)
-        self.keys[rows, :, where] = keys[:, :, 0]
-        self.values[rows, :, where] = values[:, :, 0]
+        elif writes:
+            # A row in padding has nothing to write, and its newest column is not free.
+            to, of, at = mx.array(rows), mx.array(columns), mx.array(tokens)
+            self.keys[to, :, of] = keys[to, :, at]
+            self.values[to, :, of] = values[to, :, at]
 
-    def _write_chunk(self, ends: Sequence[int], keys: Array, values: Array) -> None:
-        layout = ring.RingLayout(self.max_size, self.keep)
-        writes = ring.chunk_writes(layout, self._counts, ends)
-        if not writes.rows:
-            return
-        rows, columns, tokens = map(mx.array, writes)
-        self.keys[rows, :, columns] = keys[rows, :, tokens]
-        self.values[rows, :, columns] = values[rows, :, tokens]
-
-    def _widened(self, columns: int, like: Any) -> tuple[Array, Array]:
+    def _widened(self, columns: int, like: Any) -> Pair:
         if self.keys is None:
-            batch = len(self._counts)
-            return (
-                room(mx.broadcast_to(like.keys[:1], (batch, *like.keys.shape[1:])), columns),
-                room(mx.broadcast_to(like.values[:1], (batch, *like.values.shape[1:])), columns),
-            )
-        held = self.keys.shape[2]
-        if held == columns:
-            return self.keys, self.values
-        return (
-            regrow(self.keys, held, columns, like=self.keys),
-            regrow(self.values, held, columns, like=self.values),
-        )
+            sides = (like.keys, like.values)
+            shapes = [(len(self._counts), s.shape[1], columns, s.shape[3]) for s in sides]
+            return [mx.zeros(n, side.dtype) for n, side in zip(shapes, sides, strict=True)]
+        behind = [(0, 0), (0, 0), (0, columns - self.keys.shape[2]), (0, 0)]
+        return mx.pad(self.keys, behind), mx.pad(self.values, behind)
 
 
 def fill(merged: PinnedWindows, caches: Sequence[Any]) -> None:
     """Copy rotating caches of the same max_size and keep into the rows of a new batch cache."""
-    counts = [c.offset for c in caches]
     filled = [c for c in caches if c.keys is not None and c.offset > 0]
     if not filled:
         return
-    layout = ring.RingLayout(merged.max_size, merged.keep)
-    columns = max(min(max(counts), merged.max_size), merged.capacity or 0)
-    heads, key_dim = filled[0].keys.shape[1], filled[0].keys.shape[3]
-    value_dim, dtype = filled[0].values.shape[3], filled[0].keys.dtype
-    merged.keys = mx.zeros((len(caches), heads, columns, key_dim), dtype)
-    merged.values = mx.zeros((len(caches), heads, columns, value_dim), dtype)
-    for row, cache in enumerate(caches):
-        if cache.keys is None or cache.offset == 0:
-            continue
-        held = min(cache.offset, merged.max_size)
-        for target, source in ((merged.keys, cache.keys), (merged.values, cache.values)):
-            laid_out = ring.laid_out(layout, cache._temporal_order(source), cache.offset)
-            target[row : row + 1, :, :held] = laid_out
-    merged._counts = counts
+    merged._counts = [c.offset for c in caches]
+    columns = max(merged.size(), merged.capacity or 0)
+    for name in ("keys", "values"):
+        like = getattr(filled[0], name)
+        side = mx.zeros((len(caches), like.shape[1], columns, like.shape[3]), like.dtype)
+        for row, cache in enumerate(caches):
+            if cache in filled:
+                temporal = cache._temporal_order(getattr(cache, name))
+                laid_out = merged._layout.laid_out(temporal, cache.offset)
+                side[row : row + 1, :, : laid_out.shape[2]] = laid_out
+        setattr(merged, name, side)

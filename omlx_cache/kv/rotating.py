@@ -6,15 +6,15 @@ And its batches: one becomes the other by `merge` and `extract`, so they stand t
 from collections.abc import Sequence
 from typing import Any
 
+import mlx.core as mx
 from mlx_lm.models import cache as upstream
 
-from .batch_rotating import BatchWindows, own_step
-from .buffers import Array, Independent, KeysAndValues, drop_front, join, owned, regrow, shared
-from .capacity import positive
+from .buffers import Array, Pair, own_step, owned
 from .pinned import PinnedWindows, fill
+from .windows import BatchWindows, Windowed
 
 
-class RotatingKVCache(Independent, KeysAndValues, upstream.RotatingKVCache):  # type: ignore[misc]
+class RotatingKVCache(Windowed, upstream.RotatingKVCache):  # type: ignore[misc]
     """Drop-in for mlx-lm's RotatingKVCache; with no option set, the same arrays and state.
 
     capacity: columns to allocate on first use, at most `max_size`; pass `max_size` for the
@@ -27,12 +27,7 @@ class RotatingKVCache(Independent, KeysAndValues, upstream.RotatingKVCache):  # 
     refuses (returns 0) once the window has wrapped, and copies are independent.
     """
 
-    capacity: int | None = None
-
-    keys: Any
-    values: Any
     offset: int
-    _idx: int
 
     def __init__(
         self,
@@ -43,80 +38,39 @@ class RotatingKVCache(Independent, KeysAndValues, upstream.RotatingKVCache):  # 
         capacity: int | None = None,
     ) -> None:
         super().__init__(max_size, keep)
-        if step is not None:
-            self.step = positive("step", step)
-        if capacity is not None:
-            self.capacity = min(positive("capacity", capacity), max_size)
-
-    @property
-    def state(self) -> tuple[Any, ...]:
-        """Upstream's: the buffers themselves and the scalars."""
-        base: tuple[Any, ...] = upstream.RotatingKVCache.state.fget(self)
-        return base
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        upstream.RotatingKVCache.state.fset(self, shared(state))
-
-    def trim(self, n: int) -> int:
-        """Forget the last `n` tokens; return how many, 0 once older ones were overwritten."""
-        if not self.is_trimmable():
-            return 0
-        trimmed: int = super().trim(n)
-        return trimmed
+        self._set_options(step, capacity)
 
     @classmethod
     def merge(cls, caches: Any) -> Any:
         """Return one batch cache holding a copy of every cache, `keep` and room included."""
         return merge(caches)
 
-    def _update_in_place(self, keys: Array, values: Array) -> tuple[Array, Array]:
-        if self.capacity is not None and self._is_full_below_window():
-            self._reserve(self.offset + 1, keys, values)
-        updated: tuple[Array, Array] = super()._update_in_place(keys, values)
-        return updated
+    def _update_in_place(self, keys: Array, values: Array) -> Pair:
+        if self.capacity is not None:
+            self._reserve(self.offset + 1, self._idx, keys, values)
+        return super()._update_in_place(keys, values)
 
-    def _update_concat(self, keys: Array, values: Array) -> tuple[Array, Array]:
+    def _update_concat(self, keys: Array, values: Array) -> Pair:
         if self.capacity is None:
-            joined: tuple[Array, Array] = super()._update_concat(keys, values)
-            return joined
-        if self.offset + keys.shape[2] <= self.max_size:
-            return self._write_below_window(keys, values)
-        return self._write_through_window(keys, values)
-
-    def _is_full_below_window(self) -> bool:
-        if self.keys is None:
-            return True
-        columns: int = self.keys.shape[2]
-        return bool(self.offset >= columns and columns < self.max_size)
-
-    def _reserve(self, needed: int, keys: Array, values: Array) -> None:
-        """Reallocate for at least `needed` tokens, which must fit in the window."""
-        columns = max(needed, self.capacity or 0)
-        if needed > (self.capacity or 0):
-            columns = min(needed + self.step - 1, self.max_size)
-        self.keys = regrow(self.keys, self._idx, columns, like=keys)
-        self.values = regrow(self.values, self._idx, columns, like=values)
-
-    def _write_below_window(self, keys: Array, values: Array) -> tuple[Array, Array]:
+            return super()._update_concat(keys, values)
         start, end = self.offset, self.offset + keys.shape[2]
-        if self.keys is None or end > self.keys.shape[2]:
-            self._reserve(end, keys, values)
+        if end > self.max_size:
+            return self._write_through_window(keys, values)
+        self._reserve(end, self._idx, keys, values)
         self.keys[..., start:end, :] = keys
         self.values[..., start:end, :] = values
         self.offset = self._idx = end
-        current: tuple[Array, Array] = self.keys_and_values()
-        return current
+        return self.keys_and_values()
 
-    def _write_through_window(self, keys: Array, values: Array) -> tuple[Array, Array]:
+    def _write_through_window(self, keys: Array, values: Array) -> Pair:
         """Attend over the window and the chunk, and retain the window only.
 
         The chunk's first query sees max_size - 1 older tokens and its last query the
         whole chunk, so a joined array of both is needed; it is the caller's alone and dies
         with this layer's attention. What is retained is a copy of its end.
         """
-        joined_keys = join([*self._window(self.keys), keys])
-        joined_values = join([*self._window(self.values), values])
+        joined_keys = _join([*self._window(self.keys), keys])
+        joined_values = _join([*self._window(self.values), values])
         self.keys = self._retained(joined_keys)
         self.values = self._retained(joined_values)
         self.offset += keys.shape[2]
@@ -128,22 +82,25 @@ class RotatingKVCache(Independent, KeysAndValues, upstream.RotatingKVCache):  # 
         if buffer is None or self.offset == 0:
             return []
         columns = buffer.shape[2]
-        if self._idx == columns or self._idx >= self.offset:
-            kept = buffer[..., : min(self.keep, self._idx), :]
-            rest = [buffer[..., self.keep : self._idx, :]]
-            held = self._idx
-        else:
-            kept = buffer[..., : self.keep, :]
-            rest = [buffer[..., self._idx :, :], buffer[..., self.keep : self._idx, :]]
-            held = columns
-        evicted = max(0, held - (self.max_size - 1))
-        return drop_front([kept], 0) + drop_front(rest, evicted)
+        keep = min(self.keep, self._idx)
+        parts = [(0, keep), (keep, self._idx)]
+        if self._idx != columns and self._idx < self.offset:
+            parts.insert(1, (self._idx, columns))
+        # Of those that are not kept the oldest are evicted.
+        evicted = max(0, sum(stop - start for start, stop in parts) - (self.max_size - 1))
+        views = []
+        for place, (start, stop) in enumerate(parts):
+            cut = min(evicted, stop - start) if place else 0
+            evicted -= cut
+            if start + cut < stop:
+                views.append(buffer[..., start + cut : stop, :])
+        return views
 
     def _retained(self, joined: Array) -> Array:
         if self.keep == 0:
             return owned(joined[..., -self.max_size :, :])
         recent = joined[..., joined.shape[2] - (self.max_size - self.keep) :, :]
-        return join([joined[..., : self.keep, :], recent])
+        return _join([joined[..., : self.keep, :], recent])
 
 
 class BatchRotatingKVCache(BatchWindows):
@@ -163,6 +120,11 @@ class BatchRotatingKVCache(BatchWindows):
 
 class PinnedBatchRotatingKVCache(PinnedWindows, BatchRotatingKVCache):
     """A BatchRotatingKVCache with `keep`; what a row attends to equals its own RotatingKVCache."""
+
+
+def _join(parts: Sequence[Array]) -> Array:
+    """Return the parts one after the other along the token axis; a single part as it is."""
+    return parts[0] if len(parts) == 1 else mx.concatenate(list(parts), axis=2)
 
 
 def merge(caches: Sequence[Any]) -> BatchRotatingKVCache:
