@@ -4,7 +4,7 @@ What stays, leaves or is refused is decided by the code of the real ones. Pages 
 bytes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
@@ -140,12 +140,11 @@ class VirtualCold(ColdTier):
 
     def _delete(
         self,
-        removed: Iterable[StoredPage],
+        removed: Sequence[StoredPage],
         why: How = "disk",
         seconds: float = 0.0,
         *,
         held: bool = False,
-        later: bool = False,
     ) -> None:
         """Delete nothing."""
         with self._lock:

@@ -47,7 +47,7 @@ class Kept:
         return self.figures.to_dict()[name]
 
     def file(self, number: int) -> Path:
-        stored = self.keeper._contents.stored(self.story.id(number))
+        stored = self.keeper.stored(self.story.id(number))
         assert isinstance(stored, StoredPage)
         return Path(page_path(self.directory, stored.namespace, stored.name))
 
@@ -92,7 +92,7 @@ def test_a_damaged_page_is_taken_out_and_stores_hear_of_it(kept: Kept) -> None:
 
 
 def test_a_page_that_was_written_anew_meanwhile_stays(kept: Kept) -> None:
-    stored = kept.keeper._contents.stored(kept.story.id(20))
+    stored = kept.keeper.stored(kept.story.id(20))
     assert stored is not None
     _damage(kept.file(20))
 

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -27,9 +27,10 @@ _EARLIEST_NS = -(1 << 62)
 
 class PageFile(Record):
     """A page's file: one that takes another's name is a different record. `recorded_ns` is the time
-    that this process gave the file last, 0 if it gave none."""
+    that this process gave the file last, 0 if it gave none. `kept`: a pin of the directory keeps
+    it; `undecodable`: it is hidden from look-ups. `Contents` alone changes these two."""
 
-    __slots__ = ("held", "namespace", "nbytes", "recorded_ns")
+    __slots__ = ("held", "kept", "namespace", "nbytes", "recorded_ns", "undecodable")
 
     def __init__(self, stored: StoredPage) -> None:
         name = stored.name
@@ -38,6 +39,7 @@ class PageFile(Record):
         self.held = name.held
         self.nbytes = stored.nbytes
         self.recorded_ns = 0
+        self.kept = self.undecodable = False
 
     @property
     def stored(self) -> StoredPage:
@@ -74,8 +76,8 @@ class Victims(NamedTuple):
     young_ns: int = 0
 
 
-def columns_of(files: Sequence[PageFile], kept: Collection[PageId]) -> PageColumns:
-    """Return files as columns; `kept` are those that a pin of the directory keeps."""
+def columns_of(files: Sequence[PageFile]) -> PageColumns:
+    """Return files as columns."""
     numbers: dict[BlockKey, int] = {}
     namespace = [numbers.setdefault(file.namespace, len(numbers)) for file in files]
     keys = np.empty(len(files), np.object_)
@@ -90,7 +92,7 @@ def columns_of(files: Sequence[PageFile], kept: Collection[PageId]) -> PageColum
         np.array([max(file.stamp_ns, _EARLIEST_NS) for file in files], np.int64),
         list(numbers),
         np.array(namespace, np.uint32),
-        np.array([file.id in kept for file in files], np.bool_),
+        np.array([file.kept for file in files], np.bool_),
     )
 
 
@@ -122,19 +124,18 @@ def rooted(files: Iterable[tuple[AnyFile, int]]) -> list[tuple[AnyFile, int]]:
 class Contents:
     """Indexes page files and orders them for eviction. Not thread-safe: its owner's lock guards it.
 
-    An undecodable page keeps its bytes and its place in the order, and is hidden from look-ups.
-    `_bytes` has what each namespace's pages take of the budget, and `kept_bytes` those in `_kept`:
-    pins of the directory keep them.
+    An undecodable page keeps its bytes and its place in the order, and is hidden from look-ups;
+    `undecodable` counts them. `taken` has what each namespace's pages take of the budget, and
+    `kept_bytes` is what those take that pins of the directory keep.
     """
 
     def __init__(self, policy: Keep | None = None) -> None:
         self.nbytes = 0
         self.policy = policy or Lru()
         self._table: PageTable[PageFile] = PageTable(self.policy)
-        self._kept: set[PageId] = set()
         self.kept_bytes = 0
-        self._bytes: Counter[BlockKey] = Counter()
-        self._undecodable: set[PageId] = set()
+        self.taken: Counter[BlockKey] = Counter()
+        self.undecodable = 0
 
     def __len__(self) -> int:
         return len(self._table)
@@ -144,15 +145,6 @@ class Contents:
 
     def __iter__(self) -> Iterator[PageId]:
         return iter(self._table)
-
-    @property
-    def namespaces(self) -> list[BlockKey]:
-        """The namespaces that ever had a page here."""
-        return list(self._bytes)
-
-    @property
-    def undecodable(self) -> int:
-        return len(self._undecodable)
 
     def fill(self, files: Iterable[tuple[StoredPage, int]]) -> list[StoredPage]:
         """Take many files with their stamps into empty contents; return those that are of no use:
@@ -173,73 +165,52 @@ class Contents:
             self.add(stored, stamp_ns, used=False)
         return useless
 
-    def add(self, stored: StoredPage, stamp_ns: int, *, used: bool = True) -> None:
-        """Take a page that is not here; `used`: its stamp is that of a request that wants it."""
+    def add(self, stored: StoredPage, stamp_ns: int, *, used: bool = True) -> PageFile:
+        """Take a page that is not here, and return its record; `used`: its stamp is that of a
+        request that wants it."""
         if used:
             self.policy.wanted([stored.name.id], stamp_ns)
         file = PageFile(stored)
         self._table.add(file, stamp_ns)
         self.nbytes += file.cost
-        self._bytes[file.namespace] += file.cost
+        self.taken[file.namespace] += file.cost
+        return file
 
     def pop(self, page: PageId) -> StoredPage | None:
-        self.keep(page, False)
         file = self._table.pop(page)
         if file is None:
             return None
-        self._undecodable.discard(page)
+        self.keep(file, False)
+        self.undecodable -= file.undecodable
         self.nbytes -= file.cost
-        self._bytes[file.namespace] -= file.cost
+        self.taken[file.namespace] -= file.cost
         return file.stored
-
-    def get(self, page: PageId) -> StoredPage | None:
-        """Return a page that this process can use, as far as it knows."""
-        return None if page in self._undecodable else self.stored(page)
-
-    def stored(self, page: PageId) -> StoredPage | None:
-        """Return a page, whether it can be used or not."""
-        file = self._table.get(page)
-        return None if file is None else file.stored
 
     def file(self, page: PageId) -> PageFile | None:
         """Return the record of a page's file: another one when it is written anew."""
         return self._table.get(page)
 
-    def record(self, page: PageId, time_ns: int) -> None:
-        """Note that a page's file was given a time."""
+    def get(self, page: PageId) -> PageFile | None:
+        """Return the record of a page that this process can use, as far as it knows."""
         file = self._table.get(page)
-        if file is not None:
-            file.recorded_ns = time_ns
-
-    def is_undecodable(self, page: PageId) -> bool:
-        return page in self._undecodable
+        return None if file is None or file.undecodable else file
 
     def quarantine(self, page: PageId) -> None:
         """Hide a page that cannot be decoded here."""
-        if page in self._table:
-            self._undecodable.add(page)
+        if (file := self.get(page)) is not None:
+            file.undecodable = True
+            self.undecodable += 1
 
-    def keep(self, page: PageId, kept: bool = True) -> None:
+    def keep(self, file: PageFile, kept: bool) -> None:
         """Mark a page as one that a pin of the directory keeps, or as none."""
-        if page in self._table and (page in self._kept) != kept:
-            (self._kept.add if kept else self._kept.remove)(page)
-            self.kept_bytes += self.cost(page) if kept else -self.cost(page)
-
-    def keep_none(self) -> set[PageId]:
-        """Take all marks away, and return the pages that had one."""
-        kept, self._kept = self._kept, set()
-        self.kept_bytes = 0
-        return kept
-
-    def is_kept(self, page: PageId) -> bool:
-        return page in self._kept
+        self.kept_bytes += file.cost * (kept - file.kept)
+        file.kept = kept
 
     def infos(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
         """Return what is known of many pages, None for those that cannot be used."""
-        hidden = self._undecodable
         return [
             None
-            if file is None or file.id in hidden
+            if file is None or file.undecodable
             else PageInfo(file.position, file.held, file.nbytes, COLD)
             for file in self._table.get_all(pages)
         ]
@@ -252,8 +223,8 @@ class Contents:
     ) -> list[PageId]:
         """Mark pages as used at a stamp, but those used later than that and than `since_ns`, and
         undecodable ones; return those that are marked. `used`: a request wants them."""
-        if self._undecodable:
-            chain = [page for page in chain if page not in self._undecodable]
+        if self.undecodable:
+            chain = [page for page in chain if self.get(page) is not None]
         return self._table.touch(chain, stamp_ns, max(stamp_ns, since_ns), used=used)
 
     def place(self, pages: Iterable[PageId], stamp_ns: int) -> list[PageId]:
@@ -264,33 +235,20 @@ class Contents:
         """Return the keys with a child outside this chain."""
         return self._table.branches(keys)
 
-    def stamp(self, page: PageId) -> int:
-        """Return when a page was used; raises KeyError."""
-        return self._table.stamp(page)
-
-    def cost(self, page: PageId) -> int:
-        """Return what a page takes of the budget, 0 for one that is not here."""
-        file = self._table.get(page)
-        return 0 if file is None else file.cost
-
-    def nbytes_of(self, namespace: BlockKey) -> int:
-        """Return what a namespace's pages take of the budget."""
-        return self._bytes[namespace]
-
     def victims(
         self,
         excess: int,
         candidate: Candidate | None = None,
-        is_pinned: Callable[[PageId], bool] = lambda page: False,
+        now_ns: int = sys.maxsize,
         until_ns: int = sys.maxsize,
         most: int = sys.maxsize,
     ) -> Victims:
         """Choose pages to evict for `excess` bytes, the first in the order first. `most` pages:
         they are enough, or the first of those that are.
 
-        For a candidate only pages that are worth less are chosen, none that is pinned or was used
-        after `until_ns` by another use, and its own earlier version: a chain's deep end never
-        drives out its root.
+        For a candidate only pages that are worth less are chosen, none that a pin keeps beyond
+        `now_ns` or that was used after `until_ns` by another use, and its own earlier version: a
+        chain's deep end never drives out its root.
         """
         pages: list[PageId] = []
         if excess <= 0 or excess > self.nbytes:
@@ -303,7 +261,7 @@ class Contents:
                 outranked = file.rank >= candidate.rank
                 if not outranked and until_ns < file.stamp_ns != candidate.stamp_ns:
                     outranked, young_ns = True, file.stamp_ns
-                if not outranked and is_pinned(file.id):
+                if not outranked and file.kept and file.stamp_ns > now_ns:
                     return True
             if not outranked:
                 pages.append(file.id)
@@ -328,10 +286,6 @@ class Contents:
         """Return the records, in no order: cheap, and to be worked on outside of the lock."""
         return self._table.records()
 
-    def columns(self) -> tuple[list[PageFile], set[PageId]]:
-        """Return what `columns_of` needs."""
-        return self._table.records(), set(self._kept)
-
     def check_integrity(self) -> None:
         """Assert that the bytes, the index and the order agree."""
         self._table.check_integrity()
@@ -339,9 +293,9 @@ class Contents:
         for file in self.files():
             taken[file.namespace] += file.cost
         assert self.nbytes == sum(taken.values())
-        assert self.kept_bytes == sum(map(self.cost, self._kept))
-        assert all(taken[name] == nbytes for name, nbytes in self._bytes.items())
-        assert all(page in self._table for page in (*self._undecodable, *self._kept))
+        assert self.kept_bytes == sum(file.cost for file in self.files() if file.kept)
+        assert self.undecodable == sum(file.undecodable for file in self.files())
+        assert all(taken[name] == nbytes for name, nbytes in self.taken.items())
 
 
 def _worth(file: tuple[StoredPage, int]) -> tuple[int, int]:

@@ -1,14 +1,17 @@
 """Deleting files that are no longer wanted; what the disk keeps goes on counting."""
 
+import itertools
 import os
+import sys
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+from omlx_cache_storage.cold.changes import Removed, Removing
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.ledger import WAIT_SECONDS
-from omlx_cache_storage.format.names import ENTRY_BYTES, StoredPage
+from omlx_cache_storage.cold.sharing import Sharing
+from omlx_cache_storage.format.names import ENTRY_BYTES, PageName, StoredPage, page_path
 
 RETRIED = 32
 """Files that are tried again at a time: a disk that keeps thousands is not asked for all."""
@@ -24,93 +27,46 @@ class PendingDeletion(NamedTuple):
     why: str = "disk"
 
 
-class Changing(Protocol):
-    """Keeps everybody else, in this process and others, from changing the directory."""
+class Doomed:
+    """Files that should be gone and may be there: they count until they are gone.
 
-    def __call__(self, seconds: float = ...) -> AbstractContextManager[None]: ...
-
-
-class Deleter:
-    """Deletes files; one that the disk will not delete keeps its bytes and is tried again, and so
-    is one for which the directory was not to be had.
-
-    `_lock` guards `_undeletable` and `_nbytes`; no I/O under it. A file is deleted under
-    `changing`, and not when `is_named` says that the name is in use again. `tidy` removes the
-    directories among those given that are empty now, `going` is told which files are about to go
-    and `gone` which did. `allow` says how many of so many files are deleted before others have the
-    directory.
-    Any thread may call.
+    `_lock` guards `_files` and `nbytes`; no I/O under it. Any thread may call.
     """
 
-    def __init__(
-        self,
-        fs: FileSystem,
-        tidy: Callable[[Iterable[str]], None],
-        changing: Changing,
-        allow: Callable[[int], int],
-        is_named: Callable[[PendingDeletion], bool],
-        gone: Callable[[list[PendingDeletion]], None],
-        going: Callable[[list[PendingDeletion]], None] = lambda files: None,
-    ) -> None:
+    def __init__(self, fs: FileSystem) -> None:
         self._fs = fs
-        self._tidy = tidy
-        self._changing = changing
-        self._allow = allow
-        self._is_named = is_named
-        self._gone = gone
-        self._going = going
         self._lock = threading.Lock()
-        self._undeletable: dict[str, PendingDeletion] = {}
-        self._nbytes = 0
+        self._files: dict[str, PendingDeletion] = {}
+        self.nbytes = 0
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of files that should be gone and are not."""
+    def __contains__(self, path: str) -> bool:
         with self._lock:
-            return self._nbytes
+            return path in self._files
 
-    def is_pending(self, path: str) -> bool:
-        """True for a file that should be gone and is not."""
+    def keep(self, *files: PendingDeletion) -> None:
+        """Count files until they are gone."""
         with self._lock:
-            return path in self._undeletable
+            for file in files:
+                self._forget(file.path)
+                self._files[file.path] = file
+                self.nbytes += file.cost
 
-    def delete(self, files: Iterable[PendingDeletion], seconds: float = WAIT_SECONDS) -> None:
-        """Delete files, and the directories that they leave empty; waits for the directory for
-        about so many seconds. Raises nothing."""
-        left = list(files)
-        # They count until they are gone: others write between two holds.
-        for file in left:
-            self.keep(file)
-        while left:
-            try:
-                with self._changing(seconds):
-                    count = self._allow(len(left)) or 1
-                    while left and count:
-                        self.delete_held(left[:count])
-                        left = left[count:]
-                        count = self._allow(len(left))
-            except OSError:
-                # Each once: a directory that is held is not waited for again and again.
-                return
+    def left(self, path: str) -> None:
+        """Note that a file is gone, or wanted again."""
+        with self._lock:
+            self._forget(path)
 
-    def delete_held(self, files: list[PendingDeletion]) -> None:
-        """Delete files, and the directories that they leave empty, for a caller that holds the
-        directory. Raises nothing."""
-        named = {file.path for file in files if self._is_named(file)}
-        for path in named:
-            self.left(path)
-        files = [file for file in files if file.path not in named]
-        self._going(files)
-        gone = []
-        for file in files:
-            try:
-                self._fs.remove(file.path)
-                self.left(file.path)
-                gone.append(file)
-            except OSError:
-                self.keep(file)
-        self._tidy({os.path.dirname(file.path) for file in gone})
-        self._gone(gone)
+    def take(self, most: int = sys.maxsize) -> list[PendingDeletion]:
+        """Return files that count no longer, those that were kept first at first."""
+        with self._lock:
+            files = list(itertools.islice(self._files.values(), most))
+            for file in files:
+                self._forget(file.path)
+            return files
+
+    def _forget(self, path: str) -> None:
+        old = self._files.pop(path, None)
+        self.nbytes -= 0 if old is None else old.cost
 
     def delete_temporary(self, path: str, nbytes: int) -> None:
         """Delete a file that was being written, of `nbytes` at most. Raises nothing; does not wait
@@ -122,38 +78,80 @@ class Deleter:
             if self._fs.exists(path):
                 self.keep(PendingDeletion(None, path, nbytes + ENTRY_BYTES))
 
-    def retry(self, seconds: float = WAIT_SECONDS) -> None:
-        """Try again some of what could not be deleted before."""
-        with self._lock:
-            files = list(self._undeletable.values())[:RETRIED]
-            for file in files:
-                del self._undeletable[file.path]
-                self._nbytes -= file.cost
-        # Those that fail again go to the end of the line.
-        self.delete(files, seconds)
-
-    def left(self, path: str) -> None:
-        """Note that somebody else has deleted a file."""
-        with self._lock:
-            old = self._undeletable.pop(path, None)
-            self._nbytes -= 0 if old is None else old.cost
-
-    def keep(self, file: PendingDeletion) -> None:
-        """Count a file that should be gone and may be there, until it is."""
-        with self._lock:
-            old = self._undeletable.pop(file.path, None)
-            self._nbytes += file.cost - (old.cost if old is not None else 0)
-            self._undeletable[file.path] = file
-
-    def forget(self) -> list[PendingDeletion]:
-        """Count nothing as undeletable any more, and return what was."""
-        with self._lock:
-            files = list(self._undeletable.values())
-            self._undeletable.clear()
-            self._nbytes = 0
-            return files
-
     def check_integrity(self) -> None:
         """Assert that the byte count is that of the files."""
         with self._lock:
-            assert self._nbytes == sum(file.cost for file in self._undeletable.values())
+            assert self.nbytes == sum(file.cost for file in self._files.values())
+
+
+class Deleter:
+    """Deletes files of a directory while it is held, and tells the others; one that the disk will
+    not delete is doomed and tried again, and so is one for which the directory was not to be had.
+
+    `has_file` says that an indexed page has a file's name again: then it stays. Any thread may
+    call; nothing raises.
+    """
+
+    def __init__(
+        self, fs: FileSystem, doomed: Doomed, sharing: Sharing, has_file: Callable[[PageName], bool]
+    ) -> None:
+        self._fs = fs
+        self._doomed = doomed
+        self._sharing = sharing
+        self._has_file = has_file
+
+    def delete(self, files: Sequence[PendingDeletion], seconds: float = WAIT_SECONDS) -> None:
+        """Delete files, and the directories that they leave empty; waits for the directory for
+        about so many seconds."""
+        # They count until they are gone: others write between two holds.
+        self._doomed.keep(*files)
+        allow, left = self._sharing.ledger.allow, list(files)
+        while left:
+            try:
+                with self._sharing.changing(seconds):
+                    count = allow(len(left)) or 1
+                    while left and count:
+                        self.delete_held(left[:count])
+                        left = left[count:]
+                        count = allow(len(left))
+            except OSError:
+                # Each once: a directory that is held is not waited for again and again.
+                return
+
+    def delete_held(self, files: Sequence[PendingDeletion]) -> None:
+        """Delete files, and the directories that they leave empty, for a caller that holds the
+        directory."""
+        leaving = []
+        for file in files:
+            if self._is_named(file):
+                self._doomed.left(file.path)
+            else:
+                leaving.append(file)
+        pages = tuple(file.page for file in leaving if file.page is not None)
+        if pages:
+            self._sharing.tell(Removing(pages))
+        gone = []
+        for file in leaving:
+            try:
+                self._fs.remove(file.path)
+                self._doomed.left(file.path)
+                gone.append(file)
+            except OSError:
+                self._doomed.keep(file)
+        self._sharing.tidy({os.path.dirname(file.path) for file in gone})
+        removed = ((file.page, file.why) for file in gone if file.page is not None)
+        self._sharing.tell(*(Removed(p, why) for p, why in removed if not self._has_file(p.name)))
+
+    def retry(self, seconds: float = WAIT_SECONDS) -> None:
+        """Try again some of what could not be deleted before."""
+        # Those that fail again go to the end of the line.
+        self.delete(self._doomed.take(RETRIED), seconds)
+
+    def _is_named(self, file: PendingDeletion) -> bool:
+        """True when a page has the name that was to be deleted: not one that was set aside."""
+        page = file.page
+        return (
+            page is not None
+            and file.path == page_path(self._sharing.directory, page.namespace, page.name)
+            and self._has_file(page.name)
+        )

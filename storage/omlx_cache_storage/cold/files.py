@@ -6,7 +6,6 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from omlx_cache_storage.cold.catalog import (
     DESCRIPTIONS,
@@ -51,19 +50,6 @@ TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
 
 _ROOT_FILES = (TAG_FILE, REUSE_FILE, BUDGET_FILE, WRITES_FILE, LEDGER_FILE)
 """What lies beside the namespaces. What may come later counts as if it were there."""
-
-
-class Staged(NamedTuple):
-    """A page's file before it has its name; whoever sees the lock on it leaves it alone."""
-
-    temporary: str
-    path: str
-    opened: Descriptor
-
-    @property
-    def file(self) -> str:
-        """The temporary name without its directory."""
-        return os.path.basename(self.temporary)
 
 
 class PageFiles:
@@ -264,26 +250,26 @@ class PageFiles:
         self._prepare(os.path.dirname(temporary), document)
         return Descriptor(self.fs.reserve(temporary, nbytes), locked=True)
 
-    def fill(self, staged: Staged, pieces: list[Buffer]) -> int:
-        """Write all of a page; return its physical bytes."""
-        nbytes = self.fs.write(staged.temporary, pieces, self.durability)
+    def fill(self, temporary: str, pieces: list[Buffer]) -> int:
+        """Write all of a page that is staged; return its physical bytes."""
+        nbytes = self.fs.write(temporary, pieces, self.durability)
         self._mark()
         return nbytes
 
-    def abandon(self, staged: Staged) -> bool:
+    def abandon(self, temporary: str) -> bool:
         """Delete what was staged; False when the disk does not delete it. Raises nothing."""
         try:
-            self.fs.remove(staged.temporary)
+            self.fs.remove(temporary)
         except OSError:
             # A disk mounted read-only refuses to delete what is not there, too.
-            return not self.fs.exists(staged.temporary)
+            return not self.fs.exists(temporary)
         return True
 
-    def publish(self, staged: Staged, time_ns: int) -> None:
+    def publish(self, temporary: str, path: str, time_ns: int) -> None:
         """Give a staged file its name and recency."""
-        self.fs.publish(staged.temporary, staged.path)
+        self.fs.publish(temporary, path)
         with contextlib.suppress(OSError):
-            self.fs.set_times(staged.path, time_ns)
+            self.fs.set_times(path, time_ns)
 
     def sync(self, path: str) -> None:
         """Make a published name as durable as the tier's policy says."""

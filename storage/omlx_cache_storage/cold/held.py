@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.catalog import ColdEntry, read_namespace, walk_shard
-from omlx_cache_storage.cold.changes import Change, Demoted, Removed, Removing
+from omlx_cache_storage.cold.catalog import ColdEntry, read_namespace
+from omlx_cache_storage.cold.changes import Change, Demoted, Removed
 from omlx_cache_storage.cold.contents import Contents, PageFile, columns_of
-from omlx_cache_storage.cold.deletion import Deleter, PendingDeletion
+from omlx_cache_storage.cold.deletion import Deleter, Doomed, PendingDeletion
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.health import Health
@@ -24,7 +24,7 @@ from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, 
 from omlx_cache_storage.events import HOWS, OTHER_PROCESS, SILENT, Departures, EventLog, How
 from omlx_cache_storage.eviction.ages import Learned
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Clock, Keep
-from omlx_cache_storage.format.names import PageName, StoredPage, page_path, parse_name
+from omlx_cache_storage.format.names import PageName, StoredPage, page_path
 from omlx_cache_storage.hints import SHARE, Pinned, Pins
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.measures import Histogram, Histograms
@@ -33,6 +33,8 @@ from omlx_cache_storage.table import PageColumns
 
 TOGETHER = 1024
 """Pages that are pinned, or let loose, while look-ups wait."""
+Marked = tuple[PageFile, bool]
+"""A file, and whether a pin kept it before."""
 AHEAD_NS = 60 * 1_000_000_000
 """Times of files that are further ahead than this are no uses of other processes."""
 
@@ -77,17 +79,10 @@ class HeldPages:
         self._clock = clock
         self._departures = departures
         self._fs = fs
-        self._deleter = Deleter(
-            fs,
-            lambda shards: self._sharing.tidy(shards),
-            self._changing,
-            lambda files: self._sharing.ledger.allow(files),
-            self._is_published_again,
-            lambda files: self._gone(files),
-            lambda files: self._going(files),
-        )
-        self._files = PageFiles(directory, fs, durability, self._deleter.delete_temporary)
+        self._doomed = Doomed(fs)
+        self._files = PageFiles(directory, fs, durability, self._doomed.delete_temporary)
         self._sharing = Sharing(directory, fs, self, self._files)
+        self._deleter = Deleter(fs, self._doomed, self._sharing, self._is_indexed)
         self._lock = threading.Lock()
         self._make_policy = policy
         self._contents = Contents(policy(None))
@@ -106,9 +101,7 @@ class HeldPages:
 
     def info(self, page: PageId) -> PageInfo | None:
         """Return what is known of a page; None for one that this process cannot decode, too."""
-        with self._lock:
-            stored = None if self._health.is_hidden(page) else self._contents.get(page)
-        return None if stored is None else stored.info
+        return self.find_all([page])[0]
 
     def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
         with self._lock:
@@ -119,18 +112,17 @@ class HeldPages:
             return found
 
     def hidden(self, pages: Iterable[PageId]) -> dict[PageId, str]:
+        """Return why `info` is silent about pages that are here, in a word; nothing of others."""
+        found: dict[PageId, str] = {}
         with self._lock:
-            if not self._contents.undecodable and not self._health.hides_pages:
-                return {}
-        return {page: why for page in pages if (why := self.why_hidden(page)) is not None}
-
-    def why_hidden(self, page: PageId) -> str | None:
-        """Return the word for why `info` is silent about a page that is here, None for others."""
-        with self._lock:
-            if self._contents.is_undecodable(page):
-                return UndecodablePage.reason
-            hidden = self._health.is_hidden(page) and self._contents.get(page) is not None
-        return PageUnreadable.reason if hidden else None
+            if self._contents.undecodable or self._health.hides_pages:
+                for page in pages:
+                    file = self._contents.file(page)
+                    if file is not None and file.undecodable:
+                        found[page] = UndecodablePage.reason
+                    elif file is not None and self._health.is_hidden(page):
+                        found[page] = PageUnreadable.reason
+        return found
 
     def __contains__(self, page: PageId) -> bool:
         with self._lock:
@@ -139,7 +131,8 @@ class HeldPages:
     def stored(self, page: PageId) -> StoredPage | None:
         """Return what is known of a page's file, None for one that is not here; reads nothing."""
         with self._lock:
-            return self._contents.get(page)
+            file = self._contents.get(page)
+        return None if file is None else file.stored
 
     @contextlib.contextmanager
     def reading(self, page: PageId) -> Iterator[PageReader]:
@@ -151,15 +144,15 @@ class HeldPages:
         disk. A page evicted meanwhile stays readable until the block ends.
         """
         with self._lock:
-            stored, opened = self._contents.get(page), self._contents.file(page)
-            undecodable = self._contents.is_undecodable(page)
-            begun = stored is not None and self._health.begin_read(page)
-        if undecodable:
-            raise UndecodablePage("the page was found to be undecodable here")
-        if stored is None:
+            file = self._contents.file(page)
+            begun = self._contents.get(page) is not None and self._health.begin_read(page)
+        if file is None:
             raise PageUnreadable("the page is no longer on the disk")
+        if file.undecodable:
+            raise UndecodablePage("the page was found to be undecodable here")
         if not begun:
             raise PageUnreadable("the disk refused to be read a short while ago")
+        stored = file.stored
         path = self._path(stored)
         try:
             with open_page(self._fs, path, stored.namespace, stored.name) as reader:
@@ -170,13 +163,9 @@ class HeldPages:
                 self._timings.observe("page_read_seconds", reader.seconds)
         except FileNotFoundError as error:
             with self._lock:
-                if self._is_still(page, opened):
-                    self._pop(page)
-                    self._events.note_file("removed", stored, "its file is gone")
-                    # Its file is gone already: a new one of that name is not.
-                    self._leaving.discard(page)
-                    # Memory may have it by now, and believe that it lies here.
-                    self._missing.append(page)
+                self._drop([page] if self._is_still(file) else [], "removed", "its file is gone")
+                # Its file is gone already: a new one of that name is not.
+                self._leaving.discard(page)
             self._departures.note([page], "removed")
             raise PageUnreadable(f"{os.path.basename(path)} is gone") from error
         except OSError as error:
@@ -192,7 +181,7 @@ class HeldPages:
         except (CorruptPage, ForeignPage) as error:
             self._events.note_file("failed", stored, f"{error.reason}: {error}")
             # Whoever asked for a page waits for nobody who has the directory.
-            self._delete(self._take_damaged(page, opened), "damaged", 0.0)
+            self._delete(self._drop_damaged(file), "damaged", 0.0)
             raise
         finally:
             with self._lock:
@@ -202,16 +191,16 @@ class HeldPages:
         """Note a read that nobody waits for any more, as a failed one: it may end later."""
         error = OSError(errno.ETIMEDOUT, "the disk does not answer")
         with self._lock:
-            stored = self._contents.get(page)
-            if stored is not None and self._health.fail_read(page, error):
+            file = self._contents.get(page)
+            if file is not None and self._health.fail_read(page, error):
                 self._missing.append(page)
-        if stored is not None:
-            self._events.note_file("failed", stored, f"not read: {error.strerror}")
+        if file is not None:
+            self._events.note_file("failed", file.stored, f"not read: {error.strerror}")
 
-    def _is_still(self, page: PageId, file: PageFile | None) -> bool:
-        """True unless a page was written anew since it was found: that one is neither gone nor
-        wrong."""
-        return file is not None and self._contents.file(page) is file
+    def _is_still(self, file: PageFile) -> bool:
+        """True unless a page was written anew since its file was found: that one is neither gone
+        nor wrong. The lock is held."""
+        return self._contents.file(file.id) is file
 
     def quarantine(self, page: PageId) -> None:
         """Keep a page that this process cannot decode out of its look-ups; its file stays."""
@@ -237,7 +226,8 @@ class HeldPages:
 
     def discard(self, pages: Iterable[PageId]) -> int:
         """Delete pages; return how many there were. Each is an event."""
-        removed = self._take_out(pages)
+        with self._lock:
+            removed = self._drop(pages, "removed")
         self._delete(removed, "removed")
         return len(removed)
 
@@ -258,24 +248,24 @@ class HeldPages:
                     if self._sharing.is_lost or not self._sharing.ledger.is_open:
                         # What is read of the directory meanwhile, or when it is back, has it still.
                         self._cleared.add(namespace)
-            listed = [entry.stored for entry in self.listing() if entry.namespace == namespace]
             with self._lock:
-                files = [self._contents.file(stored.name.id) for stored in listed]
+                files = self._contents.files()
+            files = [file for file in files if file.namespace == namespace]
             with contextlib.suppress(OSError):
                 aside = self._files.set_aside(namespace)
             with self._lock:
-                still = [self._is_still(s.name.id, f) for s, f in zip(listed, files, strict=True)]
-                found = [s.name.id for s, it in zip(listed, still, strict=True) if it]
-                removed = self._take_from_index(found)
+                found = [file.id for file in files if self._is_still(file)]
+                removed = self._drop(found, "removed", None)
             pages = {stored.name.id for stored in removed}
-            paths = [self._path(stored) for stored in removed]
-            shards = {os.path.dirname(path) for path in paths}
+            shards = {self._files.directory_of(stored) for stored in removed}
+            gone = self._pending(removed, "removed")
             if aside is not None:
-                paths = [os.path.join(aside, *path.split(os.sep)[-2:]) for path in paths]
-            both = zip(removed, paths, strict=True)
-            gone = [PendingDeletion(page, path, page.cost, "removed") for page, path in both]
-            for file in gone:
-                self._deleter.keep(file)
+                below = [file.path.split(os.sep)[-2:] for file in gone]
+                gone = [
+                    file._replace(path=os.path.join(aside, *names))
+                    for file, names in zip(gone, below, strict=True)
+                ]
+            self._doomed.keep(*gone)
         self._deleter.delete(gone, seconds if alone else 0.0)
         with self._lock:
             self._leaving -= pages
@@ -290,7 +280,10 @@ class HeldPages:
 
     def dismiss(self, pages: Iterable[PageId]) -> None:
         """Forget pages whose files the writer's thread deletes; touches no disk."""
-        self._delete(self._take_out(pages), "removed", later=True)
+        with self._lock:
+            removed = self._drop(pages, "removed")
+        self._doomed.keep(*self._pending(removed, "removed"))
+        self._left_index(removed)
 
     def tails(self, parent: BlockKey) -> set[Tail]:
         return self.tails_of([parent])
@@ -328,8 +321,8 @@ class HeldPages:
     def columns(self) -> PageColumns:
         """Return every page, in no order, without an object for each."""
         with self._lock:
-            files, kept = self._contents.columns()
-        return columns_of(files, kept)
+            files = self._contents.files()
+        return columns_of(files)
 
     def touch(
         self,
@@ -350,7 +343,7 @@ class HeldPages:
             loose = self._loose(chain)
             if self._contents.kept_bytes:
                 # Its file learns of the use, which counts once its pin is over.
-                self._unrecorded.update(filter(self._contents.is_kept, chain))
+                self._unrecorded.update(filter(self._is_kept, chain))
             self._moved(self._contents.touch(loose, stamp_ns, since_ns, used=used), stamp_ns)
 
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
@@ -368,18 +361,18 @@ class HeldPages:
     def _loose(self, pages: Iterable[PageId]) -> Iterable[PageId]:
         if not self._contents.kept_bytes:
             return pages
-        return [page for page in pages if not self._contents.is_kept(page)]
+        return [page for page in pages if not self._is_kept(page)]
+
+    def _is_kept(self, page: PageId) -> bool:
+        file = self._contents.file(page)
+        return file is not None and file.kept
 
     def repin(self, pages: Sequence[PageId]) -> Pinned:
         """Keep those of some pages that pins want, root first; let go of those that they do not."""
         with self._lock:
-            found = [s for page in pages if (s := self._contents.get(page)) is not None]
-            names = [stored.name.id for stored in found]
-            self._keep_some(
-                (s.namespace, page, self._contents.is_kept(page))
-                for s, page in zip(found, names, strict=True)
-            )
-            costs = [self._contents.cost(page) for page in names if self._contents.is_kept(page)]
+            found = [file for page in pages if (file := self._contents.get(page)) is not None]
+            self._keep_some((file, file.kept) for file in found)
+            costs = [file.cost for file in found if file.kept]
             return Pinned(len(found), len(costs), sum(costs))
 
     def _keep(self, namespace: BlockKey, page: PageId, cost: int) -> int:
@@ -389,40 +382,44 @@ class HeldPages:
         fits = (self._contents.kept_bytes + cost) * SHARE <= self.limit_bytes
         return until_ns if until_ns and until_ns > self._clock.now() and fits else 0
 
-    def _put(self, stored: StoredPage, stamp_ns: int, *, used: bool) -> None:
-        """Index a page that is not here, as long as pins keep it or as one that was used then."""
-        page = stored.name.id
-        kept_ns = self._keep(stored.namespace, page, stored.cost)
+    def _put(self, stored: StoredPage, stamp_ns: int, *, used: bool) -> PageFile:
+        """Index a page that is not here, as long as pins keep it or as one that was used then;
+        return its record."""
+        kept_ns = self._keep(stored.namespace, stored.name.id, stored.cost)
         # What is pinned has the time when that ends, in memory too: no request is as late.
-        self._contents.add(stored, max(stamp_ns, kept_ns), used=used and not kept_ns)
-        self._contents.keep(page, kept_ns > 0)
-
-    def _is_pinned(self, page: PageId) -> bool:
-        contents = self._contents
-        is_kept = bool(contents.kept_bytes) and contents.is_kept(page)
-        return is_kept and contents.stamp(page) > self._clock.now()
+        file = self._contents.add(stored, max(stamp_ns, kept_ns), used=used and not kept_ns)
+        self._contents.keep(file, kept_ns > 0)
+        return file
 
     def _go_by_pins(self, namespaces: Collection[BlockKey]) -> None:
         """Keep what pins want now, root first, and let go of what they do not."""
         with self._lock:
-            files, kept = self._contents.files(), self._contents.keep_none()
-        files = [file for file in files if file.namespace in namespaces or file.id in kept]
+            files = self._contents.files()
+        files = [file for file in files if file.namespace in namespaces or file.kept]
         files.sort(key=lambda file: file.position)
-        pages = [(file.namespace, file.id, file.id in kept) for file in files]
-        for start in range(0, len(pages), TOGETHER):
-            with self._lock:
-                self._keep_some(pages[start : start + TOGETHER])
+        marked = [(file, file.kept) for file in files]
+        for part in self._in_parts(marked):
+            for file, _ in part:
+                self._contents.keep(file, False)
+        for part in self._in_parts(marked):
+            self._keep_some(part)
 
-    def _keep_some(self, pages: Iterable[tuple[BlockKey, PageId, bool]]) -> None:
-        """Keep those of some pages that pins want; let go of those that were kept and are not."""
+    def _in_parts(self, files: Sequence[Marked]) -> Iterator[Sequence[Marked]]:
+        """Yield some of the files at a time, and hold the lock until the next."""
+        for start in range(0, len(files), TOGETHER):
+            with self._lock:
+                yield files[start : start + TOGETHER]
+
+    def _keep_some(self, files: Iterable[Marked]) -> None:
+        """Keep those of some files that pins want; let go of those that were kept and are not."""
         now, places = self._clock.now(), dict[int, list[PageId]]()
-        for namespace, page, was_kept in pages:
-            is_kept = self._contents.is_kept(page)
-            cost = 0 if is_kept else self._contents.cost(page)
-            until_ns = self._keep(namespace, page, cost)
-            self._contents.keep(page, until_ns > 0)
+        for file, was_kept in files:
+            if not self._is_still(file):
+                continue
+            until_ns = self._keep(file.namespace, file.id, 0 if file.kept else file.cost)
+            self._contents.keep(file, until_ns > 0)
             if until_ns or was_kept:
-                places.setdefault(until_ns or now, []).append(page)
+                places.setdefault(until_ns or now, []).append(file.id)
         for stamp_ns, placed in places.items():
             self._contents.place(placed, stamp_ns)
         self._refused_rank = None
@@ -454,30 +451,30 @@ class HeldPages:
         name = page.name.id
         stamp_ns = min(stamp_ns, self._clock.now())
         with self._lock:
-            before = self._contents.stored(name)
-            if before is not None:
-                stamp_ns = max(stamp_ns, self._contents.stamp(name))
-                self._pop(name)
+            file = self._contents.file(name)
+            if file is not None:
+                stamp_ns = max(stamp_ns, file.stamp_ns)
+            before = self._pop(name)
             self._leaving.discard(name)
             self._put(page, stamp_ns, used=False)
             self._events.note_file("stored", page, OTHER_PROCESS)
         if before is not None and before.name != page.name:
             # Whoever replaced it deletes its file and says so, or could not.
-            self._deleter.keep(PendingDeletion(before, self._path(before), before.cost))
+            self._doomed.keep(*self._pending([before], "disk"))
 
     def leave(self, page: StoredPage, why: str) -> None:
         """Forget a page whose file another process deleted."""
         name = page.name.id
-        self._deleter.left(self._path(page))
+        self._doomed.left(self._path(page))
         with self._lock:
-            known = self._contents.stored(name)
-            if known is None or known.name != page.name:
+            file = self._contents.file(name)
+            if file is None or not self._has_file(page.name):
                 return
-            self._left.append((name, self._contents.stamp(name)))
+            self._left.append((name, file.stamp_ns))
             self._pop(name)
             self._leaving.discard(name)
             detail = f"{OTHER_PROCESS}: damaged" if why == "damaged" else OTHER_PROCESS
-            self._events.note_file("evicted" if why == "disk" else "removed", known, detail)
+            self._events.note_file("evicted" if why == "disk" else "removed", page, detail)
         for how in HOWS:
             self._departures.note([name] if how == why else [], how)
 
@@ -486,46 +483,29 @@ class HeldPages:
         with self._lock:
             self._contents.place(self._loose(pages), stamp_ns)
 
-    def unknown(self, namespace: BlockKey, directory: str) -> list[tuple[StoredPage, int]]:
-        """Return the pages that lie in a shard's directory and are neither indexed nor about to be
-        deleted, with their files' times; reads the directory."""
-        files = list(walk_shard(namespace, directory, self._fs))
-        found = []
-        for file in files:
-            if file.name is None or self._deleter.is_pending(file.path):
-                continue
-            with self._lock:
-                known = self._contents.stored(file.name.id)
-                leaving = file.name.id in self._leaving
-            if not leaving and (known is None or known.name != file.name):
-                page = StoredPage(namespace, file.name, file.nbytes)
-                found.append((page, file.mtime_ns))
-        return found
+    def knows(self, name: PageName, path: str) -> bool:
+        """True for a page's file that is indexed, or about to be deleted."""
+        with self._lock:
+            return name.id in self._leaving or self._has_file(name) or path in self._doomed
 
     def _record_recency(self) -> None:
         """Give files the times at which their pages were used; raises nothing."""
         now = self._clock.now()
         with self._lock:
             pages, self._unrecorded = self._unrecorded, set()
-            used = [
-                (file.stored, file.stamp_ns, file.recorded_ns)
-                for page in pages
-                if (file := self._contents.file(page)) is not None
-            ]
+            files = [file for page in pages if (file := self._contents.file(page)) is not None]
             # Of what counts as used later than now others know that it is in use, again and again.
-            ahead = (stored.name.id for stored, stamp, _ in used if stamp > now)
-            self._unrecorded.update(p for p in ahead if not self._contents.is_kept(p))
+            self._unrecorded.update(f.id for f in files if f.stamp_ns > now and not f.kept)
         demoted: dict[int, list[PageId]] = {}
-        for stored, stamp_ns, own_ns in used:
-            page, path, time_ns = stored.name.id, self._path(stored), min(stamp_ns, now)
+        for file in files:
+            path, time_ns = self._path(file.stored), min(file.stamp_ns, now)
             with contextlib.suppress(OSError):
                 if time_ns <= SUPERSEDED_NS:
-                    demoted.setdefault(time_ns, []).append(page)
-                elif not self._may_record(path, time_ns, own_ns):
+                    demoted.setdefault(time_ns, []).append(file.id)
+                elif not self._may_record(path, time_ns, file.recorded_ns):
                     continue
                 self._fs.set_times(path, time_ns)
-                with self._lock:
-                    self._contents.record(page, time_ns)
+                file.recorded_ns = time_ns
         if demoted:
             with contextlib.suppress(OSError), self._changing():
                 self._tell(*(Demoted(at, tuple(pages)) for at, pages in demoted.items()))
@@ -548,13 +528,13 @@ class HeldPages:
                 file = self._contents.file(page)
                 if file is None or page in self._unrecorded:
                     continue
-                stored, stamp_ns, own_ns = file.stored, file.stamp_ns, file.recorded_ns
-            info = self._fs.own_file(self._path(stored))
+                stamp_ns = file.stamp_ns
+            info = self._fs.own_file(self._path(file.stored))
             if info is None:
                 news = True
-                self.leave(stored, "removed")
-                self._tell(Removed(stored, "removed"))
-            elif info.st_mtime_ns > stamp_ns and info.st_mtime_ns != own_ns:
+                self.leave(file.stored, "removed")
+                self._tell(Removed(file.stored, "removed"))
+            elif info.st_mtime_ns > stamp_ns and info.st_mtime_ns != file.recorded_ns:
                 with self._lock:
                     used_ns = min(info.st_mtime_ns, self._clock.now())
                     if used_ns > stamp_ns and page in self._contents:
@@ -565,32 +545,32 @@ class HeldPages:
                             self._unrecorded.add(page)
         return news
 
-    def _take_out(self, pages: Iterable[PageId]) -> list[StoredPage]:
-        """Take pages out of the index whose files are deleted next, on request."""
-        with self._lock:
-            removed = self._take_from_index(pages)
-            self._events.note_files("removed", removed)
+    def _drop(self, pages: Iterable[PageId], why: How, detail: str | None = "") -> list[StoredPage]:
+        """Take pages out of the index whose files are deleted next, and return them; the lock is
+        held. Each is an event, but without a `detail`."""
+        removed: list[StoredPage] = []
+        for page in pages:
+            file = self._contents.file(page)
+            if file is None:
+                continue
+            if why == "disk":
+                self._left.append((page, file.stamp_ns))
+            else:
+                # Memory may have taken it for written meanwhile.
+                self._missing.append(page)
+            removed.append(file.stored)
+            self._pop(page)
+        if detail is not None:
+            self._events.note_files("evicted" if why == "disk" else "removed", removed, detail)
+        if why != "removed":
+            self._departures.note((stored.name.id for stored in removed), why)
         return removed
 
-    def _take_from_index(self, pages: Iterable[PageId]) -> list[StoredPage]:
-        """Take pages out of the index that did not make room for others; the lock is held."""
-        removed = self._remove(pages)
-        # Memory may have taken one for written meanwhile.
-        self._missing += (stored.name.id for stored in removed)
-        return removed
-
-    def _take_damaged(self, page: PageId, opened: PageFile | None) -> list[StoredPage]:
+    def _drop_damaged(self, file: PageFile) -> list[StoredPage]:
         """Take a damaged page out of the index, unless it was written anew since it was found."""
         with self._lock:
             self._corrupt += 1
-            found = [page] if self._is_still(page, opened) else []
-            self._departures.note(found, "damaged")
-            removed = self._take_from_index(found)
-            self._events.note_files("removed", removed, "damaged")
-        return removed
-
-    def _remove(self, pages: Iterable[PageId]) -> list[StoredPage]:
-        return [stored for page in pages if (stored := self._pop(page)) is not None]
+            return self._drop([file.id] if self._is_still(file) else [], "damaged", "damaged")
 
     def _pop(self, page: PageId) -> StoredPage | None:
         self._unrecorded.discard(page)
@@ -606,7 +586,7 @@ class HeldPages:
         if file.page is not None and file.why != "disk" and self._has_file(file.page.name):
             self._pop(file.page.name.id)
             self._leaving.discard(file.page.name.id)
-            self._deleter.keep(file)
+            self._doomed.keep(file)
 
     def _path(self, stored: StoredPage) -> str:
         return page_path(self.directory, stored.namespace, stored.name)
@@ -619,58 +599,37 @@ class HeldPages:
         """Tell other processes what was changed; the directory is held."""
         self._sharing.tell(*changes)
 
-    def _going(self, files: list[PendingDeletion]) -> None:
-        pages = tuple(file.page for file in files if file.page is not None)
-        if pages:
-            self._tell(Removing(pages))
-
-    def _gone(self, files: list[PendingDeletion]) -> None:
-        with self._lock:
-            gone = [
-                Removed(file.page, file.why)
-                for file in files
-                if file.page is not None and not self._has_file(file.page.name)
-            ]
-        self._tell(*gone)
-
     def _has_file(self, name: PageName) -> bool:
         """True when just this file is that of an indexed page; the lock is held."""
-        stored = self._contents.stored(name.id)
-        return stored is not None and stored.name == name
+        file = self._contents.file(name.id)
+        return file is not None and file.stored.name == name
 
     def _delete(
         self,
-        removed: Iterable[StoredPage],
+        removed: Sequence[StoredPage],
         why: How = "disk",
         seconds: float = WAIT_SECONDS,
         *,
         held: bool = False,
-        later: bool = False,
     ) -> None:
         """Delete the files of pages that have left the index; `held`: the caller holds the
-        directory, for these at least; `later`: the writer's thread does it, nothing is waited
-        for."""
-        leaving = list(removed)
-        files = [PendingDeletion(s, self._path(s), s.cost, why) for s in leaving]
-        if later:
-            for file in files:
-                self._deleter.keep(file)
-        elif held:
+        directory, for these at least."""
+        files = self._pending(removed, why)
+        if held:
             self._deleter.delete_held(files)
         else:
             self._deleter.delete(files, seconds)
-        with self._lock:
-            self._leaving.difference_update(s.name.id for s in leaving)
+        self._left_index(removed)
 
-    def _is_indexed(self, path: str) -> bool:
+    def _pending(self, removed: Sequence[StoredPage], why: How) -> list[PendingDeletion]:
+        return [PendingDeletion(page, self._path(page), page.cost, why) for page in removed]
+
+    def _left_index(self, removed: Iterable[StoredPage]) -> None:
+        """Note that files of pages that have left the index are gone, or doomed."""
+        with self._lock:
+            self._leaving.difference_update(stored.name.id for stored in removed)
+
+    def _is_indexed(self, name: PageName) -> bool:
         """True for the file of a page that is indexed."""
-        name = parse_name(os.path.basename(path))
         with self._lock:
-            return name is not None and self._has_file(name)
-
-    def _is_published_again(self, file: PendingDeletion) -> bool:
-        """True when a page has the name that was to be deleted: not one that was set aside."""
-        if file.page is None or file.path != self._path(file.page):
-            return False
-        with self._lock:
-            return self._has_file(file.page.name)
+            return self._has_file(name)

@@ -100,7 +100,9 @@ class KeepingTier(ColdTier):
         with self._lock:
             part = min(short, EVICTED_BYTES, self._contents.nbytes)
         if short <= 0:
-            part = self._cost_of(self._first(HOLD_FILES))
+            with self._lock:
+                files = map(self._contents.file, self._contents.first(HOLD_FILES))
+                part = sum(file.cost for file in files if file is not None)
         while part > 0:
             with self._changing():
                 self._heed_budget()
@@ -117,10 +119,6 @@ class KeepingTier(ColdTier):
     def _room(self) -> tuple[int, int]:
         spare = self._fs.spare_files(self.directory)
         return self._fs.free_bytes(self.directory), 0 if spare is None else spare
-
-    def _cost_of(self, pages: list[PageId]) -> int:
-        with self._lock:
-            return sum(map(self._contents.cost, pages))
 
     def _agree(self) -> None:
         super()._agree()
@@ -158,9 +156,9 @@ class KeepingTier(ColdTier):
         try:
             with self._changing():
                 with self._lock:
-                    if not self._has_file(page.name) or not self._is_still(name, file):
+                    if not self._has_file(page.name) or not self._is_still(file):
                         return False
-                removed = self._take_damaged(name, file)
+                removed = self._drop_damaged(file)
                 self._delete(removed, "damaged", held=True)
         except OSError:
             return False

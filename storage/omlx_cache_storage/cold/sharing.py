@@ -6,11 +6,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from omlx_cache_storage.cold.catalog import Found
+from omlx_cache_storage.cold.catalog import Found, walk_shard
 from omlx_cache_storage.cold.changes import (
     Added,
     Cancelled,
@@ -33,6 +34,7 @@ from omlx_cache_storage.cold.temporary import is_leftover, remove_temporaries
 from omlx_cache_storage.format.names import (
     ENTRY_BYTES,
     LEDGER_FILE,
+    PageName,
     StoredPage,
     page_path,
     shard_of,
@@ -60,13 +62,13 @@ class Index(Protocol):
     def place(self, pages: Iterable[PageId], stamp_ns: int) -> None:
         """Put pages where another process has put them in the order."""
 
-    def unknown(self, namespace: BlockKey, directory: str) -> Sequence[tuple[StoredPage, int]]:
-        """Return the pages that lie in a shard's directory and are neither indexed nor about to be
-        deleted, with their files' times; reads the directory."""
+    def knows(self, name: PageName, path: str) -> bool:
+        """True for a page's file that is indexed, or about to be deleted."""
         ...
 
 
-class Flight(NamedTuple):
+@dataclass(slots=True)
+class Flight:
     """A page that is being written under a temporary name, into a shard's directory.
 
     `page` is None where only the file was seen. `own`: by this object, which ends what it began;
@@ -77,9 +79,9 @@ class Flight(NamedTuple):
     directory: str
     namespace: BlockKey
     nbytes: int
-    page: StoredPage | None
-    own: bool
-    since: float
+    page: StoredPage | None = None
+    own: bool = False
+    since: float = field(default_factory=time.monotonic)
 
     @property
     def cost(self) -> int:
@@ -96,21 +98,10 @@ class InFlight:
         self.nbytes = 0
         self._flights: dict[str, Flight] = {}
 
-    def begin(
-        self,
-        temporary: str,
-        directory: str,
-        namespace: BlockKey,
-        nbytes: int,
-        page: StoredPage | None = None,
-        *,
-        own: bool = False,
-    ) -> None:
+    def begin(self, flight: Flight) -> None:
         """Count a page, unless it is counted."""
-        now = time.monotonic()
-        flight = Flight(temporary, directory, namespace, nbytes, page, own, now)
         with self._lock:
-            if self._flights.setdefault(temporary, flight) is flight:
+            if self._flights.setdefault(flight.temporary, flight) is flight:
                 self.nbytes += flight.cost
 
     def end(self, temporary: str) -> None:
@@ -127,17 +118,9 @@ class InFlight:
 
     def disown(self, temporary: str) -> None:
         """Leave it to anybody to find out, at once, what became of a page."""
-        self._change(temporary, own=False, since=0.0)
-
-    def looked_at(self, temporary: str) -> None:
-        """Note that a page is still being written."""
-        self._change(temporary, since=time.monotonic())
-
-    def _change(self, temporary: str, **fields: object) -> None:
         with self._lock:
-            flight = self._flights.get(temporary)
-            if flight is not None:
-                self._flights[temporary] = flight._replace(**fields)  # type: ignore[arg-type]
+            if flight := self._flights.get(temporary):
+                flight.own, flight.since = False, 0.0
 
     def all(self) -> list[Flight]:
         """Return what is being written."""
@@ -234,7 +217,7 @@ class Sharing:
             self.flights.clear()
             for file in under_way:
                 nbytes = file.nbytes + slack_bytes
-                self.flights.begin(file.file, file.directory, file.namespace, nbytes)
+                self.flights.begin(Flight(file.file, file.directory, file.namespace, nbytes))
             self.is_lost = False
 
     def is_alone(self) -> bool:
@@ -305,7 +288,7 @@ class Sharing:
             case Reserved(temporary, page, described):
                 self.expect(page, described)
                 directory = self._files.directory_of(page)
-                self.flights.begin(temporary, directory, page.namespace, page.nbytes, page)
+                self.flights.begin(Flight(temporary, directory, page.namespace, page.nbytes, page))
             case Added(temporary, page, stamp_ns, described):
                 self.expect(page, described)
                 self._index.take_in(page, stamp_ns)
@@ -393,7 +376,7 @@ class Sharing:
             flights = [flight for flight in self.flights.others() if flight.since <= before]
         for flight in flights:
             if self._is_under_way(flight):
-                self.flights.looked_at(flight.temporary)
+                flight.since = time.monotonic()
             else:
                 self._end_abandoned(flight)
 
@@ -423,12 +406,14 @@ class Sharing:
         for directory in (flight.directory, os.path.dirname(flight.directory)):
             remove_temporaries(directory, flight.temporary, self._fs)
         if self._fs.exists(os.path.join(flight.directory, flight.temporary)):
-            self.flights.looked_at(flight.temporary)
+            flight.since = time.monotonic()
             return
         changes: list[Change] = []
-        for page, stamp_ns in self._index.unknown(flight.namespace, flight.directory):
-            self._index.take_in(page, stamp_ns)
-            changes.append(Added("", page, stamp_ns, 0))
+        for file in list(walk_shard(flight.namespace, flight.directory, self._fs)):
+            if file.name is not None and not self._index.knows(file.name, file.path):
+                page = StoredPage(file.namespace, file.name, file.nbytes)
+                self._index.take_in(page, file.mtime_ns)
+                changes.append(Added("", page, file.mtime_ns, 0))
         self.flights.end(flight.temporary)
         self.tell(*changes, Cancelled(flight.temporary))
         self.tidy([flight.directory])

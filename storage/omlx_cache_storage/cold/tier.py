@@ -7,10 +7,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from omlx_cache_storage.cold.budget import IGNORED_SHARES, Budget, agree, own_limit
 from omlx_cache_storage.cold.catalog import Inventory, take_inventory, uncollected
@@ -23,8 +22,13 @@ from omlx_cache_storage.cold.changes import (
     Reserved,
 )
 from omlx_cache_storage.cold.contents import Candidate, Contents, PageFile, Victims
-from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES, Durability, FileSystem, physical_bytes
-from omlx_cache_storage.cold.files import Staged
+from omlx_cache_storage.cold.disk import (
+    SMALL_FILE_BYTES,
+    Descriptor,
+    Durability,
+    FileSystem,
+    physical_bytes,
+)
 from omlx_cache_storage.cold.health import NO_ROOM, UNAVAILABLE, Health
 from omlx_cache_storage.cold.held import AHEAD_NS, HeldPages
 from omlx_cache_storage.cold.ledger import (
@@ -36,6 +40,7 @@ from omlx_cache_storage.cold.ledger import (
 )
 from omlx_cache_storage.cold.ration import Ration
 from omlx_cache_storage.cold.root import DirectoryGone, Root
+from omlx_cache_storage.cold.sharing import Flight
 from omlx_cache_storage.cold.small_files import (
     encode_budget,
     pins_bytes,
@@ -57,6 +62,7 @@ from omlx_cache_storage.format.names import (
     PINS_FILE,
     StoredPage,
     name_of,
+    parse_name,
     shard_of,
 )
 from omlx_cache_storage.hints import PinRecord
@@ -84,26 +90,28 @@ LOOKED_AHEAD = 1024
 """Pages whose use by others is asked for at a time, at most."""
 
 
-class Writing(NamedTuple):
-    """A page on its way: its file so far, what was reserved for it, the number of the file that was
-    there before, None without one, and the key of the block before."""
-
-    staged: Staged
-    reserved: StoredPage
-    before: PageFile | None
-    parent: BlockKey
-
-
 @dataclass(slots=True)
-class Room:
-    """What is being made room for, in turns with others: `reserves` for it under the name of its
-    temporary file, `short` of so many bytes on the disk itself (None: not asked yet)."""
+class Writing:
+    """A page on its way to the disk. Belongs to the thread that writes.
 
+    `wanted` is as large as its file may become. Room is made in turns with others: `reserves` some
+    under the name of its temporary file, `described` bytes of it for its namespace's document, and
+    `short` of so many on the disk itself (None: not asked yet). `opened` is its file, and `before`
+    the one that was there when that was begun.
+    """
+
+    candidate: Candidate
     wanted: StoredPage
+    parent: BlockKey
+    document: Mapping[str, object]
+    pieces: list[Buffer]
     temporary: str
+    path: str
     described: int = 0
     reserves: bool = False
     short: int | None = None
+    before: PageFile | None = None
+    opened: Descriptor = field(default_factory=partial(Descriptor, -1))
 
     @property
     def file(self) -> str:
@@ -281,7 +289,8 @@ class ColdTier(HeldPages):
             with self._changing():
                 for path in found.useless[start:][:HOLD_FILES]:
                     # It may have been published by now.
-                    if not self._is_indexed(path):
+                    name = parse_name(os.path.basename(path))
+                    if name is None or not self._is_indexed(name):
                         with contextlib.suppress(OSError):
                             self._fs.remove(path)
         with self._changing():
@@ -294,8 +303,8 @@ class ColdTier(HeldPages):
         Nobody need be told: where there is none, nobody follows it."""
         contents, _ = self._read_directory()
         victims = contents.victims(min(2 * SMALLEST_BYTES, contents.nbytes)).pages
-        for stored in filter(None, map(contents.stored, victims)):
-            self._fs.remove(self._path(stored))
+        for file in filter(None, map(contents.file, victims)):
+            self._fs.remove(self._path(file.stored))
         with self._lock:
             self._evicted += len(victims)
             self._departures.note(victims, "disk")
@@ -320,7 +329,7 @@ class ColdTier(HeldPages):
             if self._cleared:
                 raise LedgerBusy(errno.EAGAIN, "a namespace was cleared while it was read")
             before, self._contents = self._contents, contents
-            for file in self._deleter.forget():
+            for file in self._doomed.take():
                 self._drop_again(file)
             self._refused_rank = None
             self._missing += [page for page in before if page not in contents]
@@ -387,8 +396,7 @@ class ColdTier(HeldPages):
                 self._file_pins(filed, wanted)
             if pins:
                 with self._lock:
-                    known = self._contents.namespaces
-                    here = [name for name in known if self._contents.nbytes_of(name)]
+                    here = [name for name, taken in self._contents.taken.items() if taken]
                 pins.learn(here)
         except OSError:
             return
@@ -429,7 +437,7 @@ class ColdTier(HeldPages):
             return self._used_bytes()
 
     def _used_bytes(self) -> int:
-        held = self._contents.nbytes + self._flights.nbytes + self._deleter.nbytes
+        held = self._contents.nbytes + self._flights.nbytes + self._doomed.nbytes
         return held + self._files.overhead_bytes
 
     def _note_peak(self) -> None:
@@ -493,14 +501,11 @@ class ColdTier(HeldPages):
     def _known(self, page: PageId, held: int) -> WriteResult | None:
         """Return what keeps a page from being written: its file is of use to others, or to this
         process, as far as is known; None for neither."""
-        if self._contents.is_undecodable(page):
+        old = self._contents.file(page)
+        if old is not None and old.undecodable:
             return "undecodable"
-        return "present" if self._has(page, held) else None
-
-    def _has(self, page: PageId, held: int) -> bool:
-        """True for a page of which the disk has as much, readable as far as is known."""
-        old = self._contents.get(page)
-        return old is not None and old.held >= held and not self._health.is_unreadable(page)
+        has = old is not None and old.held >= held and not self._health.is_unreadable(page)
+        return "present" if has else None
 
     def _place(
         self,
@@ -509,45 +514,40 @@ class ColdTier(HeldPages):
         candidate: Candidate,
         document: Mapping[str, object],
     ) -> WriteResult:
-        """Make room and publish, in a few tries if the disk has no room after all."""
-        pieces: list[Buffer] = [header, page.payload]
-        size = len(header) + page.meta.nbytes
-        wanted = StoredPage(page.meta.namespace, name_of(page.meta), size + FILE_SLACK_BYTES)
-        room = Room(wanted, self._names.new(os.path.dirname(self._path(wanted))))
+        """Make room and publish; what was reserved and not published is given back."""
+        meta, pieces = page.meta, [header, page.payload]
+        size = len(header) + meta.nbytes
+        wanted = StoredPage(meta.namespace, name_of(meta), size + FILE_SLACK_BYTES)
+        path = self._path(wanted)
+        temporary = self._names.new(os.path.dirname(path))
+        writing = Writing(candidate, wanted, meta.parent, document, pieces, temporary, path)
         try:
-            return self._place_in(room, size, page.meta.parent, pieces, candidate, document)
+            return self._place_in_turns(writing)
         finally:
-            if room.reserves:
-                self._release(room)
+            if writing.reserves:
+                self._give_back(writing)
 
-    def _place_in(
-        self,
-        room: Room,
-        size: int,
-        parent: BlockKey,
-        pieces: list[Buffer],
-        candidate: Candidate,
-        document: Mapping[str, object],
-    ) -> WriteResult:
-        wanted = room.wanted
+    def _place_in_turns(self, writing: Writing) -> WriteResult:
+        """Make room and publish, in a few tries if the disk has no room after all."""
+        wanted, candidate = writing.wanted, writing.candidate
         # A disk that eviction did not help the last time is not emptied for nothing.
         with self._lock:
             tries = 1 if self._health.refuses_writes else NO_ROOM_TRIES
         more, deadline, cleared = wanted.cost, time.monotonic() + ELSEWHERE_SECONDS, False
         while True:
-            if not room.reserves:
+            if not writing.reserves:
                 self._deleter.retry()
             try:
                 with self._changing():
                     self._heed_budget()
                     waits = self._is_elsewhere(wanted) and time.monotonic() < deadline
-                    decided = None if waits else self._decided_exactly(room, candidate, document)
+                    decided = None if waits else self._decided_exactly(writing)
                     if decided is not None:
                         return decided
                     if not waits:
-                        writing = self._stage(room, size, document, parent)
+                        self._stage(writing)
                 if not waits:
-                    return self._publish(writing, pieces, candidate.stamp_ns)
+                    return self._publish(writing)
             except HeldEnough:
                 continue
             except LedgerBusy:
@@ -578,12 +578,10 @@ class ColdTier(HeldPages):
         self._sharing.recover(flights)
         return bool(flights) and bool(self._flights.elsewhere(wanted))
 
-    def _decided_exactly(
-        self, room: Room, candidate: Candidate, document: Mapping[str, object]
-    ) -> WriteResult | None:
+    def _decided_exactly(self, writing: Writing) -> WriteResult | None:
         """Return why a page is not written, None when there is room for it. The directory is held:
         what others have done by now is known. Raises HeldEnough."""
-        wanted = room.wanted
+        wanted, candidate = writing.wanted, writing.candidate
         with self._lock:
             known = self._known(candidate.page, wanted.held)
             if known is not None:
@@ -591,13 +589,13 @@ class ColdTier(HeldPages):
         found = self._adopt(wanted, candidate)
         if found is not None:
             return found
-        room.described = self._files.document_bytes(wanted.namespace, document)
-        return self._make_room(wanted.cost, candidate, self._places_of(room), room)
+        writing.described = self._files.document_bytes(wanted.namespace, writing.document)
+        return self._make_room(wanted.cost, candidate, writing)
 
-    def _places_of(self, room: Room) -> int:
+    def _places_of(self, writing: Writing) -> int:
         """Return what the directories and the document take that a page still needs."""
-        shard = shard_of(room.wanted.name.id.key)
-        return self._files.places_bytes(room.wanted.namespace, shard, room.described)
+        shard = shard_of(writing.wanted.name.id.key)
+        return self._files.places_bytes(writing.wanted.namespace, shard, writing.described)
 
     def _adopt(self, wanted: StoredPage, candidate: Candidate) -> WriteResult | None:
         """Index a page's file that nobody told of, as `open` would have, if there is room for it;
@@ -609,7 +607,7 @@ class ColdTier(HeldPages):
                 return None
         path = self._path(wanted)
         info = self._fs.own_file(path)
-        if info is None or self._deleter.is_pending(path):
+        if info is None or path in self._doomed:
             return None
         stored = wanted._replace(nbytes=physical_bytes(info))
         refusal = self._make_room(stored.cost, candidate)
@@ -623,107 +621,89 @@ class ColdTier(HeldPages):
         self._tell(Added("", stored, candidate.stamp_ns, 0))
         return "present"
 
-    def _stage(
-        self, room: Room, size: int, document: Mapping[str, object], parent: BlockKey
-    ) -> Writing:
+    def _stage(self, writing: Writing) -> None:
         """Begin to write a page that there is room for; the directory is held."""
-        wanted, path = room.wanted, self._path(room.wanted)
         with self._lock:
-            before = self._contents.file(wanted.name.id)
-        try:
-            # First of all: of a writer that is killed others must know what to look for.
-            self._reserve(room, wanted)
-            opened = self._files.stage(room.temporary, size, document)
-        except BaseException:
-            self._cancel(room.file, os.path.dirname(path))
-            raise
-        finally:
-            room.reserves = False
-        return Writing(Staged(room.temporary, path, opened), wanted, before, parent)
+            writing.before = self._contents.file(writing.wanted.name.id)
+        # First of all: of a writer that is killed others must know what to look for.
+        self._reserve(writing, writing.wanted)
+        size = sum(memoryview(piece).nbytes for piece in writing.pieces)
+        writing.opened = self._files.stage(writing.temporary, size, writing.document)
 
-    def _reserve(self, room: Room, page: StoredPage) -> None:
+    def _reserve(self, writing: Writing, page: StoredPage) -> None:
         """Count a page, as large as there is room for it now, in place of what was reserved before;
         the directory is held."""
-        again: tuple[Change, ...] = (Cancelled(room.file),) if room.reserves else ()
-        self._sharing.expect(page, room.described)
-        directory = self._files.directory_of(page)
+        again: tuple[Change, ...] = (Cancelled(writing.file),) if writing.reserves else ()
+        self._sharing.expect(page, writing.described)
+        flight = Flight(
+            writing.file, os.path.dirname(writing.path), page.namespace, page.nbytes, page, own=True
+        )
         with self._lock:
-            self._flights.end(room.file)
-            self._flights.begin(room.file, directory, page.namespace, page.nbytes, page, own=True)
-            room.reserves = True
+            self._flights.end(writing.file)
+            self._flights.begin(flight)
+            writing.reserves = True
             self._note_peak()
-        self._sharing.announce(*again, Reserved(room.file, page, room.described))
+        self._sharing.announce(*again, Reserved(writing.file, page, writing.described))
 
-    def _reserve_part(self, room: Room) -> None:
+    def _reserve_part(self, writing: Writing) -> None:
         """Keep for a page what has become free so far: nobody else takes it before the rest is."""
         with self._lock:
             over = self._lacks(0)
-        free = self._flights.cost_of(room.file) - over - self._places_of(room)
+        free = self._flights.cost_of(writing.file) - over - self._places_of(writing)
         if free > ENTRY_BYTES:
-            nbytes = min(free - ENTRY_BYTES, room.wanted.nbytes)
-            self._reserve(room, room.wanted._replace(nbytes=nbytes))
+            nbytes = min(free - ENTRY_BYTES, writing.wanted.nbytes)
+            self._reserve(writing, writing.wanted._replace(nbytes=nbytes))
 
-    def _release(self, room: Room) -> None:
-        """Give back what was reserved for a page that is not written; raises nothing."""
-        with contextlib.suppress(OSError), self._changing():
-            self._cancel(room.file, os.path.dirname(room.temporary))
-            return
-        # Whoever has the directory next finds out about it.
-        self._flights.disown(room.file)
-
-    def _cancel(self, temporary: str, directory: str) -> None:
-        """Note that a page is not written after all; the directory is held."""
-        self._sharing.tidy([directory])
-        self._flights.end(temporary)
-        self._tell(Cancelled(temporary))
-
-    def _publish(self, writing: Writing, pieces: list[Buffer], time_ns: int) -> WriteResult:
-        """Write the file, name it and index it; what was reserved is given back in any case."""
-        staged, named = writing.staged, False
+    def _give_back(self, writing: Writing) -> None:
+        """Delete what was written of a page that is not published, and give back what was reserved
+        for it; raises nothing."""
+        writing.reserves = False
         try:
-            nbytes = self._files.fill(staged, pieces)
+            if writing.opened.fd < 0 or self._files.abandon(writing.temporary):
+                with contextlib.suppress(OSError), self._changing():
+                    self._sharing.tidy([os.path.dirname(writing.path)])
+                    self._flights.end(writing.file)
+                    self._tell(Cancelled(writing.file))
+                    return
+            # Whoever has the directory next finds out about it.
+            self._flights.disown(writing.file)
+        finally:
+            writing.opened.close()
+
+    def _publish(self, writing: Writing) -> WriteResult:
+        """Write the file, name it and index it."""
+        page, time_ns = writing.wanted.name.id, writing.candidate.stamp_ns
+        try:
+            nbytes = self._files.fill(writing.temporary, writing.pieces)
             with self._changing():
-                if self._is_newer(writing):
-                    self._abandon(writing)
+                with self._lock:
+                    # Another process may have published as much of it meanwhile.
+                    is_new = self._contents.file(page) not in (None, writing.before)
+                    is_there = is_new and self._known(page, writing.wanted.held) == "present"
+                if is_there:
+                    self._give_back(writing)
                     return "present"
-                self._files.publish(staged, time_ns)
-                stored = writing.reserved._replace(nbytes=nbytes)
-                self._take(stored, time_ns, staged.file, writing.parent)
-                named = True
-            self._files.sync(staged.path)
+                self._files.publish(writing.temporary, writing.path, time_ns)
+                stored = writing.wanted._replace(nbytes=nbytes)
+                self._take(stored, time_ns, writing.file, writing.parent)
+                writing.reserves = False
+            self._files.sync(writing.path)
             if self._sharing.has_untold:
                 # The directory was made anew meanwhile. Nobody else would find the page if this
                 # process ended now, though `flush` has said that it is there.
                 with contextlib.suppress(OSError):
                     self._load()
         except BaseException:
-            if named:
-                self.discard([writing.reserved.name.id])
+            if writing.reserves:
+                self._give_back(writing)
             else:
-                self._abandon(writing)
+                self.discard([page])
             raise
         finally:
-            staged.opened.close()
+            writing.opened.close()
         with self._lock:
             self._health.end_write()
         return "written"
-
-    def _is_newer(self, writing: Writing) -> bool:
-        """True when another process has published as much of a page meanwhile."""
-        page = writing.reserved.name.id
-        with self._lock:
-            is_new = self._contents.file(page) not in (None, writing.before)
-            return is_new and self._has(page, writing.reserved.held)
-
-    def _abandon(self, writing: Writing) -> None:
-        """Delete what was written of a page; raises nothing."""
-        staged = writing.staged
-        if self._files.abandon(staged):
-            with contextlib.suppress(OSError), self._changing():
-                self._cancel(staged.file, os.path.dirname(staged.path))
-                return
-        # Whoever has the directory next finds out about it.
-        self._flights.disown(staged.file)
 
     def _take(self, stored: StoredPage, time_ns: int, temporary: str, parent: BlockKey) -> None:
         """Index a page that was written under a temporary name, and tell of it; the directory is
@@ -733,8 +713,7 @@ class ColdTier(HeldPages):
         with self._lock:
             replaced = self._pop(page)
             self._flights.end(temporary)
-            self._put(stored, time_ns, used=True)
-            self._contents.record(page, time_ns)
+            self._put(stored, time_ns, used=True).recorded_ns = time_ns
             self._leaving.discard(page)
             self._written += stored.nbytes
             self._rewritten += stored.nbytes if again or replaced is not None else 0
@@ -749,37 +728,33 @@ class ColdTier(HeldPages):
         had no room for: of bytes, of files or of a quota."""
         with self._lock:
             most = min(nbytes, self._contents.nbytes)
-            victims = self._contents.victims(
-                most, candidate, self._is_pinned, self._until(candidate)
-            )
+            now, until = self._clock.now(), self._until(candidate)
+            victims = self._contents.victims(most, candidate, now, until)
             evicted = self._evict(victims.pages)
             self._refused += victims.outranked and not victims.pages
         self._delete(evicted, "disk")
         return victims
 
     def _make_room(
-        self,
-        nbytes: int,
-        candidate: Candidate,
-        places: int = 0,
-        room: Room | None = None,
+        self, nbytes: int, candidate: Candidate, writing: Writing | None = None
     ) -> WriteResult | None:
-        """Evict what must go for a file of `nbytes` and its `places`; else a refusal. The directory
-        is held, and what is freed is the caller's until then; with `room` beyond that: raises
-        HeldEnough for another call to go on."""
+        """Evict what must go for a file of `nbytes`, for one that is to be written with the
+        directories that it needs; else a refusal. The directory is held, and what is freed is the
+        caller's until then; for one that is written beyond that: raises HeldEnough for another call
+        to go on."""
         short = None
-        if room is not None:
-            nbytes, short = nbytes - self._flights.cost_of(room.file), room.short
+        if writing is not None:
+            nbytes += self._places_of(writing) - self._flights.cost_of(writing.file)
+            short = writing.short
         # That it is enough is known by then.
         most = sys.maxsize if short is None else HOLD_FILES
         if self._own_limit is not None:
             with self._lock:
-                used = self._used_bytes() + nbytes + places
+                used = self._used_bytes() + nbytes
                 if used + DIRECTORY_SLACK_BYTES > self._own_limit:
                     # Others keep more here: theirs is not this process's to delete.
                     self._refused += 1
                     return "refused"
-        nbytes += places
         # Once for a page: a disk that gives nothing back is not emptied for it.
         lacks = max(self._lacking(nbytes)) if short is None else short
         victims = self._victims(lambda: max(self._lacks(nbytes), lacks), candidate, most=most)
@@ -790,9 +765,11 @@ class ColdTier(HeldPages):
                 self._refuse(candidate, victims, lasting=lasting)
             return "refused"
         if victims.enough:
-            if room is not None:
-                room.short = lacks
-            self._expel_for(room, victims)
+            if writing is None:
+                self._expel(victims.pages, whole=True)
+            else:
+                writing.short = lacks
+                self._expel_for(writing, victims)
         with self._lock:
             # What was evicted and could not be deleted is still there.
             if not victims.enough or self._lacks(nbytes) > 0:
@@ -819,9 +796,9 @@ class ColdTier(HeldPages):
 
         while True:
             with self._lock:
+                now = self._clock.now()
                 until = sys.maxsize if candidate is None else self._until(candidate)
-                pinned = self._is_pinned if candidate is not None else _nothing_is_pinned
-                victims = self._contents.victims(lacks(), candidate, pinned, until, most)
+                victims = self._contents.victims(lacks(), candidate, now, until, most)
             if not catch_up(victims.pages[:HOLD_FILES]):
                 return victims
             # Others used what comes next as well: a chain is used as a whole.
@@ -840,17 +817,14 @@ class ColdTier(HeldPages):
             pages = pages[count:]
         return expelled
 
-    def _expel_for(self, room: Room | None, victims: Victims) -> None:
+    def _expel_for(self, writing: Writing, victims: Victims) -> None:
         """Evict pages for one that is to be written; raises HeldEnough when more are to follow."""
-        undeletable = self._deleter.nbytes
-        expelled = self._expel(victims.pages, whole=room is None)
-        if room is None:
-            return
-        if room.short is not None:
-            room.short -= sum(stored.cost for stored in expelled)
+        undeletable = self._doomed.nbytes
+        expelled = self._expel(victims.pages)
+        writing.short = (writing.short or 0) - sum(stored.cost for stored in expelled)
         is_part = len(expelled) < len(victims.pages) or len(expelled) == HOLD_FILES
-        if is_part and self._deleter.nbytes <= undeletable:
-            self._reserve_part(room)
+        if is_part and self._doomed.nbytes <= undeletable:
+            self._reserve_part(writing)
             raise HeldEnough
 
     def _lacks(self, nbytes: int) -> int:
@@ -907,13 +881,9 @@ class ColdTier(HeldPages):
         return short, int(spare is not None and spare < 1)
 
     def _evict(self, pages: Iterable[PageId]) -> list[StoredPage]:
-        leaving = [(p, self._contents.stamp(p)) for p in pages if p in self._contents]
-        self._left += leaving
-        evicted = self._remove(page for page, _ in leaving)
+        evicted = self._drop(pages, "disk")
         self._evicted += len(evicted)
-        self._events.note_files("evicted", evicted)
-        self._departures.note((page for page, _ in leaving), "disk")
-        self._once_written.note((page for page, _ in leaving), "disk")
+        self._once_written.note((stored.name.id for stored in evicted), "disk")
         return evicted
 
     def settle(self) -> None:
@@ -990,15 +960,11 @@ class ColdTier(HeldPages):
 
     def check_integrity(self) -> None:
         """Assert that the byte counts, the index and the order agree, when no write is running."""
-        self._deleter.check_integrity()
+        self._doomed.check_integrity()
         with self._lock:
             assert not any(flight.own for flight in self._flights.all())
             self._contents.check_integrity()
             assert self._used_bytes() <= self.limit_bytes
-
-
-def _nothing_is_pinned(page: PageId) -> bool:
-    return False
 
 
 def _blocks(nbytes: int) -> int:

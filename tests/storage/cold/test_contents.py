@@ -98,9 +98,11 @@ class ContentsMachine(RuleBasedStateMachine):
         evict: bool,
     ) -> None:
         wants = None if candidate is None else Candidate(_page(candidate[0]), *candidate)
-        found = self.contents.victims(
-            excess, wants, {_page(number) for number in pinned}.__contains__, until, most
-        )
+        for number in self.model:
+            file = self.contents.file(_page(number))
+            assert file is not None
+            self.contents.keep(file, number in pinned)
+        found = self.contents.victims(excess, wants, -2, until, most)
         assert found == self.naive(excess, wants, pinned, until, most)
         if evict and found.enough:
             for page in found.pages:
@@ -135,7 +137,7 @@ class ContentsMachine(RuleBasedStateMachine):
     def counts_what_each_namespace_takes(self) -> None:
         for number, space in enumerate(SPACES):
             taken = [k.nbytes + ENTRY_BYTES for k in self.model.values() if k.space == number]
-            assert self.contents.nbytes_of(space) == sum(taken)
+            assert self.contents.taken[space] == sum(taken)
         self.contents.check_integrity()
 
 
@@ -153,9 +155,10 @@ def test_of_several_files_of_a_page_the_one_that_holds_most_is_kept_and_then_the
     contents = Contents()
     useless = contents.fill((file, 100 + stamp) for stamp, file in enumerate([*files, other]))
     contents.check_integrity()
-    assert contents.stored(_page(7)) == files[3]
-    assert contents.stamp(_page(7)) == 103
-    assert contents.stored(_page(8)) == other
+    found = {file.id: file for file in contents.files()}
+    assert found[_page(7)].stored == files[3]
+    assert found[_page(7)].stamp_ns == 103
+    assert found[_page(8)].stored == other
     assert sorted(useless) == sorted([*files[:3], files[4]])
 
 

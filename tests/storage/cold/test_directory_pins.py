@@ -277,7 +277,7 @@ def test_index_and_pins_agree_whatever_happens(
                 for page in story.ids(*range(1, 8))
                 if page in tier and tier.pins.until(story.namespace, page.key)
             }
-            assert {page for page in tier._contents if tier._contents.is_kept(page)} == wanted
+            assert {file.id for file in tier._contents.files() if file.kept} == wanted
     finally:
         for tier in tiers:
             tier.close()

@@ -376,7 +376,7 @@ def test_a_page_written_again_is_not_deleted_by_a_late_deletion(
     doomed = tier._pop(story.id(1))
     assert doomed is not None
     assert tier.write(story.page(1), 10**18, story.document) == "written"
-    tier._delete([doomed])
+    tier._delete([doomed], "damaged")
     assert read_cold(tier, story.id(1)) == expected_payload(story.id(1), 4 * KIB)
 
 

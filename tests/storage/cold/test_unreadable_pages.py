@@ -95,7 +95,7 @@ def test_a_page_that_cannot_be_read_is_absent_and_not_opened_for_a_growing_while
     for _ in range(12):
         _fail(tier, story, 2)
         assert tier.info(story.id(2)) is None
-        assert tier.why_hidden(story.id(2)) == "unreadable"
+        assert tier.hidden(story.ids(2)) == {story.id(2): "unreadable"}
         readable, hidden = tier.find_all(story.ids(1, 2))
         assert (readable is not None, hidden) == (True, None)
         assert tier.hidden(story.ids(1, 2)) == {story.id(2): "unreadable"}
@@ -113,7 +113,7 @@ def test_a_page_that_cannot_be_read_is_absent_and_not_opened_for_a_growing_while
     disk.bad = set()
     assert _is_right(tier, story, 2)
     assert tier.usage().state == "ok"
-    assert tier.why_hidden(story.id(2)) is None
+    assert not tier.hidden(story.ids(2))
     assert tier.hidden(story.ids(1, 2)) == {}
 
 
@@ -180,8 +180,8 @@ def test_a_disk_that_fails_page_after_page_is_left_alone_and_then_tried_once_at_
         _fail(tier, story, number)
     assert disk.opened == [1, 2, 3]
     assert [tier.info(page) for page in story.ids(*PAGES)] == [None] * len(PAGES)
-    assert {tier.why_hidden(page) for page in story.ids(*PAGES)} == {"unreadable"}
-    assert tier.why_hidden(story.id(30)) is None
+    assert tier.hidden(story.ids(*PAGES)) == dict.fromkeys(story.ids(*PAGES), "unreadable")
+    assert not tier.hidden(story.ids(30))
     time.pass_by(breaker.FIRST_SECONDS)
     assert tier.info(story.id(9)) is not None
     disk.opened.clear()
@@ -259,7 +259,7 @@ def test_pages_that_leave_are_forgotten(tier: ColdTier, disk: BadSectors, story:
     disk.bad = {2}
     _fail(tier, story, 2)
     tier.discard(story.ids(2))
-    assert tier.why_hidden(story.id(2)) is None
+    assert not tier.hidden(story.ids(2))
     assert not tier._health.is_unreadable(story.id(2))
 
 
