@@ -181,9 +181,10 @@ def _full(pages: int) -> HotTier:
 
 def _put(tier: HotTier, pages: Iterable[Page], number: int) -> None:
     for page in pages:
-        if not tier.reserve(page.meta.nbytes).granted:
+        room = tier.reserve(page.meta.nbytes)
+        if not room:
             raise RuntimeError("no room could be made")
-        tier.put(page, dirty=False, stamp_ns=(1 << 40) + number)
+        tier.put(page, room, dirty=False, stamp_ns=(1 << 40) + number)
 
 
 def _pages(number: int) -> Iterator[Page]:

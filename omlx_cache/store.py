@@ -51,9 +51,8 @@ from omlx_cache_storage.errors import CacheError, PageUnanswered
 from omlx_cache_storage.events import Departures, EventLog
 from omlx_cache_storage.eviction.keep import Clock, Keep
 from omlx_cache_storage.format import planes
-from omlx_cache_storage.hints import Priority
 from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.hot_page import Granted, columns_of
+from omlx_cache_storage.hot_page import columns_of
 from omlx_cache_storage.interrupts import deferred, uninterrupted
 from omlx_cache_storage.keys import BlockKey, Tokens
 from omlx_cache_storage.listing import (
@@ -65,7 +64,7 @@ from omlx_cache_storage.listing import (
     used_by_anybody,
 )
 from omlx_cache_storage.measures import together
-from omlx_cache_storage.page import Buffer, Known, Page, PageId, PageInfo, PageMeta
+from omlx_cache_storage.page import Buffer, Page, PageId, PageMeta
 from omlx_cache_storage.prefetch import Prefetch, Prefetcher
 from omlx_cache_storage.readers import (
     DiskThread,
@@ -111,7 +110,7 @@ class BlockStore(Tiers):
     shown in `stats`. A store that is lost without `close` is closed by a thread of its own. In the
     child of a fork it is closed.
 
-    `_lock` guards `_labels` and `_closed` (nothing is taken any more). `told` holds what models
+    `_lock` guards `_labels` and `closed` (nothing is taken any more). `told` holds what models
     have complained of, so that it is said once, `service` what the server that made the store says
     of itself, for `omlx-cache ping`; each operation on them is atomic. `decoder` is anybody's to
     set: it turns tokens of a model, given by its label, into text for `omlx-cache why`.
@@ -144,7 +143,7 @@ class BlockStore(Tiers):
         self._lock = threading.Lock()
         self._labels: list[str] = []
         self.told: set[tuple[str, str]] = set()
-        self._closed = False
+        self.closed = False
         self.decoder: Decoder | None = None
         with contextlib.ExitStack() as opened:
             self._build(opened, filesystem or FileSystem(), clock or Clock())
@@ -251,7 +250,7 @@ class BlockStore(Tiers):
             documents=lambda digest: {},
         )
         self._lock = threading.Lock()
-        self._closed = True
+        self.closed = True
         self._queries = DiskThread("omlx-cache-queries")
         self.operations = handlers(weakref.proxy(self))
         self._assemble(KnownNamespaces(), Reuse(), contextlib.ExitStack(), open_=False)
@@ -272,10 +271,6 @@ class BlockStore(Tiers):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
 
     def register(self, namespace: Namespace) -> Namespace:
         """Remember what a namespace's digest was made from, for its document on the disk.
@@ -311,61 +306,6 @@ class BlockStore(Tiers):
     def document(self, digest: BlockKey) -> dict[str, object]:
         """Return a namespace's document, {} for one that this process never used."""
         return self._namespaces.document(digest)
-
-    def find(self, page: PageId) -> PageInfo | None:
-        """Return where a page lies, None in a closed store too; reads nothing."""
-        return None if self._closed else super().find(page)
-
-    def find_here(self, page: PageId) -> PageInfo | None:
-        """`Tiers.find_here`; a closed store has no page."""
-        return None if self._closed else super().find_here(page)
-
-    def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]:
-        """`Tiers.find_all`; a closed store knows of no page."""
-        return [None] * len(pages) if self._closed else super().find_all(pages)
-
-    @property
-    def asks(self) -> bool:
-        """`Tiers.asks`; a closed store asks nobody."""
-        return self.remote is not None and not self._closed
-
-    def refresh(self) -> bool:
-        """`Tiers.refresh`; a closed store knows of nobody's changes."""
-        return False if self._closed else super().refresh()
-
-    def admit(
-        self,
-        nbytes: int,
-        own: Collection[PageId] = (),
-        *,
-        evict: bool = True,
-        queue: bool = True,
-        position: int | None = None,
-        priority: Priority = "normal",
-    ) -> Granted:
-        """`Tiers.admit`; a closed store admits nothing."""
-        if self._closed:
-            return Granted.NO
-        return super().admit(
-            nbytes, own, evict=evict, queue=queue, position=position, priority=priority
-        )
-
-    def admit_run(
-        self,
-        nbytes: int,
-        count: int,
-        own: Collection[PageId] = (),
-        *,
-        position: int | None = None,
-        most: int = 0,
-        priority: Priority = "normal",
-    ) -> int:
-        """`Tiers.admit_run`; a closed store admits nothing."""
-        if self._closed:
-            return 0
-        return super().admit_run(
-            nbytes, count, own, position=position, most=most, priority=priority
-        )
 
     def unanswered(self, page: PageId) -> PageUnanswered:
         """`Tiers.unanswered`; another thread reads instead of the one that hangs."""
@@ -584,7 +524,7 @@ class BlockStore(Tiers):
         server = StatusServer(StoreSource(self), port, token)
         self.requests.explainer.history.limit_bytes = history_share(self.settings.machine)
         with self._lock:
-            if not self._closed:
+            if not self.closed:
                 self._parts.status.append(server)
                 return server
         server.close()
@@ -603,7 +543,7 @@ class BlockStore(Tiers):
         with self._lock:
             if self._parts.ended:
                 return True
-            self._closed = True
+            self.closed = True
         self.requests.wait_until_told(timeout)
         clean = self._parts.close(max(0.0, deadline - time.monotonic()))
         if self.trace is not None:

@@ -5,12 +5,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 from omlx_cache import reasons
 from omlx_cache.commit.staging import Staging
 from omlx_cache_storage.hints import Ended, Priority
-from omlx_cache_storage.hot_page import Granted
+from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.interrupts import deferred
 from omlx_cache_storage.page import Page, PageId, PageMeta
 from omlx_cache_storage.tiers import Tiers, TierView
@@ -18,7 +17,6 @@ from omlx_cache_storage.tiers import Tiers, TierView
 STALL_SECONDS = 60.0
 """How long a commit that waits for the disk sees no page written before it gives up."""
 
-Made = TypeVar("Made")
 Fallbacks = Callable[[TierView], Iterable[PageId]]
 """Names the pages that a tier shall keep for a chain whose deep end it may lack."""
 
@@ -114,15 +112,16 @@ class Admission:
 
         With `stage` a page without room waits in staging, while the sequence goes on.
         """
-        if granted := self._admit(nbytes, position):
-            page = _made(make, nbytes, partial(self._store.release, granted=granted))
-            if page.meta.nbytes == nbytes:
-                self._put(page, granted)
+        with self._admit(nbytes, position) as room:
+            page = make() if room else None
+            if page is not None and page.meta.nbytes == nbytes:
+                self._put(page, room)
                 return True
-            self._store.release(nbytes, granted)
-            if granted := self._admit(page.meta.nbytes, position):
-                self._put(page, granted)
-                return True
+        if page is not None:
+            with self._admit(page.meta.nbytes, position) as room:
+                if room:
+                    self._put(page, room)
+                    return True
         elif stage and not self.finishing and self.staging.reserve(nbytes):
             page = _made(make, nbytes, self.staging.give_back)
             if page.meta.nbytes == nbytes:
@@ -149,24 +148,23 @@ class Admission:
         if not metas:
             return 0
         deferred.point()
-        wanted, count = len(metas), 0
-        while wanted and not count:
+        wanted, room = len(metas), Reservation()
+        while wanted and not room:
             position = metas[wanted - 1].position
-            count = self._store.admit_run(
+            room = self._store.admit_run(
                 nbytes, wanted, self._own, position=position, most=most, priority=self._priority
             )
             # Of large pages the writer's queue may have room for some.
             wanted = wanted // 2 if most else 0
-        if not count:
+        if not room:
             return 0
-        for stored, page in enumerate(
-            _made(lambda: make(count), count * nbytes, self._store.release)
-        ):
-            if page.meta.nbytes != nbytes:
-                self._store.release((count - stored) * nbytes)
-                return stored
-            self._put(page)
-        return count
+        with room:
+            pages = make(room.nbytes // nbytes)
+            for stored, page in enumerate(pages):
+                if page.meta.nbytes != nbytes:
+                    return stored
+                self._put(page, room)
+        return len(pages)
 
     def add_staged(self) -> None:
         """Store the pages that waited in staging, as far as there is room by now."""
@@ -176,8 +174,8 @@ class Admission:
     def add_made(self, page: Page) -> None:
         """Store a page that waited in staging; without room it goes back there, or is dropped and
         counted when nothing waits any more."""
-        if granted := self._admit(page.meta.nbytes, page.meta.position):
-            self._put(page, granted)
+        if room := self._admit(page.meta.nbytes, page.meta.position):
+            self._put(page, room)
         elif not self.finishing and self.staging.reserve(page.meta.nbytes):
             self.staging.add(page)
         else:
@@ -217,7 +215,7 @@ class Admission:
         skipped = {reason: count for reason, count in self.skipped.items() if count}
         return CommitResult(end, self._pages, self._nbytes, 0, skipped)
 
-    def _admit(self, nbytes: int, position: int) -> Granted:
+    def _admit(self, nbytes: int, position: int) -> Reservation:
         """Reserve memory for a page; only at the end, wait for the writer and do without it."""
         admit = partial(
             self._store.admit, nbytes, self._own, position=position, priority=self._priority
@@ -226,8 +224,8 @@ class Admission:
             deferred.point()
             # Asked first: what ends between a refusal and the wait is progress too.
             ended = self._store.writes_ended
-            granted = admit()
-            if granted or granted is Granted.REFUSED or not self.finishing:
+            room = admit()
+            if room or room.refused or not self.finishing:
                 break
             began = time.monotonic()
             left = min(STALL_SECONDS, self._deadline - began)
@@ -235,20 +233,20 @@ class Admission:
                 if time.monotonic() - began >= left:
                     # A disk that hangs is waited for once, not again for each page.
                     self._deadline = 0.0
-                granted = admit(queue=False)
+                room = admit(queue=False)
                 break
-        self.lack = reasons.REFUSED if granted is Granted.REFUSED else reasons.NO_ROOM
-        return granted
+        self.lack = reasons.REFUSED if room.refused else reasons.NO_ROOM
+        return room
 
-    def _put(self, page: Page, granted: Granted = Granted.STAYS) -> None:
+    def _put(self, page: Page, room: Reservation) -> None:
         self._own.add(page.meta.id)
-        if self._store.put(page, self._stamp, began_ns=self._began_ns, granted=granted):
+        if self._store.put(page, room, self._stamp, began_ns=self._began_ns):
             self.new.add(page.meta.id)
             self._pages += 1
             self._nbytes += page.meta.nbytes
 
 
-def _made(make: Callable[[], Made], nbytes: int, give_back: Callable[[int], None]) -> Made:
+def _made(make: Callable[[], Page], nbytes: int, give_back: Callable[[int], None]) -> Page:
     try:
         return make()
     except BaseException:

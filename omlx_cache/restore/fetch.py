@@ -20,7 +20,7 @@ from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.plan import PageFailed, PageRead, batches, is_direct
 from omlx_cache.restore.source import PageSource
 from omlx_cache_storage.errors import PageError, PageUnreadable
-from omlx_cache_storage.hot_page import Granted
+from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.page import Buffer, Page, PageId
 from omlx_cache_storage.readers import came as wait_for
 from omlx_cache_storage.readers import result_along
@@ -57,7 +57,7 @@ def _joined(source: PageSource, page: PageId) -> Page | None:
 
 
 def _read(source: PageSource, read: PageRead, targets: HostTargets | None) -> Page | None:
-    reserved, granted = 0, Granted.NO
+    room = Reservation()
     try:
         with source.reading(read.use.page) as reader:
             meta = reader.meta
@@ -65,26 +65,23 @@ def _read(source: PageSource, read: PageRead, targets: HostTargets | None) -> Pa
                 # Sound, and no misfit: a fuller one, which covers other tokens, took its place.
                 raise PageUnreadable("the page was replaced since it was looked up")
             direct = is_direct(read, meta)
-            if granted := source.reserve(meta.nbytes, read.use.page):
-                reserved = meta.nbytes
-            elif targets is not None and direct:
+            room = source.reserve(meta.nbytes, read.use.page)
+            if not room and targets is not None and direct:
                 segments = targets.segments(read)
                 if segments is not None:
                     reader.read_into(segments)
                     targets.note(read)
                     return None
             # What is to be decoded is MLX's to read too.
-            lasting = bool(reserved) or targets is None or not direct
+            lasting = bool(room) or targets is None or not direct
             payload, view = _memory(meta.nbytes, lasting=lasting)
             reader.read_into([view])
         page = Page(meta, on_device(payload) if lasting else payload)
-        if reserved:
-            reserved = 0
-            source.keep(page, granted)
+        if room:
+            source.put(page, room)
         return page
     finally:
-        if reserved:
-            source.release(reserved, granted)
+        room.release()
 
 
 def _memory(nbytes: int, *, lasting: bool) -> tuple[Buffer, HostView]:

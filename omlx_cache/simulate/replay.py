@@ -13,7 +13,7 @@ from omlx_cache.simulate.pages import SimulatedPages
 from omlx_cache.simulate.requests import Request, Workload
 from omlx_cache.simulate.shared import SimulatedRemote
 from omlx_cache_storage.hints import is_ended
-from omlx_cache_storage.hot_page import Granted
+from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.tiers import Tiers
 
@@ -131,10 +131,11 @@ class Replay:
         tiers, pages = self._tiers, self._pages
         for at in cold:
             page = pages.page(request.pages, at)
-            if not tiers.reserve(page.meta.nbytes, ids[at]):
+            room = tiers.reserve(page.meta.nbytes, ids[at])
+            if not room:
                 # They are of one size: the others find none either, and asking changes nothing.
                 break
-            tiers.keep(page)
+            tiers.put(page, room)
         if found:
             tiers.touch(ids[:found], stamp)
         # The last token of a prompt is computed in any case.
@@ -213,42 +214,43 @@ class Replay:
         tiers, nbytes, stored = self._tiers, self._pages.nbytes, 0
         while left := len(run) - stored:
             position = (run[-1] + 1) * self._size
-            granted = tiers.admit_run(nbytes, left, sequence.own, position=position)
-            if not granted:
+            room = tiers.admit_run(nbytes, left, sequence.own, position=position)
+            many = room.nbytes // nbytes
+            if not room:
                 break
-            for at in run[stored : stored + granted]:
-                self._put(sequence, at)
-            stored += granted
+            for at in run[stored : stored + many]:
+                self._put(sequence, at, room)
+            stored += many
         for at in run[stored:]:
-            granted_one = self._admit(sequence, at)
-            if not granted_one:
+            room = self._admit(sequence, at)
+            if not room:
                 # What the disk has need not be in memory.
                 if self._tiers.find(sequence.ids[at]) is None:
                     return stored
                 sequence.own.add(sequence.ids[at])
             else:
-                self._put(sequence, at, granted_one)
+                self._put(sequence, at, room)
             stored += 1
         return stored
 
-    def _admit(self, sequence: _Sequence, at: int) -> Granted:
-        granted = self._admit_or_wait(sequence, at)
-        sequence.refused = granted is Granted.REFUSED
-        return granted
+    def _admit(self, sequence: _Sequence, at: int) -> Reservation:
+        room = self._admit_or_wait(sequence, at)
+        sequence.refused = room.refused
+        return room
 
-    def _admit_or_wait(self, sequence: _Sequence, at: int) -> Granted:
+    def _admit_or_wait(self, sequence: _Sequence, at: int) -> Reservation:
         tiers, nbytes, position = self._tiers, self._pages.nbytes, (at + 1) * self._size
         for _try in count():
             ended = tiers.writes_ended
-            granted = tiers.admit(nbytes, sequence.own, position=position)
-            if granted or granted is Granted.REFUSED or not sequence.finishing:
-                return granted
+            room = tiers.admit(nbytes, sequence.own, position=position)
+            if room or room.refused or not sequence.finishing:
+                return room
             if not tiers.wait_for_writer(0.0, ended):
                 return tiers.admit(nbytes, sequence.own, queue=False, position=position)
         raise AssertionError("unreachable")
 
-    def _put(self, sequence: _Sequence, at: int, granted: Granted = Granted.STAYS) -> None:
+    def _put(self, sequence: _Sequence, at: int, room: Reservation) -> None:
         page, made = sequence.ids[at], self._pages.page(sequence.chain, at)
         sequence.own.add(page)
-        if self._tiers.put(made, sequence.stamp, began_ns=sequence.began, granted=granted):
+        if self._tiers.put(made, room, sequence.stamp, began_ns=sequence.began):
             sequence.new[page] = None

@@ -8,11 +8,13 @@ much of it was forgotten meanwhile. No tokens and no text of prompts are in it.
 import threading
 import time
 import zlib
+from collections import deque
 from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from omlx_cache_storage.format.names import PARENT_HINT_BYTES, StoredPage
-from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
+from omlx_cache_storage.interrupts import wait_in_turns
 from omlx_cache_storage.page import PAGED, PageId, PageMeta
 from omlx_cache_storage.stats import KINDS, Kind
 
@@ -67,8 +69,6 @@ class EventPage(NamedTuple):
 _Entry: TypeAlias = tuple[float, Kind, EventTier, bytes, bytes, bytes, str, int, int, int, str]
 """An event as it is kept: its fields but for the number, keys as bytes that others hold as well."""
 _KIND: Final = 1
-_NAMESPACE: Final = 3
-_GROUP: Final = 6
 
 
 class EventLog:
@@ -81,12 +81,11 @@ class EventLog:
     """
 
     def __init__(self, capacity: int = REMEMBERED) -> None:
-        self._capacity = capacity
         self.began = time.time()
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
         self._waiting = 0
-        self._ring: list[_Entry] = []
+        self._ring: deque[_Entry] = deque(maxlen=capacity)
         self._count = 0
         self._counts: dict[str, int] = dict.fromkeys(KINDS, 0)
         self._paged: dict[bytes, None] = {}
@@ -95,94 +94,65 @@ class EventLog:
 
     def note_page(self, kind: Kind, tier: EventTier, meta: PageMeta, detail: str = "") -> None:
         """Note something of a page."""
-        if self._capacity:
-            entry: _Entry = (
-                time.time(),
-                kind,
-                tier,
-                meta.namespace,
-                meta.key,
-                meta.parent,
-                meta.group,
-                meta.position,
-                meta.held,
-                meta.nbytes,
-                detail,
-            )
-            with self._lock:
-                self._append(entry)
+        key, parent, sizes = meta.key, meta.parent, (meta.position, meta.held, meta.nbytes)
+        self._note(kind, tier, meta.namespace, key, parent, meta.group, *sizes, detail)
 
     def note_file(
         self, kind: Kind, stored: StoredPage, detail: str = "", parent: bytes | None = None
     ) -> None:
         """Note something of a page's file in the cold tier."""
-        if self._capacity:
-            entry = _entry_of(kind, stored, detail, parent)
-            with self._lock:
-                self._append(entry)
+        (key, group), hint, position, held, _ = stored.name
+        known = hint if parent is None else parent
+        sizes = position, held, stored.nbytes
+        self._note(kind, "cold", stored.namespace, key, known, group, *sizes, detail)
 
     def note_files(self, kind: Kind, stored: Iterable[StoredPage], detail: str = "") -> None:
         """Note the same of many files."""
-        if self._capacity:
-            entries = [_entry_of(kind, one, detail) for one in stored]
-            with self._lock:
-                for entry in entries:
-                    self._append(entry)
+        for one in stored if self._ring.maxlen else ():
+            self.note_file(kind, one, detail)
 
     def note_tier(
         self, kind: Kind, tier: EventTier, namespace: bytes = b"", detail: str = ""
     ) -> None:
         """Note something of all that a tier has, or has of a namespace."""
-        if self._capacity:
-            entry: _Entry = (time.time(), kind, tier, namespace, b"", b"", "", 0, 0, 0, detail)
-            with self._lock:
-                self._append(entry)
+        self._note(kind, tier, namespace, b"", b"", "", 0, 0, 0, detail)
 
     def note_request(
         self, namespace: str, prompt_tokens: int, restored: int, cold: int, remote: int = 0
     ) -> None:
         """Note what a request got; nothing for one that got nothing. A namespace that is no digest
         is left out."""
-        if self._capacity and restored:
+        if restored:
             try:
                 digest = bytes.fromhex(namespace)
             except ValueError:
                 digest = b""
             detail = f"{restored - cold - remote} hot, {cold} cold"
             detail += f", {remote} remote" if remote else ""
-            entry: _Entry = (
-                time.time(),
-                "restored",
-                "",
-                digest,
-                b"",
-                b"",
-                "",
-                prompt_tokens,
-                restored,
-                0,
-                detail,
-            )
-            with self._lock:
-                self._append(entry)
+            self._note("restored", "", digest, b"", b"", "", prompt_tokens, restored, 0, detail)
 
-    def _append(self, entry: _Entry) -> None:
-        if self._count < self._capacity:
-            self._ring.append(entry)
-        else:
-            self._ring[self._count % self._capacity] = entry
-        self._count += 1
-        self._counts[entry[_KIND]] += 1
-        if entry[_GROUP] == PAGED and entry[_NAMESPACE] not in self._paged:
-            if len(self._paged) >= _NAMESPACES:
-                del self._paged[next(iter(self._paged))]
-            self._paged[entry[_NAMESPACE]] = None
-        if self._waiting:
-            self._news.notify_all()
+    def _note(
+        self, kind: Kind, tier: EventTier, namespace: bytes, key: bytes, parent: bytes, group: str,
+        position: int, tokens: int, nbytes: int, detail: str,
+    ) -> None:  # fmt: skip
+        if not self._ring.maxlen:
+            return
+        with self._lock:
+            at = time.time()
+            self._ring.append(
+                (at, kind, tier, namespace, key, parent, group, position, tokens, nbytes, detail)
+            )
+            self._count += 1
+            self._counts[kind] += 1
+            if group == PAGED and namespace not in self._paged:
+                if len(self._paged) >= _NAMESPACES:
+                    del self._paged[next(iter(self._paged))]
+                self._paged[namespace] = None
+            if self._waiting:
+                self._news.notify_all()
 
     # Reading.
 
-    @uninterrupted
     def page(
         self, after: int | None, limit: int, kinds: Collection[str] | None = None
     ) -> EventPage:
@@ -199,21 +169,13 @@ class EventLog:
                 start = max(start, count - limit)
             elif kinds is None:
                 stop = min(count, start + limit)
-            entries = self._cut(start, stop)
+            entries = list(islice(self._ring, start - oldest, stop - oldest))
         numbered = enumerate(entries, start + 1)
         found = [(number, one) for number, one in numbered if kinds is None or one[_KIND] in kinds]
         chosen = found[-limit:] if after is None else found[:limit]
         upto = chosen[-1][0] if after is not None and len(chosen) < len(found) else stop
         events = tuple(_event(number, entry) for number, entry in chosen)
         return EventPage(upto, events, dropped, self.began)
-
-    def _cut(self, start: int, stop: int) -> list[_Entry]:
-        if stop <= self._capacity:
-            return self._ring[start:stop]
-        first, last = start % self._capacity, stop % self._capacity
-        if start < stop and first >= last:
-            return self._ring[first:] + self._ring[:last]
-        return self._ring[first:last]
 
     def wait(self, after: int, timeout: float) -> bool:
         """Block until there is an event beyond the number `after`; False after `timeout` seconds.
@@ -229,13 +191,11 @@ class EventLog:
 
         return wait_in_turns(turn, timeout)
 
-    @uninterrupted
     def counts(self) -> dict[str, int]:
         """Return how many events of each kind there have been, forgotten ones included."""
         with self._lock:
             return dict(self._counts)
 
-    @uninterrupted
     def paged(self) -> frozenset[str]:
         """Return the namespaces that were seen to have pages of which each needs all before it."""
         with self._lock:
@@ -246,40 +206,13 @@ SILENT = EventLog(0)
 """For tiers that nobody asks."""
 
 
-def _entry_of(kind: Kind, stored: StoredPage, detail: str, parent: bytes | None = None) -> _Entry:
-    (key, group), hint, position, held, _ = stored.name
-    return (
-        time.time(),
-        kind,
-        "cold",
-        stored.namespace,
-        key,
-        hint if parent is None else parent,
-        group,
-        position,
-        held,
-        stored.nbytes,
-        detail,
-    )
-
-
 def _event(number: int, entry: _Entry) -> Event:
     at, kind, tier, namespace, key, parent, group, position, tokens, nbytes, detail = entry
     known = bool(parent) and parent not in (namespace, namespace[:PARENT_HINT_BYTES])
-    return Event(
-        number,
-        at,
-        kind,
-        tier,
-        namespace.hex(),
-        key.hex(),
-        parent.hex() if known else None,
-        group,
-        position,
-        tokens,
-        nbytes,
-        detail[:DETAIL_CHARACTERS],
-    )
+    shown = parent.hex() if known else None
+    keys = namespace.hex(), key.hex(), shown
+    text = detail[:DETAIL_CHARACTERS]
+    return Event(number, at, kind, tier, *keys, group, position, tokens, nbytes, text)
 
 
 How = Literal["memory", "disk", "removed", "damaged"]
@@ -311,7 +244,6 @@ class Departures:
         self._old: dict[int, int] = {}
         self._forgetful = False
 
-    @uninterrupted
     def note(self, pages: Iterable[PageId], how: How) -> None:
         """Remember that pages leave now."""
         value = time.time_ns() // 1000 * len(HOWS) + HOWS.index(how)
@@ -322,7 +254,6 @@ class Departures:
                     self._forgetful = self._forgetful or bool(self._old)
                     self._old, self._young = self._young, {}
 
-    @uninterrupted
     def find(self, page: PageId) -> Departure | None:
         """Return how a page left that is not here, None for one that is not known to have been."""
         short = _short(page)

@@ -1,5 +1,6 @@
 """The hot tier: pages in memory, under a byte budget."""
 
+import sys
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -9,15 +10,12 @@ from omlx_cache_storage.eviction.ages import Learned
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Clock, Keep, Lru
 from omlx_cache_storage.hints import FOREVER_NS, SHARE, Pinned, Pins
 from omlx_cache_storage.hot_page import (
-    Demand,
-    Grant,
-    Granted,
     Held,
     HotEntry,
     MemoryVictims,
     PageState,
+    Reservation,
     Transit,
-    choose_victims,
 )
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
@@ -108,7 +106,7 @@ class HotTier:
         position: int | None = None,
         shift_ns: int = 0,
         may_pass: bool = False,
-    ) -> Grant:
+    ) -> Reservation:
         """Set bytes aside for a page about to be made, evicting others as needed.
 
         Pages of the same sequence (`own`) leave last, and only those that the disk has, or that
@@ -121,24 +119,30 @@ class HotTier:
         with self._lock:
             now = self._clock.now()
             self._transit.settle(now)
-            until = now + shift_ns - self._policy.patience_ns
-            victims, dirty, young = self._victims(
-                nbytes, own, evict, give_up_dirty, position, until
+            found = self._victims(
+                self._bytes + self._reserved + self._transit.idle + nbytes - self._allowed,
+                own,
+                position,
+                self.limit_bytes // SPARE_SHARE,
+                now + shift_ns - self._policy.patience_ns,
+                evict=evict and nbytes <= self._allowed,
+                give_up_dirty=give_up_dirty,
             )
-            outcome = Granted.STAYS
-            if victims is None and young and may_pass:
-                victims, dirty, _ = self._victims_of_transit(nbytes, own)
-                outcome = Granted.PASSES
-            if victims is None or self._closed:
-                refused = young and not may_pass
-                return Grant(Granted.REFUSED if refused else Granted.NO, dirty)
-            self._evict(victims)
+            passes = found.victims is None and found.young and may_pass
+            if passes:
+                # What is set aside is there for it.
+                excess = self._bytes + self._reserved + nbytes - self._allowed
+                has_room = self._transit.has_room(nbytes)
+                found = self._victims(excess, own) if has_room else MemoryVictims(None, [])
+            if found.victims is None or self._closed:
+                return Reservation(refused=found.young and not may_pass, dirty=found.dirty)
+            self._evict(found.victims)
             self._reserved += nbytes
-            if outcome is Granted.PASSES:
+            if passes:
                 self._transit.enter(nbytes, now)
                 self._passed += 1
             self._peak = max(self._peak, self._bytes + self._reserved)
-            return Grant(outcome, dirty)
+            return Reservation(self._release, nbytes, passes=passes, dirty=found.dirty)
 
     def allow(self, nbytes: int) -> None:
         """Reserve no more than `nbytes` in all from now on; evicts nothing."""
@@ -166,33 +170,28 @@ class HotTier:
             self._evict(victims)
             return excess <= 0
 
-    def release(self, nbytes: int, granted: Granted = Granted.STAYS) -> None:
-        """Give a reservation back."""
-        with self._lock:
-            self._give_back(nbytes, granted)
-
     def put(
         self,
         page: Page,
+        room: Reservation,
         *,
         dirty: bool,
         stamp_ns: int | None = None,
         began_ns: int = 0,
-        granted: Granted = Granted.STAYS,
     ) -> bool:
-        """Take a page whose payload bytes were reserved; the reservation is consumed.
+        """Take a page into the bytes that were reserved for it.
 
         Its stamp of the clock is now by default; the request that wants it began at `began_ns`.
-        False, and the page is left out, when one that holds as many of its tokens is here.
+        False, and the bytes given back, when one that holds as many of its tokens is here.
         """
-        passes = granted is Granted.PASSES
         meta = page.meta
         with self._lock:
             identity = meta.id
             old = self._index.get(identity)
             if self._closed or (old is not None and old.held >= meta.held):
-                self._give_back(meta.nbytes, granted)
+                self._give_back(room, meta.nbytes)
                 return False
+            room.take(meta.nbytes)
             self._reserved -= meta.nbytes
             self._take_out(identity)
             if stamp_ns is None:
@@ -206,11 +205,11 @@ class HotTier:
                 state if self._backed or dirty else PageState.ONLY,
                 0 if old is None else old.pins,
                 owed=dirty,
-                passes=passes,
+                passes=room.passes,
             )
             stamp_ns = self._clock.now() if stamp_ns is None else stamp_ns
             self._index.add(held, max(stamp_ns, self._keep(held)))
-            if passes:
+            if room.passes:
                 self._passing.add(identity)
             self._bytes += meta.nbytes
             self._weigh(held, 1)
@@ -244,9 +243,7 @@ class HotTier:
             held = self._index.get(page)
             if held is None:
                 return None
-            self._weigh(held, -1)
-            held.pins += 1
-            self._weigh(held, 1)
+            self._change(held, pins=1)
             return held.page
 
     def pinned(self, page: PageId) -> Page | None:
@@ -277,16 +274,15 @@ class HotTier:
             held = self._index.get(page)
             if held is None:
                 return self._closed
-            self._weigh(held, -1)
-            held.pins = max(0, held.pins - 1)
+            state = held.state
             if held.dirty and written is not None and written.meta.held >= held.held:
-                held.become(PageState.CLEAN)
+                state = PageState.CLEAN
                 held.owed = False
             elif held.dirty:
                 rejected = refused_ns is not None and held.stamp_ns <= refused_ns
-                held.become(PageState.REJECTED if rejected else PageState.DIRTY)
+                state = PageState.REJECTED if rejected else PageState.DIRTY
                 held.owed = held.owed and (rationed or refused_ns is None)
-            self._weigh(held, 1)
+            self._change(held, state, pins=-1 if held.pins else 0)
             leaves = not self.retain or held.passes
             if leaves and not held.pins and (held.refused or not held.dirty):
                 if held.dirty:
@@ -557,55 +553,60 @@ class HotTier:
 
     def _victims(
         self,
-        nbytes: int,
+        excess: int,
         own: Collection[PageId],
-        evict: bool,
-        give_up_dirty: bool,
-        position: int | None,
-        until_ns: int,
+        position: int | None = None,
+        spare: int = 0,
+        until_ns: int = sys.maxsize,
+        *,
+        evict: bool = True,
+        give_up_dirty: bool = False,
     ) -> MemoryVictims:
-        """Decide what must leave to make room."""
-        excess = self._bytes + self._reserved + self._transit.idle + nbytes - self._allowed
-        if excess <= 0:
-            return MemoryVictims([], [])
-        if not evict or nbytes > self._allowed:
-            return MemoryVictims(None, [])
-        return choose_victims(
-            self._index.visit,
-            self._is_evictable,
-            Demand(excess, own, position, self.limit_bytes // SPARE_SHARE, until_ns),
-            backed=self._backed,
-            must_write=self._must_write,
-            give_up_dirty=give_up_dirty,
-            stamp_of=self._used_ns,
-        )
+        """Choose what must leave to make room for `excess` bytes more than there are, for a page
+        that ends at `position` of a sequence whose pages are `own`. Own ones leave a `spare`
+        amount at a time, those of others if they were used at `until_ns` at the latest."""
+        if excess <= 0 or not evict:
+            return MemoryVictims([] if excess <= 0 else None, [])
+        behind = sys.maxsize if position is None else position
+        victims: list[PageId] = []
+        dirty: list[PageId] = []
+        spared: list[Held] = []
+        waiting: list[PageId] = []
+        young = False
+        # Pins keep pages as long as their share is one of what memory may hold now.
+        pins_hold = self._pinned_bytes * SHARE <= self._allowed
 
-    def _victims_of_transit(self, nbytes: int, own: Collection[PageId]) -> MemoryVictims:
-        """Decide what must leave so that a page can pass."""
-        if not self._transit.has_room(nbytes):
-            return MemoryVictims(None, [])
-        # What is set aside is there for it.
-        excess = self._bytes + self._reserved + nbytes - self._allowed
-        if excess <= 0:
-            return MemoryVictims([], [])
-        return choose_victims(
-            self._index.visit,
-            self._is_evictable,
-            Demand(excess, own, None, 0),
-            backed=self._backed,
-            must_write=self._must_write,
-            give_up_dirty=False,
-        )
+        def consider(held: Held) -> bool:
+            nonlocal excess, young
+            kept = self._is_kept(held)
+            if held.pins or (pins_hold and kept):
+                return True
+            ours = held.id in own
+            if not ours and not kept and held.stamp_ns > until_ns:
+                # What comes later in the order is younger still.
+                young = True
+                return False
+            if self._must_write(held) and (ours or not give_up_dirty):
+                dirty.append(held.id)
+            elif not ours:
+                victims.append(held.id)
+                excess -= held.nbytes
+            elif (self._backed and not held.dirty) or held.position > behind:
+                spared.append(held)
+            elif self._backed and held.unwritten:
+                waiting.append(held.id)
+            return excess > 0
 
-    def _is_evictable(self, held: Held) -> bool:
-        """False for a page that a pin keeps: as long as the share of pins is one of what memory may
-        hold now."""
-        return not (self._pinned_bytes * SHARE <= self._allowed and self._is_kept(held))
-
-    def _used_ns(self, held: Held) -> int:
-        """Return the stamp of a page that may make room; 0 for one that is no longer pinned only
-        because memory is short."""
-        return 0 if self._is_kept(held) else held.stamp_ns
+        self._index.visit(consider)
+        spare = spare if excess > 0 else 0
+        for held in spared:
+            if excess <= 0 and held.nbytes - excess > spare:
+                break
+            victims.append(held.id)
+            excess -= held.nbytes
+        # Of a sequence's own the root first: what follows it is nothing without it.
+        dirty += waiting[::-1]
+        return MemoryVictims(None if excess > 0 else victims, dirty, young and excess > 0)
 
     def _keep(self, held: Held) -> int:
         """Keep a page as long as pins want it, within their share of memory; return until when, 0
@@ -670,16 +671,12 @@ class HotTier:
     def _set_lost(self, held: Held | None, state: PageState) -> None:
         """Note that the disk has a page no longer; one that it lacks already stays as it is."""
         if held is not None and held.state is PageState.CLEAN:
-            self._weigh(held, -1)
-            held.become(state)
-            self._weigh(held, 1)
+            self._change(held, state)
 
     def _ask_for(self, held: Held) -> None:
         """Have the disk asked again for a page that it had no room for."""
         if held.refused:
-            self._weigh(held, -1)
-            held.become(PageState.DIRTY)
-            self._weigh(held, 1)
+            self._change(held, PageState.DIRTY)
 
     def _note_lost(self, held: Held) -> None:
         """Note that a page leaves; one that a longer page has replaced is owed to nobody."""
@@ -690,6 +687,12 @@ class HotTier:
             self._lost[held.id] = held.page.meta.namespace
         else:
             self.lost_unnamed = True
+
+    def _change(self, held: Held, state: PageState | None = None, *, pins: int = 0) -> None:
+        self._weigh(held, -1)
+        held.become(state or held.state)
+        held.pins += pins
+        self._weigh(held, 1)
 
     def _weigh(self, held: Held, sign: int) -> None:
         """Count a page's dirty bytes, or with -1 no longer, before what they depend on changes."""
@@ -709,11 +712,17 @@ class HotTier:
             self._evicted += 1
         self._departures.note(lost, "memory")
 
-    def _give_back(self, nbytes: int, granted: Granted) -> None:
+    def _give_back(self, room: Reservation, nbytes: int) -> None:
+        room.take(nbytes)
         self._reserved -= nbytes
-        if granted is Granted.PASSES:
+        if room.passes:
             self._transit.leave(nbytes)
             self._passed -= 1
+
+    def _release(self, room: Reservation) -> None:
+        with self._lock:
+            if room.nbytes:
+                self._give_back(room, room.nbytes)
 
     def _drop(self, page: PageId, kind: Kind | None, detail: str) -> bool:
         held = self._take_out(page)

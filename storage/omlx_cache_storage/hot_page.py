@@ -1,10 +1,9 @@
 """What the hot tier knows of a page, what a listing shows of it, and which pages leave memory to
 make room for another."""
 
-import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
@@ -36,6 +35,7 @@ TRANSITIONS: Final = frozenset(
         (PageState.CLEAN, PageState.DIRTY),
         (PageState.CLEAN, PageState.EVICTED),
         (PageState.REJECTED, PageState.DIRTY),
+        (PageState.REJECTED, PageState.CLEAN),
         (PageState.EVICTED, PageState.DIRTY),
     }
 )
@@ -130,31 +130,52 @@ class HotEntry(NamedTuple):
         return None
 
 
-class Granted(Enum):
-    """What became of a request for memory; true when there is some.
+class Reservation:
+    """Memory set aside for a page, or for some of one sequence; false when there was none.
 
-    `REFUSED`: what is there was used too short a while ago. `PASSES`: for a page that was refused,
-    until the disk has it.
+    Bytes of it are used once: `HotTier.put` takes a page into them, and the end of a `with` block,
+    or `release`, gives back what is left. `refused`: what is there was used too short a while ago.
+    `passes`: for a page that was refused, until the disk has it. `dirty`: the pages that stood in
+    the way until they are written. `nbytes` is what is left; the tier's lock guards it.
     """
 
-    NO = "no"
-    REFUSED = "refused"
-    STAYS = "stays"
-    PASSES = "passes"
+    __slots__ = ("_give_back", "dirty", "granted", "nbytes", "passes", "refused")
+
+    def __init__(
+        self,
+        give_back: Callable[["Reservation"], None] | None = None,
+        nbytes: int = 0,
+        *,
+        passes: bool = False,
+        refused: bool = False,
+        dirty: Sequence[PageId] = (),
+    ) -> None:
+        self._give_back = give_back
+        self.granted = give_back is not None
+        self.nbytes = nbytes
+        self.passes = passes
+        self.refused = refused
+        self.dirty = dirty
 
     def __bool__(self) -> bool:
-        return self in (Granted.STAYS, Granted.PASSES)
+        return self.granted
 
+    def __enter__(self) -> Self:
+        return self
 
-class Grant(NamedTuple):
-    """Whether bytes were reserved, and the dirty pages that stood in the way."""
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
-    outcome: Granted
-    dirty: list[PageId]
+    def take(self, nbytes: int) -> None:
+        """Use bytes, which nobody may use again."""
+        assert self.granted, "nothing was reserved"
+        assert nbytes <= self.nbytes, (nbytes, self.nbytes)
+        self.nbytes -= nbytes
 
-    @property
-    def granted(self) -> bool:
-        return bool(self.outcome)
+    def release(self) -> None:
+        """Give back what nobody has used; any number of times."""
+        if self._give_back is not None:
+            self._give_back(self)
 
 
 def columns_of(entries: Sequence[HotEntry]) -> PageColumns:
@@ -176,36 +197,6 @@ def columns_of(entries: Sequence[HotEntry]) -> PageColumns:
     )
 
 
-class Evictable(Protocol):
-    """A page in memory: see `Held`."""
-
-    id: PageId
-    position: int
-    pins: int
-
-    @property
-    def dirty(self) -> bool: ...
-    @property
-    def nbytes(self) -> int: ...
-    @property
-    def unwritten(self) -> bool: ...
-
-
-AnyEvictable = TypeVar("AnyEvictable", bound=Evictable)
-
-
-class Demand(NamedTuple):
-    """What is asked for: `excess` bytes more than there are, for a page that ends at `position` of
-    a sequence whose pages are `own`. Own ones leave a `spare` amount at a time, those of others if
-    they were used at `until_ns` at the latest."""
-
-    excess: int
-    own: Collection[PageId]
-    position: int | None
-    spare: int
-    until_ns: int = sys.maxsize
-
-
 class MemoryVictims(NamedTuple):
     """What must leave, None when no room can be made; which pages stand in the way until they are
     written; and whether one stood there that was used too short a while ago."""
@@ -213,59 +204,6 @@ class MemoryVictims(NamedTuple):
     victims: list[PageId] | None
     dirty: list[PageId]
     young: bool = False
-
-
-def choose_victims(
-    visit: Callable[[Callable[[AnyEvictable], bool]], None],
-    is_evictable: Callable[[AnyEvictable], bool],
-    room: Demand,
-    *,
-    backed: bool,
-    must_write: Callable[[AnyEvictable], bool],
-    give_up_dirty: bool,
-    stamp_of: Callable[[AnyEvictable], int] = lambda page: 0,
-) -> MemoryVictims:
-    """Choose what must leave to make room. `visit` shows pages, the first to be evicted first."""
-    excess = room.excess
-    behind = sys.maxsize if room.position is None else room.position
-    victims: list[PageId] = []
-    dirty: list[PageId] = []
-    spared: list[tuple[PageId, int]] = []
-    waiting: list[PageId] = []
-    young = False
-
-    def consider(held: AnyEvictable) -> bool:
-        nonlocal excess, young
-        if held.pins or not is_evictable(held):
-            return True
-        page = held.id
-        ours = page in room.own
-        if not ours and stamp_of(held) > room.until_ns:
-            # What comes later in the order is younger still.
-            young = True
-            return False
-        if must_write(held) and (ours or not give_up_dirty):
-            dirty.append(page)
-        elif not ours:
-            victims.append(page)
-            excess -= held.nbytes
-        elif (backed and not held.dirty) or held.position > behind:
-            spared.append((page, held.nbytes))
-        elif backed and held.unwritten:
-            waiting.append(page)
-        return excess > 0
-
-    visit(consider)
-    spare = room.spare if excess > 0 else 0
-    for page, size in spared:
-        if excess <= 0 and size - excess > spare:
-            break
-        victims.append(page)
-        excess -= size
-    # Of a sequence's own the root first: what follows it is nothing without it.
-    return MemoryVictims(
-        None if excess > 0 else victims, dirty + waiting[::-1], young and excess > 0
-    )
 
 
 SHARE = 8

@@ -4,7 +4,8 @@ Python runs signal handlers on the main thread between any two instructions. One
 Ctrl-C does, would leave books half-written and locks held (`with condition` keeps its lock in 4 of
 10 tries); one that asks the store for anything would wait for a lock that its own thread holds.
 So a call of the store on the main thread puts off the handlers that Python has: they run when it
-ends, or at the next point of it where nothing is half-done. Other threads run no handlers.
+ends, or at the next point of it where nothing is half-done. Other threads run no handlers. What
+callers enter by is guarded; what it calls is guarded by that.
 """
 
 import _signal  # type: ignore[import-not-found]

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
-from omlx_cache_storage.interrupts import uninterrupted
-
 Measure = Literal[
     "restore_seconds",
     "commit_seconds",
@@ -65,7 +63,6 @@ class Histograms:
         self._counts = {name: [0] * (len(bounds) + 1) for name, bounds in BOUNDS.items()}
         self._sums = dict.fromkeys(MEASURES, 0.0)
 
-    @uninterrupted
     def observe(self, measure: Measure, value: float) -> None:
         """Count a value, in the unit of the measure's name."""
         at = bisect_left(BOUNDS[measure], value)
@@ -73,13 +70,11 @@ class Histograms:
             self._counts[measure][at] += 1
             self._sums[measure] += value
 
-    @uninterrupted
     def total(self, measure: Measure) -> float:
         """Return the sum of all values of a measure."""
         with self._lock:
             return self._sums[measure]
 
-    @uninterrupted
     def observed(self) -> dict[str, Histogram]:
         """Return every measure that was observed once at least, by name."""
         with self._lock:
@@ -225,7 +220,6 @@ class WorkMeter:
         self._restoring = Intervals()
         self._saved_by_others = 0.0
 
-    @uninterrupted
     def request(self, model: str, label: str) -> "RequestWork":
         """Begin to measure a request for a model, whose salts and settings share its rate."""
         with self._lock:
@@ -235,14 +229,12 @@ class WorkMeter:
                 self._saved_by_others += self._models.popitem(last=False)[1].saved
         return RequestWork(self, known)
 
-    @uninterrupted
     def rate(self, model: str) -> float | None:
         """Return how many tokens a second a model computed lately; None before any."""
         with self._lock:
             work = self._models.get(model)
             return None if work is None else work.rate
 
-    @uninterrupted
     def totals(self) -> WorkTotals:
         with self._lock:
             rates: dict[str, float] = {}
@@ -263,28 +255,24 @@ class WorkMeter:
         now = self._clock()
         return max(self._started, now - seconds), now
 
-    @uninterrupted
     def _computed(self, seconds: float) -> tuple[float, float]:
         interval = self._ended(seconds)
         with self._lock:
             self._computing.add(*interval)
         return interval
 
-    @uninterrupted
     def _rated(self, work: _Model, steps: list[Step]) -> None:
         with self._lock:
             for step in steps:
                 work.add(step)
             work.price()
 
-    @uninterrupted
     def _restored(self, work: _Model, tokens: int, seconds: float) -> None:
         interval = self._ended(seconds)
         with self._lock:
             self._restoring.add(*interval)
             work.price(tokens, work.restoring.add(*interval))
 
-    @uninterrupted
     def _held(self, work: _Model, seconds: float) -> None:
         interval = self._ended(seconds)
         with self._lock:

@@ -11,6 +11,7 @@ from contextlib import closing
 
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.interrupts import deferred, uninterrupted, wait_in_turns
 from omlx_cache_storage.page import Buffer, Page, PageId
 from omlx_cache_storage.readers import Read, ReaderPool, progress
@@ -141,9 +142,9 @@ class Prefetcher:
             self._reading[page] = coming
         came: Page | None = None
         try:
-            came = self._fetch(source, page, allocate)
             # The page is in the hot tier before its read is no longer to be seen.
-            prefetch._count += came is not None and source.keep(came)
+            came = self._fetch(source, page, allocate)
+            prefetch._count += came is not None and self._hot.get(page) is came
         except PageError:
             pass
         except Exception:
@@ -156,21 +157,20 @@ class Prefetcher:
         return came is not None
 
     def _fetch(self, source: Tiers, page: PageId, allocate: Callable[[int], Buffer]) -> Page | None:
-        """Return the page, its memory reserved; None, and nothing reserved, without free room."""
-        reserved = 0
+        """Return the page, which memory has; None without free room."""
+        room = Reservation()
         try:
             with source.reading(page) as reader:
-                nbytes = reader.meta.nbytes
-                if not self._hot.reserve(nbytes, evict=False).granted:
+                room = self._hot.reserve(reader.meta.nbytes, evict=False)
+                if not room:
                     return None
-                reserved = nbytes
-                payload = allocate(nbytes)
+                payload = allocate(reader.meta.nbytes)
                 reader.read_into([payload])
                 read = Page(reader.meta, payload)
-            reserved = 0
+            source.put(read, room)
+            return read
         finally:
-            self._hot.release(reserved)
-        return read
+            room.release()
 
     def _end(self, prefetch: Prefetch) -> None:
         with self._lock:

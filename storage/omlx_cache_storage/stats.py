@@ -262,7 +262,6 @@ class Counters:
                 return
             release()
 
-    @uninterrupted
     def request(
         self, asked: int, restored: int, cold: int, reason: str | None, remote: int = 0
     ) -> None:
@@ -288,12 +287,10 @@ class Counters:
         with self._lock:
             self._sums.update(amounts)
 
-    @uninterrupted
     def miss(self, reason: str) -> None:
         with self._lock:
             self._misses[reason] += 1
 
-    @uninterrupted
     def commit(self, skipped: Mapping[str, int]) -> None:
         """Count a commit, and the pages that it did not store by reason."""
         self.add(commits=1, rejected_pages=sum(skipped.values()))
@@ -305,7 +302,6 @@ class Counters:
         with self._lock:
             self._skips[reason] += pages
 
-    @uninterrupted
     def take_snapshot(self, nbytes: int, limit_bytes: int) -> bool:
         """Count a live snapshot; False, and nothing counted, when it would exceed the limit."""
         self._run_deferred()
@@ -317,13 +313,11 @@ class Counters:
             self._snapshot_peak = max(self._snapshot_peak, self._snapshot_bytes)
             return True
 
-    @uninterrupted
     def drop_snapshot(self, nbytes: int) -> None:
         with self._lock:
             self._snapshots -= 1
             self._snapshot_bytes -= nbytes
 
-    @uninterrupted
     def requests(self) -> RequestStats:
         self._run_deferred()
         work = self.work.totals()
@@ -353,7 +347,6 @@ class Counters:
                 restored_remote_tokens=sums["restored_remote_tokens"],
             )
 
-    @uninterrupted
     def snapshots(self, limit_bytes: int) -> SnapshotStats:
         self._run_deferred()
         with self._lock:

@@ -1,7 +1,7 @@
 """The tiers together: where a page is found, how it is admitted, written, used again and dropped.
 
-One way in (`admit`, then `put`) and one way out (`find`, then `held` or `reading`), whatever the
-page holds. No MLX.
+One way in (`admit` or `reserve`, then `put`) and one way out (`find`, then `held` or `reading`),
+whatever the page holds. No MLX.
 """
 
 import time
@@ -27,7 +27,7 @@ from omlx_cache_storage.hints import (
     use_stamp,
 )
 from omlx_cache_storage.hot import ON_DISK, HotTier
-from omlx_cache_storage.hot_page import Granted
+from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import (
@@ -70,6 +70,7 @@ BEHIND_SECONDS = 0.2
 NEWS_SECONDS = 0.2
 """How long a look-up waits for what peer processes changed; a disk that answers takes 0.1 ms."""
 _PARTS = (
+    "closed",
     "counters",
     "departures",
     "events",
@@ -167,6 +168,7 @@ class Tiers:
         remote: "RemoteTier | None" = None,
         opening: Callable[[], None] = lambda: None,
     ) -> None:
+        self.closed = False
         self.remote = remote
         self.uploads: Uploads | None = None
         self.counters = Counters()
@@ -213,15 +215,16 @@ class Tiers:
     # Out: finding and reading.
 
     def find(self, page: PageId) -> PageInfo | None:
-        """Return where a page lies, the tier that holds more of it first; reads nothing."""
+        """Return where a page lies, the tier that holds more of it first; None in closed tiers.
+        Reads nothing."""
         here = self.find_here(page)
-        far = None if self.remote is None else self.remote.info(page)
+        far = self.remote.info(page) if self.asks and self.remote is not None else None
         return far if far is not None and (here is None or far.held > here.held) else here
 
     def find_here(self, page: PageId) -> PageInfo | None:
         """`find`, without what other machines have."""
         found: PageInfo | None = None
-        for tier in self._levels:
+        for tier in () if self.closed else self._levels:
             info = tier.info(page)
             if info is not None and (found is None or info.held > found.held):
                 found = info
@@ -229,6 +232,8 @@ class Tiers:
 
     def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]:
         """`find` for many pages: what is known of each at this moment."""
+        if self.closed:
+            return [None] * len(pages)
         found: Sequence[Known | None] = self._levels[0].find_all(pages)
         behind = [tier.find_all(pages) for tier in self._levels[1:]]
         if self.remote is not None:
@@ -250,7 +255,7 @@ class Tiers:
     @property
     def asks(self) -> bool:
         """True when there are other machines to ask."""
-        return self.remote is not None
+        return self.remote is not None and not self.closed
 
     def ask(self, inquiry: Inquiry, timeout: float | None = None) -> Asked:
         """Ask other machines what they have of a chain; waits as long as their tier may, `timeout`
@@ -277,7 +282,7 @@ class Tiers:
         thread asks the disk, and is waited for `NEWS_SECONDS` at most; where more was changed than
         could be followed, the writer's is for `BEHIND_SECONDS`, which reads the directory."""
         cold, writer = self.cold, self.writer
-        if cold is None or writer is None:
+        if cold is None or writer is None or self.closed:
             return False
         if self._news.ask(cold.refresh, NEWS_SECONDS, False):
             return True
@@ -345,46 +350,38 @@ class Tiers:
         nbytes: int,
         own: Collection[PageId] = (),
         *,
-        evict: bool = True,
         queue: bool = True,
         position: int | None = None,
         priority: Priority = "normal",
-    ) -> Granted:
-        """Reserve memory for a page about to be made; `put` or `release` must follow. Never waits.
+    ) -> Reservation:
+        """Reserve memory for a page about to be made, which `put` takes. Never waits.
 
         Evicts pages of others, then pages of the same sequence (`own`) that the disk has, or that
-        end behind `position`, where the new one does; without
-        `evict` only free room is granted. `priority` says which pages of others are worth less.
-        With `queue` it is False as well when the policy writes
+        end behind `position`, where the new one does. `priority` says which pages of others are
+        worth less. With `queue` nothing is reserved as well when the policy writes
         a page at once and the writer has no room for it. Pages that must be written before they
         can leave are queued, so that another try may succeed. A page that the eviction policy has
         no place for may pass through memory to the disk.
         """
-        writer = self.writer
+        if self.closed:
+            return Reservation()
         fails = self._writes_fail()
-        queued = writer is not None and not fails
-        if evict and queue and self._policy.at_once and queued and not self._has_room(nbytes):
-            return Granted.NO
-        shift = shift_ns(priority)
-        outcome, dirty = self.hot.reserve(
-            nbytes,
-            own,
-            evict=evict,
-            position=position,
-            shift_ns=shift,
-            may_pass=queued and queue,
+        queued = self.writer is not None and not fails
+        if queue and self._policy.at_once and queued and not self._has_room(nbytes):
+            return Reservation()
+        reserve = partial(
+            self.hot.reserve, nbytes, own, position=position, shift_ns=shift_ns(priority)
         )
-        if outcome is Granted.PASSES and not self._has_room(nbytes):
-            self.hot.release(nbytes, outcome)
-            return Granted.NO
-        if outcome or writer is None or not evict:
-            return outcome
+        room = reserve(may_pass=queued and queue)
+        if room.passes and not self._has_room(nbytes):
+            room.release()
+            return Reservation()
+        if room or self.writer is None:
+            return room
         if fails:
-            return self.hot.reserve(
-                nbytes, own, give_up_dirty=True, position=position, shift_ns=shift
-            ).outcome
-        self._offer_rooted(dirty)
-        return outcome
+            return reserve(give_up_dirty=True)
+        self._offer_rooted(room.dirty)
+        return room
 
     def admit_run(
         self,
@@ -395,33 +392,23 @@ class Tiers:
         position: int | None = None,
         most: int = 0,
         priority: Priority = "normal",
-    ) -> int:
-        """Reserve memory for pages of one sequence and `nbytes` each, in one step; return for how
-        many, `count` at most, and `most` bytes, or `RUN_BYTES`. The deepest ends at `position`.
-        Never waits, queues nothing.
+    ) -> Reservation:
+        """Reserve memory for pages of one sequence and `nbytes` each, in one step: for `count` at
+        most, and `most` bytes, or `RUN_BYTES`. The deepest ends at `position`. Never waits, queues
+        nothing.
 
-        0 says only that they must be admitted one by one: large pages are, and all where room is
-        scarce.
+        Without any they must be admitted one by one: large pages are, and all where room is scarce.
         """
         writer = self.writer
-        count = min(
-            count, min(most or RUN_BYTES, self.hot.limit_bytes // RUN_SHARE) // max(1, nbytes)
-        )
-        if count < 2:
-            return 0
-        total = count * nbytes
-        queued = writer is not None and self._policy.at_once
+        most = min(most or RUN_BYTES, self.hot.limit_bytes // RUN_SHARE)
+        total = min(count, most // max(1, nbytes)) * nbytes
+        if total < 2 * nbytes or self.closed:
+            return Reservation()
         # One page may be larger than the queue; a run may not.
+        queued = writer is not None and self._policy.at_once
         if writer and queued and (total > writer.limit_bytes or not writer.has_room(total)):
-            return 0
-        granted = self.hot.reserve(
-            total, own, position=position, shift_ns=shift_ns(priority)
-        ).granted
-        return count if granted else 0
-
-    def release(self, nbytes: int, granted: Granted = Granted.STAYS) -> None:
-        """Give back what `admit` or `reserve` granted."""
-        self.hot.release(nbytes, granted)
+            return Reservation()
+        return self.hot.reserve(total, own, position=position, shift_ns=shift_ns(priority))
 
     def refuse(self, pages: Iterable[PageId], began_ns: int) -> None:
         """Note pages of a request that began at a stamp, which nobody took: the policy learns from
@@ -429,35 +416,26 @@ class Tiers:
         self.hot.refuse(pages, began_ns)
 
     def put(
-        self,
-        page: Page,
-        stamp_ns: int | None = None,
-        *,
-        began_ns: int = 0,
-        granted: Granted = Granted.STAYS,
+        self, page: Page, room: Reservation, stamp_ns: int | None = None, *, began_ns: int = 0
     ) -> bool:
-        """Take a page as it was admitted; queue it for the disk as the write policy says.
+        """Take a page into what was reserved for it, made or read; queue it for the disk as the
+        write policy says.
 
         The request that wants it began at `began_ns`. False when the disk had it already, so that
         it only came back into memory, or when another thread was faster.
         """
-        passes = granted is Granted.PASSES
         stored = self.cold.info(page.meta.id) if self.cold is not None else None
         more = -1 if stored is None else stored.held - page.meta.held
         on_disk = more >= 0
-        if more > 0 or (on_disk and (passes or not self.hot.retain)):
+        if more > 0 or (on_disk and (room.passes or not self.hot.retain)):
             # A page that is found by what the disk holds of it must not be less in memory.
-            self.release(page.meta.nbytes, granted)
+            room.release()
             return False
-        taken = self.hot.put(
-            page,
-            dirty=self.cold is not None and not on_disk,
-            stamp_ns=stamp_ns,
-            began_ns=began_ns,
-            granted=granted,
-        )
-        if on_disk and taken:
-            self._look_again(page.meta.id)
+        dirty = self.cold is not None and not on_disk
+        taken = self.hot.put(page, room, dirty=dirty, stamp_ns=stamp_ns, began_ns=began_ns)
+        if on_disk and taken and self.cold is not None and self.cold.info(page.meta.id) is None:
+            # It has left the disk meanwhile: who evicted it found nothing here to tell.
+            self.hot.mark_dirty([page.meta.id])
         if on_disk or not taken:
             return False
         self.counters.add(stored_pages=1, stored_bytes=page.meta.nbytes)
@@ -467,7 +445,7 @@ class Tiers:
             return True
         if self._backlog is not None:
             self._backlog.stored(page.meta.id)
-        if self._policy.at_once or passes:
+        if self._policy.at_once or room.passes:
             # Without room in the queue it stays here until the writer takes it up.
             self._offer_each([page.meta.id])
         elif self._has_room(page.meta.nbytes):
@@ -475,37 +453,15 @@ class Tiers:
             self._offer_rooted(self.hot.dirty(beyond_bytes=share, superseded=False))
         return True
 
-    def reserve(self, nbytes: int, page: PageId | None = None) -> Granted:
-        """Set aside memory for a page about to be read; `keep` or `release` must follow.
+    def reserve(self, nbytes: int, page: PageId | None = None) -> Reservation:
+        """Set aside memory for a page about to be read, which `put` takes.
 
-        Evicts nothing, and grants nothing where no page stays once the disk has it. One that comes
-        from another machine is admitted as if it had been computed here.
+        Evicts nothing, and reserves nothing where no page stays once the disk has it. One that
+        comes from another machine is admitted as if it had been computed here.
         """
         if page is not None and self._is_far(page):
             return self.admit(nbytes)
-        if not self.hot.retain:
-            return Granted.NO
-        return self.hot.reserve(nbytes, evict=False).outcome
-
-    def keep(self, page: Page, granted: Granted = Granted.STAYS) -> bool:
-        """Take a page that was read into the memory that `reserve` granted for it; one that came
-        from another machine as a new one, which the disk gets too.
-
-        False, and the memory given back, when it is there already.
-        """
-        # What was granted to let a new page pass is no room for one that stays.
-        if granted is Granted.PASSES or self._is_far(page.meta.id):
-            return self.put(page, granted=granted)
-        taken = self.hot.put(page, dirty=False)
-        if taken:
-            self._look_again(page.meta.id)
-        return taken
-
-    def _look_again(self, page: PageId) -> None:
-        """Have a page written that came into memory as one that the disk has, and that has left the
-        disk meanwhile: who evicted it found nothing here to tell."""
-        if self.cold is not None and self.cold.info(page) is None:
-            self.hot.mark_dirty([page])
+        return self.hot.reserve(nbytes, evict=False) if self.hot.retain else Reservation()
 
     # Use: recency.
 
@@ -664,7 +620,6 @@ class Tiers:
         twin.__dict__.update({name: self.__dict__[name] for name in _PARTS})
         return twin
 
-    @uninterrupted
     def forget(self, page: PageId) -> None:
         """Drop a page that proved useless from both tiers, and leave what other machines have of it
         alone for a while, if it may have come from there."""
@@ -782,7 +737,6 @@ class Tiers:
         """How many pages the writer is done with."""
         return 0 if self.writer is None else self.writer.ended
 
-    @uninterrupted
     def wait_for_writer(self, timeout: float, since: int | None = None) -> bool:
         """Block until the writer has done a page, since `writes_ended` was `since`; False when it
         has not and none is pending, or at the timeout."""

@@ -14,6 +14,7 @@ from kit.versions import keys_and_values
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.pages.layout import layout_of
 from omlx_cache.pages.tensors import page_arrays
+from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.page import Page, PageId
 
 PROMPT = random_tokens(200, 1)
@@ -94,8 +95,9 @@ def test_the_final_state_stamped_into_an_earlier_block_is_caught(
     found = snapshots(store)
     final, victim = found[205], found[128]
     store.hot.discard([victim.meta.id])
-    assert store.hot.reserve(victim.meta.nbytes).granted
-    store.hot.put(Page(victim.meta, final.payload), dirty=False)
+    room = store.hot.reserve(victim.meta.nbytes)
+    assert room
+    store.hot.put(Page(victim.meta, final.payload), room, dirty=False)
     wrong = request(model, cache, tokens, commit=False)
     assert wrong.cached == 128
     assert not same(wrong.logits, reference)
@@ -150,7 +152,7 @@ def test_snapshots_stay_within_their_budget_in_bytes(model: Any, open_store: Ope
     with cache.session(PROMPT) as session:
         turn = prefill(model, session, 32)
         assert 0 < store.stats().snapshots.live_bytes <= 3 * size
-        store.release(taken)
+        taken.release()
         session.commit()
     stats = store.stats()
     assert stats.snapshots.peak_bytes <= 3 * size
@@ -160,11 +162,9 @@ def test_snapshots_stay_within_their_budget_in_bytes(model: Any, open_store: Ope
     assert same(again.logits, run(model, [*(turn.steps if again.cached else []), *again.steps]))
 
 
-def fill_hot(store: BlockStore) -> int:
-    """Take all of the hot tier's room, and return how much that is."""
-    free = store.hot.limit_bytes - store.hot.usage().nbytes
-    assert store.admit(free, evict=False)
-    return free
+def fill_hot(store: BlockStore) -> Reservation:
+    """Take all of the hot tier's room."""
+    return store.reserve(store.hot.limit_bytes - store.hot.usage().nbytes)
 
 
 def test_two_sessions_share_one_budget(model: Any, open_store: Opener) -> None:

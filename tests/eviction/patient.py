@@ -3,7 +3,7 @@
 from omlx_cache import BlockStore
 from omlx_cache_storage.eviction.ages import Learned
 from omlx_cache_storage.eviction.keep import Keep
-from omlx_cache_storage.hot_page import Granted
+from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.page import Page
 
 PATIENCE_SECONDS = 30.0
@@ -16,9 +16,9 @@ def patient(_learned: Learned | None = None) -> Keep:
     return policy
 
 
-def offer(store: BlockStore, page: Page) -> Granted:
+def offer(store: BlockStore, page: Page) -> Reservation:
     """Admit and put one page as a commit does that does not wait; return what became of it."""
-    granted = store.admit(page.meta.nbytes, position=page.meta.position)
-    if granted:
-        store.put(page, store.stamp(), granted=granted)
-    return granted
+    room = store.admit(page.meta.nbytes, position=page.meta.position)
+    if room:
+        store.put(page, room, store.stamp())
+    return room

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kit.storage import HandClock, Story
 from omlx_cache_storage.eviction.keep import Keep
 from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.hot_page import LINGER_NS, SHARE, Granted
+from omlx_cache_storage.hot_page import LINGER_NS, SHARE, Reservation
 from omlx_cache_storage.page import Page
 
 KIB = 1024
@@ -19,21 +19,22 @@ LIMIT = 32 * KIB
 def _filled(clock: HandClock, story: Story, pages: int, **options: bool) -> HotTier:
     tier = HotTier(pages * KIB, clock=clock, policy=patient(), **options)
     for number in range(1, pages + 1):
-        assert tier.reserve(KIB).granted
-        assert tier.put(story.page(number), dirty=False, stamp_ns=clock.now())
+        room = tier.reserve(KIB)
+        assert room
+        assert tier.put(story.page(number), room, dirty=False, stamp_ns=clock.now())
     return tier
 
 
 def test_a_page_is_refused_until_the_first_to_leave_is_old_enough() -> None:
     clock, story = HandClock(), Story(nbytes=KIB)
     tier = _filled(clock, story, 4)
-    assert tier.reserve(KIB).outcome is Granted.REFUSED
+    assert tier.reserve(KIB).refused
     clock.pass_by(PATIENCE_SECONDS - 1)
     tier.touch(story.ids(1, 2, 3))
-    assert tier.reserve(KIB).outcome is Granted.REFUSED
+    assert tier.reserve(KIB).refused
     clock.pass_by(2)
-    assert tier.reserve(KIB).outcome is Granted.STAYS
-    assert tier.reserve(KIB).outcome is Granted.REFUSED
+    assert tier.reserve(KIB)
+    assert tier.reserve(KIB).refused
     assert tier.info(story.id(4)) is None
     tier.check_integrity()
 
@@ -42,51 +43,54 @@ def test_a_sequence_pushes_out_its_own_pages_however_young() -> None:
     clock, story = HandClock(), Story(nbytes=KIB)
     tier = _filled(clock, story, 4, backed=True)
     own = story.ids(1, 2, 3, 4, 5)
-    assert tier.reserve(KIB, own, position=story.page(5).meta.position).outcome is Granted.STAYS
+    assert tier.reserve(KIB, own, position=story.page(5).meta.position)
 
 
 def test_superseded_pages_are_never_too_young() -> None:
     clock, story = HandClock(), Story(nbytes=KIB)
     tier = _filled(clock, story, 4)
     tier.demote(story.ids(4))
-    assert tier.reserve(KIB).outcome is Granted.STAYS
-    assert tier.reserve(KIB).outcome is Granted.REFUSED
+    assert tier.reserve(KIB)
+    assert tier.reserve(KIB).refused
 
 
 def test_an_eighth_is_set_aside_for_pages_that_pass_and_given_back_after_a_minute() -> None:
     clock, story, other = HandClock(), Story(nbytes=KIB), Story("other", nbytes=KIB)
     tier = _filled(clock, story, 16)
     for number in (1, 2):
-        assert tier.reserve(KIB, may_pass=True).outcome is Granted.PASSES
-        assert tier.put(other.page(number), dirty=True, granted=Granted.PASSES)
+        room = tier.reserve(KIB, may_pass=True)
+        assert room.passes
+        assert tier.put(other.page(number), room, dirty=True)
         tier.pin(other.id(number))
-    assert tier.reserve(KIB, may_pass=True).outcome is Granted.NO
+    assert not tier.reserve(KIB, may_pass=True)
     assert tier.usage().pages == 16
     for page in other.ids(1, 2):
         tier.unpin(page, written=tier.get(page))
         assert tier.info(page) is None
     assert tier.usage().nbytes == 14 * KIB
     # The room is kept for those that pass next.
-    assert tier.reserve(KIB).outcome is Granted.REFUSED
-    assert tier.reserve(KIB, may_pass=True).outcome is Granted.PASSES
-    tier.release(KIB, Granted.PASSES)
+    assert tier.reserve(KIB).refused
+    with tier.reserve(KIB, may_pass=True) as room:
+        assert room.passes
     clock.pass_by(LINGER_NS / 1e9 + 1)
     tier.touch(story.ids(*range(1, 17)))
     for number in (3, 4):
-        assert tier.reserve(KIB, may_pass=True).outcome is Granted.STAYS
-        assert tier.put(other.page(number), dirty=False, stamp_ns=clock.now())
-    assert tier.reserve(KIB).outcome is Granted.REFUSED
+        room = tier.reserve(KIB, may_pass=True)
+        assert room
+        assert not room.passes
+        assert tier.put(other.page(number), room, dirty=False, stamp_ns=clock.now())
+    assert tier.reserve(KIB).refused
     tier.check_integrity()
 
 
 def test_a_page_larger_than_the_share_passes_alone() -> None:
     clock, story = HandClock(), Story(nbytes=KIB)
     tier = _filled(clock, story, 16)
-    assert tier.reserve(5 * KIB, may_pass=True).outcome is Granted.PASSES
-    assert tier.reserve(KIB, may_pass=True).outcome is Granted.NO
-    tier.release(5 * KIB, Granted.PASSES)
-    assert tier.reserve(KIB, may_pass=True).outcome is Granted.PASSES
-    assert tier.reserve(17 * KIB, may_pass=True).outcome is Granted.NO
+    with tier.reserve(5 * KIB, may_pass=True) as room:
+        assert room.passes
+        assert not tier.reserve(KIB, may_pass=True)
+    assert tier.reserve(KIB, may_pass=True).passes
+    assert not tier.reserve(17 * KIB, may_pass=True)
     tier.check_integrity()
 
 
@@ -99,35 +103,34 @@ class Passing(RuleBasedStateMachine):
         self.tier = HotTier(LIMIT, clock=self.clock, policy=patient(), backed=True)
         self.story = Story(blocks=400)
         self.fresh = iter(range(1, 400))
-        self.reserved: list[tuple[Page, Granted]] = []
+        self.reserved: list[tuple[Page, Reservation]] = []
         self.queued: list[Page] = []
 
     @rule(size=st.sampled_from(SIZES), may_pass=st.booleans())
     def reserve(self, size: int, may_pass: bool) -> None:
         page = self.story.page(next(self.fresh), nbytes=size)
         before = self.tier.usage()
-        granted = self.tier.reserve(size, may_pass=may_pass).outcome
-        if granted:
-            self.reserved.append((page, granted))
+        room = self.tier.reserve(size, may_pass=may_pass)
+        if room:
+            self.reserved.append((page, room))
         else:
             assert self.tier.usage() == before, "who is refused pushes nothing out"
-            assert not (may_pass and granted is Granted.REFUSED)
+            assert not (may_pass and room.refused)
 
     @rule(which=st.integers(0, 9), dirty=st.booleans())
     def put(self, which: int, dirty: bool) -> None:
         if self.reserved:
-            page, granted = self.reserved.pop(which % len(self.reserved))
-            taken = self.tier.put(page, dirty=dirty, stamp_ns=self.clock.now(), granted=granted)
+            page, room = self.reserved.pop(which % len(self.reserved))
+            taken = self.tier.put(page, room, dirty=dirty, stamp_ns=self.clock.now())
             if taken and dirty and self.tier.pin(page.meta.id):
                 self.queued.append(page)
-            elif taken and granted is Granted.PASSES:
+            elif taken and room.passes:
                 self.tier.discard([page.meta.id])
 
     @rule(which=st.integers(0, 9))
     def release(self, which: int) -> None:
         if self.reserved:
-            page, granted = self.reserved.pop(which % len(self.reserved))
-            self.tier.release(page.meta.nbytes, granted)
+            self.reserved.pop(which % len(self.reserved))[1].release()
 
     @rule(which=st.integers(0, 9), how=st.sampled_from(["written", "failed", "refused"]))
     def end_write(self, which: int, how: str) -> None:
@@ -155,15 +158,15 @@ class Passing(RuleBasedStateMachine):
         tier = self.tier
         tier.check_integrity()
         transit = tier._transit
-        coming = sum(p.meta.nbytes for p, granted in self.reserved if granted is Granted.PASSES)
+        coming = sum(p.meta.nbytes for p, room in self.reserved if room.passes)
         here = sum(h.nbytes for h in tier._index.records() if h.passes)
         assert transit.used == coming + here
         assert transit.aside <= max(LIMIT // SHARE, max(SIZES))
         assert tier.usage().nbytes <= tier.usage().peak_bytes <= LIMIT
 
     def teardown(self) -> None:
-        for page, granted in self.reserved:
-            self.tier.release(page.meta.nbytes, granted)
+        for _, room in self.reserved:
+            room.release()
         self.tier.close()
         assert self.tier.usage().nbytes == 0
         assert self.tier._transit.used == 0
@@ -180,8 +183,9 @@ TestPassing.settings = examples(max_examples=40, stateful_step_count=40)
 def test_what_was_read_ahead_is_no_use_until_somebody_wants_it() -> None:
     clock, story, policy = HandClock(), Story(nbytes=KIB), Keep()
     tier = HotTier(LIMIT, clock=clock, policy=policy)
-    assert tier.reserve(KIB).granted
-    assert tier.put(story.page(1), dirty=False)
+    room = tier.reserve(KIB)
+    assert room
+    assert tier.put(story.page(1), room, dirty=False)
     clock.pass_by(5)
     tier.touch(story.ids(1))
     assert policy.learned() is None

@@ -13,7 +13,6 @@ from eviction.patient import PATIENCE_SECONDS, offer, patient
 from kit.storage import FaultyDisk, HandClock, Story, commit, fetch, is_right, open_store
 from omlx_cache import BlockStore
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.hot_page import Granted
 
 KIB = 1024
 ROOM = 32
@@ -45,8 +44,7 @@ def test_a_refused_page_is_on_the_disk_and_not_in_memory(tmp_path: Path, policy:
     store, story = _full(tmp_path, clock, write_policy=policy)
     with store:
         for number in range(1, 13):
-            outcome = offer(store, new.page(number))
-            assert outcome is Granted.PASSES
+            assert offer(store, new.page(number)).passes
             assert store.hot.usage().nbytes <= store.hot.limit_bytes
             assert store.flush(60)
         assert store.cold is not None
@@ -60,7 +58,9 @@ def test_a_refused_page_is_on_the_disk_and_not_in_memory(tmp_path: Path, policy:
         assert kept == list(range(1, len(kept) + 1))
         store.hot.check_integrity()
         clock.pass_by(PATIENCE_SECONDS + 1)
-        assert offer(store, new.page(13)) is Granted.STAYS
+        room = offer(store, new.page(13))
+        assert room
+        assert not room.passes
         assert store.hot.info(new.id(13)) is not None
 
 
@@ -74,7 +74,7 @@ def test_where_no_write_follows_a_refused_page_is_not_taken(tmp_path: Path) -> N
     with store:
         before = store.hot.usage()
         for number in range(1, 5):
-            assert offer(store, new.page(number)) is Granted.REFUSED
+            assert offer(store, new.page(number)).refused
         assert store.flush(60)
         assert store.hot.usage() == before
         assert not any(store.find_all(new.ids(1, 2, 3, 4)))
@@ -86,9 +86,10 @@ def test_a_full_queue_takes_nothing_and_nobody_waits(tmp_path: Path) -> None:
     store, story = _full(tmp_path, HandClock(), disk, write_policy="lazy", queue_bytes=8 * KIB)
     with store:
         disk.gate.clear()
-        outcomes = [offer(store, new.page(number)) for number in range(1, 13)]
+        rooms = [offer(store, new.page(number)) for number in range(1, 13)]
         # As many as the queue holds, which is less than an eighth of memory.
-        assert outcomes == [Granted.PASSES] * 2 + [Granted.NO] * 10
+        assert [room.passes for room in rooms] == [True] * 2 + [False] * 10
+        assert not any(room.refused for room in rooms)
         assert store.hot.usage().nbytes <= store.hot.limit_bytes
         disk.gate.set()
         assert store.flush(60)
@@ -128,7 +129,7 @@ def test_a_refused_page_is_counted_as_stored_and_read_from_the_disk(tmp_path: Pa
     with store:
         offer(store, new.page(1))
         assert store.flush(60)
-        assert store.put(new.page(1), granted=store.admit(new.nbytes)) is False
+        assert store.put(new.page(1), store.admit(new.nbytes)) is False
         assert fetch(store, new.id(1)) is not None
         assert store.hot._transit.used == 0
         store.hot.check_integrity()
@@ -147,9 +148,9 @@ commit(store, Story("old"), *range(1, 33))
 assert store.flush(60)
 new = Story("new")
 for number in range(1, 41):
-    granted = offer(store, new.page(number))
+    room = offer(store, new.page(number))
     assert store.flush(60)
-    print(number, granted.value, flush=True)
+    print(number, room.passes, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -165,7 +166,7 @@ def test_a_kill_loses_nothing_that_a_flush_has_answered_for(tmp_path: Path, poli
         check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert [line.split()[1] for line in done.stdout.splitlines()] == ["passes"] * 40
+    assert [line.split()[1] for line in done.stdout.splitlines()] == ["True"] * 40
     cold = ColdTier(tmp_path, 2**30)
     cold.open()
     assert all(cold.info(page) for page in Story("old").ids(*range(1, 33)))
@@ -181,13 +182,13 @@ def test_a_page_of_another_machine_that_reaches_the_disk_while_it_comes_leaves_n
         assert store.cold is not None
         page = Story("new").page(1)
         monkeypatch.setattr(store, "_is_far", lambda page: store.cold.info(page) is None)
-        granted = store.reserve(page.meta.nbytes, page.meta.id)
-        assert granted is Granted.PASSES
+        room = store.reserve(page.meta.nbytes, page.meta.id)
+        assert room.passes
         # As another process of the directory would.
         assert store.cold.write(page, clock.now(), {"model": "m"}) == "written"
-        assert not store.keep(page, granted)
+        assert not store.put(page, room)
         after = store.hot.usage()
         assert after.nbytes == after.pages * page.meta.nbytes
-        assert offer(store, Story("other").page(1)) is Granted.PASSES
+        assert offer(store, Story("other").page(1)).passes
         assert store.flush(60)
         store.hot.check_integrity()

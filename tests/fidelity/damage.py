@@ -77,8 +77,9 @@ def in_memory(hot: HotTier, target: Target, kind: str) -> Iterator[None]:
 
 def _replace(hot: HotTier, page: Page) -> None:
     hot.discard([page.meta.id])
-    assert hot.reserve(page.meta.nbytes).granted
-    assert hot.put(page, dirty=False)
+    room = hot.reserve(page.meta.nbytes)
+    assert room
+    assert hot.put(page, room, dirty=False)
 
 
 @contextmanager

@@ -138,11 +138,11 @@ def _serve(tiers: Tiers, asked: Asked, ended: Ended | None) -> int:
     own, stored = set(ids[:restored]), []
     for at, page in enumerate(pages[restored:], restored):
         if tiers.find(page.meta.id) is None:
-            granted = tiers.admit(BLOCK, own, position=page.meta.position)
-            if not granted:
+            room = tiers.admit(BLOCK, own, position=page.meta.position)
+            if not room:
                 tiers.refuse(ids[at:], began)
                 break
-            tiers.put(page, began, began_ns=began, granted=granted)
+            tiers.put(page, room, began, began_ns=began)
             stored.append(page.meta.id)
         own.add(page.meta.id)
     stamp = tiers.stamp(ended=ended)

@@ -37,8 +37,9 @@ def _cold(store: BlockStore, story: Story) -> list[int]:
 
 def _put(tier: HotTier, story: Story, *numbers: int) -> None:
     for page in story.pages(*numbers):
-        assert tier.reserve(PAGE).granted
-        assert tier.put(page, dirty=False)
+        room = tier.reserve(PAGE)
+        assert room
+        assert tier.put(page, room, dirty=False)
 
 
 def _pin(tier: HotTier | ColdTier, story: Story, *numbers: int, seconds: int = 60) -> PinRecord:
@@ -199,8 +200,9 @@ def test_a_high_priority_does_not_push_out_what_is_pinned_for_a_shorter_time(
     _put(tier, story, 1, 2)
     _pinned(tier, story, 1, 2)
     for page in other.pages(1, 2, 3):
-        assert tier.reserve(PAGE, shift_ns=later).granted
-        assert tier.put(page, dirty=False, stamp_ns=clock.now() + later)
+        room = tier.reserve(PAGE, shift_ns=later)
+        assert room
+        assert tier.put(page, room, dirty=False, stamp_ns=clock.now() + later)
     assert _hot(tier, story) == [1, 2]
     cold = ColdTier(tmp_path, 4 * COLD_PAGE + ROOM_TO_WRITE, clock=clock)
     cold.open()

@@ -27,9 +27,11 @@ class Shelf:
         stamp = self.tiers.stamp(priority)
         own = set(story.ids(*numbers))
         for stored, page in enumerate(story.pages(*numbers)):
-            if not self.tiers.admit(BLOCK, own, position=page.meta.position, priority=priority):
+            position = page.meta.position
+            room = self.tiers.admit(BLOCK, own, position=position, priority=priority)
+            if not room:
                 return stored
-            self.tiers.put(page, stamp)
+            self.tiers.put(page, room, stamp)
         return len(numbers)
 
     def held(self, story: Story) -> int:

@@ -57,8 +57,9 @@ class PlainChain:
         for number in range(1, self.blocks + 1):
             page = self.page(number)
             page = others.get(page.meta.id, page)
-            assert store.admit(page.meta.nbytes, ())
-            store.put(page)
+            room = store.admit(page.meta.nbytes, ())
+            assert room
+            store.put(page, room)
         assert store.flush(60)
 
     def open(self, directory: Path, disk: FileSystem | None = None, **fields: Any) -> BlockStore:

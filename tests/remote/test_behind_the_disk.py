@@ -46,8 +46,9 @@ class _Rig:
 
     def store_here(self, page: Page) -> None:
         """Have a page on the disk, and not in memory."""
-        assert self.tiers.admit(page.meta.nbytes)
-        assert self.tiers.put(page)
+        room = self.tiers.admit(page.meta.nbytes)
+        assert room
+        assert self.tiers.put(page, room)
         assert self.tiers.flush(SECONDS)
         self.tiers.hot.discard([page.meta.id])
 
@@ -92,9 +93,9 @@ def test_a_page_of_which_other_machines_have_more_is_read_from_there(rig: _Rig) 
     assert here is not None
     assert (here.tier, here.held) == (COLD, 8)
     assert rig.get(whole) == whole.payload
-    granted = rig.tiers.reserve(whole.meta.nbytes, page)
-    assert granted
-    assert rig.tiers.keep(whole, granted)
+    room = rig.tiers.reserve(whole.meta.nbytes, page)
+    assert room
+    assert rig.tiers.put(whole, room)
     assert rig.tiers.flush(SECONDS)
     rig.tiers.hot.discard([page])
     here = rig.tiers.find(page)

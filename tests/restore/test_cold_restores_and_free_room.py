@@ -38,8 +38,9 @@ def test_nobody_is_flushed_out_and_the_ceiling_holds(tmp_path: Path, chain: Plai
     with chain.open(tmp_path, disk, hot_bytes=10 * page, queue_bytes=10 * page) as store:
         kept = [chain.page(n) for n in (1, 2, 3)]
         for mine in kept:
-            assert store.reserve(mine.meta.nbytes)
-            store.keep(mine)
+            room = store.reserve(mine.meta.nbytes)
+            assert room
+            store.put(mine, room)
         caches, restored = chain.restore(store)
         assert restored.point.position == BLOCKS * chain.size
         assert is_right(caches, BLOCKS * chain.size)

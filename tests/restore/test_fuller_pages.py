@@ -26,8 +26,9 @@ def test_less_of_a_page_in_memory_is_passed_over_and_costs_nothing_its_place(
         chain.store(store)
     with chain.open(tmp_path) as store:
         less = shorter(chain.page(3), 5)
-        assert store.hot.reserve(less.meta.nbytes).granted
-        assert store.hot.put(less, dirty=False)
+        room = store.hot.reserve(less.meta.nbytes)
+        assert room
+        assert store.hot.put(less, room, dirty=False)
         caches, restored = chain.restore(store)
         assert restored.point.position == 4 * chain.size
         assert is_right(caches, 4 * chain.size)
@@ -40,7 +41,8 @@ def test_less_of_a_page_than_the_disk_has_is_not_taken_into_memory(tmp_path: Pat
         chain.store(store)
         store.shrink_hot(0)
         less = shorter(chain.page(3), 5)
-        assert store.admit(less.meta.nbytes)
-        assert not store.put(less)
+        room = store.admit(less.meta.nbytes)
+        assert room
+        assert not store.put(less, room)
         assert store.held(chain.id(3)) is None
         assert store.stats().hot.nbytes == 0

@@ -19,18 +19,19 @@ def story() -> Story:
 
 
 def _put(tier: HotTier, page: Page, *, dirty: bool = False) -> bool:
-    granted = tier.reserve(page.meta.nbytes).granted
-    return granted and tier.put(page, dirty=dirty)
+    room = tier.reserve(page.meta.nbytes)
+    return bool(room) and tier.put(page, room, dirty=dirty)
 
 
 def test_a_reservation_counts_until_it_is_used_or_released(story: Story) -> None:
     tier = HotTier(2 * KIB)
-    assert tier.reserve(KIB).granted
-    assert tier.reserve(KIB).granted
-    assert not tier.reserve(1).granted
-    assert tier.usage().nbytes == 2 * KIB
-    tier.release(KIB)
-    assert tier.put(story.page(1), dirty=False)
+    room = tier.reserve(KIB)
+    with tier.reserve(KIB) as unused:
+        assert room
+        assert unused
+        assert not tier.reserve(1)
+        assert tier.usage().nbytes == 2 * KIB
+    assert tier.put(story.page(1), room, dirty=False)
     assert tier.usage().nbytes == KIB
     tier.check_integrity()
 
@@ -173,10 +174,11 @@ def test_an_evicted_page_frees_its_memory() -> None:
     before = mx.get_active_memory()
     for number in (1, 2, 3, 4, 5, 6):
         meta = story.meta(number)
-        assert tier.reserve(size).granted
+        room = tier.reserve(size)
+        assert room
         payload = mx.zeros((size,), dtype=mx.uint8)
         mx.eval(payload)
-        tier.put(Page(meta, payload), dirty=False)
+        tier.put(Page(meta, payload), room, dirty=False)
         del payload
         assert mx.get_active_memory() - before <= min(number, 3) * size + 64 * KIB
     tier.discard([story.id(6)])

@@ -90,8 +90,9 @@ def test_what_is_known_of_a_page_in_memory_takes_few_bytes_besides_the_page(chai
 
     def fill() -> None:
         for number, page in enumerate(pages):
-            assert tier.reserve(1).granted
-            assert tier.put(page, dirty=False, stamp_ns=10**18 + number // chain)
+            room = tier.reserve(1)
+            assert room
+            assert tier.put(page, room, dirty=False, stamp_ns=10**18 + number // chain)
 
     _, each = _each(fill)
     assert tier.usage().pages == PAGES

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kit.storage import FaultyDisk, Story, commit, open_store
 from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.page import Page, PageId
 
 KIB = 1024
@@ -20,8 +21,8 @@ def story() -> Story:
 
 
 def _put(tier: HotTier, page: Page, *, dirty: bool = False) -> bool:
-    granted = tier.reserve(page.meta.nbytes).granted
-    return granted and tier.put(page, dirty=dirty)
+    room = tier.reserve(page.meta.nbytes)
+    return bool(room) and tier.put(page, room, dirty=dirty)
 
 
 def test_own_pages_leave_memory_only_when_the_disk_has_them(story: Story) -> None:
@@ -89,8 +90,9 @@ def test_what_a_page_costs_does_not_grow_with_the_pages_of_its_sequence_in_memor
     shown = shown_by(tier, monkeypatch)
     own: set[PageId] = set()
     for number in range(1, 2 * held + 1):
-        assert tier.reserve(KIB, own).granted
-        assert tier.put(story.page(number), dirty=False, stamp_ns=1)
+        room = tier.reserve(KIB, own)
+        assert room
+        assert tier.put(story.page(number), room, dirty=False, stamp_ns=1)
         own.add(story.id(number))
         assert tier.usage().nbytes >= min(number, held - held // 32) * KIB
     assert len(shown) <= held * 40
@@ -133,9 +135,9 @@ def test_own_pages_leave_after_those_of_others_however_old_they_are(story: Story
     own = set(story.ids(1, 2, 3))
     tier.touch(story.ids(1, 2))
     tier.touch(other.ids(1))
-    assert tier.reserve(KIB, own).granted
-    assert tier.info(other.id(1)) is None
-    tier.release(KIB)
+    with tier.reserve(KIB, own) as room:
+        assert room
+        assert tier.info(other.id(1)) is None
     assert tier.reserve(2 * KIB, own).granted
     assert tier.info(story.id(1)) is not None
     assert tier.info(story.id(2)) is None
@@ -176,7 +178,7 @@ def test_nothing_is_granted_beyond_the_limit_and_nothing_pinned_or_own_is_lost(
     tier = HotTier(8_000, retain=retain, backed=backed)
     stories = {name: Story(name, nbytes=700 + 900 * (name == "b")) for name in "ab"}
     pins: dict[PageId, int] = {}
-    reserved = 0
+    reserved: list[Reservation] = []
     for what, name, number, own, evict, give_up in steps:
         story = stories[name]
         page = story.page(number, nbytes=story.nbytes * number)
@@ -188,10 +190,9 @@ def test_nothing_is_granted_beyond_the_limit_and_nothing_pinned_or_own_is_lost(
             grant = tier.reserve(page.meta.nbytes, mine, evict=evict, give_up_dirty=give_up)
             assert all(tier.info(p) is not None for p in kept)
             if grant.granted:
-                tier.put(page, dirty=backed and give_up)
+                tier.put(page, grant, dirty=backed and give_up)
         elif what == "reserve":
-            granted = tier.reserve(page.meta.nbytes, evict=evict, give_up_dirty=give_up).granted
-            reserved += page.meta.nbytes * granted
+            reserved.append(tier.reserve(page.meta.nbytes, evict=evict, give_up_dirty=give_up))
         elif what == "pin" and tier.pin(id_) is not None:
             pins[id_] = pins.get(id_, 0) + 1
         elif what in ("unpin", "write", "refuse") and pins.get(id_):
@@ -199,8 +200,8 @@ def test_nothing_is_granted_beyond_the_limit_and_nothing_pinned_or_own_is_lost(
             refused_ns = tier.used_ns(id_) if what == "refuse" else None
             tier.unpin(id_, written=page if what == "write" else None, refused_ns=refused_ns)
         elif what == "release":
-            tier.release(reserved)
-            reserved = 0
+            while reserved:
+                reserved.pop().release()
         elif what == "touch":
             tier.touch(story.ids(*range(1, number + 1)))
         elif what == "lose":

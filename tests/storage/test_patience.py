@@ -18,16 +18,18 @@ def test_who_comes_once_a_day_does_not_keep_out_who_comes_four_times_an_hour() -
     pages = list(range(1, 61))
     tier = HotTier(len(pages) * PAGE, clock=clock, policy=Keep())
     for page in daily.pages(*pages):
-        assert tier.reserve(PAGE).granted
-        assert tier.put(page, dirty=False, stamp_ns=clock.now())
+        room = tier.reserve(PAGE)
+        assert room
+        assert tier.put(page, room, dirty=False, stamp_ns=clock.now())
     for day in range(1, 80):
         clock.set(START + day * DAY)
         tier.touch(daily.ids(*pages), clock.now())
     assert tier.usage().patience_seconds <= GHOST_SECONDS
     clock.set(clock.now() + 900 * SECOND)
     for page in often.pages(1, 2, 3):
-        assert tier.reserve(PAGE).granted, "nobody sees the returns of who is refused so long"
-        assert tier.put(page, dirty=False, stamp_ns=clock.now())
+        room = tier.reserve(PAGE)
+        assert room, "nobody sees the returns of who is refused so long"
+        assert tier.put(page, room, dirty=False, stamp_ns=clock.now())
     tier.check_integrity()
 
 

@@ -22,10 +22,9 @@ def memory(tmp_path: Path, hot_bytes: int) -> BlockStore:
 
 def test_a_run_takes_a_share_of_memory_and_its_bytes_count_at_once(tmp_path: Path) -> None:
     with memory(tmp_path, 320 * KIB) as store:
-        assert store.admit_run(KIB, 64) == 10
-        assert store.hot_usage().nbytes == 10 * KIB
-        store.release(10 * KIB)
-        assert store.admit_run(11 * KIB, 64) == 0, "large pages are admitted one by one"
+        with store.admit_run(KIB, 64) as room:
+            assert room.nbytes == store.hot_usage().nbytes == 10 * KIB
+        assert not store.admit_run(11 * KIB, 64), "large pages are admitted one by one"
         assert store.hot_usage().nbytes == 0
 
 
@@ -34,9 +33,10 @@ def test_a_run_evicts_pages_of_others_and_leaves_the_budget_a_ceiling(
 ) -> None:
     with memory(tmp_path, 64 * KIB) as store:
         for number in range(1, 65):
-            assert store.admit(KIB)
-            store.put(story.page(number))
-        assert store.admit_run(KIB, 8) == 2
+            room = store.admit(KIB)
+            assert room
+            store.put(story.page(number), room)
+        assert store.admit_run(KIB, 8).nbytes == 2 * KIB
         usage = store.hot_usage()
         assert (usage.pages, usage.nbytes, usage.peak_bytes) == (62, 64 * KIB, 64 * KIB)
 
@@ -46,24 +46,25 @@ def test_a_run_takes_no_page_of_its_own_sequence_that_lies_before_its_end(
 ) -> None:
     with memory(tmp_path, 64 * KIB) as store:
         for number in range(1, 65):
-            assert store.admit(KIB)
-            store.put(story.page(number))
+            room = store.admit(KIB)
+            assert room
+            store.put(story.page(number), room)
         own = set(story.ids(*range(1, 65)))
-        assert store.admit_run(KIB, 2, own, position=story.page(64).meta.position) == 0
+        assert not store.admit_run(KIB, 2, own, position=story.page(64).meta.position)
         assert store.hot_usage().pages == 64
-        assert store.admit_run(KIB, 2, own, position=story.page(62).meta.position) == 2
+        assert store.admit_run(KIB, 2, own, position=story.page(62).meta.position).nbytes == 2 * KIB
         assert [store.find(story.id(n)) is None for n in (62, 63, 64)] == [False, True, True]
 
 
 def test_no_run_is_admitted_that_the_writer_has_no_room_for(tmp_path: Path) -> None:
     with open_store(tmp_path, hot_bytes=320 * KIB, queue_bytes=4 * KIB) as store:
-        assert store.admit_run(KIB, 5) == 0
-        assert store.admit_run(KIB, 4) == 4
-        store.release(4 * KIB)
+        assert not store.admit_run(KIB, 5)
+        with store.admit_run(KIB, 4) as room:
+            assert room.nbytes == 4 * KIB
 
 
 @pytest.mark.parametrize("admit", [BlockStore.admit_run, lambda store, *_: store.admit(KIB)])
-def test_a_closed_store_admits_nothing(tmp_path: Path, admit: Callable[..., int]) -> None:
+def test_a_closed_store_admits_nothing(tmp_path: Path, admit: Callable[..., object]) -> None:
     store = memory(tmp_path, 320 * KIB)
     store.close()
     assert not admit(store, KIB, 2)

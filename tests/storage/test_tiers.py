@@ -38,13 +38,14 @@ class _Hot:
         self.live = live
 
     def put(self, page: Page) -> bool:
-        if not self._hot.reserve(page.meta.nbytes).granted:
+        room = self._hot.reserve(page.meta.nbytes)
+        if not room:
             return False
         payload: Any = page.payload
         if self.live:
             payload = mx.array(bytearray(page.payload), dtype=mx.uint8)
             mx.eval(payload)
-        self._hot.put(Page(page.meta, payload), dirty=False)
+        self._hot.put(Page(page.meta, payload), room, dirty=False)
         return True
 
     def get(self, page: PageId) -> bytes:

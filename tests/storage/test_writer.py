@@ -170,13 +170,15 @@ def test_a_fuller_version_that_comes_during_the_write_is_not_taken_for_written(
     rig: WriterRig,
 ) -> None:
     small, full = rig.story.page(1, held=8), rig.story.page(1)
-    assert rig.hot.reserve(small.meta.nbytes).granted
-    rig.hot.put(small, dirty=True)
+    room = rig.hot.reserve(small.meta.nbytes)
+    assert room
+    rig.hot.put(small, room, dirty=True)
     rig.block()
     assert rig.offer(1)
     assert rig.disk.reached.wait(30)
-    assert rig.hot.reserve(full.meta.nbytes).granted
-    rig.hot.put(full, dirty=True)
+    room = rig.hot.reserve(full.meta.nbytes)
+    assert room
+    rig.hot.put(full, room, dirty=True)
     assert rig.offer(1)
     rig.disk.gate.set()
     assert rig.writer.flush(30)

@@ -34,10 +34,11 @@ def test_a_page_that_was_admitted_before_the_close_does_not_stay(tmp_path: Path)
     story = Story()
     with open_store(tmp_path) as store:
         commit(store, story, 1)
-        assert store.admit(story.nbytes)
-        assert store.reserve(story.nbytes)
-    assert not store.put(story.page(2))
-    assert not store.keep(story.page(3))
+        made, read = store.admit(story.nbytes), store.reserve(story.nbytes)
+        assert made
+        assert read
+    assert not store.put(story.page(2), made)
+    assert not store.put(story.page(3), read)
     assert not store.admit(story.nbytes)
     assert not store.reserve(story.nbytes)
     assert store.hot.pages() == set()

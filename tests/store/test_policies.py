@@ -200,8 +200,8 @@ def test_a_page_that_leaves_the_disk_while_it_comes_into_memory_is_written_again
 
         monkeypatch.setattr(store.hot, "put", evicted_first)
         if read:
-            assert store.reserve(page.meta.nbytes)
-            assert store.keep(page)
+            assert not store.put(page, store.reserve(page.meta.nbytes))
+            assert store.held(page.meta.id) is page
         else:
             assert not store_page(store, page)
         assert store.flush()

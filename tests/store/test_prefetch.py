@@ -201,15 +201,17 @@ def test_a_page_committed_meanwhile_is_not_replaced_by_its_older_self(
 ) -> None:
     with open_store(tmp_path) as store:
         small = story.page(9, held=8)
-        assert store.admit(small.meta.nbytes, ())
-        assert store.put(small)
+        room = store.admit(small.meta.nbytes, ())
+        assert room
+        assert store.put(small, room)
         assert store.flush()
         store.hot.discard([small.meta.id])
         full = story.page(9)
 
         def allocate(nbytes: int) -> Any:
-            assert store.admit(full.meta.nbytes, ())
-            assert store.put(full)
+            room = store.admit(full.meta.nbytes, ())
+            assert room
+            assert store.put(full, room)
             return np.empty(nbytes, dtype=np.uint8)
 
         assert store.prefetch([small.meta.id], allocate).wait(30)
@@ -235,7 +237,7 @@ def test_nothing_to_read_and_closed_stores_are_done_at_once(tmp_path: Path, stor
         assert memory.prefetch(story.ids(1), allocate_payload).wait(0)
 
 
-@pytest.mark.parametrize("fault", ["expect", "keep"])
+@pytest.mark.parametrize("fault", ["expect", "put"])
 def test_a_prefetch_that_meets_a_fault_of_this_program_ends_all_the_same(
     fault: str, tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:

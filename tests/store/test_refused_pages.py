@@ -62,11 +62,11 @@ def test_pages_behind_a_rejected_one_are_rejected_one_by_one_not_waited_for_with
         commit(store, story, *range(1, 6))
         for _ in range(6):
             ended = store.writes_ended
-            granted = store.admit(96 * KIB)
-            if granted:
+            room = store.admit(96 * KIB)
+            if room:
                 break
             assert store.wait_for_writer(60, ended)
-        assert granted
-        store.release(96 * KIB, granted)
+        assert room
+        room.release()
         assert store.check_integrity() is None
         assert store.compare().unbacked == []

@@ -67,16 +67,16 @@ class Rig:
         chain = story.ids(*numbers)
         for page in story.pages(*numbers):
             ended = self.tiers.writes_ended
-            granted = self.tiers.admit(page.meta.nbytes, chain)
-            while not granted and self.waits and self.tiers.wait_for_writer(60, ended):
+            room = self.tiers.admit(page.meta.nbytes, chain)
+            while not room and self.waits and self.tiers.wait_for_writer(60, ended):
                 ended = self.tiers.writes_ended
-                granted = self.tiers.admit(page.meta.nbytes, chain)
-            if not granted and not self.waits:
-                granted = self.tiers.admit(page.meta.nbytes, chain, queue=False)
+                room = self.tiers.admit(page.meta.nbytes, chain)
+            if not room and not self.waits:
+                room = self.tiers.admit(page.meta.nbytes, chain, queue=False)
             deleted, deleting = self._deletions, self._deleting
-            if not granted:
+            if not room:
                 continue
-            taken = self.tiers.put(page, granted=granted)
+            taken = self.tiers.put(page, room)
             self.allowed.add(page.meta.id)
             if taken and not deleting and deleted == self._deletions:
                 self.accepted |= {page.meta.id} - self._evicted

@@ -47,8 +47,8 @@ def turn(store: BlockStore, story: Story, last: int, tail: int) -> None:
 def partial_window(store: BlockStore, story: Story, last: int, held: int) -> None:
     """Store a page that may hold more of its block the next time."""
     page = story.page(last, group="window", held=held, nbytes=held * 100)
-    if store.admit(page.meta.nbytes):
-        store.put(page)
+    if room := store.admit(page.meta.nbytes):
+        store.put(page, room)
 
 
 STEPS: st.SearchStrategy[Callable[[BlockStore, HandClock], object]] = st.one_of(

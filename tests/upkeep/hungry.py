@@ -40,10 +40,11 @@ def fill(store: BlockStore) -> None:
     """Fill the hot tier with live arrays of 1 MiB, all of whose bytes were written."""
     story = Story(nbytes=MIB, blocks=HOT_MIB)
     for number in range(1, HOT_MIB + 1):
-        assert store.admit(MIB)
+        room = store.admit(MIB)
+        assert room
         payload = allocate_payload(MIB)
         memoryview(payload).cast("B")[:] = bytes([number % 256]) * MIB
-        store.put(Page(story.meta(number), payload))
+        store.put(Page(story.meta(number), payload), room)
 
 
 def wait(done: Callable[[], bool], seconds: float = 60) -> None:

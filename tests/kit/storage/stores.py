@@ -49,12 +49,12 @@ def store_page(store: BlockStore, page: Page, keep: Collection[PageId] = ()) -> 
     waits = store.settings.commit_wait_seconds > 60
     while True:
         ended = store.writes_ended
-        granted = store.admit(nbytes, keep)
-        if granted:
-            return store.put(page, granted=granted)
+        room = store.admit(nbytes, keep)
+        if room:
+            return store.put(page, room)
         if not waits or nbytes > store.hot.limit_bytes or not store.wait_for_writer(60, ended):
-            granted = store.admit(nbytes, keep, queue=False)
-            return bool(granted) and store.put(page, granted=granted)
+            room = store.admit(nbytes, keep, queue=False)
+            return bool(room) and store.put(page, room)
 
 
 def commit(store: BlockStore, story: Story, *numbers: int) -> list[bool]:

@@ -42,8 +42,9 @@ class WriterRig:
 
     def put(self, *numbers: int) -> None:
         for page in self.story.pages(*numbers):
-            assert self.hot.reserve(page.meta.nbytes).granted
-            self.hot.put(page, dirty=True)
+            room = self.hot.reserve(page.meta.nbytes)
+            assert room
+            self.hot.put(page, room, dirty=True)
 
     def offer(self, number: int) -> bool:
         return self.writer.offer(self.story.id(number), self.story.nbytes)
