@@ -154,8 +154,8 @@ MISS_REASONS = {
     ),
     remote.FOREIGN: MissReason(
         "the store that machines share has pages that another secret vouches for, or none does",
-        "give all machines the same remote_secret and remote_encrypt, or this one a remote_prefix "
-        "of its own",
+        "give all machines the same remote_secret and remote_encrypt, or this one a prefix= of its "
+        "own in the URL",
     ),
     UNSUPPORTED: MissReason("no adapter reads a cache class of this model"),
     BAD_TOKENS: MissReason("the prompt is no flat list of integers"),

@@ -73,7 +73,7 @@ def of_store(store: RunningStore, timeout: float) -> Configuration:
 
 def _of_server(name: str, setting: Map, flags: Sequence[object]) -> Map:
     """Return a setting with the origin that a person knows: a server's arguments are flags."""
-    if setting.get("kind") != "argument":
+    if setting.get("origin") != "argument":
         return setting
     flag = f"flag --{name.replace('_', '-')}"
     return {**setting, "origin": flag if name in flags else _DEFAULT_OF_SERVER}

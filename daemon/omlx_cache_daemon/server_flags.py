@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 
 from omlx_cache.settings.removed import REMOVED
+from omlx_cache.settings.secrets import names_file
 from omlx_cache.settings.sizes import parse_size
 from omlx_cache_daemon.options import positive_count, positive_seconds
 from omlx_cache_storage.remote.address import names_password
@@ -30,14 +31,11 @@ SETTINGS = {
     "socket": "control socket: auto, off or a path",
     "status": "answer /metrics and /status; to other machines with OMLX_CACHE_STATUS_TOKEN",
     "remote": "store that machines share: a URL without a password",
-    "remote_prefix": "what the names of its values begin with",
-    "remote_password_file": "file with its password",
-    "remote_secret_file": "file with the secret that authenticates pages",
+    "remote_password": "file:PATH with its password",
+    "remote_secret": "file:PATH with the secret that authenticates pages",
     "remote_encrypt": "encrypt pages before they leave this machine",
     "remote_writes": "all, reused, shared, off or service: which pages are sent there",
-    "remote_ttl_seconds": "how long they live there",
     "remote_lookup_seconds": "how long a request waits for it to say what it has",
-    "remote_read_seconds": "how long a restore waits for more to come",
     "remote_architecture": "own, any or a name: machines of which kind share",
 }
 
@@ -66,12 +64,22 @@ def _without_password(url: str) -> str:
         # Others could read it in the list of processes; what was given is not said again.
         raise argparse.ArgumentTypeError(
             "a URL on the command line has no password: set OMLX_CACHE_REMOTE_PASSWORD, or "
-            "--remote-password-file"
+            "--remote-password file:PATH"
         )
     return url
 
 
-_CHECKS: dict[str, Callable[[str], str]] = {"remote": _without_password}
+def _in_file(value: str) -> str:
+    if not names_file(value):
+        raise argparse.ArgumentTypeError("on the command line it is file:PATH: others read flags")
+    return value
+
+
+_CHECKS: dict[str, Callable[[str], str]] = {
+    "remote": _without_password,
+    "remote_password": _in_file,
+    "remote_secret": _in_file,
+}
 
 
 def given_settings(args: argparse.Namespace) -> dict[str, object]:

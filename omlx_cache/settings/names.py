@@ -23,16 +23,11 @@ SETTING_NAMES = (
     "status_token",
     "log_level",
     "remote",
-    "remote_prefix",
     "remote_password",
-    "remote_password_file",
     "remote_secret",
-    "remote_secret_file",
     "remote_encrypt",
     "remote_writes",
-    "remote_ttl_seconds",
     "remote_lookup_seconds",
-    "remote_read_seconds",
     "remote_architecture",
 )
 """In the order of the reference: the fields of `CacheSettings`."""

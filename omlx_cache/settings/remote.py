@@ -10,13 +10,14 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from omlx_cache.settings.errors import ConfigError
 from omlx_cache.settings.explain import Allowed
 from omlx_cache.settings.places import expand
-from omlx_cache.settings.secrets import read_secret
+from omlx_cache.settings.secrets import IN_FILE, names_file, read_secret
 from omlx_cache_storage.remote.address import FORMS, RemoteAddress, parse_address
 from omlx_cache_storage.remote.keys import RemoteKeys
 from omlx_cache_storage.remote.options import ExtraMissing, RemoteOptions, check_extra
 
-_SAFE = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 OWN, ANY = "own", "any"
+READS_LAST = 4
+"""A restore waits so many times as long for bytes as a request for a look-up: pages are larger."""
 
 
 def _is_off(value: Any) -> bool:
@@ -41,20 +42,9 @@ def _secret(value: Any) -> Any:
         return "off"
     if not isinstance(given, str):
         raise ValueError("not a text")
+    if names_file(given):
+        return f"{IN_FILE}{expand(given.removeprefix(IN_FILE), Path.home())}"
     return SecretStr(given)
-
-
-def _file(value: Any) -> Any:
-    return "off" if _is_off(value) else expand(value, Path.home())
-
-
-def _prefix(value: Any) -> Any:
-    if not isinstance(value, str):
-        raise ValueError("not a text")
-    text = value.strip().strip("/")
-    if text and (not _SAFE.fullmatch(text) or len(text) > 200 or ".." in text):
-        raise ValueError("characters that not every store takes in a name")
-    return text
 
 
 def _kind(value: Any) -> Any:
@@ -68,10 +58,7 @@ def _lower(value: object) -> object:
     return value.strip().lower() if isinstance(value, str) else value
 
 
-Secret = Annotated[Literal["off"] | SecretStr, BeforeValidator(_secret), Allowed("off, or a text")]
-SecretFile = Annotated[
-    Literal["off"] | Path, BeforeValidator(_file), Allowed("off, or a path of a file")
-]
+Secret = Annotated[str | SecretStr, BeforeValidator(_secret), Allowed("off, a text, or file:PATH")]
 
 
 class RemoteSettings(BaseSettings):
@@ -88,27 +75,21 @@ class RemoteSettings(BaseSettings):
     ] = "off"
     """A store that machines share: what one has computed is found by the others. Needs the extra
     `remote`. A password in the URL is shown by no command; `remote_password` keeps it out of there.
-    See docs/remote.md."""
-
-    remote_prefix: Annotated[
-        str, BeforeValidator(_prefix), Allowed("letters, digits, '.', '_', '-' and '/'")
-    ] = "omlx-cache"
-    """What the names of all values in the store begin with, so that others can use it too."""
+    The names of all values begin with `prefix=` of the URL's query (`omlx-cache` without one), so
+    that others can use the store too. In a Valkey or Redis store a value lives `ttl=` seconds
+    (604800, a week, without; 0: until it is evicted or deleted); object stores have lifecycle rules
+    instead. See docs/remote.md."""
 
     remote_password: Secret = "off"
-    """The store's password, instead of the one in the URL. No command shows it, and no flag takes
-    it."""
-
-    remote_password_file: SecretFile = "off"
-    """A file whose first line is the store's password; readable by this user only."""
+    """The store's password, instead of the one in the URL. `file:PATH` names a file of which it is
+    the first line; readable by this user only. No command shows it, and no flag takes it but for
+    such a name."""
 
     remote_secret: Secret = "off"
     """A secret that the machines share, of 16 characters at least: each page is authenticated by
     it, so that who can only write to the store can plant nothing. All machines have the same one,
-    or none. `file://` needs one. Make one with `openssl rand -hex 32`."""
-
-    remote_secret_file: SecretFile = "off"
-    """A file whose first line is that secret; readable by this user only."""
+    or none. `file://` needs one. Make one with `openssl rand -hex 32`. `file:PATH` names a file of
+    which it is the first line; readable by this user only."""
 
     remote_encrypt: bool = False
     """Encrypt pages by a key of the secret (AES-256-GCM) before they leave this machine: keys and
@@ -122,16 +103,10 @@ class RemoteSettings(BaseSettings):
     prompts, tool lists); none (`off`: this machine only reads); or what `omlx-cached` decides, who
     writes for all processes of the directory (`service`)."""
 
-    remote_ttl_seconds: int = Field(7 * 24 * 3600, ge=0, le=10 * 365 * 24 * 3600)
-    """How long a value lives in a Valkey or Redis store; 0: until it is evicted or deleted. Object
-    stores have lifecycle rules instead."""
-
     remote_lookup_seconds: float = Field(0.5, ge=0.001, le=60)
-    """How long a request waits at most for the store to say what it has."""
-
-    remote_read_seconds: float = Field(2.0, ge=0.01, le=300)
-    """How long a restore waits at most for the next bytes to come; then what has not come is
-    computed, and the store left alone for a while."""
+    """How long a request waits at most for the store to say what it has. A restore waits four times
+    as long for the next bytes to come; then what has not come is computed, and the store left alone
+    for a while."""
 
     remote_architecture: Annotated[
         str, BeforeValidator(_kind), Allowed(f"{OWN}, {ANY}, or a name for a kind of machine")
@@ -163,7 +138,7 @@ class RemoteSettings(BaseSettings):
         if address.kind == "file" and secret is None:
             raise ConfigError(
                 "remote: a directory that others can write to is shared only with a secret: set "
-                "remote_secret or remote_secret_file on each machine (openssl rand -hex 32)"
+                "remote_secret on each machine (openssl rand -hex 32)"
             )
         try:
             check_extra(address, signs=secret is not None)
@@ -176,30 +151,25 @@ class RemoteSettings(BaseSettings):
             password=self._secret_of("remote_password"),
             secret=secret,
             encrypts=self.remote_encrypt,
-            prefix=self.remote_prefix,
-            ttl_seconds=self.remote_ttl_seconds,
+            prefix=address.prefix,
+            ttl_seconds=address.ttl_seconds,
             lookup_seconds=self.remote_lookup_seconds,
-            read_seconds=self.remote_read_seconds,
+            read_seconds=READS_LAST * self.remote_lookup_seconds,
             packs=has_zstd,
         )
 
     def remote_notes(self) -> list[str]:
         """Return what a person should know of these values."""
-        if self.remote == "off":
-            return [
-                f"{name} has no effect: remote is off"
-                for name in sorted(self.model_fields_set & set(RemoteSettings.model_fields))
-                if name not in ("remote", "remote_architecture")
-            ]
-        if self.remote.kind == "s3" and "remote_ttl_seconds" in self.model_fields_set:
-            return ["remote_ttl_seconds has no effect: buckets have lifecycle rules"]
-        return []
+        given = self.model_fields_set & set(RemoteSettings.model_fields)
+        return [
+            f"{name} has no effect: remote is off"
+            for name in sorted(given - {"remote", "remote_architecture"})
+            if self.remote == "off"
+        ]
 
     def _secret_of(self, name: str) -> str | None:
-        """Return a secret that was given by itself or in a file; raises ConfigError for both."""
-        given, file = getattr(self, name), getattr(self, f"{name}_file")
-        if given != "off" and file != "off":
-            raise ConfigError(f"{name} and {name}_file are both set: one of them counts, say which")
-        if file != "off":
-            return read_secret(file, f"{name}_file")
-        return None if given == "off" else given.get_secret_value()
+        """Return a secret that was given by itself or in a file, None for none."""
+        given: SecretStr | str = getattr(self, name)
+        if isinstance(given, SecretStr):
+            return given.get_secret_value()
+        return None if given == "off" else read_secret(Path(given.removeprefix(IN_FILE)), name)

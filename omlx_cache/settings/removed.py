@@ -1,7 +1,8 @@
 """Removed settings and values: a server that still sets them starts, with one warning for each."""
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+from urllib.parse import quote
 
 REMOVED: Final = {
     "eviction_policy": "every store does what `keep` did; `omlx-cache simulate` compares that with "
@@ -17,6 +18,12 @@ REMOVED: Final = {
     "written",
     "remote_codec": "dense pages are packed for the way where the extra `zstd` is installed",
     "remote_connections": "pages are read over eight connections",
+    "remote_password_file": "remote_password=file:PATH names the file with the password",
+    "remote_prefix": "remote=URL?prefix=NAME says what the names of values begin with",
+    "remote_read_seconds": "a restore waits four times `remote_lookup_seconds` for the next bytes",
+    "remote_secret_file": "remote_secret=file:PATH names the file with the secret",
+    "remote_ttl_seconds": "remote=URL?ttl=SECONDS says how long values live in Valkey or Redis; "
+    "buckets have lifecycle rules instead",
     "restore_bytes": "restores that were begun ahead share an eighth of physical memory",
     "restore_wait_seconds": "a session waits two seconds for the disk, and a millisecond for each "
     "token of its prompt, unless it has a `deadline=`",
@@ -49,14 +56,6 @@ VALUES: Final = {
 """Removed values of settings that stay: the value that takes each one's place, and why."""
 
 
-class Taken(NamedTuple):
-    """The setting and the value that a removed setting is taken for, and how a person writes it."""
-
-    setting: str
-    value: Any
-    words: str
-
-
 def take_over(
     removed: Mapping[str, tuple[str, Any]],
     given: dict[str, tuple[str, Any]],
@@ -67,10 +66,11 @@ def take_over(
     what came."""
     found = []
     for name, (shown, raw) in removed.items():
-        if taken := _taken_for(name, raw):
-            given[taken.setting] = (shown, taken.value)
-            arguments[taken.setting] = taken.value
-            found.append(f"{shown} is {taken.words} now: {REMOVED[name]}")
+        if taken := _taken_for(name, raw, given):
+            setting, value, words = taken
+            given[setting] = (given[setting][0] if setting == "remote" else shown, value)
+            arguments[setting] = value
+            found.append(f"{shown} is {words} now: {REMOVED[name]}")
         else:
             found.append(f"{shown} has no effect any more: {REMOVED[name]}")
     for (name, value), (instead, reason) in VALUES.items():
@@ -81,8 +81,22 @@ def take_over(
     return found
 
 
-def _taken_for(name: str, raw: object) -> Taken | None:
-    """Return what a removed setting is taken for, None where a store does what its value says."""
-    if name == "queue_full" and str(raw).strip().lower() == "wait":
-        return Taken("commit_wait_seconds", LONGEST_WAIT, f"commit_wait_seconds={LONGEST_WAIT}")
-    return None
+def _taken_for(
+    name: str, raw: object, given: Mapping[str, tuple[str, Any]]
+) -> tuple[str, object, str] | None:
+    """Return the setting and the value that a removed setting is taken for, and how a person writes
+    that; None where a store does what the value says, or another setting says it."""
+    value, url = str(raw).strip(), given.get("remote", ("", ""))[1]
+    if name == "queue_full" and value.lower() == "wait":
+        return "commit_wait_seconds", LONGEST_WAIT, f"commit_wait_seconds={LONGEST_WAIT}"
+    if name in ("remote_password_file", "remote_secret_file"):
+        setting = name.removesuffix("_file")
+        if setting not in given and value.lower() not in ("", "off", "none"):
+            return setting, f"file:{value}", f"{setting}=file:PATH"
+    option = {"remote_prefix": "prefix=", "remote_ttl_seconds": "ttl="}.get(name)
+    if option is None or not isinstance(url, str) or "://" not in url or option in url:
+        return None
+    if option == "ttl=" and url.strip().lower().startswith(("s3:", "file:")):
+        return None
+    mark = "&" if "?" in url else "?"
+    return "remote", f"{url.strip()}{mark}{option}{quote(value)}", f"remote=URL?{option}{value}"

@@ -6,6 +6,12 @@ from pathlib import Path
 from omlx_cache.settings.errors import ConfigError
 
 MOST_BYTES = 4096
+IN_FILE = "file:"
+
+
+def names_file(value: object) -> bool:
+    """Tell whether a value names a file with the secret and is none itself: `file:PATH`."""
+    return isinstance(value, str) and value.startswith(IN_FILE)
 
 
 def read_secret(path: Path, setting: str) -> str:

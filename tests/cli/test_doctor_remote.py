@@ -68,7 +68,7 @@ def test_it_is_said_in_words_with_the_table_on_paper(cli: Cli, good: RedisServer
     ended = cli("doctor", "--remote", *BRIEFLY, OMLX_CACHE_REMOTE=good.url, **SECRET)
     assert ended.code == 1
     assert "does not let this machine in" in ended.out
-    assert "remote_password_file" in ended.out
+    assert "file:PATH" in ended.out
     wrong = cli(
         *("doctor", "--remote", *BRIEFLY),
         OMLX_CACHE_REMOTE=good.url,
@@ -77,7 +77,7 @@ def test_it_is_said_in_words_with_the_table_on_paper(cli: Cli, good: RedisServer
     )
     assert wrong.code == 1
     assert "the password that is set is not the one of the user default" in wrong.out
-    assert "remote_password_file" not in wrong.out
+    assert "file:PATH" not in wrong.out
     right = cli(
         *("doctor", "--remote", *BRIEFLY),
         OMLX_CACHE_REMOTE=good.url,
@@ -130,8 +130,7 @@ def test_a_server_that_does_not_suit_is_told_with_what_helps(
 ) -> None:
     with redis_server(*settings) as running:
         ended = cli(
-            *("doctor", "--remote", running.url, *BRIEFLY, "--format", "json"),
-            OMLX_CACHE_REMOTE_TTL_SECONDS=ttl,
+            *("doctor", "--remote", f"{running.url}?ttl={ttl}", *BRIEFLY, "--format", "json"),
             **SECRET,
         )
     found = _found(ended.out)
@@ -170,8 +169,7 @@ def test_a_dead_store_and_one_that_says_nothing_are_told_within_their_time(cli: 
         place = f"127.0.0.1:{silent.getsockname()[1]}"
         ended = cli(
             *("doctor", "--remote", f"redis://{place}", "--format", "json"),
-            OMLX_CACHE_REMOTE_READ_SECONDS="0.2",
-            **SECRET,
+            **{**SECRET, "OMLX_CACHE_REMOTE_LOOKUP_SECONDS": "0.05"},
         )
         (found,) = _found(ended.out)
         assert "does not answer in time" in found["found"]
@@ -287,8 +285,7 @@ def test_a_server_with_tls_is_trusted_by_its_authority_only_and_its_last_days_ar
         stranger = cli("doctor", "--remote", running.url, "--format", "json", **SECRET)
         plain = cli(
             *("doctor", "--remote", f"redis://{running.place}", "--format", "json"),
-            OMLX_CACHE_REMOTE_READ_SECONDS="0.5",
-            **SECRET,
+            **{**SECRET, "OMLX_CACHE_REMOTE_LOOKUP_SECONDS": "0.1"},
         )
     assert 0 < json.loads(trusted.out)["certificate_days"] <= 1
     (found,) = _found(trusted.out)

@@ -23,7 +23,7 @@ from omlx_cache_storage.remote.tier import RemoteTier
 TOKENS = 321
 GENEROUS = 60.0
 """Many times what a deadline of these tests allows, on a machine with too much to do."""
-HURRIED = {"remote_lookup_seconds": 0.5, "remote_read_seconds": 0.5}
+HURRIED = {"remote_lookup_seconds": 0.5}
 FAULTS: dict[str, Callable[[RedisServer], object]] = {
     "killed": lambda server: server.process.kill(),
     "hanging": lambda server: server.process.suspend(),
@@ -129,7 +129,7 @@ def test_a_deadline_leaves_time_for_the_own_disk_when_nobody_answers(
     with machine.store(remote="off") as store:
         machine.ask(store, TOKENS)
         assert store.flush(30)
-    with machine.store(remote_read_seconds=60) as store:
+    with machine.store() as store:
         server.process.suspend()
         tokens = [*random_tokens(TOKENS, 1), *random_tokens(BLOCK, 2)]
         cache = PrefixCache(machine.model, store)

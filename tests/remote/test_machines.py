@@ -36,7 +36,6 @@ FAMILIES = {"dense": "llama", "windowed": "gemma3_text", "hybrid": "qwen3_next"}
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with other work is no reason for a miss."""
     monkeypatch.setenv("OMLX_CACHE_REMOTE_LOOKUP_SECONDS", str(PATIENT_SECONDS))
-    monkeypatch.setenv("OMLX_CACHE_REMOTE_READ_SECONDS", str(PATIENT_SECONDS))
 
 
 @pytest.fixture
@@ -157,7 +156,7 @@ def test_machines_of_another_salt_model_or_secret_share_nothing(
         "salt": Machine("llama", tmp_path / "b", server.url),
         "model": Machine("qwen3", tmp_path / "c", server.url),
         "secret": Machine("llama", tmp_path / "d", server.url, remote_secret="x" * 16),
-        "prefix": Machine("llama", tmp_path / "e", server.url, remote_prefix="other"),
+        "prefix": Machine("llama", tmp_path / "e", f"{server.url}?prefix=other"),
         "architecture": Machine("llama", tmp_path / "f", server.url, remote_architecture="M9"),
     }
     for name, machine in others.items():

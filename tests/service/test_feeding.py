@@ -116,7 +116,7 @@ def test_with_writes_off_nothing_is_sent_until_a_reload_says_so(
     secret = home / "secret"
     secret.write_text(SECRET)
     secret.chmod(0o600)
-    settings = f'remote = "{server.url}"\nremote_secret_file = "{secret}"\n'
+    settings = f'remote = "{server.url}"\nremote_secret = "file:{secret}"\n'
     file.write_text(settings + 'remote_writes = "off"\n')
     daemon = Daemon(home, "--config", str(file))
     try:
@@ -138,7 +138,7 @@ def test_what_was_there_while_the_secret_was_not_is_sent_when_it_comes(
 ) -> None:
     secret = tmp_path / "secret"
     file = home / "omlx-cached.toml"
-    file.write_text(f'remote = "{server.url}"\nremote_secret_file = "{secret}"\n')
+    file.write_text(f'remote = "{server.url}"\nremote_secret = "file:{secret}"\n')
     pages = _stored(_machine(home / "cold", server))
     daemon = Daemon(home, "--config", str(file))
     try:
@@ -173,7 +173,7 @@ def test_checking_shows_no_secret_and_takes_none_from_flags_and_keys(
         (home / "bad.toml").write_text(f'remote_secret = "{SECRET}"\n')
         named = daemon.run("--config", str(home / "bad.toml"), module=service)
         assert named.returncode == 78
-        assert "remote_secret_file" in named.stderr
+        assert "remote_secret: not here" in named.stderr
         for one in (checked, refused, named):
             assert SECRET not in one.stdout + one.stderr
             assert "a-password" not in one.stdout + one.stderr

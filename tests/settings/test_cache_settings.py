@@ -42,16 +42,11 @@ def test_every_setting_is_a_variable(machine: Machine, monkeypatch: pytest.Monke
         "status_token": ("a-long-token", SecretStr("a-long-token")),
         "log_level": ("DEBUG", "debug"),
         "remote": ("valkey://nas", parse_address("valkey://nas")),
-        "remote_prefix": ("/lab/kv/", "lab/kv"),
         "remote_password": ("pass word", SecretStr("pass word")),
-        "remote_password_file": ("/etc/password", Path("/etc/password")),
         "remote_secret": ("sixteen letters.", SecretStr("sixteen letters.")),
-        "remote_secret_file": ("/etc/secret", Path("/etc/secret")),
         "remote_encrypt": ("yes", True),
         "remote_writes": ("Shared", "shared"),
-        "remote_ttl_seconds": ("60", 60),
         "remote_lookup_seconds": ("0.1", 0.1),
-        "remote_read_seconds": ("1", 1.0),
         "remote_architecture": ("ANY", "any"),
     }
     for name, (text, _) in values.items():

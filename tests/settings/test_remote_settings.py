@@ -48,16 +48,17 @@ def test_without_a_remote_nothing_is_opened(none: str) -> None:
 
 def test_options_are_what_was_set() -> None:
     settings = CacheSettings(
-        remote="redis://nas",
+        remote="redis://nas?prefix=/lab/kv/&ttl=60",
         remote_password=PASSWORD,
         remote_secret=SECRET,
-        remote_prefix="lab",
         remote_lookup_seconds=0.1,
     )
     options = settings.remote_options("gpu applegpu_g15s")
     assert options is not None
     assert (options.password, options.secret) == (PASSWORD, SECRET.encode())
-    assert (options.prefix, options.lookup_seconds, options.packs) == ("lab", 0.1, False)
+    assert (options.prefix, options.ttl_seconds, options.packs) == ("lab/kv", 60, False)
+    assert (options.lookup_seconds, options.read_seconds) == (0.1, 0.4)
+    assert settings.sources()["remote"].rendered == "redis://nas:6379?prefix=lab/kv&ttl=60"
     assert options.architecture == "gpu-applegpu_g15s"
     packing = settings.remote_options("cpu", has_zstd=True)
     assert packing is not None
@@ -67,17 +68,15 @@ def test_options_are_what_was_set() -> None:
 def test_secrets_come_from_files_of_this_user_alone(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text(f"{SECRET}\nnot this line\n")
-    settings = CacheSettings(remote="redis://nas", remote_secret_file=file)
+    settings = CacheSettings(remote="redis://nas", remote_secret=f"file:{file}")
+    assert settings.sources()["remote_secret"].rendered == f"file:{file}"
     file.chmod(0o644)
-    with pytest.raises(ConfigError, match=r"remote_secret_file: others may read .*chmod 600"):
+    with pytest.raises(ConfigError, match=r"remote_secret: others may read .*chmod 600"):
         settings.remote_options("cpu")
     file.chmod(0o600)
     options = settings.remote_options("cpu")
     assert options is not None
     assert options.secret == SECRET.encode()
-    both = CacheSettings(remote="redis://nas", remote_secret_file=file, remote_secret=SECRET)
-    with pytest.raises(ConfigError, match="both set"):
-        both.remote_options("cpu")
 
 
 def test_a_shared_directory_needs_a_secret(tmp_path: Path) -> None:
@@ -105,5 +104,5 @@ def test_machines_of_another_kind_share_only_where_they_are_asked_to() -> None:
 
 
 def test_settings_without_effect_are_noted() -> None:
-    (note,) = (n for n in CacheSettings(remote_prefix="x").notes() if "remote" in n)
-    assert note == "remote_prefix has no effect: remote is off"
+    (note,) = (n for n in CacheSettings(remote_secret="x").notes() if "remote" in n)
+    assert note == "remote_secret has no effect: remote is off"

@@ -6,8 +6,12 @@ from pathlib import Path
 import pytest
 
 from kit.storage import open_store
-from omlx_cache.settings import CacheSettings, Machine
+from omlx_cache.settings import CacheSettings, ConfigError, Machine
 from omlx_cache.settings.removed import REMOVED
+
+SECRET = "a secret of more than 16 characters"
+TAKEN = {"remote_password_file", "remote_secret_file"}
+"""Those that mean something else whatever they are."""
 
 
 @pytest.mark.parametrize("given", ["back", "Second_Touch"])
@@ -44,7 +48,61 @@ def test_a_removed_setting_becomes_what_takes_its_place(
     assert dropping.warnings()[0].startswith("OMLX_CACHE_QUEUE_FULL has no effect any more: ")
 
 
-@pytest.mark.parametrize("name", sorted(REMOVED))
+@pytest.mark.parametrize("form", ["argument", "variable"])
+def test_where_the_store_s_secrets_lie_is_said_by_the_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    file = tmp_path / "secret"
+    file.write_text(SECRET)
+    given = {"remote": "redis://nas", "remote_secret_file": file, "remote_password_file": file}
+    if form == "variable":
+        for name, value in given.items():
+            monkeypatch.setenv(f"OMLX_CACHE_{name.upper()}", str(value))
+        given = {}
+    settings = CacheSettings(cold_dir=tmp_path, **given)
+    assert settings.remote_secret == settings.remote_password == f"file:{file}"
+    assert all(" now: " in note and str(file) not in note for note in settings.removals())
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match="others may read"):
+        settings.remote_options("cpu")
+    file.chmod(0o600)
+    options = settings.remote_options("cpu")
+    assert options is not None
+    assert (options.secret, options.password) == (SECRET.encode(), SECRET)
+    said = CacheSettings(cold_dir=tmp_path, **{**given, "remote_secret": SECRET[::-1]})
+    assert said.remote_options("cpu").secret == SECRET[::-1].encode()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("url", "prefix", "ttl", "shown"),
+    [
+        ("redis://me:pass@nas", "/lab/", "60", "redis://me:***@nas:6379?prefix=lab&ttl=60"),
+        ("redis://nas?prefix=own", "lab", 0, "redis://nas:6379?prefix=own&ttl=0"),
+        ("s3://bucket?region=eu", "", 60, "s3://bucket?prefix="),
+        ("file:///mnt/share", "lab/kv", 60, "file:///mnt/share?prefix=lab/kv"),
+        ("off", "lab", 60, "off"),
+    ],
+)
+def test_the_remote_store_s_names_and_times_are_said_by_its_url(
+    monkeypatch: pytest.MonkeyPatch, url: str, prefix: str, ttl: object, shown: str
+) -> None:
+    monkeypatch.setenv("OMLX_CACHE_REMOTE", url)
+    monkeypatch.setenv("OMLX_CACHE_REMOTE_PREFIX", prefix)
+    settings = CacheSettings(remote_ttl_seconds=ttl)
+    assert settings.sources()["remote"].rendered == shown
+    assert settings.sources()["remote"].origin == "environment OMLX_CACHE_REMOTE"
+    assert len(settings.removals()) == 2
+    assert "pass" not in str(settings.removals())
+
+
+@pytest.mark.parametrize(("name", "bad"), [("prefix", "a b"), ("prefix", "../x"), ("ttl", "-1")])
+def test_a_bad_name_or_time_is_refused_as_ever(name: str, bad: str) -> None:
+    removed = {"prefix": "remote_prefix", "ttl": "remote_ttl_seconds"}
+    with pytest.raises(ConfigError, match=f"{name}= is"):
+        CacheSettings(remote="redis://nas", **{removed[name]: bad})
+
+
+@pytest.mark.parametrize("name", sorted(REMOVED.keys() - TAKEN))
 def test_a_removed_setting_has_no_effect_and_is_named(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -15,6 +15,7 @@ from omlx_cache.settings import CacheSettings, ConfigError, SettingSource
 from omlx_cache.settings.environment import refusal, variable
 from omlx_cache.settings.explain import config_error
 from omlx_cache.settings.origin import render
+from omlx_cache.settings.secrets import names_file
 from omlx_cache_daemon.service.options import (
     OWN_NAMES,
     PREFIX,
@@ -103,10 +104,12 @@ def read_configuration(
     settings = _settings(given, troubles)
     options = _options(given, troubles)
     if names_password(flags.get("remote", "")):
-        troubles.append(
-            "--remote: everybody sees flags: name the password by remote_password_file, or in the "
-            "environment"
-        )
+        troubles.append("--remote: everybody sees flags: say remote_password=file:PATH instead")
+    troubles += [
+        f"--{name.replace('_', '-')}: everybody sees flags: file:PATH, or {variable(name)}"
+        for name in SECRETS
+        if name in flags and not names_file(flags[name])
+    ]
     if settings is not None and settings.has_remote and settings.remote_writes == "shared":
         # Requests show what prompts have in common, and files do not.
         name = given["remote_writes"].shown if "remote_writes" in given else "remote_writes"
@@ -133,13 +136,12 @@ def _read(path: Path, *, required: bool, troubles: list[str]) -> dict[str, Any]:
     except ValueError as error:
         troubles.append(f"{path}: {error}")
         return {}
-    allowed = [name for name in NAMES if name not in SECRETS]
-    known = [*allowed, *REMOVED_NAMES]
+    known = [*NAMES, *REMOVED_NAMES]
     for name in said:
-        if name in SECRETS:
-            troubles.append(f"{path}: {name}: not here; name a file by {name}_file")
+        if name in SECRETS and not names_file(said[name]):
+            troubles.append(f"{path}: {name}: not here: file:PATH, or {variable(name)}")
         elif name not in known:
-            troubles.append(f"{path}: {refusal('key', name, allowed)}")
+            troubles.append(f"{path}: {refusal('key', name, NAMES)}")
     return {name: value for name, value in said.items() if name in known}
 
 
@@ -150,7 +152,7 @@ def _from_environment(environ: Mapping[str, str], troubles: list[str]) -> dict[s
         for name in sorted(environ)
         if name.upper().startswith(PREFIX) and name not in own
     ]
-    shared = {variable(name): name for name in SHARED_NAMES}
+    shared = {variable(name): name for name in (*SHARED_NAMES, *REMOVED_NAMES)}
     return {
         setting: Given(environ[name], name, f"environment {name}")
         for name, setting in {**shared, **own}.items()

@@ -20,7 +20,7 @@ from omlx_cache_daemon.service.configuration import (
     shown,
 )
 from omlx_cache_daemon.service.logs import show_messages
-from omlx_cache_daemon.service.options import REMOVED_NAMES, SECRETS, ServiceOptions
+from omlx_cache_daemon.service.options import REMOVED_NAMES, ServiceOptions
 from omlx_cache_daemon.service.process import Service
 from omlx_cache_daemon.service.units import KINDS, unit
 
@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=KINDS,
         help="print a systemd user unit or a LaunchAgent for this installation, and end",
     )
-    for name in (name for name in NAMES if name not in SECRETS):
+    for name in NAMES:
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             metavar=_metavar(name),

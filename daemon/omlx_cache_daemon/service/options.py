@@ -7,30 +7,27 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from omlx_cache.settings.explain import Allowed
 from omlx_cache.settings.places import expand
+from omlx_cache.settings.removed import REMOVED
 from omlx_cache.settings.sizes import SIZE_FORMS, parse_size
 
 PREFIX = "OMLX_CACHED_"
 """Not that of a store's variables: a store refuses what it does not know."""
 SECRETS = ("remote_password", "remote_secret")
-"""No flag, which others see, and no key of a file that is shown around: in files of their own, or
-in the environment."""
+"""In no flag, which others see, and no file that is shown around: in files of their own, which
+`file:PATH` names, or in the environment."""
 SHARED_NAMES = (
     "cold_dir",
     "cold_bytes",
     "min_free_bytes",
     "log_level",
     "remote",
-    "remote_prefix",
     *SECRETS,
-    "remote_password_file",
-    "remote_secret_file",
     "remote_encrypt",
     "remote_writes",
-    "remote_ttl_seconds",
-    "remote_read_seconds",
+    "remote_lookup_seconds",
 )
 """Settings of a store that mean the same here, and are read from the same variables."""
-REMOVED_NAMES = ("remote_codec", "remote_connections")
+REMOVED_NAMES = tuple(name for name in REMOVED if name.startswith("remote_"))
 """Those of them that were removed: a file or a command line that still has one is read."""
 
 

@@ -1,7 +1,7 @@
 """Where a remote store is: one URL, read into what an engine is opened with."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -10,15 +10,20 @@ Kind = Literal["redis", "sentinel", "cluster", "s3", "file"]
 FORMS = (
     "redis://host:6379/0, rediss://host:6379/0 (TLS), redis+sentinel://host1,host2/SERVICE, "
     "redis+cluster://host1,host2, s3://bucket/prefix?endpoint=URL&region=NAME or "
-    "file:///a/directory (valkey stands for redis)"
+    "file:///a/directory (valkey stands for redis), with ?prefix=NAME and, of redis, ttl=SECONDS"
 )
 _REDIS_PORT, _SENTINEL_PORT = 6379, 26379
 _SCHEME = re.compile(r"(redis|valkey)(s?)(?:\+(sentinel|cluster))?(s?)")
 _OPTIONS: dict[str, tuple[str, ...]] = {
-    "redis": ("ca", "cert", "key"),
-    "s3": ("endpoint", "region"),
-    "file": (),
+    "redis": ("ca", "cert", "key", "prefix", "ttl"),
+    "s3": ("endpoint", "region", "prefix"),
+    "file": ("prefix",),
 }
+PREFIX = "omlx-cache"
+TTL_SECONDS = 7 * 24 * 3600
+"""A week: what nobody asked for by then is computed again."""
+_LONGEST_TTL = 10 * 365 * 24 * 3600
+_SAFE = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 
 
@@ -52,6 +57,16 @@ class RemoteAddress:
     def database(self) -> int:
         return int(self.path or 0)
 
+    @property
+    def prefix(self) -> str:
+        """What the names of all values begin with, so that others can use the store too."""
+        return self.options.get("prefix", PREFIX)
+
+    @property
+    def ttl_seconds(self) -> int:
+        """How long a value lives in a Valkey or Redis store; 0: until it is evicted or deleted."""
+        return int(self.options.get("ttl", TTL_SECONDS))
+
 
 def names_password(url: str) -> bool:
     """Return whether there is a password in a URL, whatever else is wrong with it."""
@@ -83,12 +98,16 @@ def parse_address(url: str) -> RemoteAddress:
         )
     match = _SCHEME.fullmatch(scheme)
     if match is not None and not (match[2] and match[4]):
-        return _redis(parts, match, options)
-    if scheme == "s3":
-        return _s3(parts, options)
-    if scheme == "file":
-        return _file(parts, options)
-    raise ValueError(f"{scheme}:// is none of the stores that there are; expected {FORMS}")
+        address = _redis(parts, match, options)
+    elif scheme == "s3":
+        address = _s3(parts, options)
+    elif scheme == "file":
+        address = _file(parts, options)
+    else:
+        raise ValueError(f"{scheme}:// is none of the stores that there are; expected {FORMS}")
+    said = "&".join(f"{name}={options[name]}" for name in ("prefix", "ttl") if name in options)
+    mark = "&" if "?" in address.shown else "?"
+    return replace(address, shown=f"{address.shown}{mark}{said}") if said else address
 
 
 def _redis(parts: SplitResult, match: "re.Match[str]", options: dict[str, str]) -> RemoteAddress:
@@ -155,8 +174,16 @@ def _known(options: dict[str, str], kind: str) -> None:
             known = ", ".join(f"{one}=" for one in _OPTIONS[kind]) or "nothing"
             said = f" {name}=" if re.fullmatch(r"[a-z_]{1,20}", name) else ""
             raise ValueError(f"unknown option{said} behind the '?'; there is {known}")
-        if not value:
+        if not value and name != "prefix":
             raise ValueError(f"{name}= is empty")
+    prefix = options.get("prefix", "").strip("/")
+    if prefix and (not _SAFE.fullmatch(prefix) or len(prefix) > 200 or ".." in prefix):
+        raise ValueError("prefix= is of letters, digits, '.', '_', '-' and '/', at most 200")
+    if "prefix" in options:
+        options["prefix"] = prefix
+    ttl = options.get("ttl", "0")
+    if not (ttl.isascii() and ttl.isdigit() and int(ttl) <= _LONGEST_TTL):
+        raise ValueError("ttl= is a whole number of seconds, at most ten years; 0: for good")
 
 
 def _credentials(text: str) -> tuple[str | None, str | None]:

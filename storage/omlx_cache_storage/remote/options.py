@@ -4,15 +4,13 @@ that are not always installed."""
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
-from omlx_cache_storage.remote.address import RemoteAddress
+from omlx_cache_storage.remote.address import PREFIX, TTL_SECONDS, RemoteAddress
 
 LOOKUP_SECONDS = 0.5
 READ_SECONDS = 2.0
 CONNECTIONS = 8
 """Over so many connections pages are read at once: while one waits, others bring bytes."""
-PREFIX = "omlx-cache"
 INSTALL = "pip install 'omlx-cache[remote]'"
-TTL_SECONDS = 7 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)

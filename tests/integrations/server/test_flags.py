@@ -35,10 +35,23 @@ def test_upstreams_flags_and_defaults_are_ours() -> None:
         assert (",".join(value) if isinstance(value, list) else str(value)) == default, flag
 
 
-def test_every_setting_is_a_flag_except_the_log_level_and_secrets() -> None:
+def test_every_setting_is_a_flag_except_the_log_level_and_the_token() -> None:
     # A secret on a command line could be read by everybody.
-    secret = {"status_token", "remote_password", "remote_secret"}
-    assert set(SETTINGS) == set(setting_names()) - {"log_level", *secret}
+    assert set(SETTINGS) == set(setting_names()) - {"log_level", "status_token"}
+
+
+@pytest.mark.parametrize("flag", ["--remote-password", "--remote-secret"])
+def test_a_secret_is_taken_from_a_file_that_a_flag_names(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = flag[2:].replace("-", "_")
+    assert given_settings(parse(flag, "file:/a/path")) == {name: "file:/a/path"}
+    assert given_settings(parse(f"{flag}-file", "/a/path")) == {f"{name}_file": "/a/path"}
+    with pytest.raises(SystemExit):
+        parse(flag, "hunter2")
+    told = capsys.readouterr().err
+    assert "file:PATH" in told
+    assert "hunter2" not in told
 
 
 def test_no_password_is_taken_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,7 +55,6 @@ def start(home: Path, model: Path, store: RedisServer, forks: None) -> Iterator[
                 OMLX_CACHE_REMOTE_PASSWORD=PASSWORD,
                 # The store may be late on a machine with too much to do.
                 OMLX_CACHE_REMOTE_LOOKUP_SECONDS="60",
-                OMLX_CACHE_REMOTE_READ_SECONDS="60",
             )
             running.callback(server.kill)
             return server

@@ -33,7 +33,7 @@ class Machine:
     def __init__(self, family: str, directory: Path, url: str, **fields: Any) -> None:
         self.model = zoo.build(family)
         self.directory = directory
-        patient = {"remote_lookup_seconds": PATIENT_SECONDS, "remote_read_seconds": PATIENT_SECONDS}
+        patient = {"remote_lookup_seconds": PATIENT_SECONDS}
         fixed = {"remote": url, "block_size": BLOCK, "worth_reading": "off"}
         self._fields = {**fixed, **patient, **fields}
 

@@ -81,9 +81,9 @@ def _memory(facts: Facts, options: RemoteOptions) -> list[Finding]:
             Finding(
                 "error",
                 f"the server evicts only what has a time to live ({policy}), and "
-                "remote_ttl_seconds is 0",
+                "ttl= of the address is 0",
                 "it refuses what is new when it is full",
-                "set OMLX_CACHE_REMOTE_TTL_SECONDS, or CONFIG SET maxmemory-policy allkeys-lru",
+                "give the address another ttl=, or CONFIG SET maxmemory-policy allkeys-lru",
             )
         ]
     if policy.endswith(("random", "ttl")):

@@ -60,7 +60,7 @@ def _remedy(
     if error.reason in ("refused", "timeout"):
         place = address.hosts[0] if address.hosts else None
         look = f"; nc -vz {place.name} {place.port}" if place is not None else ""
-        slow = "; a larger OMLX_CACHE_REMOTE_READ_SECONDS" if error.reason == "timeout" else ""
+        slow = "; a larger OMLX_CACHE_REMOTE_LOOKUP_SECONDS" if error.reason == "timeout" else ""
         return f"see that it runs, and that no firewall is between{look}{slow}"
     if error.reason == "full":
         policy = "CONFIG SET maxmemory-policy volatile-lru"
@@ -84,6 +84,6 @@ def _let_in(address: RemoteAddress, *, lets_in: bool, has_password: bool) -> str
             "(ACL LIST on the server); another one is named in the address: redis://USER@HOST"
         )
     return (
-        "set OMLX_CACHE_REMOTE_PASSWORD, or remote_password_file, and name the user in the "
+        "set OMLX_CACHE_REMOTE_PASSWORD, file:PATH for one in a file, and name the user in the "
         "address: redis://USER@HOST"
     )
