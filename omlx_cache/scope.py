@@ -30,7 +30,7 @@ from omlx_cache.requests.log import AskedRequest
 from omlx_cache.restore.gate import RestoreGate
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
 from omlx_cache.restore.pending import PendingRestore
-from omlx_cache.restore.walk import Boundaries
+from omlx_cache.restore.walk import Boundaries, Walk
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.hints import Ended, Priority
 from omlx_cache_storage.interrupts import uninterrupted
@@ -187,17 +187,12 @@ class Scope:
     ) -> PendingRestore:
         """Return a restore of at most `limit` tokens into buffers with room for `capacity`, not
         begun; the chain belongs to it until it is taken."""
-        return PendingRestore(
-            self.store.restores,
-            self.store,
-            self.fresh,
-            chain,
-            limit=limit,
-            capacity=capacity,
-            known=self._kinds.boundaries.of(chain),
-            stamp=stamp,
-            gate=self._gate(),
-        )
+        known, gate = self._kinds.boundaries.of(chain), self._gate()
+
+        def new_walk(stamp: int | None) -> Walk:
+            return Walk(self.store, self.fresh(), chain, limit, capacity, known, stamp, gate)
+
+        return PendingRestore(self.store.restores, new_walk, stamp)
 
     def _gate(self, *, probes: bool = True) -> RestoreGate | None:
         gate = self.store.reading_gate

@@ -1,40 +1,167 @@
 """Whose turn it is to read ahead: first come, first served, within a number of bytes."""
 
+import contextlib
+import logging
 import threading
 import time
 from collections import deque
+from concurrent.futures import Future
+from typing import Any
 
-from omlx_cache.restore.background import Reading, Task
-from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache import reasons
+from omlx_cache.restore.plan import PageFailed
+from omlx_cache.restore.reading import Closed, Reading
+from omlx_cache.restore.walk import Walk
+from omlx_cache_storage.interrupts import done_within, uninterrupted
 from omlx_cache_storage.readers import ReaderPool
 
+_log = logging.getLogger(__name__)
+
+READINGS = 2
+"""Restores that read ahead at a time: the second reads while the first one's last pages come."""
 THREADS = 4
 MOST_THREADS = 16
 STUCK_SECONDS = 0.5
-"""A thread that is at one read for longer, or for a request that has gone, is replaced: a file that
-hangs delays no other request. `MOST_THREADS` bounds those that hang."""
-_NEVER = float("-inf")
+"""A read that takes longer gets a thread beside its own, so that a file that hangs delays no other
+request. `MOST_THREADS` bounds those that hang."""
+LOOK_SECONDS = 0.05
+"""How often a worker looks whether somebody still wants what it waits for."""
+TOGETHER = 3
+"""Small pages that one task reads: at a deadline only whole tasks have come."""
+
+
+class Ahead:
+    """One request's restore while its pages come in on threads; made by any thread.
+
+    The worker of the queue that `is_running` belongs to uses `reading`, until `ended` is set or it
+    is `closed`. `admitted`, `taken`, `is_running` and `oversize` are the queue's.
+    """
+
+    def __init__(self, queue: "RestoreQueue", walk: Walk, *, asks: bool = True) -> None:
+        # From here on the keys are only read, so that every thread may walk.
+        if len(walk.chain):
+            walk.chain.key(len(walk.chain))
+        self.admitted = self.taken = self.oversize = self.is_running = self.is_stuck = False
+        self.is_planned = False
+        self.ended = threading.Event()
+        self._queue = queue
+        self.reading = Reading(
+            walk, pool=queue.reads, answers=self._answers, together=TOGETHER, in_flight=THREADS
+        )
+        # What other machines have is found out meanwhile, and waited for by the thread that plans.
+        point = self.reading.point = self.reading.wanted = walk.find(wait=0.0)
+        self.position = point.position
+        self.asks = asks and walk.source.asks and point.position < walk.limit
+        self.is_hot = not self.asks and all(use.info.in_memory for use in point.all_uses)
+        self._began: float | None = None
+        self._ended: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been reading, or did."""
+        began, ended = self._began, self._ended
+        return 0.0 if began is None else (ended or time.perf_counter()) - began
+
+    @property
+    def is_runnable(self) -> bool:
+        """True when a worker has something to do for it."""
+        idle = not (self.is_running or self.is_hot or self.ended.is_set())
+        return idle and (self.admitted or not self.is_planned)
+
+    @property
+    def is_asking(self) -> bool:
+        """True while other machines may still be waited for."""
+        return self.asks and not (self.is_planned or self.ended.is_set())
+
+    def nbytes(self) -> int | None:
+        """Return the memory that it takes from when it is admitted; None before it is planned."""
+        if self.ended.is_set():
+            return 0
+        return self.reading.nbytes() if self.is_hot or self.is_planned else None
+
+    def admit(self) -> bool:
+        """Let it read. One that was all in memory takes hold of that and ends at once: False, and
+        nothing held, if a page was evicted since, so that it must be planned like others."""
+        if self.is_hot and not self.ended.is_set():
+            self.is_hot = self.reading.hold_all()
+            if self.is_hot:
+                self.end()
+        self.admitted = self.ended.is_set() or self.is_planned or self.taken
+        return self.admitted
+
+    def run(self) -> None:
+        """Plan, or read what is planned; raises nothing."""
+        try:
+            if self.is_planned:
+                self._read()
+            else:
+                self._plan()
+        except Closed:
+            self.end()
+        except Exception as error:
+            _log.exception("reading ahead stopped")
+            self.reading.walk.failure = f"{reasons.ERROR}:{type(error).__name__}"
+            self.end()
+
+    def _plan(self) -> None:
+        if self.asks:
+            self.reading.point = None
+        self.is_planned = self.reading.make_plan()
+        if not self.is_planned:
+            self.end()
+
+    def _read(self) -> None:
+        self._began = time.perf_counter()
+        going_on = True
+        while going_on:
+            try:
+                self.reading.bring()
+                going_on = False
+            except PageFailed as failed:
+                self.reading.learn(failed)
+                going_on = not self.reading.closed and self.reading.make_plan()
+        self.end()
+
+    def _answers(self, read: "Future[Any]") -> bool:
+        """Wait for a read for as long as anybody wants it."""
+        began = time.monotonic()
+        while not done_within(read, LOOK_SECONDS):
+            if self.reading.closed:
+                return False
+            if not self.is_stuck and time.monotonic() - began >= STUCK_SECONDS:
+                self.is_stuck = True
+                self._queue.replace_stuck()
+        return True
+
+    def end(self) -> None:
+        """Say that nothing more will come, or that waiting for it is in vain."""
+        self._ended = self._ended or time.perf_counter()
+        self.ended.set()
+
+    def close(self) -> None:
+        """Read no more and give the memory back; any thread, any number of times."""
+        self.reading.close()
+        self.end()
 
 
 class RestoreQueue:
     """Bounds the bytes of all restores that were begun and not yet taken, and reads them in turn.
 
     Memory is granted in the order of `add`, to those whose size is known; who finds no room starts
-    when others are taken or dropped. Mutable: `_readings` (in order), `_granted`, `_workers` (how
-    many look for tasks or are at one) and `_busy` (since when each is at whose): guarded by `_lock`
-    without I/O; and `lost`, to which finalizers append without a lock.
+    when others are taken or dropped. `reads` has the threads that wait for the disk. Mutable:
+    `_waiting` (in order) and `_granted`, guarded by `_lock` without I/O; and `lost`, to which
+    finalizers append without a lock.
     """
 
-    def __init__(self, limit_bytes: int, *, threads: int = THREADS) -> None:
+    def __init__(self, limit_bytes: int, *, threads: int = READINGS) -> None:
         self.limit_bytes = limit_bytes
-        self.lost: deque[Reading] = deque()
-        self._threads = threads
+        self.lost: deque[Ahead] = deque()
+        self.reads = ReaderPool(THREADS, "omlx-cache-restore-read", most=MOST_THREADS)
+        self._readings = threads
         self._pool = ReaderPool(threads, "omlx-cache-restore", most=MOST_THREADS)
         self._lock = threading.Lock()
-        self._workers = 0
-        self._busy: dict[object, tuple[float, Reading]] = {}
-        self._readings: list[Reading] = []
-        self._granted: dict[Reading, int] = {}
+        self._waiting: list[Ahead] = []
+        self._granted: dict[Ahead, int] = {}
         self._peak = 0
         self._closed = False
 
@@ -51,128 +178,111 @@ class RestoreQueue:
         with self._lock:
             return self._peak
 
-    def add(self, reading: Reading) -> None:
-        """Let a reading begin when its turn comes and there is room; returns at once."""
+    def add(self, ahead: Ahead) -> None:
+        """Let a restore begin when its turn comes and there is room; returns at once."""
         self.settle()
         with self._lock:
             if not self._closed:
-                self._readings.append(reading)
-                self._admit()
+                self._waiting.append(ahead)
         self.wake()
 
-    def take(self, reading: Reading) -> None:
-        """Count a reading's bytes no longer: they are the live request's now.
+    def take(self, ahead: Ahead) -> None:
+        """Count a restore's bytes no longer: they are the live request's now.
 
         One that still waits for room begins at once, before all others.
         """
+        self._remove(ahead)
         with self._lock:
-            reading.taken = True
-            self._granted.pop(reading, None)
-            if reading in self._readings:
-                self._readings.remove(reading)
+            ahead.taken = True
             if not self._closed:
-                self._readings.insert(0, reading)
+                self._waiting.insert(0, ahead)
         self.wake()
 
-    def drop(self, reading: Reading) -> None:
-        """Give a reading's bytes back, whether it has begun or not; any number of times."""
-        with self._lock:
-            self._granted.pop(reading, None)
-            if reading in self._readings:
-                self._readings.remove(reading)
-            for worker, (_, wanted) in self._busy.items():
-                if wanted is reading:
-                    self._busy[worker] = _NEVER, wanted
-        reading.drop()
+    def drop(self, ahead: Ahead) -> None:
+        """Give a restore's bytes back, whether it has begun or not; any number of times."""
+        self._remove(ahead)
+        ahead.close()
         self.wake()
+
+    def _remove(self, ahead: Ahead) -> None:
+        with self._lock:
+            self._granted.pop(ahead, None)
+            if ahead in self._waiting:
+                self._waiting.remove(ahead)
 
     @uninterrupted
     def settle(self) -> None:
         """Give back the bytes of handles that were lost; called by every other operation."""
         while self.lost:
             try:
-                reading = self.lost.popleft()
+                ahead = self.lost.popleft()
             except IndexError:
                 return
-            self.drop(reading)
+            self.drop(ahead)
 
     def shutdown(self, timeout: float) -> bool:
         """Drop everything; False when a read is still waiting for the disk after `timeout`."""
+        deadline = time.monotonic() + timeout
         with self._lock:
             self._closed = True
-            readings = [*self._readings, *self._granted]
-        for reading in readings:
-            self.drop(reading)
-        return self._pool.stop(timeout)
+            waiting = [*self._waiting, *self._granted]
+        for ahead in waiting:
+            self.drop(ahead)
+        ended = self._pool.stop(timeout)
+        return self.reads.stop(max(0.0, deadline - time.monotonic())) and ended
+
+    def replace_stuck(self) -> None:
+        """Have another thread read, and another worker run, beside those that hang."""
+        self.reads.allow_one_more()
+        self.wake()
 
     @uninterrupted
     def wake(self) -> None:
-        """Have threads look for work, if some are free or hang; to be called again by who waits."""
+        """Have a worker look for work; to be called again when there was no thread for it."""
         with self._lock:
-            if self._closed:
+            self._admit()
+            if self._closed or not any(ahead.is_runnable for ahead in self._waiting):
                 return
-            allowed = self._allowed()
-            self._pool.allow(allowed)
-            wanted = max(0, min(allowed - self._workers, len(self._readings) + 1))
-            self._workers += wanted
-        for begun in range(wanted):
-            try:
-                self._pool.submit(self._work)
-            except RuntimeError:
-                # Closed meanwhile, or the system has no thread left: the next call tries again.
-                with self._lock:
-                    self._workers -= wanted - begun
-                return
-
-    def _allowed(self) -> int:
-        """Return how many workers there may be, those that hang included."""
-        latest = time.monotonic() - STUCK_SECONDS
-        stuck = sum(since < latest for since, _ in self._busy.values())
-        return min(self._threads + stuck, MOST_THREADS)
+            others = sum(ahead.is_stuck or ahead.taken for ahead in self._waiting)
+            self._pool.allow(self._readings + others)
+        # Closed meanwhile, or the system has no thread left.
+        with contextlib.suppress(RuntimeError):
+            self._pool.submit(self._work)
 
     def _work(self) -> None:
-        worker = object()
-        while (task := self._next(worker)) is not None:
-            task()
-            # What a task leaves behind may be work for more than this thread.
+        while (ahead := self._next()) is not None:
+            ahead.run()
+            with self._lock:
+                ahead.is_running = False
+            # What it leaves behind may be work for more than this thread.
             self.wake()
 
-    def _next(self, worker: object) -> Task | None:
-        """Return the next task of the first reading that has one; None ends the worker."""
+    def _next(self) -> Ahead | None:
+        """Return the first restore that a worker has something to do for."""
         self.settle()
         with self._lock:
-            self._busy.pop(worker, None)
-            self._admit()
-            for reading in self._readings if self._workers <= self._allowed() else ():
-                task = reading.next_task()
-                if task is not None:
-                    self._busy[worker] = time.monotonic(), reading
-                    return task
-            self._workers -= 1
-            return None
+            busy = sum(a.is_running and not (a.is_stuck or a.taken) for a in self._waiting)
+            for ahead in self._waiting:
+                if ahead.is_runnable and (ahead.taken or busy < self._readings):
+                    ahead.is_running = True
+                    return ahead
+        return None
 
     def _admit(self) -> None:
         """Grant memory in order, as far as there is room."""
         used = sum(self._granted.values())
-        for reading in list(self._readings):
-            if reading.admitted:
-                continue
-            if reading.taken:
-                reading.admitted = True
-                continue
-            nbytes = reading.nbytes()
-            if nbytes is None:
+        for ahead in list(self._waiting):
+            nbytes = 0 if ahead.admitted or ahead.taken else ahead.nbytes()
+            if nbytes is None or ahead.admitted:
                 # Its header may be in a file that hangs.
                 continue
             if nbytes > self.limit_bytes:
-                reading.refuse()
-                self._readings.remove(reading)
-                continue
-            if used + nbytes > self.limit_bytes:
+                ahead.oversize = True
+                ahead.end()
+                self._waiting.remove(ahead)
+            elif used + nbytes > self.limit_bytes:
                 return
-            if not reading.hold_all():
-                return
-            reading.admitted = True
-            self._granted[reading] = nbytes
-            used += nbytes
-            self._peak = max(self._peak, used)
+            elif ahead.admit() and not ahead.taken:
+                self._granted[ahead] = nbytes
+                used += nbytes
+                self._peak = max(self._peak, used)

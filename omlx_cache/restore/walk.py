@@ -1,11 +1,10 @@
 """Where a restore stands: the prefix that it can still hope for, the plan for it, and which page is
 to blame when pages that are sound do not fit together."""
 
-import copy
 import json
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,7 +29,7 @@ KNOWN_BOUNDARIES = 65_536
 VOTERS = 5
 """Pages of a group that are compared to find the odd one; headers of cold ones are read."""
 
-
+ReadMeta = Callable[[PageId], PageMeta]
 Form = frozenset[tuple[str, str, tuple[int, ...]]]
 """What a page holds of a group, token counts left out: names, dtypes and shapes."""
 
@@ -82,12 +81,6 @@ class Walk:
     def __post_init__(self) -> None:
         self.layout = layout_of(self.prompt_cache)
 
-    def copy(self) -> "Walk":
-        """Return a walk that may learn without this one's knowing."""
-        other = copy.copy(self)
-        other.bad, other.models = set(self.bad), dict(self.models)
-        return other
-
     def find(self, view: PageView | None = None, *, wait: float | None = None) -> RestorePoint:
         """Return the longest prefix that a view of the pages can restore; of the source the longest
         that its gate admits. Reads nothing. Waits for other machines to say what they have, at most
@@ -111,8 +104,7 @@ class Walk:
         failed: PageFailed,
         point: RestorePoint,
         held: Mapping[PageId, Page],
-        *,
-        disk: bool = True,
+        read_meta: ReadMeta | None,
     ) -> None:
         """Never use a page again that failed, nor what lies behind it; forgets a sound page that
         does not fit its group, so that a commit writes a right one."""
@@ -120,8 +112,7 @@ class Walk:
         self.failure = failed.cause.reason
         blamed = {failed.page}
         if failed.joins:
-            leaves = self.layout.leaves
-            odd = _misfits(failed.page, point, leaves, held, self.source, disk=disk)
+            odd = _misfits(failed.page, point, self.layout.leaves, held, read_meta)
             for page in odd:
                 self.source.forget(page)
             blamed = odd or blamed
@@ -131,11 +122,14 @@ class Walk:
 
 
 def plan_for(
-    walk: Walk, point: RestorePoint, held: Mapping[PageId, Page], *, disk: bool = True
+    walk: Walk,
+    point: RestorePoint,
+    held: Mapping[PageId, Page],
+    read_meta: ReadMeta | None,
 ) -> Plan:
     """Return the plan to restore a point; reads a header for each group that is not in memory.
 
-    Raises PageFailed, instead of any reading without `disk`.
+    Raises PageFailed, instead of any reading without `read_meta`.
     """
     phases: dict[str, Phase] = {}
     for group, uses in point.uses.items():
@@ -146,7 +140,7 @@ def plan_for(
             known = walk.models.get(group)
             if use.page not in held and known is not None and known.id not in walk.bad:
                 continue
-        meta = _meta(walk.source, use.page, held, disk=disk)
+        meta = _meta(use.page, held, read_meta)
         walk.models[group] = meta
         if group.kind == "state" or use.info.position == point.position:
             phases |= _phases(meta)
@@ -161,13 +155,13 @@ def _start(use: PageUse) -> int:
     return use.info.position - (use.info.held or 1)
 
 
-def _meta(source: PageSource, page: PageId, held: Mapping[PageId, Page], *, disk: bool) -> PageMeta:
+def _meta(page: PageId, held: Mapping[PageId, Page], read_meta: ReadMeta | None) -> PageMeta:
     if page in held:
         return held[page].meta
     try:
-        if not disk:
+        if read_meta is None:
             raise PageUnreadable("the disk may not be waited for")
-        return source.meta(page)
+        return read_meta(page)
     except PageError as error:
         raise PageFailed(page, error) from error
 
@@ -204,22 +198,20 @@ def _misfits(
     point: RestorePoint,
     leaves: Sequence[Leaf],
     held: Mapping[PageId, Page],
-    source: PageSource,
-    *,
-    disk: bool,
+    read_meta: ReadMeta | None,
 ) -> set[PageId]:
     """Return the pages to forget after pages did not join: those unlike most of their group.
 
     Without a majority all that were compared are to blame: which one is right cannot be told, and
     a commit writes right ones again. A page that only this build cannot decode is never to blame.
-    Reads the headers of a few pages that are not in memory, none without `disk`. Raises nothing.
+    Reads the headers of a few pages that are not in memory, if it may. Raises nothing.
     """
     group, uses = _group_of(failed, point)
     members = [leaf for leaf in leaves if leaf.group == group]
     forms: dict[PageId, Form | None] = {}
     for page in _voters(failed, uses, held):
         try:
-            meta = _meta(source, page, held, disk=disk)
+            meta = _meta(page, held, read_meta)
         except PageFailed:
             continue
         if not _is_decodable(meta):

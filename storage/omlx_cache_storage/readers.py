@@ -208,6 +208,8 @@ class ReaderPool(Executor):
         """Employ another thread beside one that hangs, as far as there may be so many."""
         with self._lock:
             self._limit = min(self._limit + 1, self._most)
+            if self._tasks.qsize() and 0 < len(self._employed) < self._limit:
+                self._employ_one()
 
     def allow(self, threads: int) -> None:
         """From now on employ up to `threads`; those that are employed stay."""

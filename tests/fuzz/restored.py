@@ -15,7 +15,7 @@ from omlx_cache.pages.layout import layout_of
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import PageUse, RestorePoint
 from omlx_cache.restore.plan import PageFailed, Plan
-from omlx_cache.restore.run import rebuild
+from omlx_cache.restore.reading import rebuild
 from omlx_cache.restore.source import PageSource
 from omlx_cache.restore.walk import Walk, plan_for
 from omlx_cache_storage.errors import ForeignPage, PageError
@@ -101,14 +101,14 @@ def restore(page: Page, cache: Any) -> None:
     walk = Walk(source, [cache], chain, pages.TOKENS, pages.TOKENS + 1, frozenset())
     held, layout = {meta.id: page}, walk.layout
     try:
-        plan = plan_for(walk, point, held)
+        plan = plan_for(walk, point, held, source.meta)
         assert plan.nbytes <= _ROOM * max(meta.nbytes, 64), "more room than a page can fill"
         targets = HostTargets(plan)
         for read in plan.reads:
             targets.take_all([read], held)
         _rebuild(walk, point, plan, targets)
     except PageFailed as failed:
-        walk.learn(failed, point, held)
+        walk.learn(failed, point, held, source.meta)
         raise
     mx.eval(list(layout.leaves[0].arrays().values()))
     if group.kind != "state":

@@ -4,7 +4,7 @@ import pytest
 
 from omlx_cache.arrays import mlxio
 from omlx_cache.pages import cut, encoding
-from omlx_cache.restore import background, fetch, pending, run
+from omlx_cache.restore import reading
 
 EXECUTORS = ("host", "unified", "device")
 
@@ -13,8 +13,8 @@ def compute_on(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Go the way of a GPU that shares the host's memory, `unified`, or of a `device` that does
     not; nothing changes for `host`."""
     if executor != "host":
-        for module in (background, cut, encoding, fetch, pending, run):
+        for module in (cut, encoding, reading):
             monkeypatch.setattr(module, "on_host", lambda: False)
     if executor == "device":
-        for module in (encoding, mlxio, run):
+        for module in (encoding, mlxio, reading):
             monkeypatch.setattr(module, "has_memory_of_its_own", lambda: True)

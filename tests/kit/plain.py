@@ -11,7 +11,7 @@ from mlx_lm.models.cache import KVCache
 
 from kit.drive import settings
 from omlx_cache import BlockStore
-from omlx_cache.restore.run import Restored, restore
+from omlx_cache.restore.reading import Reading, Restored, restore
 from omlx_cache.restore.walk import Walk
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.keys import KeyChain, as_tokens, namespace_digest
@@ -68,7 +68,8 @@ class PlainChain:
     def restore(self, store: BlockStore) -> tuple[list[KVCache], Restored]:
         caches = [KVCache() for _ in range(LAYERS)]
         length = self.blocks * self.size
-        return caches, restore(Walk(store, caches, self.chain, length, length + 8, frozenset()))
+        walk = Walk(store, caches, self.chain, length, length + 8, frozenset())
+        return caches, restore(Reading(walk))
 
 
 def expected(name: str, shape: tuple[int, ...], start: int) -> Any:

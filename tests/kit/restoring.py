@@ -19,7 +19,7 @@ from omlx_cache.arrays.mlxio import TOKEN_AXIS
 from omlx_cache.pages.layout import layout_of
 from omlx_cache.restore.pending import PendingRestore
 from omlx_cache.restore.queue import RestoreQueue
-from omlx_cache.restore.run import Restored, restore
+from omlx_cache.restore.reading import Reading, Restored, restore
 from omlx_cache.restore.walk import Walk
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
@@ -97,14 +97,17 @@ class Conversation:
         """Restore in the foreground."""
         caches = self.fresh()
         walk = Walk(store, caches, self.chain(), limit, TOKENS + 64, frozenset())
-        return caches, restore(walk)
+        return caches, restore(Reading(walk))
 
     def pending(
         self, store: BlockStore, queue: RestoreQueue, limit: int = TOKENS
     ) -> PendingRestore:
-        return PendingRestore(
-            queue, store, self.fresh, self.chain(), limit=limit, capacity=TOKENS + 64
-        )
+        chain, room = self.chain(), TOKENS + 64
+
+        def new_walk(stamp: int | None) -> Walk:
+            return Walk(store, self.fresh(), chain, limit, room, frozenset(), stamp)
+
+        return PendingRestore(queue, new_walk)
 
     def is_exact(self, caches: list[Any], position: int) -> bool:
         """True when caches hold, bit for bit, what an uninterrupted run holds at a position."""

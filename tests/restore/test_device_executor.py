@@ -12,10 +12,10 @@ from kit.plain import DIM, PlainChain, expected
 from omlx_cache.arrays.mlxio import payload_view
 from omlx_cache.pages.encoding import cold_encoder
 from omlx_cache.restore.device import join_on_device
-from omlx_cache.restore.fetch import READ_AHEAD
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import PageUse
 from omlx_cache.restore.plan import PageRead, Plan, ReadGeometry, Span, Stretch
+from omlx_cache.restore.reading import READ_AHEAD
 from omlx_cache.store import READ_THREADS
 from omlx_cache.tools.bench.bed import Bed
 from omlx_cache.tools.bench.sizes import BLOCK_SIZE, Size

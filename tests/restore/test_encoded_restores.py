@@ -13,7 +13,7 @@ import pytest
 
 from kit.executors import EXECUTORS, compute_on
 from omlx_cache.arrays.mlxio import host_view
-from omlx_cache.restore import columns, decode, host, run
+from omlx_cache.restore import columns, decode, host, reading
 from omlx_cache.restore.columns import Columns
 from omlx_cache.tools.bench.bed import Bed
 from omlx_cache.tools.bench.sizes import BLOCK_SIZE, Size
@@ -54,7 +54,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "on_host", lambda: False)
+    monkeypatch.setattr(reading, "on_host", lambda: False)
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

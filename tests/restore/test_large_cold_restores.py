@@ -13,7 +13,7 @@ from mlx_lm.models.cache import KVCache
 from kit import zoo
 from kit.drive import settings
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache.restore import fetch, host
+from omlx_cache.restore import host, reading
 from omlx_cache_storage import readers
 
 LAYERS, HEADS, DIM, STEP = 16, 8, 128, 512
@@ -65,5 +65,5 @@ def test_memory_that_takes_longer_to_be_had_than_a_disk_may_be_silent_is_waited_
         evaluate(arrays)
 
     monkeypatch.setattr(host, "evaluate", late)
-    monkeypatch.setattr(fetch, "wait_for", partial(readers.came, seconds=0.2))
+    monkeypatch.setattr(reading, "came", partial(readers.came, seconds=0.2))
     test_all_of_it_is_restored(tmp_path, 1 << 27)

@@ -54,9 +54,7 @@ def queue(disk: PagedDisk) -> Iterator[RestoreQueue]:
 
 
 def wait_until_ready(pending: PendingRestore) -> None:
-    reading = pending._reading
-    assert reading is not None
-    assert reading.ended.wait(PATIENCE)
+    assert pending.wait(PATIENCE)
     assert pending.ready
 
 

@@ -60,21 +60,7 @@ def restore():
         store.meta(page)
 
 def begin():
-    from mlx_lm.models.cache import KVCache
-    from omlx_cache.restore.pending import PendingRestore
-    class Hung:
-        '''A reading whose header does not come.'''
-        admitted = taken = False
-        def nbytes(self): return None
-        def hold_all(self): return True
-        def refuse(self): pass
-        def drop(self): pass
-        begun = False
-        def next_task(self):
-            if self.begun: return None
-            self.begun = True
-            return lambda: store.meta(stored[0])
-    store.restores.add(Hung())
+    store.restores.reads.submit(store.meta, stored[0])
     assert disk.reached.acquire(timeout=30)
 
 if in_flight == "write":
