@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.page import PageId, PageMeta
+from omlx_cache_storage.writer import Writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,19 +148,9 @@ STARVED_ROUNDS = 32
 before it gives up: without a deadline it would go on for as long as they do."""
 
 
-class WriteQueue(Protocol):
-    """What a flush asks of the writer."""
-
-    @property
-    def setbacks(self) -> int: ...
-    @property
-    def stopped(self) -> bool: ...
-    def flush(self, timeout: float | None) -> bool: ...
-
-
 def flush(
     hot: HotTier,
-    writer: WriteQueue,
+    writer: Writer,
     known: Collection[PageId],
     offer_each: Callable[[Iterable[PageId]], bool],
     timeout: float | None,

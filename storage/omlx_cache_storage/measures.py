@@ -255,29 +255,6 @@ class WorkMeter:
         now = self._clock()
         return max(self._started, now - seconds), now
 
-    def _computed(self, seconds: float) -> tuple[float, float]:
-        interval = self._ended(seconds)
-        with self._lock:
-            self._computing.add(*interval)
-        return interval
-
-    def _rated(self, work: _Model, steps: list[Step]) -> None:
-        with self._lock:
-            for step in steps:
-                work.add(step)
-            work.price()
-
-    def _restored(self, work: _Model, tokens: int, seconds: float) -> None:
-        interval = self._ended(seconds)
-        with self._lock:
-            self._restoring.add(*interval)
-            work.price(tokens, work.restoring.add(*interval))
-
-    def _held(self, work: _Model, seconds: float) -> None:
-        interval = self._ended(seconds)
-        with self._lock:
-            work.price(seconds=work.waiting.add(*interval))
-
 
 class RequestWork:
     """One request's work, told when it has been done; calls of one request follow each other.
@@ -294,16 +271,26 @@ class RequestWork:
     def computed(self, tokens: int, seconds: float) -> None:
         """Tell that tokens of the prompt were computed in the last `seconds`; 0 for a token that a
         step of decoding took along."""
-        self._steps.append(Step(tokens, *self._meter._computed(seconds)))
-        self._tokens += tokens
-        if self._tokens >= RATED_TOKENS:
-            steps, self._steps = self._steps, []
-            self._meter._rated(self._model, steps)
+        meter, interval = self._meter, self._meter._ended(seconds)
+        with meter._lock:
+            meter._computing.add(*interval)
+            self._steps.append(Step(tokens, *interval))
+            self._tokens += tokens
+            if self._tokens >= RATED_TOKENS:
+                for step in self._steps:
+                    self._model.add(step)
+                self._steps.clear()
+                self._model.price()
 
     def restored(self, tokens: int, seconds: float) -> None:
         """Tell that tokens were restored, or looked for in vain, in the last `seconds`."""
-        self._meter._restored(self._model, tokens, seconds)
+        meter, interval = self._meter, self._meter._ended(seconds)
+        with meter._lock:
+            meter._restoring.add(*interval)
+            self._model.price(tokens, self._model.restoring.add(*interval))
 
     def held(self, seconds: float) -> None:
         """Tell that the request waited for another one's blocks, in the last `seconds`."""
-        self._meter._held(self._model, seconds)
+        interval = self._meter._ended(seconds)
+        with self._meter._lock:
+            self._model.price(seconds=self._model.waiting.add(*interval))

@@ -2,9 +2,8 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from operator import attrgetter
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +42,7 @@ def hint_numbers(keys: Iterable[bytes]) -> npt.NDArray[np.uint64]:
 
 
 FEW = 1024
-"""Stamps without a run that the heap may have beside those with one, before it is made anew."""
+"""Entries beside two for each record that the heap may have, before it is made anew."""
 
 
 class Record:
@@ -69,106 +68,21 @@ class Record:
 
 
 R = TypeVar("R", bound=Record)
-_position = attrgetter("position")
-
-
-class _Run(Generic[R]):
-    """Records of one stamp. `_sorted` has them, the deepest last, beside some that have left the
-    run; None until the run is looked at."""
-
-    __slots__ = ("_sorted", "members")
-
-    def __init__(self, *records: R) -> None:
-        self.members = set(records)
-        self._sorted: list[R] | None = None
-
-    def add(self, record: R) -> None:
-        self.members.add(record)
-        known = self._sorted
-        # One that left and comes again may not stand there twice.
-        has_left = known is not None and len(known) != len(self.members) - 1
-        if known and not has_left and known[-1].position <= record.position:
-            known.append(record)
-        else:
-            self._sorted = None
-
-    def remove(self, record: R) -> None:
-        self.members.remove(record)
-        if self._sorted and self._sorted[-1] is record:
-            self._sorted.pop()
-
-    def __iter__(self) -> Iterator[R]:
-        """Yield the records, the deepest first."""
-        if self._sorted is None:
-            self._sorted = sorted(self.members, key=_position)
-        return (record for record in reversed(self._sorted) if record in self.members)
-
-
-class EvictionOrder(Generic[R]):
-    """Orders records by their `rank`. Not thread-safe: its owner's lock guards it.
-
-    `_runs` has a record itself where a stamp has one, which nearly all have after a restart.
-    `_heap` has each of their stamps, perhaps twice, and some that no record has any more.
-    """
-
-    def __init__(self) -> None:
-        self._runs: dict[int, R | _Run[R]] = {}
-        self._heap: list[int] = []
-
-    def add(self, record: R, stamp_ns: int) -> None:
-        """Take a record that is not here."""
-        record.stamp_ns = stamp_ns
-        run = self._runs.get(stamp_ns)
-        if run is None:
-            self._runs[stamp_ns] = record
-            heapq.heappush(self._heap, stamp_ns)
-        elif isinstance(run, _Run):
-            run.add(record)
-        else:
-            self._runs[stamp_ns] = _Run(run, record)
-
-    def remove(self, record: R) -> None:
-        """Remove a record that is here."""
-        stamp_ns = record.stamp_ns
-        run = self._runs[stamp_ns]
-        if isinstance(run, _Run):
-            run.remove(record)
-            if run.members:
-                return
-        del self._runs[stamp_ns]
-        if len(self._heap) > 2 * len(self._runs) + FEW:
-            self._heap = sorted(self._runs)
-
-    def walk(self) -> Generator[R, None, None]:
-        """Yield records, the first to be evicted first. To be closed before the order changes.
-
-        Costs O(log n) a stamp, and sorts its run the first time.
-        """
-        shown: list[int] = []
-        try:
-            while self._heap:
-                stamp_ns = heapq.heappop(self._heap)
-                run = self._runs.get(stamp_ns)
-                if run is None or (shown and shown[-1] == stamp_ns):
-                    continue
-                shown.append(stamp_ns)
-                if isinstance(run, _Run):
-                    yield from run
-                else:
-                    yield run
-        finally:
-            for stamp_ns in shown:
-                heapq.heappush(self._heap, stamp_ns)
+_Place: TypeAlias = tuple[int, int, PageId]
 
 
 class PageTable(Generic[R]):
-    """Records by page id, tails by their parent, and the eviction order. Its owner's lock guards
-    it."""
+    """Records by page id, tails by their parent, and the eviction order: by stamp, the deepest of
+    equal ones first. Its owner's lock guards it.
+
+    `_heap` has the rank and the id of each record, perhaps twice, and with stamps that it had
+    before: no record, as that would keep a page's memory.
+    """
 
     def __init__(self, policy: Keep | None = None) -> None:
         self._policy = policy or Lru()
         self._records: dict[PageId, R] = {}
-        self._order: EvictionOrder[R] = EvictionOrder()
+        self._heap: list[_Place] = []
         self._tails: dict[bytes, set[R]] = {}
 
     def __len__(self) -> int:
@@ -211,7 +125,7 @@ class PageTable(Generic[R]):
         self._records[record.id] = record
         if record.tail:
             self._tails.setdefault(record.hint, set()).add(record)
-        self._order.add(record, stamp_ns)
+        self._place(record, stamp_ns)
         self._policy.added(stamp_ns)
 
     def pop(self, page: PageId) -> R | None:
@@ -225,7 +139,7 @@ class PageTable(Generic[R]):
             if not siblings:
                 del self._tails[record.hint]
         self._policy.left(page, record.stamp_ns)
-        self._order.remove(record)
+        self._trim()
         return record
 
     def touch(
@@ -240,7 +154,6 @@ class PageTable(Generic[R]):
         Return them. `used`: True for an access, False for a reorder."""
         touched: list[PageId] = []
         moves: Counter[int] = Counter()
-        order = self._order
         for page in pages:
             record = self._records.get(page)
             if record is None or (latest_ns is not None and record.stamp_ns > latest_ns):
@@ -248,14 +161,23 @@ class PageTable(Generic[R]):
             touched.append(page)
             before_ns = record.stamp_ns
             if before_ns != stamp_ns:
-                order.remove(record)
-                order.add(record, stamp_ns)
+                self._place(record, stamp_ns)
                 moves[before_ns] += 1
         for before_ns, count in moves.items():
             self._policy.moved(before_ns, stamp_ns, count, used=used)
         return touched
 
     # The order.
+
+    def _place(self, record: R, stamp_ns: int) -> None:
+        record.stamp_ns = stamp_ns
+        heapq.heappush(self._heap, (stamp_ns, -record.position, record.id))
+        self._trim()
+
+    def _trim(self) -> None:
+        if len(self._heap) > 2 * len(self._records) + FEW:
+            self._heap = [(*record.rank, record.id) for record in self._records.values()]
+            heapq.heapify(self._heap)
 
     def stamp(self, page: PageId) -> int:
         """Return when a page was used; raises KeyError."""
@@ -266,13 +188,20 @@ class PageTable(Generic[R]):
 
         `visitor` must not change the table. Costs O(log n) a page shown.
         """
-        walk = self._order.walk()
+        shown: dict[PageId, _Place] = {}
         try:
-            for record in walk:
+            while self._heap:
+                place = heapq.heappop(self._heap)
+                page = place[2]
+                record = self._records.get(page)
+                if record is None or record.rank != place[:2] or page in shown:
+                    continue
+                shown[page] = place
                 if not visitor(record):
                     return
         finally:
-            walk.close()
+            for place in shown.values():
+                heapq.heappush(self._heap, place)
 
     def ordered(self) -> list[R]:
         """Return all records, the first to be evicted first."""
@@ -280,8 +209,9 @@ class PageTable(Generic[R]):
 
     def check_integrity(self) -> None:
         """Assert that the records, the tails and the order agree."""
-        walk = self._order.walk()
-        shown = list(walk)
+        shown: list[R] = []
+        # `append` returns None.
+        self.visit(lambda record: not shown.append(record))  # type: ignore[func-returns-value]
         assert len(shown) == len(self._records)
         assert all(self._records[record.id] is record for record in shown)
         ranks = [record.rank for record in shown]

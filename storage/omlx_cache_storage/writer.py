@@ -6,8 +6,9 @@ A queued page stays pinned in the hot tier, so it is readable and its bytes are 
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from omlx_cache_storage.breaker import CircuitBreaker
@@ -26,6 +27,7 @@ IDLE_SECONDS = 5.0
 ENDING_SECONDS = 3.0
 """A disk that answers nothing for so long keeps no process from ending: longer than most syncs."""
 _LOOK_SECONDS = 0.25
+_AT_ONCE = -1
 Documents = Callable[[BlockKey], dict[str, object]]
 Outcome = Literal["written", "refused", "rationed", "undecodable", "failed", "put off", "gone"]
 """How a job ended. `refused`: the disk's budget has no room for a page so deep; `rationed`: what
@@ -47,12 +49,19 @@ class _Job(NamedTuple):
     nbytes: int
 
 
+@dataclass(eq=False, slots=True)
+class _Barrier:
+    """Passed once recency was recorded, and the directory read, after so many jobs had ended."""
+
+    after: int
+    passed: bool = False
+
+
 class Writer:
     """Writes pages behind the caller's back; `offer` never waits.
 
-    The condition `_changed` guards `_jobs`, `_bytes`, `_busy`, `_stopping`, `_flushes` (how many
-    jobs must have ended before the recency of each is recorded), `_asked`, `_answered`,
-    `_settles_asked`, `_settles_done`, `_accepted`, `_ended`, `_at_work`, `_ending`, `_breaker` and
+    The condition `_changed` guards `_jobs`, `_bytes`, `_busy`, `_stopping`, `_barriers` (what
+    `flush` and `settle` wait for), `_accepted`, `_outcomes`, `_at_work`, `_ending`, `_breaker` and
     the counts; any thread may call. `_failing` and `_settled` belong to the writer's thread.
     `backlog` names pages that should be on the disk and were not queued, when there was no room for
     them: an idle writer takes them up. The thread begins with `opening`, which may take long and
@@ -90,21 +99,12 @@ class Writer:
         self._bytes = 0
         self._busy = False
         self._stopping = False
-        self._flushes: deque[int] = deque()
-        self._asked = 0
-        self._answered = 0
-        self._settles_asked = 0
-        self._settles_done = 0
+        self._barriers: list[_Barrier] = []
         self._accepted = 0
-        self._ended = 0
+        self._outcomes: Counter[Outcome] = Counter()
         self._peak = 0
-        self._written = 0
         self._written_bytes = 0
         self._dropped = 0
-        self._failed = 0
-        self._refused = 0
-        self._rationed = 0
-        self._put_off = 0
         self._failing = False
         self._settled = time.monotonic()
         self._breaker = CircuitBreaker()
@@ -158,27 +158,25 @@ class Writer:
     def ended(self) -> int:
         """How many pages are done: written, refused, failed, put off or gone."""
         with self._changed:
-            return self._ended
+            return self._outcomes.total()
 
     @property
     def setbacks(self) -> int:
         """How many pages the disk lacks because it failed, asked in vain or not asked again, or
         because of a day's ration."""
         with self._changed:
-            return self._failed + self._put_off + self._rationed
+            return sum(self._outcomes[how] for how in ("failed", "put off", "rationed"))
 
     def wait_for_progress(self, timeout: float, since: int | None = None) -> bool:
         """Block until a queued page is done, or at once if one is since `ended` was that; False at
         once when nothing is queued either."""
         with self._changed:
-            before = self._ended if since is None else since
-            if self._ended != before:
-                return True
-            if not self._jobs and not self._busy:
-                return False
-        self._wait(lambda: self._ended != before, timeout)
-        with self._changed:
-            return self._ended != before
+            before = self._outcomes.total() if since is None else since
+            idle = not self._jobs and not self._busy
+        if idle or self.ended != before:
+            return self.ended != before
+        self._wait(lambda: self._outcomes.total() != before, timeout)
+        return self.ended != before
 
     def flush(self, timeout: float | None) -> bool:
         """Block until what was accepted before the call is done and recency is recorded.
@@ -188,31 +186,27 @@ class Writer:
         """
         with self._changed:
             accepted = self._accepted
-            self._flushes.append(accepted)
             self._breaker.ask_again()
-            self._asked += 1
-            asked = self._asked
-            self._changed.notify_all()
-        self._wait(lambda: self._answered >= asked, timeout)
-        with self._changed:
-            stopped = self._stopping and self._ended >= accepted
-            return self._answered >= asked or stopped
+        passed = self._pass(accepted, timeout)
+        return passed or (self._stopping and self.ended >= accepted)
 
     @property
     def settling(self) -> bool:
         """True while somebody's `settle` is not done."""
-        return self._settles_asked > self._settles_done
+        return any(barrier.after == _AT_ONCE for barrier in self._barriers)
 
     def settle(self, timeout: float) -> bool:
         """Block until recency is recorded and the directory is known as it is now, before another
         page is written; False after `timeout` seconds."""
+        return self._pass(_AT_ONCE, timeout)
+
+    def _pass(self, after: int, timeout: float | None) -> bool:
+        barrier = _Barrier(after)
         with self._changed:
-            self._settles_asked += 1
-            asked = self._settles_asked
+            self._barriers.append(barrier)
             self._changed.notify_all()
-        self._wait(lambda: self._settles_done >= asked, timeout)
-        with self._changed:
-            return self._settles_done >= asked
+        self._wait(lambda: barrier.passed, timeout)
+        return barrier.passed
 
     def _wait(self, done: Callable[[], bool], timeout: float | None) -> None:
         def turn(seconds: float | None) -> bool:
@@ -270,17 +264,18 @@ class Writer:
 
     def usage(self) -> WriterUsage:
         with self._changed:
+            ended = self._outcomes
             return WriterUsage(
                 len(self._jobs) + self._busy,
                 self._bytes,
                 self._peak,
                 self.limit_bytes,
-                self._written,
+                ended["written"],
                 self._written_bytes,
                 self._dropped + self._hot.dropped,
-                self._failed,
-                self._refused,
-                self._rationed,
+                ended["failed"],
+                ended["refused"] + ended["undecodable"],
+                ended["rationed"],
             )
 
     def end_soon(self) -> None:
@@ -310,7 +305,7 @@ class Writer:
             with self._changed:
                 self._at_work = False
                 woken = self._changed.wait_for(
-                    lambda: bool(self._jobs or self._stopping or self.settling or self._due()),
+                    lambda: bool(self._jobs or self._stopping or self._due()),
                     IDLE_SECONDS,
                 )
                 if self._stopping:
@@ -319,9 +314,8 @@ class Writer:
                 if answered:
                     self._progress.move()
                 # First, so that a flush does not wait for what is offered after it.
-                due, settles = self._due(), self._settles_asked
-                settled = self._settles_done == settles and not due
-                job = self._jobs.popleft() if self._jobs and settled else None
+                due = self._due()
+                job = self._jobs.popleft() if self._jobs and not due else None
                 self._busy = job is not None
             outcome = self._write(job) if job is not None else self._settle()
             # A lock that was waited for in vain is no progress: its holder may hang.
@@ -334,11 +328,9 @@ class Writer:
                 self._busy = False
                 if job is not None:
                     self._count(job, outcome)
-                for _ in range(due):
-                    self._flushes.popleft()
-                self._answered += due
-                if job is None:
-                    self._settles_done = settles
+                for barrier in due:
+                    self._barriers.remove(barrier)
+                    barrier.passed = True
                 idle = not self._jobs
                 self._changed.notify_all()
                 resting = self._breaker.is_open
@@ -346,9 +338,10 @@ class Writer:
             if idle and not resting and (outcome == "written" or not woken):
                 self._take_up_backlog()
 
-    def _due(self) -> int:
-        """Return how many flushes wait for nothing but their recency to be recorded."""
-        return sum(1 for ended in self._flushes if ended <= self._ended)
+    def _due(self) -> list[_Barrier]:
+        """Return what waits for nothing but recency to be recorded."""
+        ended = self._outcomes.total() if self._barriers else 0
+        return [barrier for barrier in self._barriers if barrier.after <= ended]
 
     def tick(self) -> None:
         """Queue what should be on the disk by now and was not queued, as far as there is room. The
@@ -459,10 +452,5 @@ class Writer:
 
     def _count(self, job: _Job, outcome: Outcome) -> None:
         self._bytes -= job.nbytes
-        self._ended += 1
-        self._written += outcome == "written"
-        self._failed += outcome == "failed"
-        self._refused += outcome in ("refused", "undecodable")
-        self._rationed += outcome == "rationed"
-        self._put_off += outcome == "put off"
+        self._outcomes[outcome] += 1
         self._written_bytes += job.nbytes if outcome == "written" else 0

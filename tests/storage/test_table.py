@@ -137,7 +137,7 @@ def eight(few: None) -> PageTable[Record]:
 def test_many_touches_of_few_pages_take_no_more_memory(eight: PageTable[Record]) -> None:
     for stamp in range(10_000):
         eight.touch(map(_page, range(8)), stamp)
-    assert len(eight._order._heap) < 2 * table_module.FEW + 64
+    assert len(eight._heap) < 2 * table_module.FEW + 64
 
 
 def test_pages_that_come_and_go_take_no_more_memory(few: None) -> None:
@@ -146,8 +146,8 @@ def test_pages_that_come_and_go_take_no_more_memory(few: None) -> None:
         table.add(_record(number, number, b"%d" % number, tail=True), number)
         if number >= 8:
             assert table.pop(_page(number - 8)) is not None
-    assert len(table._order._heap) < 2 * table_module.FEW + 64
-    assert len(table) == len(table._tails) == len(table._order._runs)
+    assert len(table._heap) < 2 * table_module.FEW + 64
+    assert len(table) == len(table._tails)
 
 
 def test_a_visitor_that_raises_loses_no_page(eight: PageTable[Record]) -> None:
