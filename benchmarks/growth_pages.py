@@ -25,6 +25,8 @@ from omlx_cache.tools.bench.others import SCAN, list_files
 from omlx_cache.tools.bench.rows import Row
 from omlx_cache.tools.bench.sizes import BLOCK_SIZE
 from omlx_cache.tools.bench.timing import in_turn, seconds
+from omlx_cache_storage.cold.budget import Budget
+from omlx_cache_storage.cold.outside import change_budget
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import ENTRY_BYTES
 from omlx_cache_storage.hot import HotTier
@@ -126,13 +128,18 @@ def _look_up(what: str, tier: Tier, number: int) -> Row:
     return Row(what, times["ours"], CHAIN, times["bare"], limit=True)
 
 
+def _instead(budget: Budget, _: Budget | None) -> Budget:
+    return budget
+
+
 def _evict_files(tier: ColdTier, directory: Directory) -> Row:
     """Time evictions by a budget that sinks, and unlinking as many files of the same directory."""
     spent: list[float] = []
     bare: list[float] = []
     for turn in range(RUNS + 1):
         before = tier.usage()
-        tier.limit_bytes = before.nbytes - BLOCKS * ENTRY_BYTES
+        budget = Budget(before.nbytes - BLOCKS * ENTRY_BYTES, "quota")
+        change_budget(directory.path, partial(_instead, budget))
         took = seconds(tier.settle)
         evicted = before.pages - tier.usage().pages
         spent.append(took / evicted)

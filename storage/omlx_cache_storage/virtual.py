@@ -5,13 +5,16 @@ bytes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 from omlx_cache_storage.cold.changes import Change
 from omlx_cache_storage.cold.contents import Candidate
+from omlx_cache_storage.cold.deletion import Deleter
 from omlx_cache_storage.cold.reader import PageReader
-from omlx_cache_storage.cold.tier import DIRECTORY_SLACK_BYTES, ColdTier
+from omlx_cache_storage.cold.room import DIRECTORY_SLACK_BYTES, Room
+from omlx_cache_storage.cold.sharing import Sharing
+from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.events import Departures, How
 from omlx_cache_storage.eviction.ages import Learned
@@ -85,8 +88,47 @@ class DirectWriter(Writer):
         return self.flush(timeout)
 
 
+class _VirtualSharing(Sharing):
+    """Shares nothing: nobody else is there."""
+
+    @contextmanager
+    def changing(self, seconds: float = 0.0) -> Iterator[None]:
+        yield
+
+    def tell(self, *changes: Change) -> None:
+        """Tell nobody."""
+
+
+class _VirtualDeleter(Deleter):
+    """Deletes nothing: there are no files."""
+
+    def delete(
+        self,
+        removed: Sequence[StoredPage],
+        why: How,
+        seconds: float = 0.0,
+        *,
+        held: bool = False,
+    ) -> None:
+        self._index.left_index(removed)
+
+
+class _VirtualRoom(Room):
+    """Has a disk of which nothing is known but the budget."""
+
+    def lacking(self, nbytes: int) -> tuple[int, int]:
+        return 0, 0
+
+    def catch_up(self, pages: Iterable[PageId]) -> bool:
+        return False
+
+
 class VirtualCold(ColdTier):
     """A cold tier without files: it decides as the real one does. Nothing can be read from it."""
+
+    _sharing_type = _VirtualSharing
+    _deleter_type = _VirtualDeleter
+    _room_type = _VirtualRoom
 
     def __init__(
         self,
@@ -103,52 +145,26 @@ class VirtualCold(ColdTier):
         """Take a page, and say what was done; raises nothing."""
         meta = page.meta
         candidate = Candidate(meta.id, meta.position, time_ns)
-        result = self._decided(candidate, meta.held)
+        result = self._writing.decided(candidate, meta.held)
         if result is not None:
             return result
         nbytes = file_bytes(meta.nbytes)
-        result = self._make_room(nbytes, candidate)
+        result = self._room.make(nbytes, candidate)
         if result is not None:
             return result
-        self._take(StoredPage(meta.namespace, name_of(meta), nbytes), time_ns, "", meta.parent)
+        stored = StoredPage(meta.namespace, name_of(meta), nbytes)
+        self._writing.take(stored, time_ns, "", meta.parent)
         return "written"
 
     def settle(self) -> None:
         """Record nothing: there is no disk that must learn of recency."""
-        with self._lock:
-            self._unrecorded.clear()
+        with self._index.lock:
+            self._index.unrecorded.clear()
 
     @contextmanager
     def reading(self, page: PageId) -> Iterator[PageReader]:
         raise PageUnreadable("a simulated disk holds no bytes")
         yield  # It is a context manager, as the real one is.
-
-    def _load(self) -> None:
-        """Index nothing."""
-
-    def _lacking(self, nbytes: int) -> tuple[int, int]:
-        return 0, 0
-
-    def _changing(self, seconds: float = 0.0) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def _tell(self, *changes: Change) -> None:
-        """Tell nobody."""
-
-    def _catch_up(self, pages: Iterable[PageId]) -> bool:
-        return False
-
-    def _delete(
-        self,
-        removed: Sequence[StoredPage],
-        why: How = "disk",
-        seconds: float = 0.0,
-        *,
-        held: bool = False,
-    ) -> None:
-        """Delete nothing."""
-        with self._lock:
-            self._leaving.clear()
 
 
 def file_bytes(payload_bytes: int) -> int:

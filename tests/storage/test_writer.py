@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kit.storage import WriterRig, expected_payload, files_in
-from omlx_cache_storage.cold.tier import DIRECTORY_SLACK_BYTES, ColdTier
+from omlx_cache_storage.cold.room import DIRECTORY_SLACK_BYTES
+from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.page import Page, WriteResult
 
 KIB = 1024
@@ -217,7 +218,7 @@ def test_a_page_used_while_the_disk_refuses_it_is_asked_for_again(
     rig.put(*deep)
     assert all(rig.offer(number) for number in deep)
     assert rig.writer.flush(30)
-    rig.cold.limit_bytes = rig.cold.usage().nbytes + DIRECTORY_SLACK_BYTES
+    rig.cold._index.limit_bytes = rig.cold.usage().nbytes + DIRECTORY_SLACK_BYTES
     rig.put(1)
     write, chain = rig.cold.write, rig.story.ids(1, *deep)
 

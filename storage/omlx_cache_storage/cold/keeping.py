@@ -11,7 +11,9 @@ from omlx_cache_storage.cold.catalog import Inventory
 from omlx_cache_storage.cold.contents import Contents
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.ledger import HOLD_FILES
+from omlx_cache_storage.cold.opening import Opening
 from omlx_cache_storage.cold.small_files import read_budget
+from omlx_cache_storage.cold.terms import Terms
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.format.names import StoredPage
@@ -21,14 +23,58 @@ EVICTED_BYTES = 256 * 1024 * 1024
 """What is evicted before the disk is asked whether that helps."""
 
 
+class _KeepingTerms(Terms):
+    """Leaves the budget to stores, but one that was derived from free space where a figure was
+    given, and the figure that this one set itself (`set_before`)."""
+
+    set_before: int | None = None
+
+    def agree(self) -> None:
+        super().agree()
+        if not self.derived and self._index.limit_bytes == self.wanted:
+            budget = read_budget(self._index.directory, self._fs)
+            if budget is not None and budget.set_by == "store":
+                self.set_before = budget.nbytes
+
+    def may_replace(self, known: Budget | None) -> bool:
+        alone = super().may_replace(known)
+        if known is None:
+            return alone
+        own = known.set_by == "store" and known.nbytes == self.set_before
+        return alone and not self.derived and (own or known.set_by == "free space")
+
+
+class _KeepingOpening(Opening):
+    """Counts how often the directory was read as a whole."""
+
+    readings = 0
+
+    def load(self) -> None:
+        super().load()
+        # From now on it waits for a store, or a person, to make one that was deleted.
+        self.root.makes = False
+
+    def read_directory(self) -> tuple[Contents, Inventory]:
+        # What is read takes the place of what was: for a million pages both are too much.
+        with self._index.lock:
+            self._index.contents = Contents(self._index.make_policy(None))
+        self.readings += 1
+        return super().read_directory()
+
+
 class KeepingTier(ColdTier):
     """Follows a directory that stores use, evicts to its budget and to `min_free_bytes`, and stays
     out of what the budget is: a store that is alone beside this one is alone.
 
     A budget that is there stays, but one that was derived from free space where this one was given
-    a figure, and the figure that this one set itself (`set_before`). `readings` counts how often
-    the directory was read as a whole. All but look-ups belongs to one thread.
+    a figure, and the figure that this one set itself (`set_before`). All but look-ups belongs to
+    one thread.
     """
+
+    _terms: _KeepingTerms
+    _opening: _KeepingOpening
+    _terms_type = _KeepingTerms
+    _opening_type = _KeepingOpening
 
     def __init__(
         self,
@@ -54,13 +100,26 @@ class KeepingTier(ColdTier):
             parents=parents,
         )
         self._sharing.counts = False
-        self.readings = 0
         self.set_before = set_before
+
+    @property
+    def readings(self) -> int:
+        """How often the directory was read as a whole."""
+        return self._opening.readings
+
+    @property
+    def set_before(self) -> int | None:
+        """The budget that this one set itself."""
+        return self._terms.set_before
+
+    @set_before.setter
+    def set_before(self, nbytes: int | None) -> None:
+        self._terms.set_before = nbytes
 
     def is_there(self) -> bool:
         """True for a directory that exists, and is no empty place of one that went away; raises
         OSError."""
-        self._root.check()
+        self._opening.root.check()
         return self._fs.exists(self.directory)
 
     def has_limits(
@@ -68,11 +127,11 @@ class KeepingTier(ColdTier):
     ) -> bool:
         """Go by other limits from now on, as one that is opened with them would; False when the
         directory was not to be had for it, which then has its budget as before."""
-        self._wanted, self._derived, self._min_free = limit_bytes, derived, min_free_bytes
-        self._budget_of = budget
+        self._terms.wanted, self._terms.derived = limit_bytes, derived
+        self._terms.budget_of, self._room.min_free = budget, min_free_bytes
         try:
-            with self._changing():
-                self._agree()
+            with self._sharing.changing():
+                self._terms.agree()
         except OSError:
             return False
         return True
@@ -93,51 +152,44 @@ class KeepingTier(ColdTier):
     def _free_some(self) -> int:
         """Evict a part of what the disk lacks; 0 when it lacks nothing, or when it does not help.
         Raises OSError."""
-        short, lacks_files = self._lacking(0)
+        short, lacks_files = self._room.lacking(0)
         if short <= 0 and not lacks_files:
             return 0
-        before, evicted = self._room(), 0
-        with self._lock:
-            part = min(short, EVICTED_BYTES, self._contents.nbytes)
+        before, evicted = self._spare(), 0
+        with self._index.lock:
+            part = min(short, EVICTED_BYTES, self._index.contents.nbytes)
         if short <= 0:
-            with self._lock:
-                files = map(self._contents.file, self._contents.first(HOLD_FILES))
+            with self._index.lock:
+                files = map(self._index.contents.file, self._index.contents.first(HOLD_FILES))
                 part = sum(file.cost for file in files if file is not None)
         while part > 0:
-            with self._changing():
-                self._heed_budget()
-                victims = self._victims(partial(int, part), None, most=HOLD_FILES)
-                some = self._expel(victims.pages)
+            with self._sharing.changing():
+                self._terms.heed()
+                victims = self._room.victims(partial(int, part), None, most=HOLD_FILES)
+                some = self._room.expel(victims.pages)
             if not some:
                 break
             part -= sum(stored.cost for stored in some)
             evicted += len(some)
-        after = self._room()
+        after = self._spare()
         helped = after[0] > before[0] if short > 0 else after[1] > before[1]
         return evicted if helped else 0
 
-    def _room(self) -> tuple[int, int]:
+    def _spare(self) -> tuple[int, int]:
         spare = self._fs.spare_files(self.directory)
         return self._fs.free_bytes(self.directory), 0 if spare is None else spare
-
-    def _agree(self) -> None:
-        super()._agree()
-        if not self._derived and self.limit_bytes == self._wanted:
-            budget = read_budget(self.directory, self._fs)
-            if budget is not None and budget.set_by == "store":
-                self.set_before = budget.nbytes
 
     def sweep(self, temporaries: Iterable[str], shards: Iterable[str]) -> int:
         """Delete temporary files that nobody writes, and folders that are empty; return how many
         files went. Raises nothing."""
         swept = 0
         for path in temporaries:
-            with contextlib.suppress(OSError), self._changing():
+            with contextlib.suppress(OSError), self._sharing.changing():
                 if self._fs.exists(path) and not self._fs.is_being_written(path):
                     self._fs.remove(path)
                     swept += 1
         for shard in shards:
-            with contextlib.suppress(OSError), self._changing():
+            with contextlib.suppress(OSError), self._sharing.changing():
                 self._sharing.tidy([shard])
         return swept
 
@@ -149,17 +201,17 @@ class KeepingTier(ColdTier):
         """
         name = page.name.id
         self.refresh()
-        with self._lock:
-            file = self._contents.file(name)
+        with self._index.lock:
+            file = self._index.contents.file(name)
         if file is None or not is_damaged():
             return False
         try:
-            with self._changing():
-                with self._lock:
-                    if not self._has_file(page.name) or not self._is_still(file):
+            with self._sharing.changing():
+                with self._index.lock:
+                    if not self._index.has_file(page.name) or not self._index.is_still(file):
                         return False
-                removed = self._drop_damaged(file)
-                self._delete(removed, "damaged", held=True)
+                removed = self._index.drop_damaged(file)
+                self._deleter.delete(removed, "damaged", held=True)
         except OSError:
             return False
         return bool(removed)
@@ -167,24 +219,5 @@ class KeepingTier(ColdTier):
     def used_on_disk_ns(self, page: PageId) -> int | None:
         """Return when a page was used last, as far as its file says; None for one that is gone."""
         stored = self.stored(page)
-        info = None if stored is None else self._fs.own_file(self._path(stored))
+        info = None if stored is None else self._fs.own_file(self._index.path(stored))
         return None if info is None else info.st_mtime_ns
-
-    def _may_replace(self, known: Budget | None) -> bool:
-        alone = super()._may_replace(known)
-        if known is None:
-            return alone
-        own = known.set_by == "store" and known.nbytes == self.set_before
-        return alone and not self._derived and (own or known.set_by == "free space")
-
-    def _load(self) -> None:
-        super()._load()
-        # From now on it waits for a store, or a person, to make one that was deleted.
-        self._root.makes = False
-
-    def _read_directory(self) -> tuple[Contents, Inventory]:
-        # What is read takes the place of what was: for a million pages both are too much.
-        with self._lock:
-            self._contents = Contents(self._make_policy(None))
-        self.readings += 1
-        return super()._read_directory()

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from omlx_cache_storage.cold.catalog import Found, walk_shard
 from omlx_cache_storage.cold.changes import (
@@ -28,19 +27,18 @@ from omlx_cache_storage.cold.changes import (
 )
 from omlx_cache_storage.cold.disk import Descriptor, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
+from omlx_cache_storage.cold.index import Index
 from omlx_cache_storage.cold.ledger import WAIT_SECONDS, Ledger, LedgerBusy
 from omlx_cache_storage.cold.mounts import check_sharing
 from omlx_cache_storage.cold.temporary import is_leftover, remove_temporaries
 from omlx_cache_storage.format.names import (
     ENTRY_BYTES,
     LEDGER_FILE,
-    PageName,
     StoredPage,
     page_path,
     shard_of,
 )
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import PageId
 
 _log = logging.getLogger(__name__)
 
@@ -48,23 +46,6 @@ FOLLOW_SECONDS = 0.05
 """For so long a look-up waits for another thread that takes in changes."""
 ABANDONED_SECONDS = 1.0
 """A page that is under way for longer may have lost its writer, and is looked at."""
-
-
-class Index(Protocol):
-    """What a process knows of a directory's pages. Any thread may call."""
-
-    def take_in(self, page: StoredPage, stamp_ns: int) -> None:
-        """Index a page that another process wrote."""
-
-    def leave(self, page: StoredPage, why: str) -> None:
-        """Forget a page whose file another process deleted."""
-
-    def place(self, pages: Iterable[PageId], stamp_ns: int) -> None:
-        """Put pages where another process has put them in the order."""
-
-    def knows(self, name: PageName, path: str) -> bool:
-        """True for a page's file that is indexed, or about to be deleted."""
-        ...
 
 
 @dataclass(slots=True)
@@ -234,6 +215,12 @@ class Sharing:
     def _attach(self) -> None:
         self._attached.close()
         self._attached = Descriptor(self._fs.open_directory(self.directory), locked=True)
+
+    @property
+    def fell_behind(self) -> bool:
+        """True when changes were missed: the directory is to be read again. Not of one that cannot
+        be had at all."""
+        return self.is_lost and self.ledger.is_open
 
     @property
     def was_deleted(self) -> bool:

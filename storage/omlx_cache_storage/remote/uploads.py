@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import Literal, NamedTuple
 
-from omlx_cache_storage.cold.held import HeldPages
+from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.interrupts import wait_in_turns
@@ -63,7 +63,7 @@ class HeldHere(NamedTuple):
 class OwnPages:
     """What the disk has as it is there, else what memory has. Any thread; waits for the disk."""
 
-    def __init__(self, hot: HotTier | None, cold: HeldPages | None) -> None:
+    def __init__(self, hot: HotTier | None, cold: ColdTier | None) -> None:
         self._hot = hot
         self._cold = cold
 

@@ -67,7 +67,7 @@ def test_neither_eviction_nor_deletion_nor_a_listing_sees_the_tag(tmp_path: Path
     assert tier.write(story.page(1), DAY, story.document) == "written"
     assert len(namespaces(tmp_path)) == len(list(scan(tmp_path))) == 1
     assert remove_namespace(tmp_path, story.namespace).pages == 1
-    tier.limit_bytes = 0
+    tier._index.limit_bytes = 0
     tier.settle()
     tier.close()
     assert _open(tmp_path, 0).limit_bytes == 0

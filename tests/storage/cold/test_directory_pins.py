@@ -39,7 +39,8 @@ def _open(directory: Path, pages: int = 12, clock: HandClock | None = None) -> C
 
 
 def _write(tier: ColdTier, story: Story, *numbers: int) -> list[str]:
-    return [tier.write(page, tier._clock.now(), story.document) for page in story.pages(*numbers)]
+    clock = tier._index.clock
+    return [tier.write(page, clock.now(), story.document) for page in story.pages(*numbers)]
 
 
 def _here(tier: ColdTier, story: Story, most: int = 60) -> list[int]:
@@ -90,7 +91,7 @@ def test_a_model_and_a_salt_are_found_by_what_documents_say(
     one, two = _open(tmp_path), _open(tmp_path)
     document = {"label": "llama", "salt": "text:77"}
     for page in story.pages(1, 2):
-        one.write(page, one._clock.now(), document)
+        one.write(page, one._index.clock.now(), document)
     _write(two, Story("other", nbytes=PAGE), *range(1, 40))
     assert _here(two, story) == [1, 2]
 
@@ -270,14 +271,14 @@ def test_index_and_pins_agree_whatever_happens(
                 tier.open()
             tier.settle()
             tier.check_integrity()
-            assert tier._contents.kept_bytes * 2 <= tier.limit_bytes
+            assert tier._index.contents.kept_bytes * 2 <= tier.limit_bytes
             wanted = {
                 page
                 for story in stories
                 for page in story.ids(*range(1, 8))
                 if page in tier and tier.pins.until(story.namespace, page.key)
             }
-            assert {file.id for file in tier._contents.files() if file.kept} == wanted
+            assert {file.id for file in tier._index.contents.files() if file.kept} == wanted
     finally:
         for tier in tiers:
             tier.close()

@@ -10,7 +10,8 @@ import pytest
 
 from kit.storage import FaultyDisk, Story
 from omlx_cache_storage import table
-from omlx_cache_storage.cold import catalog, held
+from omlx_cache_storage.cold import catalog, index
+from omlx_cache_storage.cold import tier as cold_tier
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import PageName, StoredPage, page_path
 from omlx_cache_storage.keys import BlockKey
@@ -25,7 +26,7 @@ def crowded(tmp_path: Path) -> ColdTier:
     story = Story()
     cold = ColdTier(tmp_path, 2**40)
     cold.open()
-    cold._contents.fill(
+    cold._index.contents.fill(
         (
             StoredPage(
                 story.namespace,
@@ -63,9 +64,9 @@ def test_info_is_answered_while_the_entries_of_many_pages_are_sorted(
 
         return first
 
-    monkeypatch.setattr(held, "sorted", watched(sorted), raising=False)
+    monkeypatch.setattr(cold_tier, "sorted", watched(sorted), raising=False)
     monkeypatch.setattr(table, "sorted", watched(sorted), raising=False)
-    monkeypatch.setattr(held, "page_path", watched(page_path))
+    monkeypatch.setattr(index, "page_path", watched(page_path))
     monkeypatch.setattr(catalog, "page_path", watched(page_path))
     found = crowded.entries()
     assert len(found) == PAGES
@@ -80,9 +81,9 @@ def test_a_listing_makes_no_path_and_sorts_nothing(
     def never(*_: object, **__: object) -> Any:
         raise AssertionError("not needed")
 
-    for module in (held, table):
+    for module in (cold_tier, index, table):
         monkeypatch.setattr(module, "sorted", never, raising=False)
-    for module in (held, catalog):
+    for module in (index, catalog):
         monkeypatch.setattr(module, "page_path", never)
     assert len(crowded.listing()) == PAGES
 

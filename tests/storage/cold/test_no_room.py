@@ -10,7 +10,8 @@ import pytest
 
 from kit.storage import FaultyDisk, Story, disk_usage, expected_payload, files_in, read_cold
 from kit.storage.mounts import small_disk
-from omlx_cache_storage.cold.tier import NO_ROOM_TRIES, ColdTier
+from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.cold.writing import NO_ROOM_TRIES
 from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE
 
 KIB = 1024

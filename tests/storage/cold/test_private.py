@@ -138,7 +138,7 @@ def test_what_others_may_change_is_not_indexed_not_opened_and_not_deleted(
     assert [entry.page for entry in scan(tmp_path)] == other.ids(1)
     remove_namespace(tmp_path, story.namespace)
     tier.discard(story.ids(1))
-    tier.limit_bytes = 0
+    tier._index.limit_bytes = 0
     tier.settle()
     assert path.exists()
     assert tier.usage().pages == 0

@@ -61,7 +61,7 @@ def test_a_smaller_page_does_not_fill_the_gap_behind_a_refused_one(
     tier = _open(tmp_path)
     for number in (1, 2, 3):
         assert tier.write(long.page(number), 10**18, long.document) == "written"
-    tier.limit_bytes = tier.usage().nbytes + PAGE
+    tier._index.limit_bytes = tier.usage().nbytes + PAGE
     assert tier.write(long.page(4), 10**18, long.document) == "refused"
     small = long.page(5, nbytes=1 * KIB)
     assert tier.write(small, 10**18, long.document) == "refused"

@@ -137,7 +137,7 @@ def test_an_undecodable_page_counts_and_is_evicted_in_its_turn(
 ) -> None:
     tier = _undecodable(tmp_path, story)
     assert [entry.page for entry in tier.entries()] == story.ids(2, 1)
-    tier.limit_bytes = tier.usage().nbytes - 1
+    tier._index.limit_bytes = tier.usage().nbytes - 1
     tier.settle()
     assert [entry.page for entry in tier.entries()] == story.ids(1)
     assert tier.usage().undecodable_pages == 0
@@ -152,9 +152,9 @@ def test_an_undecodable_page_is_not_written_before_it_was_evicted(
     before = {path: path.read_bytes() for path in files_in(tmp_path)}
     assert tier.write(story.page(2), 10**18, story.document) == "undecodable"
     assert {path: path.read_bytes() for path in files_in(tmp_path)} == before
-    limit, tier.limit_bytes = tier.limit_bytes, tier.usage().nbytes - 1
+    limit, tier._index.limit_bytes = tier.limit_bytes, tier.usage().nbytes - 1
     tier.settle()
-    tier.limit_bytes = limit
+    tier._index.limit_bytes = limit
     assert tier.write(story.page(2), 10**18, story.document) == "written"
     assert read_cold(tier, story.id(2)) == story.page(2).payload
     assert tier.usage().undecodable_pages == 0

@@ -260,7 +260,7 @@ def test_pages_that_leave_are_forgotten(tier: ColdTier, disk: BadSectors, story:
     _fail(tier, story, 2)
     tier.discard(story.ids(2))
     assert not tier.hidden(story.ids(2))
-    assert not tier._health.is_unreadable(story.id(2))
+    assert not tier._index.health.is_unreadable(story.id(2))
 
 
 def test_a_page_that_is_replaced_while_it_is_opened_stays_on_the_books(tmp_path: Path) -> None:

@@ -1,0 +1,314 @@
+"""What a process knows of the pages of a cold directory, and of what should be gone from it."""
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from omlx_cache_storage.cold.catalog import read_namespace
+from omlx_cache_storage.cold.contents import Contents, PageFile
+from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.health import Health
+from omlx_cache_storage.events import HOWS, OTHER_PROCESS, Departures, EventLog, How
+from omlx_cache_storage.eviction.ages import Learned
+from omlx_cache_storage.eviction.keep import Clock, Keep
+from omlx_cache_storage.format.names import ENTRY_BYTES, PageName, StoredPage, page_path
+from omlx_cache_storage.hints import SHARE, Pins
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import PageId
+
+TOGETHER = 1024
+"""Pages that are pinned, or let loose, while look-ups wait."""
+Marked = tuple[PageFile, bool]
+"""A file, and whether a pin kept it before."""
+
+
+class PendingDeletion(NamedTuple):
+    """A file to be deleted: its page has left the index, `why` in a word; without a page it is a
+    temporary one."""
+
+    page: StoredPage | None
+    path: str
+    cost: int
+    why: str = "disk"
+
+
+class Doomed:
+    """Files that should be gone and may be there: they count until they are gone.
+
+    `_lock` guards `_files` and `nbytes`; no I/O under it. Any thread may call.
+    """
+
+    def __init__(self, fs: FileSystem) -> None:
+        self._fs = fs
+        self._lock = threading.Lock()
+        self._files: dict[str, PendingDeletion] = {}
+        self.nbytes = 0
+
+    def __contains__(self, path: str) -> bool:
+        with self._lock:
+            return path in self._files
+
+    def keep(self, *files: PendingDeletion) -> None:
+        """Count files until they are gone."""
+        with self._lock:
+            for file in files:
+                self._forget(file.path)
+                self._files[file.path] = file
+                self.nbytes += file.cost
+
+    def left(self, path: str) -> None:
+        """Note that a file is gone, or wanted again."""
+        with self._lock:
+            self._forget(path)
+
+    def take(self, most: int = sys.maxsize) -> list[PendingDeletion]:
+        """Return files that count no longer, those that were kept first at first."""
+        with self._lock:
+            files = list(itertools.islice(self._files.values(), most))
+            for file in files:
+                self._forget(file.path)
+            return files
+
+    def _forget(self, path: str) -> None:
+        old = self._files.pop(path, None)
+        self.nbytes -= 0 if old is None else old.cost
+
+    def delete_temporary(self, path: str, nbytes: int) -> None:
+        """Delete a file that was being written, of `nbytes` at most. Raises nothing; does not wait
+        for anybody."""
+        try:
+            self._fs.remove(path)
+        except OSError:
+            # A disk mounted read-only refuses to delete what is not there, too.
+            if self._fs.exists(path):
+                self.keep(PendingDeletion(None, path, nbytes + ENTRY_BYTES))
+
+    def check_integrity(self) -> None:
+        """Assert that the byte count is that of the files."""
+        with self._lock:
+            assert self.nbytes == sum(file.cost for file in self._files.values())
+
+
+class Index:
+    """Knows the page files of a directory, when they were used and which cannot be read. Touches no
+    disk; `doomed` are the files that should be gone. Any thread may call.
+
+    `lock` guards all that mutates: `contents`, `health`, `missing` (pages that memory believes to
+    be here), `cleared` (namespaces to clear before the directory is read), `left` (evicted pages
+    that nobody took note of), `unrecorded` (their files lack their stamps), `leaving` (they left
+    the index, and their files go), `refused_rank`, `refused_until_ns` (when it is forgotten),
+    `corrupt`, `limit_bytes` (the directory's budget), and what its readers say is theirs; no I/O,
+    sorting or making of paths under it. Methods take it, but those that say that it is held.
+    Deletions and publications keep apart by `Sharing.changing`, which is taken before it.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        limit_bytes: int,
+        fs: FileSystem,
+        clock: Clock,
+        policy: Callable[[Learned | None], Keep],
+        departures: Departures,
+        events: EventLog,
+    ) -> None:
+        self.directory = directory
+        self.limit_bytes = limit_bytes
+        self.clock = clock
+        self.make_policy = policy
+        self.departures = departures
+        self.events = events
+        self.doomed = Doomed(fs)
+        self.pins = Pins(partial(read_namespace, directory))
+        self.lock = threading.Lock()
+        self.contents = Contents(policy(None))
+        self.health = Health()
+        self.unrecorded: set[PageId] = set()
+        self.leaving: set[PageId] = set()
+        self.missing: list[PageId] = []
+        self.cleared: set[BlockKey] = set()
+        self.left: list[tuple[PageId, int]] = []
+        # Pages worth less than the last one that was refused are refused unseen: a smaller one
+        # would fill the gap behind a page that its chain lacks.
+        self.refused_rank: tuple[int, int] | None = None
+        self.refused_until_ns = 0
+        self.corrupt = 0
+
+    def is_still(self, file: PageFile) -> bool:
+        """True unless a page was written anew since its file was found: that one is neither gone
+        nor wrong. The lock is held."""
+        return self.contents.file(file.id) is file
+
+    def moved(self, pages: Iterable[PageId], stamp_ns: int) -> None:
+        """Note that pages have another stamp: the disk is to learn it."""
+        self.unrecorded.update(pages)
+        if self.refused_rank is not None and stamp_ns < self.refused_rank[0]:
+            self.refused_rank = None
+
+    def loose(self, pages: Iterable[PageId]) -> Iterable[PageId]:
+        if not self.contents.kept_bytes:
+            return pages
+        return [page for page in pages if not self.is_kept(page)]
+
+    def is_kept(self, page: PageId) -> bool:
+        file = self.contents.file(page)
+        return file is not None and file.kept
+
+    def until_pinned(self, namespace: BlockKey, page: PageId, cost: int) -> int:
+        """Return until when a pin keeps a page of which `cost` more would be pinned, 0 for one that
+        none keeps: all pins together have their share of the limit."""
+        until_ns = self.pins.until(namespace, page.key) if self.pins else 0
+        fits = (self.contents.kept_bytes + cost) * SHARE <= self.limit_bytes
+        return until_ns if until_ns and until_ns > self.clock.now() and fits else 0
+
+    def put(self, stored: StoredPage, stamp_ns: int, *, used: bool) -> PageFile:
+        """Index a page that is not here, as long as pins keep it or as one that was used then;
+        return its record."""
+        kept_ns = self.until_pinned(stored.namespace, stored.name.id, stored.cost)
+        # What is pinned has the time when that ends, in memory too: no request is as late.
+        file = self.contents.add(stored, max(stamp_ns, kept_ns), used=used and not kept_ns)
+        self.contents.keep(file, kept_ns > 0)
+        return file
+
+    def go_by_pins(self, namespaces: Collection[BlockKey]) -> None:
+        """Keep what pins want now, root first, and let go of what they do not."""
+        with self.lock:
+            files = self.contents.files()
+        files = [file for file in files if file.namespace in namespaces or file.kept]
+        files.sort(key=lambda file: file.position)
+        marked = [(file, file.kept) for file in files]
+        for part in self._in_parts(marked):
+            for file, _ in part:
+                self.contents.keep(file, False)
+        for part in self._in_parts(marked):
+            self.keep_some(part)
+
+    def _in_parts(self, files: Sequence[Marked]) -> Iterator[Sequence[Marked]]:
+        """Yield some of the files at a time, and hold the lock until the next."""
+        for start in range(0, len(files), TOGETHER):
+            with self.lock:
+                yield files[start : start + TOGETHER]
+
+    def keep_some(self, files: Iterable[Marked]) -> None:
+        """Keep those of some files that pins want; let go of those that were kept and are not."""
+        now, places = self.clock.now(), dict[int, list[PageId]]()
+        for file, was_kept in files:
+            if not self.is_still(file):
+                continue
+            until_ns = self.until_pinned(file.namespace, file.id, 0 if file.kept else file.cost)
+            self.contents.keep(file, until_ns > 0)
+            if until_ns or was_kept:
+                places.setdefault(until_ns or now, []).append(file.id)
+        for stamp_ns, placed in places.items():
+            self.contents.place(placed, stamp_ns)
+        self.refused_rank = None
+
+    def take_in(self, page: StoredPage, stamp_ns: int) -> None:
+        """Index a page that another process wrote."""
+        name = page.name.id
+        stamp_ns = min(stamp_ns, self.clock.now())
+        with self.lock:
+            file = self.contents.file(name)
+            if file is not None:
+                stamp_ns = max(stamp_ns, file.stamp_ns)
+            before = self.pop(name)
+            self.leaving.discard(name)
+            self.put(page, stamp_ns, used=False)
+            self.events.note_file("stored", page, OTHER_PROCESS)
+        if before is not None and before.name != page.name:
+            # Whoever replaced it deletes its file and says so, or could not.
+            self.doomed.keep(*self.pending([before], "disk"))
+
+    def leave(self, page: StoredPage, why: str) -> None:
+        """Forget a page whose file another process deleted."""
+        name = page.name.id
+        self.doomed.left(self.path(page))
+        with self.lock:
+            file = self.contents.file(name)
+            if file is None or not self.has_file(page.name):
+                return
+            self.left.append((name, file.stamp_ns))
+            self.pop(name)
+            self.leaving.discard(name)
+            detail = f"{OTHER_PROCESS}: damaged" if why == "damaged" else OTHER_PROCESS
+            self.events.note_file("evicted" if why == "disk" else "removed", page, detail)
+        for how in HOWS:
+            self.departures.note([name] if how == why else [], how)
+
+    def place(self, pages: Iterable[PageId], stamp_ns: int) -> None:
+        """Put pages where another process has put them in the order."""
+        with self.lock:
+            self.contents.place(self.loose(pages), stamp_ns)
+
+    def knows(self, name: PageName, path: str) -> bool:
+        """True for a page's file that is indexed, or about to be deleted."""
+        with self.lock:
+            return name.id in self.leaving or self.has_file(name) or path in self.doomed
+
+    def drop(self, pages: Iterable[PageId], why: How, detail: str | None = "") -> list[StoredPage]:
+        """Take pages out of the index whose files are deleted next, and return them; the lock is
+        held. Each is an event, but without a `detail`."""
+        removed: list[StoredPage] = []
+        for page in pages:
+            file = self.contents.file(page)
+            if file is None:
+                continue
+            if why == "disk":
+                self.left.append((page, file.stamp_ns))
+            else:
+                # Memory may have taken it for written meanwhile.
+                self.missing.append(page)
+            removed.append(file.stored)
+            self.pop(page)
+        if detail is not None:
+            self.events.note_files("evicted" if why == "disk" else "removed", removed, detail)
+        if why != "removed":
+            self.departures.note((stored.name.id for stored in removed), why)
+        return removed
+
+    def drop_damaged(self, file: PageFile) -> list[StoredPage]:
+        """Take a damaged page out of the index, unless it was written anew since it was found."""
+        with self.lock:
+            self.corrupt += 1
+            return self.drop([file.id] if self.is_still(file) else [], "damaged", "damaged")
+
+    def pop(self, page: PageId) -> StoredPage | None:
+        self.unrecorded.discard(page)
+        stored = self.contents.pop(page)
+        if stored is not None:
+            self.leaving.add(page)
+            self.refused_rank = None
+            self.health.forget(page)
+        return stored
+
+    def drop_again(self, file: PendingDeletion) -> None:
+        """Leave out of what was read a page that somebody has dropped and whose file is there."""
+        if file.page is not None and file.why != "disk" and self.has_file(file.page.name):
+            self.pop(file.page.name.id)
+            self.leaving.discard(file.page.name.id)
+            self.doomed.keep(file)
+
+    def path(self, stored: StoredPage) -> str:
+        return page_path(self.directory, stored.namespace, stored.name)
+
+    def has_file(self, name: PageName) -> bool:
+        """True when just this file is that of an indexed page; the lock is held."""
+        file = self.contents.file(name.id)
+        return file is not None and file.stored.name == name
+
+    def pending(self, removed: Sequence[StoredPage], why: How) -> list[PendingDeletion]:
+        return [PendingDeletion(page, self.path(page), page.cost, why) for page in removed]
+
+    def left_index(self, removed: Iterable[StoredPage]) -> None:
+        """Note that files of pages that have left the index are gone, or doomed."""
+        with self.lock:
+            self.leaving.difference_update(stored.name.id for stored in removed)
+
+    def is_indexed(self, name: PageName) -> bool:
+        """True for the file of a page that is indexed."""
+        with self.lock:
+            return self.has_file(name)

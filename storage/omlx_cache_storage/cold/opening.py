@@ -1,0 +1,244 @@
+"""Reading a cold directory into the index, and telling its files what the index knows."""
+
+import contextlib
+import errno
+import logging
+import os
+import time
+
+from omlx_cache_storage.cold.catalog import Inventory, take_inventory, uncollected
+from omlx_cache_storage.cold.changes import Demoted
+from omlx_cache_storage.cold.contents import Contents
+from omlx_cache_storage.cold.files import PageFiles
+from omlx_cache_storage.cold.health import NO_ROOM, UNAVAILABLE, Health
+from omlx_cache_storage.cold.index import Index
+from omlx_cache_storage.cold.ledger import (
+    HOLD_FILES,
+    SMALLEST_BYTES,
+    WAIT_SECONDS,
+    LedgerBusy,
+    ledger_bytes,
+)
+from omlx_cache_storage.cold.room import FILE_SLACK_BYTES, Room
+from omlx_cache_storage.cold.root import DirectoryGone, Root
+from omlx_cache_storage.cold.sharing import Sharing
+from omlx_cache_storage.cold.terms import Terms
+from omlx_cache_storage.eviction.ages import Learned
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
+from omlx_cache_storage.format.names import LEDGER_FILE, parse_name
+from omlx_cache_storage.page import PageId
+
+_log = logging.getLogger(__name__)
+
+AHEAD_NS = 60 * 1_000_000_000
+"""Times of files that are further ahead than this are no uses of other processes."""
+SCANS = 3
+"""How often a directory is read that changes faster than it is followed, before it is left alone
+for a while."""
+SCAN_SECONDS = WAIT_SECONDS / 4
+"""For so long, at most, everybody else waits for a directory to be read."""
+
+
+class Opening:
+    """Has the directory in the index, whether it was there before or comes again. Belongs to one
+    thread at a time; the index's lock guards `ignored`, the files that are not this user's."""
+
+    def __init__(
+        self,
+        index: Index,
+        files: PageFiles,
+        sharing: Sharing,
+        room: Room,
+        terms: Terms,
+        root: Root,
+    ) -> None:
+        self._index = index
+        self._files = files
+        self._fs = files.fs
+        self._sharing = sharing
+        self._room = room
+        self._terms = terms
+        self.root = root
+        self.ignored = 0
+
+    def record_recency(self) -> None:
+        """Give files the times at which their pages were used; raises nothing."""
+        now = self._index.clock.now()
+        with self._index.lock:
+            pages, self._index.unrecorded = self._index.unrecorded, set()
+            files = [
+                file for page in pages if (file := self._index.contents.file(page)) is not None
+            ]
+            # Of what counts as used later than now others know that it is in use, again and again.
+            self._index.unrecorded.update(f.id for f in files if f.stamp_ns > now and not f.kept)
+        demoted: dict[int, list[PageId]] = {}
+        for file in files:
+            path, time_ns = self._index.path(file.stored), min(file.stamp_ns, now)
+            with contextlib.suppress(OSError):
+                if time_ns <= SUPERSEDED_NS:
+                    demoted.setdefault(time_ns, []).append(file.id)
+                elif not self._may_record(path, time_ns, file.recorded_ns):
+                    continue
+                self._fs.set_times(path, time_ns)
+                file.recorded_ns = time_ns
+        if demoted:
+            with contextlib.suppress(OSError), self._sharing.changing():
+                self._sharing.tell(*(Demoted(at, tuple(pages)) for at, pages in demoted.items()))
+
+    def _may_record(self, path: str, time_ns: int, own_ns: int) -> bool:
+        """True unless somebody else has used a page later. A time of this process's own is taken
+        back, and one that is yet to come: a clock was ahead."""
+        info = self._fs.own_file(path)
+        if info is None:
+            return False
+        known_ns = info.st_mtime_ns
+        return (
+            known_ns < time_ns
+            or known_ns == own_ns
+            or known_ns > self._index.clock.now() + AHEAD_NS
+        )
+
+    def load(self) -> None:
+        """Index the directory if it is not the one that was indexed; raises OSError."""
+        was_away = self._index.health.state.startswith(UNAVAILABLE)
+        try:
+            if self._sharing.follows and self._files.is_ours():
+                with self._index.lock:
+                    self._index.health.end_open()
+            else:
+                self._read_anew()
+        except OSError as error:
+            if isinstance(error, DirectoryGone):
+                self._lose_all()
+            with self._index.lock:
+                known = self._index.health.state
+                self._index.health.fail_open(error)
+                news = self._index.health.state != known
+            if news:
+                _log.warning("no cold tier: %s", error.strerror or error)
+            raise
+        if was_away:
+            _log.warning("the cold tier is there again: %s", self._index.directory)
+
+    def _lose_all(self) -> None:
+        """Know no page while the directory is gone: what memory has is written nowhere, then."""
+        self._sharing.is_lost = True
+        with self._index.lock:
+            before, self._index.contents = (
+                self._index.contents,
+                Contents(self._index.make_policy(self._learned())),
+            )
+            self._index.missing += before
+            self._index.unrecorded.clear()
+
+    def _learned(self) -> Learned | None:
+        return self._index.contents.policy.learned()
+
+    @uncollected()
+    def _read_anew(self) -> None:
+        """Read the directory, and go on from there; raises OSError."""
+        # Of one that changed too fast to be followed, what is known of recency is not lost.
+        self.record_recency()
+        self.root.have(deleted=self._sharing.was_deleted)
+        self._files.open()
+        try:
+            self._sharing.enter(ledger_bytes(self._index.limit_bytes))
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self._make_way()
+            self._sharing.enter(ledger_bytes(self._index.limit_bytes))
+        self.root.remember(self._sharing.ledger.identity)
+        self._files.count_small(LEDGER_FILE, self._sharing.ledger.nbytes)
+        took = 0.0
+        for tries_left in reversed(range(SCANS)):
+            # Others that are faster still wait the last time, if it is not for long.
+            alone = not tries_left and took <= SCAN_SECONDS
+            try:
+                with self._sharing.ledger.held() if alone else contextlib.nullcontext():
+                    if alone:
+                        self._sharing.ledger.skip()
+                    began = time.monotonic()
+                    self._clear_first()
+                    contents, found = self.read_directory()
+                    took = time.monotonic() - began
+                    self._go_on_from(contents, found)
+                return
+            except LedgerBusy:
+                if not self._sharing.fell_behind or not tries_left:
+                    raise
+                self._sharing.ledger.skip()
+
+    def _clear_first(self) -> None:
+        """Clear what was cleared while the directory was not there, or was being read."""
+        with self._index.lock:
+            cleared, self._index.cleared = self._index.cleared, set()
+        for namespace in cleared:
+            with contextlib.suppress(OSError):
+                self._files.set_aside(namespace)
+        self._files.remove_cleared()
+
+    def _go_on_from(self, contents: Contents, found: Inventory) -> None:
+        """Index what was read, and take in what others changed meanwhile; raises OSError,
+        LedgerBusy when that is too much."""
+        self._begin_with(contents, found)
+        if self._sharing.read_only:
+            self._terms.agree()
+            return
+        for start in range(0, len(found.useless), HOLD_FILES):
+            with self._sharing.changing():
+                for path in found.useless[start:][:HOLD_FILES]:
+                    # It may have been published by now.
+                    name = parse_name(os.path.basename(path))
+                    if name is None or not self._index.is_indexed(name):
+                        with contextlib.suppress(OSError):
+                            self._fs.remove(path)
+        with self._sharing.changing():
+            self._sharing.tell(*self._files.clear_up(found))
+            self._terms.agree()
+
+    def _make_way(self) -> None:
+        """Delete what leaves first, for a ledger that the disk has no room for; raises OSError.
+
+        Nobody need be told: where there is none, nobody follows it."""
+        contents, _ = self.read_directory()
+        victims = contents.victims(min(2 * SMALLEST_BYTES, contents.nbytes)).pages
+        for file in filter(None, map(contents.file, victims)):
+            self._fs.remove(self._index.path(file.stored))
+        with self._index.lock:
+            self._room.evicted += len(victims)
+            self._index.departures.note(victims, "disk")
+
+    def read_directory(self) -> tuple[Contents, Inventory]:
+        """Return what is in the directory; raises OSError."""
+        now = time.time_ns()
+        inventory = take_inventory(self._index.directory, self._fs)
+        ahead = {page.name.id for page, at_ns in inventory.pages if at_ns > now + AHEAD_NS}
+        with self._index.lock:
+            self._index.unrecorded |= ahead
+            learned = self._learned()
+        contents = Contents(self._index.make_policy(learned))
+        files = ((page, min(at_ns, now)) for page, at_ns in inventory.pages)
+        inventory.useless.extend(map(self._index.path, contents.fill(files)))
+        inventory.pages.clear()
+        return contents, inventory
+
+    def _begin_with(self, contents: Contents, found: Inventory) -> None:
+        """Take what was read for what is there; what others changed meanwhile is followed next."""
+        with self._sharing.beginning(found.under_way, FILE_SLACK_BYTES), self._index.lock:
+            if self._index.cleared:
+                raise LedgerBusy(errno.EAGAIN, "a namespace was cleared while it was read")
+            before, self._index.contents = self._index.contents, contents
+            for file in self._index.doomed.take():
+                self._index.drop_again(file)
+            self._index.refused_rank = None
+            self._index.missing += [page for page in before if page not in contents]
+            self._index.unrecorded = {page for page in self._index.unrecorded if page in contents}
+            self._index.health = Health()
+            self.ignored = found.ignored
+            self._index.events.note_tier(
+                "resynced", "cold", detail=f"read, with {len(contents)} pages"
+            )
+        # Now without what was in flight before: it may have been published since.
+        with self._index.lock:
+            self._room.note_peak()

@@ -1,0 +1,326 @@
+"""Room on the disk: what leaves for a page that wants in, and what is reserved for it."""
+
+import contextlib
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from omlx_cache_storage.cold.changes import Cancelled, Change, Removed, Reserved
+from omlx_cache_storage.cold.contents import Candidate, PageFile, Victims
+from omlx_cache_storage.cold.deletion import Deleter
+from omlx_cache_storage.cold.disk import Descriptor
+from omlx_cache_storage.cold.files import PageFiles
+from omlx_cache_storage.cold.index import Index
+from omlx_cache_storage.cold.ledger import HOLD_FILES
+from omlx_cache_storage.cold.sharing import Flight, Sharing
+from omlx_cache_storage.events import Departures
+from omlx_cache_storage.format.names import ENTRY_BYTES, StoredPage, shard_of
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import Buffer, PageId, WriteResult
+
+FILE_SLACK_BYTES = 16 * 1024
+"""More than a file takes beside header and payload: its last block, and its name."""
+DIRECTORY_SLACK_BYTES = 12 * 1024
+"""More than small files take while they are replaced."""
+LOOKED_AHEAD = 1024
+"""Pages whose use by others is asked for at a time, at most."""
+
+
+@dataclass(slots=True)
+class Writing:
+    """A page on its way to the disk. Belongs to the thread that writes.
+
+    `wanted` is as large as its file may become. Room is made in turns with others: `reserves` some
+    under the name of its temporary file, `described` bytes of it for its namespace's document, and
+    `short` of so many on the disk itself (None: not asked yet). `opened` is its file, and `before`
+    the one that was there when that was begun.
+    """
+
+    candidate: Candidate
+    wanted: StoredPage
+    parent: BlockKey
+    document: Mapping[str, object]
+    pieces: list[Buffer]
+    temporary: str
+    path: str
+    described: int = 0
+    reserves: bool = False
+    short: int | None = None
+    before: PageFile | None = None
+    opened: Descriptor = field(default_factory=partial(Descriptor, -1))
+
+    @property
+    def file(self) -> str:
+        return os.path.basename(self.temporary)
+
+
+class HeldEnough(Exception):
+    """A part of the room is made and reserved; others have the directory before the rest is."""
+
+
+class Room:
+    """Decides what leaves a directory, so that physical bytes, temporary files and directories
+    included, stay under its budget, whoever writes them, and that the disk keeps `min_free` bytes.
+
+    The index's lock guards `own_limit` (where this process stops writing), `impatience` (how many
+    want no page to be spared for its age) and the counts `peak`, `evicted` and `refused`.
+    """
+
+    def __init__(
+        self, index: Index, files: PageFiles, sharing: Sharing, deleter: Deleter, min_free: int
+    ) -> None:
+        self._index = index
+        self._files = files
+        self._fs = files.fs
+        self._sharing = sharing
+        self._deleter = deleter
+        self.flights = sharing.flights
+        self.min_free = min_free
+        self.own_limit: int | None = None
+        self.impatience = 0
+        self.peak = 0
+        self.evicted = 0
+        self.refused = 0
+        self.once_written = Departures()
+
+    def catch_up(self, pages: Iterable[PageId]) -> bool:
+        """Ask the files of pages that are about to leave when they were used, by whomever; True
+        when that is news. The directory is held."""
+        news = False
+        for page in pages:
+            with self._index.lock:
+                file = self._index.contents.file(page)
+                if file is None or page in self._index.unrecorded:
+                    continue
+                stamp_ns = file.stamp_ns
+            info = self._fs.own_file(self._index.path(file.stored))
+            if info is None:
+                news = True
+                self._index.leave(file.stored, "removed")
+                self._sharing.tell(Removed(file.stored, "removed"))
+            elif info.st_mtime_ns > stamp_ns and info.st_mtime_ns != file.recorded_ns:
+                with self._index.lock:
+                    used_ns = min(info.st_mtime_ns, self._index.clock.now())
+                    if used_ns > stamp_ns and page in self._index.contents:
+                        self._index.contents.touch([page], used_ns, used=False)
+                        news = True
+                        if used_ns < info.st_mtime_ns:
+                            # Once: its file would say so until that time has come.
+                            self._index.unrecorded.add(page)
+        return news
+
+    def known_bytes(self) -> int:
+        with self._index.lock:
+            return self.used_bytes()
+
+    def used_bytes(self) -> int:
+        held = self._index.contents.nbytes + self.flights.nbytes + self._index.doomed.nbytes
+        return held + self._files.overhead_bytes
+
+    def note_peak(self) -> None:
+        self.peak = max(self.peak, self.used_bytes())
+
+    def _places_of(self, writing: Writing) -> int:
+        """Return what the directories and the document take that a page still needs."""
+        shard = shard_of(writing.wanted.name.id.key)
+        return self._files.places_bytes(writing.wanted.namespace, shard, writing.described)
+
+    def reserve(self, writing: Writing, page: StoredPage) -> None:
+        """Count a page, as large as there is room for it now, in place of what was reserved before;
+        the directory is held."""
+        again: tuple[Change, ...] = (Cancelled(writing.file),) if writing.reserves else ()
+        self._sharing.expect(page, writing.described)
+        flight = Flight(
+            writing.file, os.path.dirname(writing.path), page.namespace, page.nbytes, page, own=True
+        )
+        with self._index.lock:
+            self.flights.end(writing.file)
+            self.flights.begin(flight)
+            writing.reserves = True
+            self.note_peak()
+        self._sharing.announce(*again, Reserved(writing.file, page, writing.described))
+
+    def _reserve_part(self, writing: Writing) -> None:
+        """Keep for a page what has become free so far: nobody else takes it before the rest is."""
+        with self._index.lock:
+            over = self.lacks(0)
+        free = self.flights.cost_of(writing.file) - over - self._places_of(writing)
+        if free > ENTRY_BYTES:
+            nbytes = min(free - ENTRY_BYTES, writing.wanted.nbytes)
+            self.reserve(writing, writing.wanted._replace(nbytes=nbytes))
+
+    def give_way(self, nbytes: int, candidate: Candidate) -> Victims:
+        """Evict about `nbytes`, one page at least if one may leave, for a candidate that the disk
+        had no room for: of bytes, of files or of a quota."""
+        with self._index.lock:
+            most = min(nbytes, self._index.contents.nbytes)
+            now, until = self._index.clock.now(), self._until(candidate)
+            victims = self._index.contents.victims(most, candidate, now, until)
+            evicted = self.evict(victims.pages)
+            self.refused += victims.outranked and not victims.pages
+        self._deleter.delete(evicted, "disk")
+        return victims
+
+    def make(
+        self, nbytes: int, candidate: Candidate, writing: Writing | None = None
+    ) -> WriteResult | None:
+        """Evict what must go for a file of `nbytes`, for one that is to be written with the
+        directories that it needs; else a refusal. The directory is held, and what is freed is the
+        caller's until then; for one that is written beyond that: raises HeldEnough for another call
+        to go on."""
+        short = None
+        if writing is not None:
+            nbytes += self._places_of(writing) - self.flights.cost_of(writing.file)
+            short = writing.short
+        # That it is enough is known by then.
+        most = sys.maxsize if short is None else HOLD_FILES
+        if self.own_limit is not None:
+            with self._index.lock:
+                used = self.used_bytes() + nbytes
+                if used + DIRECTORY_SLACK_BYTES > self.own_limit:
+                    # Others keep more here: theirs is not this process's to delete.
+                    self.refused += 1
+                    return "refused"
+        # Once for a page: a disk that gives nothing back is not emptied for it.
+        lacks = max(self.lacking(nbytes)) if short is None else short
+        victims = self.victims(lambda: max(self.lacks(nbytes), lacks), candidate, most=most)
+        if victims.outranked:
+            with self._index.lock:
+                # What others have reserved they may not need.
+                lasting = self.lacks(nbytes) >= lacks and not self.flights.others()
+                self._refuse(candidate, victims, lasting=lasting)
+            return "refused"
+        if victims.enough:
+            if writing is None:
+                self.expel(victims.pages, whole=True)
+            else:
+                writing.short = lacks
+                self._expel_for(writing, victims)
+        with self._index.lock:
+            # What was evicted and could not be deleted is still there.
+            if not victims.enough or self.lacks(nbytes) > 0:
+                self._index.health.fill_up()
+                return "full"
+        return None
+
+    def victims(
+        self,
+        lacks: Callable[[], int],
+        candidate: Candidate | None,
+        most: int = sys.maxsize,
+    ) -> Victims:
+        """Choose what to evict for the bytes that are lacking, as far as their files know of no
+        later use, those that leave in this hold of the directory at least; `most` as in
+        `Contents.victims`."""
+        ahead, asked = 1, set[PageId]()
+
+        def catch_up(pages: list[PageId]) -> bool:
+            # Each once: a time that has not come yet is always later than what is known.
+            new = [page for page in pages if page not in asked]
+            asked.update(new)
+            return self.catch_up(new)
+
+        while True:
+            with self._index.lock:
+                now = self._index.clock.now()
+                until = sys.maxsize if candidate is None else self._until(candidate)
+                victims = self._index.contents.victims(lacks(), candidate, now, until, most)
+            if not catch_up(victims.pages[:HOLD_FILES]):
+                return victims
+            # Others used what comes next as well: a chain is used as a whole.
+            ahead = min(2 * ahead, LOOKED_AHEAD)
+            catch_up(self.first(ahead))
+
+    def expel(self, pages: list[PageId], *, whole: bool = False) -> list[StoredPage]:
+        """Evict pages and delete their files, as many as one hold of the directory is for, or the
+        `whole` of them; return them. The directory is held."""
+        expelled: list[StoredPage] = []
+        while pages and (count := len(pages) if whole else self._sharing.ledger.allow(len(pages))):
+            with self._index.lock:
+                evicted = self.evict(pages[:count])
+            self._deleter.delete(evicted, "disk", held=True)
+            expelled += evicted
+            pages = pages[count:]
+        return expelled
+
+    def _expel_for(self, writing: Writing, victims: Victims) -> None:
+        """Evict pages for one that is to be written; raises HeldEnough when more are to follow."""
+        undeletable = self._index.doomed.nbytes
+        expelled = self.expel(victims.pages)
+        writing.short = (writing.short or 0) - sum(stored.cost for stored in expelled)
+        is_part = len(expelled) < len(victims.pages) or len(expelled) == HOLD_FILES
+        if is_part and self._index.doomed.nbytes <= undeletable:
+            self._reserve_part(writing)
+            raise HeldEnough
+
+    def lacks(self, nbytes: int) -> int:
+        """Return by how much the budget is exceeded with `nbytes` more."""
+        return self.used_bytes() + nbytes + DIRECTORY_SLACK_BYTES - self._index.limit_bytes
+
+    def _refuse(self, candidate: Candidate, victims: Victims, *, lasting: bool) -> None:
+        """Count a page that others outrank, and remember its rank: of those that are worth less
+        none is asked for."""
+        self.refused += 1
+        # Free space comes and goes without this tier; its own budget does not.
+        self._index.refused_rank = candidate.rank if lasting else None
+        # What was too young to leave grows old.
+        patience_ns, young_ns = self._index.contents.policy.patience_ns, victims.young_ns
+        self._index.refused_until_ns = young_ns + patience_ns if young_ns else sys.maxsize
+        self._index.contents.policy.wanted([candidate.page], candidate.stamp_ns)
+        self._index.contents.policy.refused([candidate.page], candidate.stamp_ns)
+
+    def first(self, count: int) -> list[PageId]:
+        """Return the pages that would leave first."""
+        with self._index.lock:
+            return self._index.contents.first(count)
+
+    @contextlib.contextmanager
+    def impatient(self) -> Iterator[None]:
+        """Let pages push out what was used a short while ago, for as long as the block lasts."""
+        with self._index.lock:
+            self.impatience += 1
+            self._index.refused_rank = None
+        try:
+            yield
+        finally:
+            with self._index.lock:
+                self.impatience -= 1
+
+    def _until(self, candidate: Candidate) -> int:
+        """Return the last stamp of pages that a candidate may push out."""
+        if self.impatience:
+            return sys.maxsize
+        return (
+            max(self._index.clock.now(), candidate.stamp_ns)
+            - self._index.contents.policy.patience_ns
+        )
+
+    def lacking(self, nbytes: int) -> tuple[int, int]:
+        """Return how many bytes the disk lacks to keep its free space beside `nbytes` more, and 1
+        if it lacks files; raises OSError for one mounted read-only, where nothing can leave."""
+        directory = self._index.directory
+        try:
+            short = self.min_free + nbytes - self._fs.free_bytes(directory)
+            spare = self._fs.spare_files(directory) if self.min_free else None
+            read_only = self._fs.is_read_only(directory)
+        except OSError:
+            return 0, 0
+        if read_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(directory))
+        return short, int(spare is not None and spare < 1)
+
+    def evict(self, pages: Iterable[PageId]) -> list[StoredPage]:
+        evicted = self._index.drop(pages, "disk")
+        self.evicted += len(evicted)
+        self.once_written.note((stored.name.id for stored in evicted), "disk")
+        return evicted
+
+    def shrink_a_part(self) -> int:
+        """Evict some of what is too much; return how many pages. The directory is held."""
+        over = partial(self.lacks, -DIRECTORY_SLACK_BYTES)
+        victims = self.victims(over, None, most=HOLD_FILES)
+        pages = victims.pages if victims.enough else self.first(HOLD_FILES)
+        return len(self.expel(pages))

@@ -1,0 +1,327 @@
+"""Writing one page: decided, given room, staged under a temporary name, published."""
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Callable, Mapping
+
+from omlx_cache_storage.cold.changes import Added, Cancelled
+from omlx_cache_storage.cold.contents import Candidate
+from omlx_cache_storage.cold.deletion import Deleter
+from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES, physical_bytes
+from omlx_cache_storage.cold.files import PageFiles
+from omlx_cache_storage.cold.health import NO_ROOM
+from omlx_cache_storage.cold.index import Index
+from omlx_cache_storage.cold.ledger import LedgerBusy
+from omlx_cache_storage.cold.ration import Ration
+from omlx_cache_storage.cold.room import FILE_SLACK_BYTES, HeldEnough, Room, Writing
+from omlx_cache_storage.cold.sharing import Sharing
+from omlx_cache_storage.cold.temporary import TemporaryNames
+from omlx_cache_storage.cold.terms import Terms
+from omlx_cache_storage.format.header import encode_header, payload_checksum
+from omlx_cache_storage.format.names import StoredPage, name_of
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.measures import Histograms
+from omlx_cache_storage.page import Page, PageId, WriteResult
+
+NO_ROOM_TRIES = 3
+"""How often room is made for a page that the disk had none for, each time twice as much."""
+ELSEWHERE_SECONDS = 1.0
+"""For so long a page is waited for that another process is writing."""
+_PAUSE_SECONDS = 0.002
+
+
+class PageWriter:
+    """Writes pages, whole or not at all. Belongs to one thread at a time; the index's lock guards
+    `written` and `rewritten` (bytes).
+
+    `load` indexes the directory if it is not the one that was indexed, and raises OSError.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        files: PageFiles,
+        sharing: Sharing,
+        deleter: Deleter,
+        room: Room,
+        terms: Terms,
+        load: Callable[[], None],
+        timings: Histograms,
+        encode: Callable[[Page], Page] | None,
+        ration: Ration | None,
+    ) -> None:
+        self._index = index
+        self._files = files
+        self._fs = files.fs
+        self._sharing = sharing
+        self._deleter = deleter
+        self._room = room
+        self._terms = terms
+        self._load = load
+        self._timings = timings
+        self._encode = encode
+        self.ration = ration
+        self._names = TemporaryNames()
+        self.written = 0
+        self.rewritten = 0
+
+    def write(self, page: Page, time_ns: int, document: Mapping[str, object]) -> WriteResult:
+        """Publish a page whole or not at all, and say what was done.
+
+        Evicts only pages that leave before this one: never its chain's root for its deep end.
+        Raises OSError when the disk refuses, for want of room only after some were evicted, and
+        ValueError for a payload of another size than the page's tensors; nothing is left behind
+        then. A page that could not be read is written again, but one that only this process cannot
+        decode; one that another process is writing is waited for a moment. Writer thread only.
+        """
+        self._load()
+        candidate = Candidate(page.meta.id, page.meta.position, time_ns)
+        decided = self.decided(candidate, page.meta.held)
+        if decided is not None:
+            return decided
+        if self._encode is not None:
+            page = self._encode(page)
+        meta = page.meta
+        size = memoryview(page.payload).nbytes
+        if size != meta.nbytes:
+            raise ValueError(f"a payload of {size} bytes for tensors of {meta.nbytes}")
+        header = encode_header(meta, payload_checksum([page.payload]))
+        rationed = _blocks(len(header) + size) if self.ration is not None else 0
+        if self.ration is not None and not self.ration.take(rationed):
+            return "rationed"
+        result: WriteResult = "full"
+        began = time.perf_counter()
+        try:
+            result = self._place(page, header, candidate, document)
+            return result
+        except OSError as error:
+            with self._index.lock:
+                self._index.health.fail_write(error)
+            raise
+        finally:
+            if result == "written":
+                self._timings.observe("page_write_seconds", time.perf_counter() - began)
+            elif self.ration is not None:
+                self.ration.give_back(rationed)
+
+    def decided(self, candidate: Candidate, held: int) -> WriteResult | None:
+        """Return what `write` answers at once for a page that holds so many tokens, None when room
+        must be made for it."""
+        with self._index.lock:
+            known = self.known(candidate.page, held)
+            if known is not None:
+                return known
+            if (
+                self._index.refused_rank is not None
+                and self._index.clock.now() >= self._index.refused_until_ns
+            ):
+                self._index.refused_rank = None
+            if self._index.refused_rank is not None and candidate.rank < self._index.refused_rank:
+                self._room.refused += 1
+                return "refused"
+        if self.ration is not None and not self.ration.take(0):
+            return "rationed"
+        return None
+
+    def known(self, page: PageId, held: int) -> WriteResult | None:
+        """Return what keeps a page from being written: its file is of use to others, or to this
+        process, as far as is known; None for neither."""
+        old = self._index.contents.file(page)
+        if old is not None and old.undecodable:
+            return "undecodable"
+        has = old is not None and old.held >= held and not self._index.health.is_unreadable(page)
+        return "present" if has else None
+
+    def _place(
+        self,
+        page: Page,
+        header: bytes,
+        candidate: Candidate,
+        document: Mapping[str, object],
+    ) -> WriteResult:
+        """Make room and publish; what was reserved and not published is given back."""
+        meta, pieces = page.meta, [header, page.payload]
+        size = len(header) + meta.nbytes
+        wanted = StoredPage(meta.namespace, name_of(meta), size + FILE_SLACK_BYTES)
+        path = self._index.path(wanted)
+        temporary = self._names.new(os.path.dirname(path))
+        writing = Writing(candidate, wanted, meta.parent, document, pieces, temporary, path)
+        try:
+            return self._place_in_turns(writing)
+        finally:
+            if writing.reserves:
+                self._give_back(writing)
+
+    def _place_in_turns(self, writing: Writing) -> WriteResult:
+        """Make room and publish, in a few tries if the disk has no room after all."""
+        wanted, candidate = writing.wanted, writing.candidate
+        # A disk that eviction did not help the last time is not emptied for nothing.
+        with self._index.lock:
+            tries = 1 if self._index.health.refuses_writes else NO_ROOM_TRIES
+        more, deadline, cleared = wanted.cost, time.monotonic() + ELSEWHERE_SECONDS, False
+        while True:
+            if not writing.reserves:
+                self._deleter.retry()
+            try:
+                with self._sharing.changing():
+                    self._terms.heed()
+                    waits = self._is_elsewhere(wanted) and time.monotonic() < deadline
+                    decided = None if waits else self._decided_exactly(writing)
+                    if decided is not None:
+                        return decided
+                    if not waits:
+                        self._stage(writing)
+                if not waits:
+                    return self._publish(writing)
+            except HeldEnough:
+                continue
+            except LedgerBusy:
+                # More was changed than could be followed; or somebody holds the directory, still.
+                if not self._sharing.fell_behind:
+                    raise
+                self._load()
+                continue
+            except OSError as error:
+                if error.errno == errno.ENOENT and not cleared:
+                    # Its namespace was cleared meanwhile, directory and all.
+                    cleared = True
+                    continue
+                if error.errno not in NO_ROOM or not tries:
+                    raise
+                victims = self._room.give_way(more, candidate)
+                if not victims.pages:
+                    if victims.outranked:
+                        return "refused"
+                    raise
+                more, tries = 2 * more, tries - 1
+                continue
+            time.sleep(_PAUSE_SECONDS)
+
+    def _is_elsewhere(self, wanted: StoredPage) -> bool:
+        """True while another process writes as much of a page; the directory is held."""
+        flights = self._room.flights.elsewhere(wanted)
+        self._sharing.recover(flights)
+        return bool(flights) and bool(self._room.flights.elsewhere(wanted))
+
+    def _decided_exactly(self, writing: Writing) -> WriteResult | None:
+        """Return why a page is not written, None when there is room for it. The directory is held:
+        what others have done by now is known. Raises HeldEnough."""
+        wanted, candidate = writing.wanted, writing.candidate
+        with self._index.lock:
+            known = self.known(candidate.page, wanted.held)
+            if known is not None:
+                return known
+        found = self._adopt(wanted, candidate)
+        if found is not None:
+            return found
+        writing.described = self._files.document_bytes(wanted.namespace, writing.document)
+        return self._room.make(wanted.cost, candidate, writing)
+
+    def _adopt(self, wanted: StoredPage, candidate: Candidate) -> WriteResult | None:
+        """Index a page's file that nobody told of, as `open` would have, if there is room for it;
+        None where there is none, or where this process knows of one."""
+        name = wanted.name
+        with self._index.lock:
+            known = name.id in self._index.contents or name.id in self._index.leaving
+            if known or self._index.health.is_unreadable(name.id):
+                return None
+        path = self._index.path(wanted)
+        info = self._fs.own_file(path)
+        if info is None or path in self._index.doomed:
+            return None
+        stored = wanted._replace(nbytes=physical_bytes(info))
+        refusal = self._room.make(stored.cost, candidate)
+        if refusal is not None:
+            return refusal
+        with self._index.lock:
+            self._index.put(stored, candidate.stamp_ns, used=True)
+            self._index.unrecorded.add(name.id)
+            self._room.note_peak()
+            self._index.events.note_file("stored", stored, "found")
+        self._sharing.tell(Added("", stored, candidate.stamp_ns, 0))
+        return "present"
+
+    def _stage(self, writing: Writing) -> None:
+        """Begin to write a page that there is room for; the directory is held."""
+        with self._index.lock:
+            writing.before = self._index.contents.file(writing.wanted.name.id)
+        # First of all: of a writer that is killed others must know what to look for.
+        self._room.reserve(writing, writing.wanted)
+        size = sum(memoryview(piece).nbytes for piece in writing.pieces)
+        writing.opened = self._files.stage(writing.temporary, size, writing.document)
+
+    def _give_back(self, writing: Writing) -> None:
+        """Delete what was written of a page that is not published, and give back what was reserved
+        for it; raises nothing."""
+        writing.reserves = False
+        try:
+            if writing.opened.fd < 0 or self._files.abandon(writing.temporary):
+                with contextlib.suppress(OSError), self._sharing.changing():
+                    self._sharing.tidy([os.path.dirname(writing.path)])
+                    self._room.flights.end(writing.file)
+                    self._sharing.tell(Cancelled(writing.file))
+                    return
+            # Whoever has the directory next finds out about it.
+            self._room.flights.disown(writing.file)
+        finally:
+            writing.opened.close()
+
+    def _publish(self, writing: Writing) -> WriteResult:
+        """Write the file, name it and index it."""
+        page, time_ns = writing.wanted.name.id, writing.candidate.stamp_ns
+        try:
+            nbytes = self._files.fill(writing.temporary, writing.pieces)
+            with self._sharing.changing():
+                with self._index.lock:
+                    # Another process may have published as much of it meanwhile.
+                    is_new = self._index.contents.file(page) not in (None, writing.before)
+                    is_there = is_new and self.known(page, writing.wanted.held) == "present"
+                if is_there:
+                    self._give_back(writing)
+                    return "present"
+                self._files.publish(writing.temporary, writing.path, time_ns)
+                stored = writing.wanted._replace(nbytes=nbytes)
+                self.take(stored, time_ns, writing.file, writing.parent)
+                writing.reserves = False
+            self._files.sync(writing.path)
+            if self._sharing.has_untold:
+                # The directory was made anew meanwhile. Nobody else would find the page if this
+                # process ended now, though `flush` has said that it is there.
+                with contextlib.suppress(OSError):
+                    self._load()
+        except BaseException:
+            if writing.reserves:
+                self._give_back(writing)
+            else:
+                self._deleter.discard([page])
+            raise
+        finally:
+            writing.opened.close()
+        with self._index.lock:
+            self._index.health.end_write()
+        return "written"
+
+    def take(self, stored: StoredPage, time_ns: int, temporary: str, parent: BlockKey) -> None:
+        """Index a page that was written under a temporary name, and tell of it; the directory is
+        held."""
+        page = stored.name.id
+        again = self._room.once_written.find(page) is not None
+        with self._index.lock:
+            replaced = self._index.pop(page)
+            self._room.flights.end(temporary)
+            self._index.put(stored, time_ns, used=True).recorded_ns = time_ns
+            self._index.leaving.discard(page)
+            self.written += stored.nbytes
+            self.rewritten += stored.nbytes if again or replaced is not None else 0
+            self._room.note_peak()
+            self._index.events.note_file("stored", stored, parent=parent)
+        self._sharing.tell(Added(temporary, stored, time_ns, 0))
+        if replaced is not None and replaced.name != stored.name:
+            self._deleter.delete([replaced], "disk", held=True)
+
+
+def _blocks(nbytes: int) -> int:
+    """Return what a file takes of a disk, as far as can be told before it is written."""
+    return -(-nbytes // SMALL_FILE_BYTES) * SMALL_FILE_BYTES
