@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from omlx_cache.identity.parts import salt_digest, software
-from omlx_cache_storage.format.version import FORMAT_VERSION
+from omlx_cache_storage.format import FORMAT_VERSION
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KEY_HASH, BlockKey, namespace_digest
 

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from omlx_cache_storage.documents import MLX, MLX_LM, Versions, versions
-from omlx_cache_storage.format.version import FORMAT_VERSION
+from omlx_cache_storage.format import FORMAT_VERSION
 
 
 def salt_digest(salt: str | bytes | None) -> str:

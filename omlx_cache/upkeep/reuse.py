@@ -8,8 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
-from omlx_cache_storage.cold.small_files import Reuse, write_reuse
-from omlx_cache_storage.cold.temporary import TemporaryNames
+from omlx_cache_storage.cold.small_files import Reuse, TemporaryNames, write_reuse
 from omlx_cache_storage.interrupts import done_within, uninterrupted
 from omlx_cache_storage.readers import ReaderPool
 

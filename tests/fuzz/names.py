@@ -2,7 +2,7 @@
 
 from random import Random
 
-from omlx_cache_storage.cold.temporary import is_leftover
+from omlx_cache_storage.cold.small_files import is_leftover
 from omlx_cache_storage.format.names import format_name, name_of, parse_name, shard_of
 
 from . import pages

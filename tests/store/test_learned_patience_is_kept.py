@@ -11,8 +11,7 @@ import pytest
 from kit.children import kill_9, program, said
 from kit.storage import HandClock, Story, commit, disk_usage, open_store
 from omlx_cache.store import BlockStore
-from omlx_cache_storage.cold.small_files import Reuse, read_reuse, write_reuse
-from omlx_cache_storage.cold.temporary import TemporaryNames
+from omlx_cache_storage.cold.small_files import Reuse, TemporaryNames, read_reuse, write_reuse
 from omlx_cache_storage.eviction.ages import BUCKETS, Learned
 
 PAGE = 4 * 1024

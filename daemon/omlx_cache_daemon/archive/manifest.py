@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from omlx_cache_storage.errors import ArchiveError
-from omlx_cache_storage.format.version import FORMAT_VERSION
+from omlx_cache_storage.format import FORMAT_VERSION
 from omlx_cache_storage.keys import BlockKey, namespace_digest
 
 MANIFEST_FILE = "omlx-cache.json"

@@ -8,8 +8,8 @@ from pathlib import Path
 from omlx_cache_daemon.doctor.context import Context
 from omlx_cache_daemon.doctor.finding import Finding
 from omlx_cache_daemon.render import quantity
-from omlx_cache_storage.cold.mounts import kind_of, locks_work
-from omlx_cache_storage.cold.temporary import TemporaryNames
+from omlx_cache_storage.cold.root import kind_of, locks_work
+from omlx_cache_storage.cold.small_files import TemporaryNames
 from omlx_cache_storage.format.names import LEDGER_FILE
 
 

@@ -9,7 +9,7 @@ from omlx_cache.control.listener import remove_stale
 from omlx_cache.control.paths import search_places
 from omlx_cache_storage.cold.catalog import namespace_directories, shard_directories
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.temporary import is_leftover
+from omlx_cache_storage.cold.small_files import is_leftover
 from omlx_cache_storage.format.names import TEMPORARY_PREFIX
 
 

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from omlx_cache_storage.cold.contents import rooted
 from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES, FileSystem, physical_bytes
-from omlx_cache_storage.cold.small_files import read_document
-from omlx_cache_storage.cold.temporary import is_leftover
+from omlx_cache_storage.cold.small_files import is_leftover, read_document
 from omlx_cache_storage.format.names import (
     ENTRY_BYTES,
     NAMESPACE_FILE,

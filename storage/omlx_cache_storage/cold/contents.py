@@ -3,7 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,15 +13,6 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import COLD, PAGED, PageId, PageInfo, Tail
 from omlx_cache_storage.table import PageColumns, PageTable, Record, hint_numbers
 
-
-class Named(Protocol):
-    """A page file, whatever else is known of it."""
-
-    @property
-    def name(self) -> PageName: ...
-
-
-AnyFile = TypeVar("AnyFile", bound=Named)
 _EARLIEST_NS = -(1 << 62)
 
 
@@ -96,7 +87,7 @@ def columns_of(files: Sequence[PageFile]) -> PageColumns:
     )
 
 
-def rooted(files: Iterable[tuple[AnyFile, int]]) -> list[tuple[AnyFile, int]]:
+def rooted(files: Iterable[tuple[StoredPage, int]]) -> list[tuple[StoredPage, int]]:
     """Return the files with their stamps, no page's earlier than those of the pages behind it.
 
     A process that was killed had not recorded that a chain was used again: its new deep end would

@@ -21,8 +21,12 @@ from omlx_cache_storage.cold.disk import (
     FileSystem,
     physical_bytes,
 )
-from omlx_cache_storage.cold.small_files import MAX_DOCUMENT_BYTES, encode_document
-from omlx_cache_storage.cold.temporary import TemporaryNames, remove_leftovers
+from omlx_cache_storage.cold.small_files import (
+    MAX_DOCUMENT_BYTES,
+    TemporaryNames,
+    encode_document,
+    remove_leftovers,
+)
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
     CLEARED_PREFIX,
@@ -56,7 +60,7 @@ class PageFiles:
     """Knows where pages lie under `directory`. Methods raise OSError as the disk does.
 
     `_lock` guards `_counted`, `_overhead` and `_identity`; no I/O under it. Any thread
-    may call. `delete` takes a temporary file that failed and the bytes that it may have.
+    may call. `doom` takes a temporary file that cannot be deleted and the bytes that it may have.
     """
 
     def __init__(
@@ -64,7 +68,7 @@ class PageFiles:
         directory: Path,
         fs: FileSystem,
         durability: Durability,
-        delete: Callable[[str, int], None] = lambda path, nbytes: None,
+        doom: Callable[[str, int], None] = lambda path, nbytes: None,
     ) -> None:
         self.directory = directory
         self.fs = fs
@@ -77,7 +81,7 @@ class PageFiles:
         self._counted: dict[str, int] = {}
         self._overhead = 0
         self._identity: tuple[int, int, bool] | None = None
-        self._delete = delete
+        self._doom = doom
 
     @property
     def overhead_bytes(self) -> int:
@@ -320,7 +324,8 @@ class PageFiles:
                 self.fs.write(temporary, [raw], self.durability)
                 self.fs.publish(temporary, described)
             except BaseException:
-                self._delete(temporary, len(raw) + SMALL_FILE_BYTES)
+                if not self.abandon(temporary):
+                    self._doom(temporary, len(raw) + SMALL_FILE_BYTES + ENTRY_BYTES)
                 raise
             self._count_file(described)
         self._make_directory(shard)

@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 from omlx_cache_storage.cold.catalog import read_namespace
 from omlx_cache_storage.cold.contents import Contents, PageFile
-from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.health import Health
 from omlx_cache_storage.events import HOWS, OTHER_PROCESS, Departures, EventLog, How
 from omlx_cache_storage.eviction.ages import Learned
 from omlx_cache_storage.eviction.keep import Clock, Keep
-from omlx_cache_storage.format.names import ENTRY_BYTES, PageName, StoredPage, page_path
+from omlx_cache_storage.format.names import PageName, StoredPage, page_path
 from omlx_cache_storage.hints import SHARE, Pins
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
@@ -42,8 +41,7 @@ class Doomed:
     `_lock` guards `_files` and `nbytes`; no I/O under it. Any thread may call.
     """
 
-    def __init__(self, fs: FileSystem) -> None:
-        self._fs = fs
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._files: dict[str, PendingDeletion] = {}
         self.nbytes = 0
@@ -59,6 +57,10 @@ class Doomed:
                 self._forget(file.path)
                 self._files[file.path] = file
                 self.nbytes += file.cost
+
+    def keep_temporary(self, path: str, nbytes: int) -> None:
+        """Count a file of no page until it is gone."""
+        self.keep(PendingDeletion(None, path, nbytes))
 
     def left(self, path: str) -> None:
         """Note that a file is gone, or wanted again."""
@@ -76,16 +78,6 @@ class Doomed:
     def _forget(self, path: str) -> None:
         old = self._files.pop(path, None)
         self.nbytes -= 0 if old is None else old.cost
-
-    def delete_temporary(self, path: str, nbytes: int) -> None:
-        """Delete a file that was being written, of `nbytes` at most. Raises nothing; does not wait
-        for anybody."""
-        try:
-            self._fs.remove(path)
-        except OSError:
-            # A disk mounted read-only refuses to delete what is not there, too.
-            if self._fs.exists(path):
-                self.keep(PendingDeletion(None, path, nbytes + ENTRY_BYTES))
 
     def check_integrity(self) -> None:
         """Assert that the byte count is that of the files."""
@@ -110,7 +102,6 @@ class Index:
         self,
         directory: Path,
         limit_bytes: int,
-        fs: FileSystem,
         clock: Clock,
         policy: Callable[[Learned | None], Keep],
         departures: Departures,
@@ -122,7 +113,7 @@ class Index:
         self.make_policy = policy
         self.departures = departures
         self.events = events
-        self.doomed = Doomed(fs)
+        self.doomed = Doomed()
         self.pins = Pins(partial(read_namespace, directory))
         self.lock = threading.Lock()
         self.contents = Contents(policy(None))

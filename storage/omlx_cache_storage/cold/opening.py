@@ -23,7 +23,6 @@ from omlx_cache_storage.cold.room import FILE_SLACK_BYTES, Room
 from omlx_cache_storage.cold.root import DirectoryGone, Root
 from omlx_cache_storage.cold.sharing import Sharing
 from omlx_cache_storage.cold.terms import Terms
-from omlx_cache_storage.eviction.ages import Learned
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
 from omlx_cache_storage.format.names import LEDGER_FILE, parse_name
 from omlx_cache_storage.page import PageId
@@ -126,13 +125,10 @@ class Opening:
         with self._index.lock:
             before, self._index.contents = (
                 self._index.contents,
-                Contents(self._index.make_policy(self._learned())),
+                Contents(self._index.make_policy(self._index.contents.policy.learned())),
             )
             self._index.missing += before
             self._index.unrecorded.clear()
-
-    def _learned(self) -> Learned | None:
-        return self._index.contents.policy.learned()
 
     @uncollected()
     def _read_anew(self) -> None:
@@ -216,7 +212,7 @@ class Opening:
         ahead = {page.name.id for page, at_ns in inventory.pages if at_ns > now + AHEAD_NS}
         with self._index.lock:
             self._index.unrecorded |= ahead
-            learned = self._learned()
+            learned = self._index.contents.policy.learned()
         contents = Contents(self._index.make_policy(learned))
         files = ((page, min(at_ns, now)) for page, at_ns in inventory.pages)
         inventory.useless.extend(map(self._index.path, contents.fill(files)))

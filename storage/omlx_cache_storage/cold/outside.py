@@ -33,12 +33,12 @@ from omlx_cache_storage.cold.small_files import (
     BUDGET,
     PINS,
     SmallFile,
+    TemporaryNames,
     read_budget,
     read_pins,
     write_budget,
     write_pins,
 )
-from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.errors import CacheError
 from omlx_cache_storage.format.names import LEDGER_FILE, StoredPage, page_path
 from omlx_cache_storage.hints import PinRecord, Pins, living

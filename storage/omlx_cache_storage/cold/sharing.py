@@ -29,8 +29,8 @@ from omlx_cache_storage.cold.disk import Descriptor, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.index import Index
 from omlx_cache_storage.cold.ledger import WAIT_SECONDS, Ledger, LedgerBusy
-from omlx_cache_storage.cold.mounts import check_sharing
-from omlx_cache_storage.cold.temporary import is_leftover, remove_temporaries
+from omlx_cache_storage.cold.root import check_sharing
+from omlx_cache_storage.cold.small_files import is_leftover, remove_temporaries
 from omlx_cache_storage.format.names import (
     ENTRY_BYTES,
     LEDGER_FILE,
@@ -315,11 +315,6 @@ class Sharing:
             self.tell()
             self._end_removals()
             yield
-
-    def announce(self, *changes: Change) -> None:
-        """Tell the others what is about to be changed; the directory is held. Raises OSError: then
-        it must not be changed."""
-        self.ledger.append([encode(change) for change in changes])
 
     def tell(self, *changes: Change) -> None:
         """Tell the others what was changed; the directory is held. What the disk does not take is

@@ -1,10 +1,22 @@
-"""What a store goes by in a directory: its budget and its pins, one for all processes."""
+"""What a store goes by in a directory, for all processes: its budget, its pins, and a day's ration.
 
+`writes.json` says what was written in each hour, in hours since the epoch. Bytes are booked before
+they are written, a thousandth of a day's at a time, so that a process that is killed has booked too
+much, by that at most, and never too little. Several processes book in one file in turns.
+"""
+
+import contextlib
+import json
 import logging
-from collections.abc import Callable, Sequence
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from omlx_cache_storage.cold.budget import IGNORED_SHARES, Budget, agree, own_limit
 from omlx_cache_storage.cold.changes import Rebudgeted, Repinned
+from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.health import NO_ROOM
 from omlx_cache_storage.cold.index import Index
@@ -12,19 +24,168 @@ from omlx_cache_storage.cold.ledger import ledger_bytes
 from omlx_cache_storage.cold.room import Room
 from omlx_cache_storage.cold.sharing import Sharing
 from omlx_cache_storage.cold.small_files import (
+    TemporaryNames,
     encode_budget,
     pins_bytes,
     read_budget,
+    read_document,
     read_pins,
+    remove_leftovers,
     room_for,
     write_budget,
     write_pins,
 )
-from omlx_cache_storage.cold.temporary import TemporaryNames
-from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE, PINS_FILE
+from omlx_cache_storage.eviction.keep import Clock
+from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE, PINS_FILE, WRITES_FILE
 from omlx_cache_storage.hints import PinRecord
 
 _log = logging.getLogger(__name__)
+
+HOURS = 24
+_HOUR_NS = 3600 * 1_000_000_000
+BOOKED_SHARE = 1024
+"""This part of a day's bytes is booked at a time."""
+_MOST_BYTES = 2**62
+
+
+class RationUsage(NamedTuple):
+    """What was written in the last 24 hours, of what may be, and how often this process was refused
+    room for a page."""
+
+    written_bytes: int
+    limit_bytes: int
+    rationed_pages: int
+
+
+class Ration:
+    """Grants bytes to write, `limit_bytes` in any 24 hours of the clock, the running one included.
+
+    A refusal closes the ration until the next hour: smaller pages would go to the disk without what
+    leads to them. `_lock` guards `_hours`, `_booked` (bytes that are booked and not written),
+    `_closed` (the hour for which it is), `_count` and `_told`; no I/O under it. `take` and `open`
+    belong to one thread at a time.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        limit_bytes: int,
+        fs: FileSystem,
+        clock: Clock,
+        durability: Durability = "none",
+    ) -> None:
+        self._directory = directory
+        self._path = os.path.join(directory, WRITES_FILE)
+        self._lock_path = os.path.join(directory, LEDGER_FILE)
+        self._limit = limit_bytes
+        self._fs = fs
+        self._clock = clock
+        self._durability: Durability = durability
+        self._names = TemporaryNames()
+        self._lock = threading.Lock()
+        self._hours: dict[int, int] = {}
+        self._booked = 0
+        self._closed = -1
+        self._count = 0
+        self._told = False
+
+    def open(self) -> None:
+        """Read what was booked, and delete leftovers of dead writers; raises nothing."""
+        remove_leftovers(os.fspath(self._directory), self._fs)
+        self._merge(read_document(self._path, self._fs))
+
+    def take(self, nbytes: int) -> bool:
+        """Grant bytes for a page; False, counted, beyond the limit. Of none: whether any may be
+        granted."""
+        with self._lock:
+            fits = self._fits(nbytes)
+            more = nbytes - self._booked
+        if fits and more > 0:
+            fits = self._book(nbytes)
+        if not fits:
+            self._refuse()
+            return False
+        with self._lock:
+            self._booked -= nbytes
+            self._told = self._told and not nbytes
+        return True
+
+    def give_back(self, nbytes: int) -> None:
+        """Note that what was granted was not written."""
+        with self._lock:
+            self._booked += nbytes
+
+    def usage(self) -> RationUsage:
+        hour = self._hour()
+        with self._lock:
+            written = self._total(hour) - self._booked
+            return RationUsage(max(0, written), self._limit, self._count)
+
+    def _hour(self) -> int:
+        return self._clock.now() // _HOUR_NS
+
+    def _total(self, hour: int) -> int:
+        return sum(nbytes for at, nbytes in self._hours.items() if at > hour - HOURS)
+
+    def _fits(self, nbytes: int) -> bool:
+        hour = self._hour()
+        return hour != self._closed and self._total(hour) - self._booked + nbytes <= self._limit
+
+    def _refuse(self) -> None:
+        """Count a refusal, and say so once."""
+        with self._lock:
+            self._closed = self._hour()
+            self._count += 1
+            first, self._told = not self._told, True
+        if first:
+            _log.warning(
+                "daily_write_bytes (%s bytes) is spent: pages stay in memory only, until what was "
+                "written a day ago no longer counts",
+                f"{self._limit:,}",
+            )
+
+    def _book(self, nbytes: int) -> bool:
+        """Book what a page needs, and somewhat more; False when others have booked it. A disk that
+        refuses the file does not stop the ration: it counts on in memory."""
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):
+                stack.enter_context(self._fs.locked(self._lock_path))
+            self._merge(read_document(self._path, self._fs))
+            with self._lock:
+                if not self._fits(nbytes):
+                    return False
+                hour = self._hour()
+                wanted = max(nbytes - self._booked, self._limit // BOOKED_SHARE)
+                booked = min(wanted, self._limit - self._total(hour))
+                self._hours[hour] = self._hours.get(hour, 0) + booked
+                self._booked += booked
+                raw = json.dumps({"hours": self._hours}, indent=2).encode() + b"\n"
+            with contextlib.suppress(OSError):
+                self._names.replace(self._path, raw, self._fs, self._durability)
+        return True
+
+    def _merge(self, document: Mapping[str, object]) -> None:
+        """Take what a file says, as far as it is more than is known: nothing is ever unbooked."""
+        now = self._hour()
+        hours = _parse(document, now)
+        with self._lock:
+            for hour, nbytes in hours.items():
+                self._hours[hour] = max(nbytes, self._hours.get(hour, 0))
+            self._hours = {at: n for at, n in self._hours.items() if at > now - HOURS}
+
+
+def _parse(document: Mapping[str, object], now: int) -> dict[int, int]:
+    """Return the bytes of each hour of a file; hours that are yet to come count as the running one:
+    the clock was set back."""
+    found: dict[int, int] = {}
+    hours = document.get("hours")
+    for name, nbytes in hours.items() if isinstance(hours, dict) else ():
+        if not isinstance(nbytes, int) or isinstance(nbytes, bool) or not 0 <= nbytes < _MOST_BYTES:
+            continue
+        if isinstance(name, str) and name.isascii() and name.isdigit() and len(name) < 12:
+            hour = min(int(name), now)
+            found[hour] = found.get(hour, 0) + nbytes
+    return found
 
 
 class Terms:

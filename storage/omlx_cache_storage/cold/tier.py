@@ -16,12 +16,11 @@ from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.index import Index
 from omlx_cache_storage.cold.ledger import WAIT_SECONDS, LedgerBusy
 from omlx_cache_storage.cold.opening import Opening
-from omlx_cache_storage.cold.ration import Ration
 from omlx_cache_storage.cold.reader import PageReader, open_page
 from omlx_cache_storage.cold.room import Room
 from omlx_cache_storage.cold.root import Root
 from omlx_cache_storage.cold.sharing import Sharing
-from omlx_cache_storage.cold.terms import Terms
+from omlx_cache_storage.cold.terms import Ration, Terms
 from omlx_cache_storage.cold.writing import PageWriter
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, UndecodablePage
 from omlx_cache_storage.events import SILENT, Departures, EventLog
@@ -80,8 +79,8 @@ class ColdTier:
         self._fs = fs
         self._timings = Histograms()
         departures = departures or Departures()
-        index = Index(directory, limit_bytes, fs, clock, policy, departures, events)
-        files = PageFiles(directory, fs, durability, index.doomed.delete_temporary)
+        index = Index(directory, limit_bytes, clock, policy, departures, events)
+        files = PageFiles(directory, fs, durability, index.doomed.keep_temporary)
         sharing = self._sharing_type(directory, fs, index, files)
         deleter = self._deleter_type(fs, index, sharing)
         room = self._room_type(index, files, sharing, deleter, min_free_bytes)
@@ -185,7 +184,9 @@ class ColdTier:
             self._index.events.note_file("failed", stored, f"not read: {error.strerror or error}")
             raise PageUnreadable(f"{os.path.basename(path)}: {error}") from error
         except UndecodablePage as error:
-            self.quarantine(page)
+            with self._index.lock:
+                # Out of look-ups; its file stays.
+                self._index.contents.quarantine(page)
             self._index.events.note_file("failed", stored, f"{error.reason}: {error}")
             raise
         except (CorruptPage, ForeignPage) as error:
@@ -206,11 +207,6 @@ class ColdTier:
                 self._index.missing.append(page)
         if file is not None:
             self._index.events.note_file("failed", file.stored, f"not read: {error.strerror}")
-
-    def quarantine(self, page: PageId) -> None:
-        """Keep a page that this process cannot decode out of its look-ups; its file stays."""
-        with self._index.lock:
-            self._index.contents.quarantine(page)
 
     def take_missing(self) -> list[PageId]:
         """Return, once, the pages that went with a directory that was removed or replaced, that

@@ -14,11 +14,10 @@ from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.health import NO_ROOM
 from omlx_cache_storage.cold.index import Index
 from omlx_cache_storage.cold.ledger import LedgerBusy
-from omlx_cache_storage.cold.ration import Ration
 from omlx_cache_storage.cold.room import FILE_SLACK_BYTES, HeldEnough, Room, Writing
 from omlx_cache_storage.cold.sharing import Sharing
-from omlx_cache_storage.cold.temporary import TemporaryNames
-from omlx_cache_storage.cold.terms import Terms
+from omlx_cache_storage.cold.small_files import TemporaryNames
+from omlx_cache_storage.cold.terms import Ration, Terms
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import StoredPage, name_of
 from omlx_cache_storage.keys import BlockKey

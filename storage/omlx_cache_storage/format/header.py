@@ -19,7 +19,7 @@ from typing import NamedTuple
 import xxhash
 
 from omlx_cache_storage.errors import CorruptPage, PageError, UndecodablePage
-from omlx_cache_storage.format.version import FORMAT_VERSION as FORMAT_VERSION
+from omlx_cache_storage.format import FORMAT_VERSION as FORMAT_VERSION
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import (
     ITEM_BYTES,

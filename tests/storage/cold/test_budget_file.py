@@ -15,13 +15,13 @@ from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.small_files import (
     BUDGET,
     MAX_DOCUMENT_BYTES,
+    TemporaryNames,
     encode_budget,
     parse_budget,
     read_budget,
     room_for,
     write_budget,
 )
-from omlx_cache_storage.cold.temporary import TemporaryNames
 from omlx_cache_storage.format.names import BUDGET_FILE
 
 GIB = 1 << 30

@@ -16,7 +16,7 @@ from kit.children import kill_9, program, said
 from kit.storage import Story, files_in
 from kit.storage.mounts import small_disk
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.mounts import (
+from omlx_cache_storage.cold.root import (
     UNKNOWN,
     FileSystemKind,
     NoLocks,
@@ -203,7 +203,7 @@ def test_a_share_with_locks_is_used_with_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "omlx_cache_storage.cold.mounts.kind_of", lambda _path: FileSystemKind("nfs4", True)
+        "omlx_cache_storage.cold.root.kind_of", lambda _path: FileSystemKind("nfs4", True)
     )
     warning = check_sharing(tmp_path, FileSystem())
     assert re.search(r"\(nfs4\).* other machines .* directory of its own", warning)
@@ -227,7 +227,7 @@ def test_a_tier_on_a_network_share_warns_once_and_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(
-        "omlx_cache_storage.cold.mounts.kind_of", lambda _path: FileSystemKind("cifs", True)
+        "omlx_cache_storage.cold.root.kind_of", lambda _path: FileSystemKind("cifs", True)
     )
     tier = ColdTier(tmp_path / "cold", 2**30)
     tier.open()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kit.storage import FaultyDisk, Story, read_cold
-from omlx_cache_storage.cold import temporary
+from omlx_cache_storage.cold import small_files
 from omlx_cache_storage.cold.disk import Durability, StrPath
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.page import Buffer
@@ -82,8 +82,8 @@ def test_no_path_object_is_made_of_what_a_page_passes_through(tmp_path: Path) ->
 
 def test_a_tier_that_is_gone_is_no_writer_any_more(tmp_path: Path) -> None:
     gc.collect()
-    before = len(temporary._writers)
+    before = len(small_files._writers)
     for _ in range(100):
         ColdTier(tmp_path, LIMIT).open()
     gc.collect()
-    assert len(temporary._writers) <= before
+    assert len(small_files._writers) <= before

@@ -10,7 +10,7 @@ import pytest
 
 from kit.storage import FaultyDisk, HandClock
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.ration import WRITES_FILE, Ration
+from omlx_cache_storage.cold.terms import WRITES_FILE, Ration
 from omlx_cache_storage.format.names import LEDGER_FILE
 
 HOUR = 3600.0

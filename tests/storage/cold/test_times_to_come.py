@@ -7,8 +7,7 @@ from pathlib import Path
 
 from kit.storage import Story, disk_usage, files_in
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.small_files import write_budget
-from omlx_cache_storage.cold.temporary import TemporaryNames
+from omlx_cache_storage.cold.small_files import TemporaryNames, write_budget
 from omlx_cache_storage.cold.tier import ColdTier
 
 PAGE = 128 * 1024
