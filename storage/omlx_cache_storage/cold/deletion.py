@@ -40,7 +40,7 @@ class Deleter:
         """Forget pages whose files the next `retry` deletes; touches no disk."""
         with self._index.lock:
             removed = self._index.drop(pages, "removed")
-        self._doomed.keep(*self._index.pending(removed, "removed"))
+        self._index.doom(self._index.pending(removed, "removed"))
         self._index.left_index(removed)
 
     def delete(
@@ -64,7 +64,7 @@ class Deleter:
         """Delete files, and the directories that they leave empty; waits for the directory for
         about so many seconds."""
         # They count until they are gone: others write between two holds.
-        self._doomed.keep(*files)
+        self._index.doom(files)
         allow, left = self._sharing.ledger.allow, list(files)
         while left:
             try:
@@ -84,7 +84,7 @@ class Deleter:
         leaving = []
         for file in files:
             if self._is_named(file):
-                self._doomed.left(file.path)
+                self._doomed.end(file.path)
             else:
                 leaving.append(file)
         pages = tuple(file.page for file in leaving if file.page is not None)
@@ -94,10 +94,10 @@ class Deleter:
         for file in leaving:
             try:
                 self._fs.remove(file.path)
-                self._doomed.left(file.path)
+                self._doomed.end(file.path)
                 gone.append(file)
             except OSError:
-                self._doomed.keep(file)
+                self._index.doom([file])
         self._sharing.tidy({os.path.dirname(file.path) for file in gone})
         removed = ((file.page, file.why) for file in gone if file.page is not None)
         self._sharing.tell(
@@ -107,7 +107,7 @@ class Deleter:
     def retry(self, seconds: float = WAIT_SECONDS) -> None:
         """Try again some of what could not be deleted before."""
         # Those that fail again go to the end of the line.
-        self.delete_files(self._doomed.take(RETRIED), seconds)
+        self.delete_files(self._doomed.all()[:RETRIED], seconds)
 
     def _is_named(self, file: PendingDeletion) -> bool:
         """True when a page has the name that was to be deleted: not one that was set aside."""

@@ -6,6 +6,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from omlx_cache_storage.cold.catalog import (
     DESCRIPTIONS,
@@ -21,6 +22,7 @@ from omlx_cache_storage.cold.disk import (
     FileSystem,
     physical_bytes,
 )
+from omlx_cache_storage.cold.index import Counted
 from omlx_cache_storage.cold.small_files import (
     MAX_DOCUMENT_BYTES,
     TemporaryNames,
@@ -56,10 +58,16 @@ _ROOT_FILES = (TAG_FILE, REUSE_FILE, BUDGET_FILE, WRITES_FILE, LEDGER_FILE)
 """What lies beside the namespaces. What may come later counts as if it were there."""
 
 
+class Taken(NamedTuple):
+    """What a directory, or a document, takes of the budget."""
+
+    cost: int
+
+
 class PageFiles:
     """Knows where pages lie under `directory`. Methods raise OSError as the disk does.
 
-    `_lock` guards `_counted`, `_overhead` and `_identity`; no I/O under it. Any thread
+    `_lock` guards `_identity`; no I/O under it. Any thread
     may call. `doom` takes a temporary file that cannot be deleted and the bytes that it may have.
     """
 
@@ -78,23 +86,22 @@ class PageFiles:
         self._root = os.fspath(directory)
         self._tag = os.path.join(self._root, TAG_FILE)
         self._tagged = False
-        self._counted: dict[str, int] = {}
-        self._overhead = 0
+        self._counted: Counted[Taken] = Counted()
         self._identity: tuple[int, int, bool] | None = None
         self._doom = doom
 
     @property
     def overhead_bytes(self) -> int:
         """Bytes of the directories and namespace documents."""
-        with self._lock:
-            return self._overhead
+        return self._counted.nbytes
 
     def document_bytes(self, namespace: BlockKey, document: Mapping[str, object]) -> int:
         """Return what the document of a namespace takes, there or not."""
         path = os.path.join(self._root, namespace.hex(), NAMESPACE_FILE)
-        with self._lock:
-            known = self._counted.get(path)
-        return len(encode_document(document)) + SMALL_FILE_BYTES if known is None else known
+        known = self._counted.get(path)
+        if known is not None:
+            return known.cost
+        return len(encode_document(document)) + SMALL_FILE_BYTES
 
     def places_bytes(self, namespace: BlockKey, shard: str, described: int) -> int:
         """Return what the directories and the document take that a page still needs."""
@@ -104,11 +111,9 @@ class PageFiles:
 
     def expect(self, namespace: BlockKey, shard: str, described: int) -> None:
         """Count what a page's file needs around it: somebody has made it, or is about to."""
-        with self._lock:
-            for path, nbytes in self._places(namespace, shard, described):
-                if path not in self._counted:
-                    self._counted[path] = nbytes
-                    self._overhead += nbytes
+        for path, nbytes in self._places(namespace, shard, described):
+            if path not in self._counted:
+                self._counted.count(path, Taken(nbytes))
 
     def _places(self, namespace: BlockKey, shard: str, described: int) -> Iterator[tuple[str, int]]:
         # For each page that anybody writes: `join` takes several times as long.
@@ -132,11 +137,11 @@ class PageFiles:
         """Count a directory no longer: somebody has removed it."""
         directory = os.path.join(self._root, namespace.hex())
         if shard:
-            self._forget(os.path.join(directory, shard))
+            self._counted.end(os.path.join(directory, shard))
             return
         for name in DESCRIPTIONS:
-            self._forget(os.path.join(directory, name))
-        self._forget(directory)
+            self._counted.end(os.path.join(directory, name))
+        self._counted.end(directory)
 
     def set_aside(self, namespace: BlockKey) -> str | None:
         """Rename a namespace's directory, as durably as the tier's policy says, to a name that no
@@ -147,9 +152,10 @@ class PageFiles:
             self.fs.publish(directory, aside)
         except FileNotFoundError:
             return None
-        with self._lock:
-            inside = [p for p in self._counted if p.startswith(directory)]
-            self._counted[aside] = sum(self._counted.pop(p) for p in inside)
+        inside = [path for path in self._counted if path.startswith(directory)]
+        found = [known.cost for path in inside if (known := self._counted.get(path)) is not None]
+        self._counted.end(*inside)
+        self._counted.count(aside, Taken(sum(found)))
         self.fs.sync_directory(self._root, self.durability)
         return aside
 
@@ -161,7 +167,7 @@ class PageFiles:
             if not any(parse_name(file.name) for file in pages):
                 self.fs.publish(aside, os.path.join(self._root, namespace.hex()))
         if not self.fs.exists(aside):
-            self._forget(aside)
+            self._counted.end(aside)
 
     def remove_cleared(self) -> None:
         """Delete what is left of namespaces that were cleared; raises nothing."""
@@ -218,8 +224,7 @@ class PageFiles:
         self.fs.claim(self.directory)
         identity = self.fs.identity(self.directory)
         with self._lock:
-            self._counted.clear()
-            self._overhead = 0
+            self._counted = Counted()
             self._identity = identity
         self._count(self._root)
         for name in _ROOT_FILES:
@@ -231,7 +236,7 @@ class PageFiles:
     def count_small(self, name: str, nbytes: int) -> None:
         """Count a file beside the namespaces at its size, 0 for one that is not there."""
         path = os.path.join(self._root, name)
-        self._forget(path)
+        self._counted.end(path)
         if nbytes:
             self._count(path, nbytes)
 
@@ -290,7 +295,7 @@ class PageFiles:
                 pass
             except OSError:
                 continue
-            self._forget(shard)
+            self._counted.end(shard)
             directory, name = os.path.split(shard)
             emptied += [*_emptied(directory, name), *self.tidy_namespace(directory)]
         return emptied
@@ -303,12 +308,12 @@ class PageFiles:
                 return []
             for path in (os.path.join(directory, name) for name in DESCRIPTIONS):
                 self.fs.remove(path)
-                self._forget(path)
+                self._counted.end(path)
             with contextlib.suppress(FileNotFoundError):
                 self.fs.remove_directory(directory)
         except OSError:
             return []
-        self._forget(directory)
+        self._counted.end(directory)
         return _emptied(directory, "")
 
     def _prepare(self, shard: str, document: Mapping[str, object]) -> None:
@@ -336,7 +341,7 @@ class PageFiles:
             info = os.lstat(path)
         except FileNotFoundError:
             return False
-        self._forget(path)
+        self._counted.end(path)
         self._count(path, max(physical_bytes(info, MAX_DOCUMENT_BYTES), SMALL_FILE_BYTES))
         return True
 
@@ -350,14 +355,8 @@ class PageFiles:
 
     def _count(self, path: str, nbytes: int = SMALL_FILE_BYTES) -> None:
         """Count a directory or document once."""
-        with self._lock:
-            if path not in self._counted:
-                self._counted[path] = nbytes + ENTRY_BYTES
-                self._overhead += nbytes + ENTRY_BYTES
-
-    def _forget(self, path: str) -> None:
-        with self._lock:
-            self._overhead -= self._counted.pop(path, 0)
+        if path not in self._counted:
+            self._counted.count(path, Taken(nbytes + ENTRY_BYTES))
 
 
 def _emptied(directory: str, shard: str) -> list[Emptied]:

@@ -1,12 +1,10 @@
 """What a process knows of the pages of a cold directory, and of what should be gone from it."""
 
-import itertools
-import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from omlx_cache_storage.cold.catalog import read_namespace
 from omlx_cache_storage.cold.contents import Contents, PageFile
@@ -35,59 +33,70 @@ class PendingDeletion(NamedTuple):
     why: str = "disk"
 
 
-class Doomed:
-    """Files that should be gone and may be there: they count until they are gone.
+class Costly(Protocol):
+    """Something that takes bytes of the budget."""
 
-    `_lock` guards `_files` and `nbytes`; no I/O under it. Any thread may call.
+    @property
+    def cost(self) -> int: ...
+
+
+Thing = TypeVar("Thing", bound=Costly)
+
+
+class Counted(Generic[Thing]):
+    """What takes bytes of the budget beside pages, by its name. Any thread may call.
+
+    `_lock` guards `_things` and `nbytes`; it is held over no other.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._files: dict[str, PendingDeletion] = {}
+        self._things: dict[str, Thing] = {}
         self.nbytes = 0
 
-    def __contains__(self, path: str) -> bool:
+    def __contains__(self, name: str) -> bool:
         with self._lock:
-            return path in self._files
+            return name in self._things
 
-    def keep(self, *files: PendingDeletion) -> None:
-        """Count files until they are gone."""
+    def __iter__(self) -> Iterator[str]:
         with self._lock:
-            for file in files:
-                self._forget(file.path)
-                self._files[file.path] = file
-                self.nbytes += file.cost
+            return iter(list(self._things))
 
-    def keep_temporary(self, path: str, nbytes: int) -> None:
-        """Count a file of no page until it is gone."""
-        self.keep(PendingDeletion(None, path, nbytes))
-
-    def left(self, path: str) -> None:
-        """Note that a file is gone, or wanted again."""
+    def get(self, name: str) -> Thing | None:
         with self._lock:
-            self._forget(path)
+            return self._things.get(name)
 
-    def take(self, most: int = sys.maxsize) -> list[PendingDeletion]:
-        """Return files that count no longer, those that were kept first at first."""
+    def all(self) -> list[Thing]:
         with self._lock:
-            files = list(itertools.islice(self._files.values(), most))
-            for file in files:
-                self._forget(file.path)
-            return files
+            return list(self._things.values())
 
-    def _forget(self, path: str) -> None:
-        old = self._files.pop(path, None)
+    def count(self, name: str, thing: Thing) -> None:
+        """Count a thing until it ends, in place of what had its name."""
+        with self._lock:
+            self._end(name)
+            self._things[name] = thing
+            self.nbytes += thing.cost
+
+    def end(self, *names: str) -> None:
+        """Count things no longer."""
+        with self._lock:
+            for name in names:
+                self._end(name)
+
+    def _end(self, name: str) -> None:
+        old = self._things.pop(name, None)
         self.nbytes -= 0 if old is None else old.cost
 
     def check_integrity(self) -> None:
-        """Assert that the byte count is that of the files."""
+        """Assert that the byte count is that of the things."""
         with self._lock:
-            assert self.nbytes == sum(file.cost for file in self._files.values())
+            assert self.nbytes == sum(thing.cost for thing in self._things.values())
 
 
 class Index:
     """Knows the page files of a directory, when they were used and which cannot be read. Touches no
-    disk; `doomed` are the files that should be gone. Any thread may call.
+    disk; `doomed` are the files that should be gone and may be there, by their paths. Any thread
+    may call.
 
     `lock` guards all that mutates: `contents`, `health`, `missing` (pages that memory believes to
     be here), `cleared` (namespaces to clear before the directory is read), `left` (evicted pages
@@ -113,7 +122,7 @@ class Index:
         self.make_policy = policy
         self.departures = departures
         self.events = events
-        self.doomed = Doomed()
+        self.doomed: Counted[PendingDeletion] = Counted()
         self.pins = Pins(partial(read_namespace, directory))
         self.lock = threading.Lock()
         self.contents = Contents(policy(None))
@@ -212,12 +221,12 @@ class Index:
             self.events.note_file("stored", page, OTHER_PROCESS)
         if before is not None and before.name != page.name:
             # Whoever replaced it deletes its file and says so, or could not.
-            self.doomed.keep(*self.pending([before], "disk"))
+            self.doom(self.pending([before], "disk"))
 
     def leave(self, page: StoredPage, why: str) -> None:
         """Forget a page whose file another process deleted."""
         name = page.name.id
-        self.doomed.left(self.path(page))
+        self.doomed.end(self.path(page))
         with self.lock:
             file = self.contents.file(name)
             if file is None or not self.has_file(page.name):
@@ -281,7 +290,7 @@ class Index:
         if file.page is not None and file.why != "disk" and self.has_file(file.page.name):
             self.pop(file.page.name.id)
             self.leaving.discard(file.page.name.id)
-            self.doomed.keep(file)
+            self.doom([file])
 
     def path(self, stored: StoredPage) -> str:
         return page_path(self.directory, stored.namespace, stored.name)
@@ -293,6 +302,15 @@ class Index:
 
     def pending(self, removed: Sequence[StoredPage], why: How) -> list[PendingDeletion]:
         return [PendingDeletion(page, self.path(page), page.cost, why) for page in removed]
+
+    def doom(self, files: Iterable[PendingDeletion]) -> None:
+        """Count files that should be gone until they are."""
+        for file in files:
+            self.doomed.count(file.path, file)
+
+    def doom_temporary(self, path: str, nbytes: int) -> None:
+        """Count a file of no page until it is gone."""
+        self.doom([PendingDeletion(None, path, nbytes)])
 
     def left_index(self, removed: Iterable[StoredPage]) -> None:
         """Note that files of pages that have left the index are gone, or doomed."""

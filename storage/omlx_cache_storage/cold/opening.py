@@ -225,7 +225,9 @@ class Opening:
             if self._index.cleared:
                 raise LedgerBusy(errno.EAGAIN, "a namespace was cleared while it was read")
             before, self._index.contents = self._index.contents, contents
-            for file in self._index.doomed.take():
+            doomed = self._index.doomed.all()
+            self._index.doomed.end(*(file.path for file in doomed))
+            for file in doomed:
                 self._index.drop_again(file)
             self._index.refused_rank = None
             self._index.missing += [page for page in before if page not in contents]

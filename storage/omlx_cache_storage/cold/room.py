@@ -128,6 +128,10 @@ class Room:
         shard = shard_of(writing.wanted.name.id.key)
         return self._files.places_bytes(writing.wanted.namespace, shard, writing.described)
 
+    def _reserved(self, writing: Writing) -> int:
+        flight = self.flights.get(writing.file)
+        return 0 if flight is None else flight.cost
+
     def reserve(self, writing: Writing, page: StoredPage) -> None:
         """Count a page, as large as there is room for it now, in place of what was reserved before;
         the directory is held."""
@@ -137,8 +141,7 @@ class Room:
             writing.file, os.path.dirname(writing.path), page.namespace, page.nbytes, page, own=True
         )
         with self._index.lock:
-            self.flights.end(writing.file)
-            self.flights.begin(flight)
+            self.flights.count(writing.file, flight)
             writing.reserves = True
             self.note_peak()
         # Raises OSError: what others do not know must not be written.
@@ -149,7 +152,7 @@ class Room:
         """Keep for a page what has become free so far: nobody else takes it before the rest is."""
         with self._index.lock:
             over = self.lacks(0)
-        free = self.flights.cost_of(writing.file) - over - self._places_of(writing)
+        free = self._reserved(writing) - over - self._places_of(writing)
         if free > ENTRY_BYTES:
             nbytes = min(free - ENTRY_BYTES, writing.wanted.nbytes)
             self.reserve(writing, writing.wanted._replace(nbytes=nbytes))
@@ -175,7 +178,7 @@ class Room:
         to go on."""
         short = None
         if writing is not None:
-            nbytes += self._places_of(writing) - self.flights.cost_of(writing.file)
+            nbytes += self._places_of(writing) - self._reserved(writing)
             short = writing.short
         # That it is enough is known by then.
         most = sys.maxsize if short is None else HOLD_FILES
@@ -192,7 +195,7 @@ class Room:
         if victims.outranked:
             with self._index.lock:
                 # What others have reserved they may not need.
-                lasting = self.lacks(nbytes) >= lacks and not self.flights.others()
+                lasting = self.lacks(nbytes) >= lacks and not self._sharing.others()
                 self._refuse(candidate, victims, lasting=lasting)
             return "refused"
         if victims.enough:

@@ -27,7 +27,7 @@ from omlx_cache_storage.cold.changes import (
 )
 from omlx_cache_storage.cold.disk import Descriptor, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
-from omlx_cache_storage.cold.index import Index
+from omlx_cache_storage.cold.index import Counted, Index
 from omlx_cache_storage.cold.ledger import WAIT_SECONDS, Ledger, LedgerBusy
 from omlx_cache_storage.cold.root import check_sharing
 from omlx_cache_storage.cold.small_files import is_leftover, remove_temporaries
@@ -70,74 +70,16 @@ class Flight:
         return self.nbytes + ENTRY_BYTES
 
 
-class InFlight:
-    """Counts what is reserved for pages under way, by temporary name: nobody gives one twice. Any
-    thread may call. `_lock` guards `nbytes` and `_flights`; it is held over no other."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.nbytes = 0
-        self._flights: dict[str, Flight] = {}
-
-    def begin(self, flight: Flight) -> None:
-        """Count a page, unless it is counted."""
-        with self._lock:
-            if self._flights.setdefault(flight.temporary, flight) is flight:
-                self.nbytes += flight.cost
-
-    def end(self, temporary: str) -> None:
-        """Forget what was begun, if it was."""
-        with self._lock:
-            flight = self._flights.pop(temporary, None)
-            self.nbytes -= 0 if flight is None else flight.cost
-
-    def cost_of(self, temporary: str) -> int:
-        """Return what is reserved under a temporary name, 0 for nothing."""
-        with self._lock:
-            flight = self._flights.get(temporary)
-            return 0 if flight is None else flight.cost
-
-    def disown(self, temporary: str) -> None:
-        """Leave it to anybody to find out, at once, what became of a page."""
-        with self._lock:
-            if flight := self._flights.get(temporary):
-                flight.own, flight.since = False, 0.0
-
-    def all(self) -> list[Flight]:
-        """Return what is being written."""
-        with self._lock:
-            return list(self._flights.values())
-
-    def others(self) -> list[Flight]:
-        """Return what others write."""
-        return [flight for flight in self.all() if not flight.own]
-
-    def elsewhere(self, page: StoredPage) -> list[Flight]:
-        """Return the flights of others that hold as much of a page."""
-        return [
-            flight
-            for flight in self.others()
-            if flight.page is not None
-            and flight.page.name.id == page.name.id
-            and flight.page.held >= page.held
-        ]
-
-    def clear(self) -> None:
-        """Forget what others began."""
-        for flight in self.others():
-            self.end(flight.temporary)
-
-
 class Sharing:
     """Follows a directory's ledger into an index, and writes into it what this process does.
 
     The directory itself is the truth. `changing` is held by whoever changes it: what is known then
     is exact. `_following` is held while changes are taken in; it guards `generation`, how often
     that was so, and `is_lost`: changes were missed, and the directory must be read again. The index
-    takes locks of its own. `flights`: what is being written. `rebudgeted` and `repinned`, the
-    files with the budget and the pins were changed, and `_untold` records belong to whoever holds
-    the directory. `read_only`: nothing could be written when the directory was read. `counts`:
-    False for one that keeps the directory for others, which are alone beside it.
+    takes locks of its own. `flights`: what is being written, by temporary name. `rebudgeted` and
+    `repinned`, the files with the budget and the pins were changed, and `_untold` records belong to
+    whoever holds the directory. `read_only`: nothing could be written when the directory was read.
+    `counts`: False for one that keeps the directory for others, which are alone beside it.
     """
 
     def __init__(self, directory: Path, fs: FileSystem, index: Index, files: PageFiles) -> None:
@@ -147,7 +89,7 @@ class Sharing:
         self._files = files
         self.ledger = Ledger(directory, fs)
         self._following = threading.RLock()
-        self.flights = InFlight()
+        self.flights: Counted[Flight] = Counted()
         self.rebudgeted = False
         self.repinned = False
         self.is_lost = False
@@ -195,10 +137,12 @@ class Sharing:
             yield
             self._going.clear()
             self._untold = list(filter(self._still_true, self._untold))
-            self.flights.clear()
+            self.flights.end(*(flight.temporary for flight in self.others()))
             for file in under_way:
                 nbytes = file.nbytes + slack_bytes
-                self.flights.begin(Flight(file.file, file.directory, file.namespace, nbytes))
+                if file.file not in self.flights:
+                    flight = Flight(file.file, file.directory, file.namespace, nbytes)
+                    self.flights.count(file.file, flight)
             self.is_lost = False
 
     def is_alone(self) -> bool:
@@ -275,7 +219,9 @@ class Sharing:
             case Reserved(temporary, page, described):
                 self.expect(page, described)
                 directory = self._files.directory_of(page)
-                self.flights.begin(Flight(temporary, directory, page.namespace, page.nbytes, page))
+                if temporary not in self.flights:
+                    flight = Flight(temporary, directory, page.namespace, page.nbytes, page)
+                    self.flights.count(temporary, flight)
             case Added(temporary, page, stamp_ns, described):
                 self.expect(page, described)
                 self._index.take_in(page, stamp_ns)
@@ -348,6 +294,20 @@ class Sharing:
         """Count the directories that a page lies in."""
         self._files.expect(page.namespace, shard_of(page.name.id.key), described)
 
+    def others(self) -> list[Flight]:
+        """Return what others write."""
+        return [flight for flight in self.flights.all() if not flight.own]
+
+    def others_of(self, page: StoredPage) -> list[Flight]:
+        """Return the flights of others that hold as much of a page."""
+        flights = ((flight, flight.page) for flight in self.others())
+        wanted = page.name
+        return [
+            flight
+            for flight, other in flights
+            if other is not None and other.name.id == wanted.id and other.held >= wanted.held
+        ]
+
     # What became of those who are gone.
 
     def recover(self, flights: Iterable[Flight] | None = None) -> None:
@@ -355,7 +315,7 @@ class Sharing:
         `flights`, or of all that take long. The directory is held."""
         if flights is None:
             before = time.monotonic() - ABANDONED_SECONDS
-            flights = [flight for flight in self.flights.others() if flight.since <= before]
+            flights = [flight for flight in self.others() if flight.since <= before]
         for flight in flights:
             if self._is_under_way(flight):
                 flight.since = time.monotonic()

@@ -80,7 +80,7 @@ class ColdTier:
         self._timings = Histograms()
         departures = departures or Departures()
         index = Index(directory, limit_bytes, clock, policy, departures, events)
-        files = PageFiles(directory, fs, durability, index.doomed.keep_temporary)
+        files = PageFiles(directory, fs, durability, index.doom_temporary)
         sharing = self._sharing_type(directory, fs, index, files)
         deleter = self._deleter_type(fs, index, sharing)
         room = self._room_type(index, files, sharing, deleter, min_free_bytes)
@@ -259,7 +259,7 @@ class ColdTier:
                     file._replace(path=os.path.join(aside, *names))
                     for file, names in zip(gone, below, strict=True)
                 ]
-            self._index.doomed.keep(*gone)
+            self._index.doom(gone)
         self._deleter.delete_files(gone, seconds if alone else 0.0)
         with self._index.lock:
             self._index.leaving -= pages

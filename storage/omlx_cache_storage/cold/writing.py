@@ -200,9 +200,9 @@ class PageWriter:
 
     def _is_elsewhere(self, wanted: StoredPage) -> bool:
         """True while another process writes as much of a page; the directory is held."""
-        flights = self._room.flights.elsewhere(wanted)
+        flights = self._sharing.others_of(wanted)
         self._sharing.recover(flights)
-        return bool(flights) and bool(self._room.flights.elsewhere(wanted))
+        return bool(flights) and bool(self._sharing.others_of(wanted))
 
     def _decided_exactly(self, writing: Writing) -> WriteResult | None:
         """Return why a page is not written, None when there is room for it. The directory is held:
@@ -263,7 +263,8 @@ class PageWriter:
                     self._sharing.tell(Cancelled(writing.file))
                     return
             # Whoever has the directory next finds out about it.
-            self._room.flights.disown(writing.file)
+            if flight := self._room.flights.get(writing.file):
+                flight.own, flight.since = False, 0.0
         finally:
             writing.opened.close()
 
