@@ -1,7 +1,6 @@
 import gc
 import subprocess
 import sys
-import threading
 
 import mlx.core as mx
 import numpy as np
@@ -29,11 +28,6 @@ def test_every_dtype_and_shape_comes_back_evaluated_and_writable(dtype: str) -> 
     assert (again == 1).all()
 
 
-def test_names_may_contain_anything() -> None:
-    specs = {name: TensorSpec(name, "U8", (SMALL_BYTES,)) for name in ('3.0."keys"', "é", "\\")}
-    assert set(blank_arrays(specs)) == set(specs)
-
-
 def test_the_memory_is_mlx_own_and_is_freed() -> None:
     nbytes = 16 << 20
     gc.collect()
@@ -54,24 +48,6 @@ def test_no_two_arrays_share_memory() -> None:
         np.array(array, copy=False)[:] = i
     for i, array in enumerate(arrays.values()):
         assert (np.array(array) == i).all()
-
-
-def test_threads_can_make_them_at_once() -> None:
-    made: list[mx.array] = []
-
-    def make() -> None:
-        for _ in range(20):
-            payload = blank_bytes(1 << 20)
-            np.array(payload, copy=False)[:] = 5
-            made.append(payload)
-
-    threads = [threading.Thread(target=make) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert len(made) == 80
-    assert all((np.array(payload) == 5).all() for payload in made)
 
 
 def test_a_thread_that_empties_mlx_cache_meanwhile_waits_for_nobody() -> None:

@@ -1,4 +1,5 @@
-"""The fused kernels: their source is right, and one whose bits differ is never used."""
+"""The fused kernels: their source is right, one whose bits differ is never used, and they are made
+when a model's cache is, not in the first request."""
 
 import logging
 from collections.abc import Callable
@@ -9,8 +10,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from kit import lanes
+from kit import lanes, zoo
+from kit.drive import settings
 from kit.examples import some
+from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.codecs import TurboCodec, turbo, turbo_fused, turbo_source
 
 ROWS = 37
@@ -149,4 +152,40 @@ def test_a_dimension_without_a_kernel_takes_the_plain_form(device: Device) -> No
     x = mx.random.normal((1, 1, 4, 80))
     norms, words = turbo._plain_encode(codec, x)
     assert equal(codec.encode(x), {"norms": norms, "indices": words})
+    assert not device.made
+
+
+@pytest.mark.parametrize("field", ["codec", "cold_codec"])
+def test_no_kernel_is_left_to_the_first_request(device: Device, tmp_path: Path, field: str) -> None:
+    model = zoo.build("llama")
+    for cached in (0, 512):
+        with BlockStore(settings(tmp_path, **{field: "turbo4"})) as store:
+            cache = PrefixCache(model, store)
+            assert len(device.made) == 2, "one to encode and one to decode"
+            with cache.session([n % 100 for n in range(600)]) as session:
+                assert session.cached_tokens >= cached
+                for chunk in session.prefill_chunks():
+                    model(mx.array([chunk]), cache=session.prompt_cache)
+                session.commit()
+            assert store.flush(30)
+            assert len(device.made) == 2
+
+
+def test_dense_pages_compile_nothing(device: Device, tmp_path: Path) -> None:
+    with BlockStore(settings(tmp_path)) as store:
+        PrefixCache(zoo.build("llama"), store)
+    assert not device.made
+
+
+def test_a_model_that_takes_no_tokens_alone_is_cached_all_the_same(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = zoo.build("llama")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise TypeError("wants pixels")
+
+    monkeypatch.setattr(type(model), "__call__", refuse)
+    with BlockStore(settings(tmp_path, codec="turbo4")) as store:
+        assert PrefixCache(model, store).unsupported_reason is None
     assert not device.made

@@ -3,6 +3,7 @@ import pytest
 
 from omlx_cache.codecs import (
     AffineCodec,
+    Codec,
     CodecPolicy,
     DenseCodec,
     LayerShape,
@@ -21,14 +22,30 @@ def test_dense_policy_touches_nothing() -> None:
     assert not CodecPolicy("dense").encodes(10**6)
 
 
-def test_k8v4_gives_keys_twice_the_bits_of_values() -> None:
-    (plan,) = CodecPolicy("k8v4").plan([PAGED])
-    assert (plan.keys, plan.values) == (AffineCodec(8, 64), AffineCodec(4, 64))
-
-
-def test_turboquant_rotates_keys_and_values_by_different_seeds() -> None:
-    plan = CodecPolicy("turbo4", seed=3).plan([PAGED, PAGED])
-    assert (plan[0].keys, plan[0].values) == (TurboCodec(128, 4, 3), TurboCodec(128, 4, 4))
+@pytest.mark.parametrize(
+    ("policy", "layer", "keys", "values"),
+    [
+        (CodecPolicy("k8v4"), PAGED, AffineCodec(8, 64), AffineCodec(4, 64)),
+        (
+            CodecPolicy("turbo4", seed=3, dense_last=0),
+            LayerShape("paged", 512, 64, mx.float16),
+            TurboCodec(512, 4, 3),
+            TurboCodec(64, 4, 4),
+        ),
+        (
+            CodecPolicy("affine8", quantize_windows=True),
+            WINDOW,
+            AffineCodec(8, 64),
+            AffineCodec(8, 64),
+        ),
+        (CodecPolicy("affine8", quantize_windows=True), STATE, DenseCodec(), DenseCodec()),
+    ],
+)
+def test_keys_and_values_get_codecs_of_their_own(
+    policy: CodecPolicy, layer: LayerShape, keys: Codec, values: Codec
+) -> None:
+    (plan,) = policy.plan([layer])
+    assert (plan.keys, plan.values) == (keys, values)
 
 
 @pytest.mark.parametrize("name", ["turbo4", "turbo3", "turbo2", "affine4"])
@@ -48,12 +65,6 @@ def test_how_many_last_layers_stay_dense_can_be_asked_for() -> None:
         assert dense == [False] * (4 - min(asked, 4)) + [True] * min(asked, 4)
 
 
-def test_windows_are_encoded_only_when_asked_and_state_never() -> None:
-    plan = CodecPolicy("affine8", quantize_windows=True).plan([WINDOW, STATE])
-    assert plan[0].keys == AffineCodec(8, 64)
-    assert plan[1].keys == DenseCodec()
-
-
 @pytest.mark.parametrize(
     ("dim", "keys"),
     [(128, AffineCodec(8, 64)), (96, AffineCodec(8, 32)), (80, DenseCodec()), (0, DenseCodec())],
@@ -63,11 +74,6 @@ def test_affine_takes_groups_of_64_else_32_else_stays_dense(dim: int, keys: obje
     assert plan.keys == keys
     assert plan.values == AffineCodec(8, 64)
     assert plan.reason.startswith("keys: ") is isinstance(keys, DenseCodec)
-
-
-def test_keys_and_values_of_different_dims_get_codecs_of_their_own() -> None:
-    (plan,) = CodecPolicy("turbo4", dense_last=0).plan([LayerShape("paged", 512, 64, mx.float16)])
-    assert (plan.keys, plan.values) == (TurboCodec(512, 4, 0), TurboCodec(64, 4, 1))
 
 
 def test_dtype_that_cannot_be_quantised_stays_dense_with_a_reason() -> None:

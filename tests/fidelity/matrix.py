@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -134,10 +134,28 @@ def _in_new_process(jobs: dict[str, Any], root: Path) -> dict[str, dict[str, Any
         json.dump({"root": str(root), "jobs": jobs}, file)
         file.flush()
         output = subprocess.run(
-            [sys.executable, "-m", "fidelity.process", file.name],
+            [sys.executable, "-m", "fidelity.matrix", file.name],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             stdout=subprocess.PIPE,
             text=True,
             check=True,
         ).stdout
     return dict(json.loads(output))
+
+
+def answer(questions: Path) -> None:
+    """Print the cells of a file's questions as JSON: what runs in the new process, on models that
+    are built again and stores that are opened again."""
+    document = json.loads(questions.read_text())
+    answers = {}
+    for name, cases in document["jobs"].items():
+        model = zoo.build(name)
+        directory = Path(document["root"]) / name
+        asked = [Case.from_json(case) for case in cases]
+        cells = disk_cells(model, directory, asked, NOTICED[:1])
+        answers[name] = {position: asdict(cell) for position, cell in cells.items()}
+    print(json.dumps(answers))
+
+
+if __name__ == "__main__":
+    answer(Path(sys.argv[1]))

@@ -10,14 +10,14 @@ def _namespace(number: int) -> Namespace:
     return Namespace(BlockKey(number.to_bytes(32, "big")), {"salt": f"salt {number}"})
 
 
-def _crowd(known: KnownNamespaces, first: int = 1000, count: int = 20 * RECENT) -> None:
+def _crowd(known: KnownNamespaces, first: int = 1000, count: int = 4 * RECENT) -> None:
     for number in range(first, first + count):
         known.add(_namespace(number))
 
 
-def test_a_hundred_thousand_salts_are_not_kept() -> None:
+def test_many_salts_are_not_kept() -> None:
     known = KnownNamespaces(set)
-    _crowd(known, count=100_000)
+    _crowd(known, count=20 * RECENT)
     gc.collect()
     assert len(known) <= 2 * RECENT
     assert sum(isinstance(found, Namespace) for found in gc.get_objects()) <= 2 * RECENT + 64

@@ -1,5 +1,6 @@
 """Our caches against mlx-lm's: same updates, trims, copies; same bits."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mlx_lm.models import cache as upstream
 
-from kit.examples import examples
+from kit.examples import examples, some
 from kit.versions import reloaded
 from kv.drive import DTYPES, Pair, lengths_around, run, scripts
 from omlx_cache.kv import Geometric, KVCache, QuantizedKVCache, RotatingKVCache
@@ -15,20 +16,50 @@ from omlx_cache.kv import Geometric, KVCache, QuantizedKVCache, RotatingKVCache
 STEP = 8
 WINDOW = 12
 quick = settings(
-    max_examples=examples(80), suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-batches = st.sampled_from([1, 3])
-dtypes = st.sampled_from(sorted(DTYPES))
 
 
-class ShortStep(upstream.KVCache):
-    """mlx-lm's cache at a step that a short test crosses often."""
+class Five(upstream.KVCache):
+    """mlx-lm's cache with another step."""
 
-    step = STEP
+    step = 5
 
 
-class ShortStepQuantized(upstream.QuantizedKVCache):
-    step = STEP
+CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any], bool]] = {
+    "kv": (KVCache, upstream.KVCache, True),
+    "kv, step": (lambda: KVCache(step=5), Five, True),
+    "kv, room": (lambda: KVCache(max_size=400), upstream.KVCache, False),
+    "kv, geometric": (lambda: KVCache(growth=Geometric(1.25, step=4)), upstream.KVCache, False),
+    **{
+        f"quantized, {bits} bits, room {room}": (
+            lambda bits=bits, room=room: QuantizedKVCache(32, bits, max_size=room),
+            lambda bits=bits: upstream.QuantizedKVCache(32, bits),
+            room is None,
+        )
+        for bits in (3, 4, 8)
+        for room in (None, 400)
+    },
+    **{
+        f"rotating, keep {keep}, capacity {capacity}": (
+            lambda keep=keep, capacity=capacity: RotatingKVCache(WINDOW, keep, capacity=capacity),
+            lambda keep=keep: upstream.RotatingKVCache(WINDOW, keep),
+            capacity is None,
+        )
+        for keep in (0, 4)
+        for capacity in (None, 1, WINDOW // 2, WINDOW, 10 * WINDOW)
+    },
+}
+"""Ours, mlx-lm's, and whether their state is the same, too: what is planned allocates otherwise."""
+EVERY_RUN = (
+    "kv, step",
+    "kv, room",
+    "kv, geometric",
+    "quantized, 4 bits, room 400",
+    f"rotating, keep 4, capacity {WINDOW // 2}",
+    f"rotating, keep 4, capacity {WINDOW}",
+    f"rotating, keep 0, capacity {10 * WINDOW}",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -37,76 +68,18 @@ def short_upstream_step(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cls, "step", STEP)
 
 
-@pytest.mark.nightly
+@pytest.mark.parametrize("name", some(list(CASES), *EVERY_RUN))
 @quick
-@given(scripts(lengths_around(STEP, 2 * STEP)), batches, dtypes)
-def test_kv_cache_without_options_is_upstream_state_included(
-    script: Any, batch: int, dtype: str
+@given(data=st.data(), batch=st.sampled_from([1, 3]), dtype=st.sampled_from(sorted(DTYPES)))
+def test_a_cache_returns_what_upstream_returns(
+    name: str, data: st.DataObject, batch: int, dtype: str
 ) -> None:
-    run(Pair(KVCache(), upstream.KVCache(), batch, dtype, same_state=True), script)
-
-
-@quick
-@given(scripts(lengths_around(STEP), reload=False), batches, dtypes)
-def test_kv_cache_with_step_is_upstream_with_that_step(script: Any, batch: int, dtype: str) -> None:
-    class Five(upstream.KVCache):
-        step = 5
-
-    run(Pair(KVCache(step=5), Five(), batch, dtype, same_state=True), script)
-
-
-@quick
-@given(scripts(lengths_around(STEP)), batches, dtypes, st.sampled_from(["room", "geometric"]))
-def test_planned_kv_cache_returns_what_upstream_returns(
-    script: Any, batch: int, dtype: str, plan: str
-) -> None:
-    ours = KVCache(max_size=400) if plan == "room" else KVCache(growth=Geometric(1.25, step=4))
-    run(Pair(ours, upstream.KVCache(), batch, dtype, same_state=False), script)
-
-
-@pytest.mark.nightly
-@quick
-@given(scripts(lengths_around(STEP)), batches, dtypes, st.sampled_from([4, 8]))
-def test_quantized_without_options_is_upstream_state_included(
-    script: Any, batch: int, dtype: str, bits: int
-) -> None:
-    ours, theirs = QuantizedKVCache(32, bits), upstream.QuantizedKVCache(32, bits)
-    run(Pair(ours, theirs, batch, dtype, same_state=True), script)
-
-
-@pytest.mark.nightly
-@quick
-@given(scripts(lengths_around(STEP)), batches, dtypes, st.sampled_from([3, 4, 8]))
-def test_planned_quantized_returns_what_upstream_returns(
-    script: Any, batch: int, dtype: str, bits: int
-) -> None:
-    ours, theirs = QuantizedKVCache(32, bits, max_size=400), upstream.QuantizedKVCache(32, bits)
-    run(Pair(ours, theirs, batch, dtype, same_state=False), script)
-
-
-@pytest.mark.nightly
-@quick
-@given(scripts(lengths_around(STEP, WINDOW, 2 * WINDOW)), batches, dtypes, st.sampled_from([0, 4]))
-def test_rotating_without_options_is_upstream_state_included(
-    script: Any, batch: int, dtype: str, keep: int
-) -> None:
-    ours, theirs = RotatingKVCache(WINDOW, keep), upstream.RotatingKVCache(WINDOW, keep)
-    run(Pair(ours, theirs, batch, dtype, same_state=True), script)
-
-
-@quick
-@given(
-    scripts(lengths_around(STEP, WINDOW, 2 * WINDOW), reload=False),
-    batches,
-    dtypes,
-    st.sampled_from([0, 4]),
-    st.sampled_from([1, WINDOW // 2, WINDOW, 10 * WINDOW]),
-)
-def test_planned_rotating_returns_what_upstream_returns_column_for_column(
-    script: Any, batch: int, dtype: str, keep: int, capacity: int
-) -> None:
-    ours = RotatingKVCache(WINDOW, keep, capacity=capacity)
-    run(Pair(ours, upstream.RotatingKVCache(WINDOW, keep), batch, dtype, same_state=False), script)
+    ours, theirs, same_state = CASES[name]
+    # Options are no part of a state.
+    reload = "step" not in name and (same_state or "rotating" not in name)
+    edges = (STEP, WINDOW, 2 * WINDOW) if "rotating" in name else (STEP, 2 * STEP)
+    script = data.draw(scripts(lengths_around(*edges), reload=reload))
+    run(Pair(ours(), theirs(), batch, dtype, same_state=same_state), script)
 
 
 @quick

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 import pytest
-from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import KVCache as UpstreamKVCache
 from mlx_lm.models.llama import Model, ModelArgs
 
@@ -54,41 +53,26 @@ def alone(model: Model, tokens: Sequence[int], steps: int) -> tuple[list[int], l
     return chosen, logits
 
 
-def test_one_sequence_gives_mlx_lms_logits_bit_for_bit(model: Model) -> None:
-    manager = pool()
-    manager.allocate_sequence(10)
-    seq_id = manager.allocate_sequence(40)
-    views = manager.views(seq_id)
-    tokens, expected = alone(model, prompt(1, 20), 10)
-    logits = model(mx.array([prompt(1, 20)]), cache=views)[:, -1]
-    assert_same(logits, expected[0])
-    for at, token in enumerate(tokens[:-1]):
-        assert manager.get_seq_len(seq_id) == 20 + at
-        logits = model(mx.array([[token]]), cache=views)[:, -1]
-        assert_same(logits, expected[at + 1])
-
-
-def test_generate_step_accepts_the_views(model: Model) -> None:
-    manager = pool()
-    views = manager.views(manager.allocate_sequence(64))
-    tokens, _ = alone(model, prompt(2, 20), 7)
-    steps = generate_step(
-        mx.array(prompt(2, 20)), model, max_tokens=8, prompt_cache=views, prefill_step_size=8
-    )
-    assert [token for token, _ in steps] == tokens
-
-
+@pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)], ids=["side by side", "scattered"])
 def test_a_batch_of_unequal_sequences_decodes_as_each_would_alone(
-    model: Model, order: tuple[int, ...]
+    model: Model, order: tuple[int, ...], padded: bool
 ) -> None:
     manager = pool()
     lengths = (5, 21, 12)
     ids = [manager.allocate_sequence(40) for _ in lengths]
     expected = [alone(model, prompt(seed, n), 8) for seed, n in enumerate(lengths)]
-    for seed, (seq_id, n) in enumerate(zip(ids, lengths, strict=True)):
-        logits = model(mx.array([prompt(seed, n)]), cache=manager.views(seq_id))[:, -1]
-        assert int(logits.argmax()) == expected[seed][0][0]
+    prompts = [prompt(seed, n) for seed, n in enumerate(lengths)]
+    if padded:
+        inputs = mx.array([tokens + [0] * (max(lengths) - len(tokens)) for tokens in prompts])
+        whole = model(inputs, cache=manager.views(*ids))
+        found = [whole[row, n - 1] for row, n in enumerate(lengths)]
+    else:
+        views = map(manager.views, ids)
+        found = [model(mx.array([p]), cache=v)[0, -1] for p, v in zip(prompts, views, strict=True)]
+    for row, (seq_id, n) in enumerate(zip(ids, lengths, strict=True)):
+        manager.truncate(seq_id, n)
+        assert int(found[row].argmax()) == expected[row][0][0]
     views = manager.views(*(ids[row] for row in order))
     for at in range(8):
         inputs = mx.array([[expected[row][0][at]] for row in order])
@@ -96,40 +80,6 @@ def test_a_batch_of_unequal_sequences_decodes_as_each_would_alone(
         for batch_row, row in enumerate(order):
             assert mx.allclose(logits[batch_row], expected[row][1][at + 1][0], atol=1e-4)
     assert [manager.get_seq_len(seq_id) for seq_id in ids] == [n + 8 for n in lengths]
-
-
-def test_sequences_join_and_leave_between_steps(model: Model) -> None:
-    manager = pool(2)
-    expected = [alone(model, prompt(seed, 9), 6) for seed in range(3)]
-    first, second = manager.allocate_sequence(20), manager.allocate_sequence(20)
-    for seed, seq_id in enumerate((first, second)):
-        model(mx.array([prompt(seed, 9)]), cache=manager.views(seq_id))
-    model(mx.array([[expected[0][0][0]], [expected[1][0][0]]]), cache=manager.views(first, second))
-    manager.release_sequence(first)
-    third = manager.allocate_sequence(20)
-    model(mx.array([prompt(2, 9)]), cache=manager.views(third))
-    logits = model(
-        mx.array([[expected[2][0][0]], [expected[1][0][1]]]), cache=manager.views(third, second)
-    )[:, -1]
-    assert mx.allclose(logits[0], expected[2][1][1][0], atol=1e-4)
-    assert mx.allclose(logits[1], expected[1][1][2][0], atol=1e-4)
-
-
-def test_a_padded_batch_prefill_discards_the_padding(model: Model) -> None:
-    manager = pool()
-    lengths = (4, 11)
-    ids = [manager.allocate_sequence(40) for _ in lengths]
-    padded = [prompt(seed, n) + [0] * (11 - n) for seed, n in enumerate(lengths)]
-    views = manager.views(*ids)
-    logits = model(mx.array(padded), cache=views)
-    for seq_id, n in zip(ids, lengths, strict=True):
-        manager.truncate(seq_id, n)
-    chosen = [int(logits[row, n - 1].argmax()) for row, n in enumerate(lengths)]
-    following = model(mx.array(chosen)[:, None], cache=views)[:, -1]
-    for row, n in enumerate(lengths):
-        tokens, expected = alone(model, prompt(row, n), 1)
-        assert chosen[row] == tokens[0]
-        assert mx.allclose(following[row], expected[1][0], atol=1e-4)
 
 
 @pytest.mark.parametrize("through", ["manager", "views"])

@@ -41,15 +41,15 @@ def decode(cache: Any, steps: int, batch: int = 1) -> None:
 @pytest.mark.parametrize(
     ("make", "prefill"),
     [
-        (lambda: KVCache(max_size=4_400), 300),
-        (lambda: QuantizedKVCache(64, 8, max_size=4_400), 300),
+        (lambda: KVCache(max_size=800), 300),
+        (lambda: QuantizedKVCache(64, 8, max_size=800), 300),
         (lambda: RotatingKVCache(512, 4, capacity=512), 300),
         (lambda: RotatingKVCache(512, 4, capacity=512), 700),
         (lambda: BatchRotatingKVCache(512, [0], capacity=512), 700),
     ],
     ids=["kv", "quantized", "rotating", "rotating, prefilled past its window", "batch rotating"],
 )
-def test_4000_decode_steps_allocate_nothing(make: Callable[[], Any], prefill: int) -> None:
+def test_decode_steps_allocate_nothing(make: Callable[[], Any], prefill: int) -> None:
     cache, new = make(), tokens(prefill)
     mx.eval(cache.update_and_fetch(new, new))
     del new
@@ -59,7 +59,7 @@ def test_4000_decode_steps_allocate_nothing(make: Callable[[], Any], prefill: in
     mx.reset_peak_memory()
     decode(cache, 1)
     peak = mx.get_peak_memory()
-    decode(cache, 4_000)
+    decode(cache, 400)
     assert active() == before
     # A token's encoding, or a batch's offsets, may overlap with the next step's: activations.
     activations = 4_096 if isinstance(cache, BatchRotatingKVCache | QuantizedKVCache) else 0
@@ -141,8 +141,8 @@ def test_the_pool_allocates_nothing_in_decode() -> None:
     mx.reset_peak_memory()
     step()
     peak = mx.get_peak_memory()
-    for _ in range(1_000):
+    for _ in range(200):
         step()
     assert active() == before
     assert mx.get_peak_memory() == peak
-    assert pool.get_seq_len(ids[0]) == 1_002
+    assert pool.get_seq_len(ids[0]) == 202

@@ -1,4 +1,5 @@
-"""trim_to_offset: frees for real, changes nothing that a cache returns, refuses nonsense."""
+"""make_prompt_cache makes mlx-lm's classes with the options; trim_to_offset frees for real, changes
+nothing that a cache returns, and refuses nonsense."""
 
 import copy
 import gc
@@ -8,13 +9,16 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models import cache as upstream
 
+from kit.examples import some
 from kit.versions import BEFORE_0_32
+from kit.zoo import FAMILIES, build
 from kv.drive import assert_same, chunk
 from omlx_cache.kv import (
     CacheOffsetError,
     KVCache,
     QuantizedKVCache,
     RotatingKVCache,
+    make_prompt_cache,
     trim_to_offset,
 )
 
@@ -159,3 +163,49 @@ def test_an_offset_outside_the_buffer_is_refused_and_nothing_is_cut(offset: Any)
     with pytest.raises(CacheOffsetError, match=r"cache 1: offset .* of 256 tokens"):
         trim_to_offset([good, bad])
     assert_same(good.state, kept)
+
+
+def leaves(caches: Any) -> list[Any]:
+    found = []
+    for cache in caches:
+        found.extend(leaves(cache.caches) if isinstance(cache, upstream.CacheList) else [cache])
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", some(sorted(FAMILIES), "qwen3", "gemma3_text", "falcon_h1", "llama4", "mamba2")
+)
+def test_every_family_gets_upstreams_classes_with_the_options(name: str) -> None:
+    model = build(name)
+    theirs = leaves(upstream.make_prompt_cache(model))
+    ours = leaves(make_prompt_cache(model, max_context=100, step=32))
+    assert len(ours) == len(theirs)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert type(mine).__name__ == type(other).__name__
+        assert isinstance(mine, type(other))
+        if type(other) is upstream.KVCache:
+            assert (mine.max_size, mine.step) == (100, 32)
+        if type(other) is upstream.RotatingKVCache:
+            assert (mine.max_size, mine.keep) == (other.max_size, other.keep)
+            assert (mine.capacity, mine.step) == (min(100, other.max_size), 32)
+        if type(other) is upstream.ChunkedKVCache:
+            assert mine.step == 32
+
+
+def test_a_model_without_make_cache_gets_a_window_with_upstreams_sinks() -> None:
+    model = build("qwen3")
+    assert not hasattr(model, "make_cache")
+    for cache in make_prompt_cache(model, max_kv_size=64, max_context=32):
+        assert isinstance(cache, RotatingKVCache)
+        assert (cache.max_size, cache.keep, cache.capacity) == (64, 4, 32)
+    assert all(c.capacity is None for c in make_prompt_cache(model, max_kv_size=64))
+    caches = make_prompt_cache(model)
+    assert all(type(c) is KVCache and c.max_size is None and c.step == 256 for c in caches)
+
+
+def test_options_below_one_are_refused_even_for_models_that_cannot_use_them() -> None:
+    model = build("mamba2")
+    with pytest.raises(ValueError, match="max_context"):
+        make_prompt_cache(model, max_context=0)
+    with pytest.raises(ValueError, match="step"):
+        make_prompt_cache(model, step=-1)
