@@ -17,7 +17,7 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
 
-from omlx_cache.arrays.mlxio import Array, evaluate, host_view
+from omlx_cache.arrays.mlxio import Array, host_views
 
 WHOLE_BYTES = 1 << 20
 SAMPLES = 1024
@@ -35,12 +35,10 @@ def fingerprint_model(model: Any) -> str:
     _feed(digest, type(model).__module__, type(model).__qualname__, _configuration(model))
     flat: Any = tree_flatten(model.parameters())
     named = sorted(flat, key=lambda item: item[0])
-    samples = [_sample(array) for _name, array in named]
-    evaluate(samples)
+    samples = host_views([_sample(array) for _name, array in named])
     for (name, array), sample in zip(named, samples, strict=True):
         _feed(digest, name, str(array.dtype), list(array.shape))
-        if sample.size:
-            digest.update(np.ascontiguousarray(host_view(sample)).tobytes())
+        digest.update(np.ascontiguousarray(sample).tobytes())
     return digest.hexdigest()
 
 

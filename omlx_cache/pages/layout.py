@@ -9,6 +9,8 @@ from omlx_cache.adapters.base import Adapter, GroupSpec, UnsupportedCache
 from omlx_cache.adapters.registry import adapter_for, children, layout_name
 from omlx_cache.arrays.mlxio import Array
 
+_ORDER = {"paged": 0, "window": 1, "state": 2}
+
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
@@ -28,17 +30,12 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The leaves of one prompt cache. Two caches with equal `signature` can share pages."""
+    """The leaves of one prompt cache, and their distinct groups: paged first, then windows, then
+    state. Two caches with equal `signature` can share pages."""
 
     leaves: tuple[Leaf, ...]
+    groups: tuple[GroupSpec, ...]
     signature: str
-
-    @property
-    def groups(self) -> tuple[GroupSpec, ...]:
-        """The distinct groups: paged first, then windows, then state."""
-        order = {"paged": 0, "window": 1, "state": 2}
-        found = {leaf.group for leaf in self.leaves}
-        return tuple(sorted(found, key=lambda g: (order[g.kind], g.window, g.keep)))
 
     def of(self, group: GroupSpec) -> list[Leaf]:
         return [leaf for leaf in self.leaves if leaf.group == group]
@@ -84,7 +81,10 @@ def layout_of(prompt_cache: Sequence[Any]) -> Layout:
     described = [
         [leaf.path, layout_name(leaf.cache), leaf.adapter.config(leaf.cache)] for leaf in leaves
     ]
-    return Layout(leaves, json.dumps(described, separators=(",", ":"), sort_keys=True))
+    found = {leaf.group for leaf in leaves}
+    groups = sorted(found, key=lambda g: (_ORDER[g.kind], g.window, g.keep))
+    signature = json.dumps(described, separators=(",", ":"), sort_keys=True)
+    return Layout(leaves, tuple(groups), signature)
 
 
 def _leaves(caches: Sequence[Any], prefix: str) -> Iterator[Leaf]:

@@ -1,6 +1,7 @@
 """Drives a cache of ours and mlx-lm's with the same operations, and compares every bit."""
 
 import copy
+import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,13 @@ def chunk(seed: int, batch: int, length: int, dtype: str) -> tuple[mx.array, mx.
     keys = draw.standard_normal((batch, HEADS, length, KEY_DIM))
     values = draw.standard_normal((batch, HEADS, length, VALUE_DIM))
     return mx.array(keys).astype(DTYPES[dtype]), mx.array(values).astype(DTYPES[dtype])
+
+
+def active() -> int:
+    """Bytes that MLX holds."""
+    gc.collect()
+    mx.clear_cache()  # else a larger, cached buffer may be counted for a smaller one
+    return mx.get_active_memory()
 
 
 class Pair:

@@ -1,6 +1,8 @@
 """Batches of rotating windows: upstream's bits with keep 0, each row's own result with keep."""
 
 import copy
+from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -50,30 +52,16 @@ def filled(cache: Any, length: int, seed: int, dtype: str, *, decoded: int = 0) 
     return cache
 
 
-class Batches:
-    """The same batch in both implementations."""
+class Steps:
+    """What is done to batches, and to the single caches of their rows where there are some."""
 
-    def __init__(self, lengths: list[int], dtype: str, capacity: int | None) -> None:
-        self.rows, self.dtype, self.seed = len(lengths), dtype, 100
-        rows = list(enumerate(lengths))
-        mine = [
-            filled(RotatingKVCache(WINDOW, capacity=capacity), n, seed, dtype, decoded=5)
-            for seed, n in rows
-        ]
-        other = [
-            filled(upstream.RotatingKVCache(WINDOW), n, seed, dtype, decoded=5) for seed, n in rows
-        ]
-        self.ours = RotatingKVCache.merge(mine)
-        self.theirs = upstream.RotatingKVCache.merge(other)
+    rows: int
+    batches: list[Any]
+    singles: Sequence[Any] = ()
 
-    def feed(self, length: int) -> None:
-        self.seed += 1
-        keys, values = chunk(self.seed, self.rows, length, self.dtype)
-        assert_same(self.ours.make_mask(length), self.theirs.make_mask(length))
-        assert_same(self.ours.offset, self.theirs.offset)
-        assert_same(
-            self.ours.update_and_fetch(keys, values), self.theirs.update_and_fetch(keys, values)
-        )
+    @abstractmethod
+    def feed(self, length: int, padding: list[int] | None = None) -> None:
+        """Feed all rows, and compare."""
 
     def step(self, name: str, argument: Any) -> None:
         if name == "decode":
@@ -82,21 +70,47 @@ class Batches:
         elif name == "prefill":
             self.feed(argument)
         elif name == "padded":
-            padding = [row % argument for row in range(self.rows)]
-            lengths = [argument - pad for pad in padding]
-            for cache in (self.ours, self.theirs):
-                cache.prepare(lengths=lengths, right_padding=padding)
-            self.feed(argument)
-            for cache in (self.ours, self.theirs):
-                cache.finalize()
+            padding = [(row * 5) % argument for row in range(self.rows)]
+            for batch in self.batches:
+                lengths = [argument - pad for pad in padding]
+                batch.prepare(lengths=lengths, right_padding=padding)
+            self.feed(argument, padding)
+            for batch in self.batches:
+                batch.finalize()
         elif name == "copy":
-            self.ours, self.theirs = copy.deepcopy(self.ours), copy.deepcopy(self.theirs)
+            self.batches = copy.deepcopy(self.batches)
         elif name == "drop first" and self.rows > 1:
-            self.rows -= 1
-            for cache in (self.ours, self.theirs):
-                cache.filter(list(range(1, self.rows + 1)))
-        elif name == "trim" and self.theirs.is_trimmable():
-            assert self.ours.trim(argument) == self.theirs.trim(argument)
+            self.rows, self.singles = self.rows - 1, self.singles[1:]
+            for batch in self.batches:
+                batch.filter(list(range(1, self.rows + 1)))
+        elif name == "trim" and self.batches[-1].is_trimmable():
+            count = min([argument, *(single.offset for single in self.singles)])
+            assert len({cache.trim(count) for cache in (*self.batches, *self.singles)}) == 1
+
+
+class Batches(Steps):
+    """The same batch in both implementations."""
+
+    def __init__(self, lengths: list[int], dtype: str, capacity: int | None) -> None:
+        self.rows, self.dtype, self.seed = len(lengths), dtype, 100
+        kinds = (
+            lambda: RotatingKVCache(WINDOW, capacity=capacity),
+            lambda: upstream.RotatingKVCache(WINDOW),
+        )
+        self.batches = [
+            make().merge(
+                [filled(make(), n, seed, dtype, decoded=5) for seed, n in enumerate(lengths)]
+            )
+            for make in kinds
+        ]
+
+    def feed(self, length: int, padding: list[int] | None = None) -> None:
+        self.seed += 1
+        keys, values = chunk(self.seed, self.rows, length, self.dtype)
+        ours, theirs = self.batches
+        assert_same(ours.make_mask(length), theirs.make_mask(length))
+        assert_same(ours.offset, theirs.offset)
+        assert_same(ours.update_and_fetch(keys, values), theirs.update_and_fetch(keys, values))
 
 
 @quick
@@ -109,7 +123,7 @@ def test_batch_of_windows_returns_what_upstream_returns(
         batches.step(name, argument)
     batches.feed(1)
     for row in range(batches.rows):
-        mine, other = batches.ours.extract(row), batches.theirs.extract(row)
+        mine, other = (batch.extract(row) for batch in batches.batches)
         assert isinstance(mine, RotatingKVCache)
         assert mine.capacity == capacity
         assert_same(whole_state(mine), whole_state(other))
@@ -120,7 +134,7 @@ def attended(keys: mx.array, values: mx.array, mask: Any) -> mx.array:
     return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=0.1, mask=mask)
 
 
-class Rows:
+class Rows(Steps):
     """A batch with keep, and beside it each row in a RotatingKVCache of its own."""
 
     def __init__(self, lengths: list[int], capacity: int | None) -> None:
@@ -130,8 +144,12 @@ class Rows:
         ]
         for cache in self.singles:
             cache.capacity = capacity
-        self.batch = RotatingKVCache.merge(copy.deepcopy(self.singles))
-        self.seed = 100
+        self.batches = [RotatingKVCache.merge(copy.deepcopy(self.singles))]
+        self.rows, self.seed = len(lengths), 100
+
+    @property
+    def batch(self) -> Any:
+        return self.batches[0]
 
     def feed(self, length: int, padding: list[int] | None = None) -> None:
         """Feed all rows, and compare the newest `length` tokens' view of the past."""
@@ -154,28 +172,6 @@ class Rows:
                     all_keys[row : row + 1], all_values[row : row + 1], mask[row, 0, query]
                 )
                 assert mx.allclose(actual, expected, atol=1e-5), (row, query)
-
-    def step(self, name: str, argument: Any) -> None:
-        if name == "decode":
-            for _ in range(argument):
-                self.feed(1)
-        elif name == "prefill":
-            self.feed(argument)
-        elif name == "padded":
-            padding = [(row * 5) % argument for row in range(len(self.singles))]
-            lengths = [argument - pad for pad in padding]
-            self.batch.prepare(lengths=lengths, right_padding=padding)
-            self.feed(argument, padding)
-            self.batch.finalize()
-        elif name == "copy":
-            self.batch = copy.deepcopy(self.batch)
-        elif name == "drop first" and len(self.singles) > 1:
-            self.singles = self.singles[1:]
-            self.batch.filter(list(range(1, len(self.singles) + 1)))
-        elif name == "trim" and self.batch.is_trimmable():
-            count = min(argument, *(c.offset for c in self.singles), argument)
-            for cache in (self.batch, *self.singles):
-                cache.trim(count)
 
 
 @quick

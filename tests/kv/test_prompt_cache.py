@@ -2,7 +2,6 @@
 nothing that a cache returns, and refuses nonsense."""
 
 import copy
-import gc
 from typing import Any
 
 import mlx.core as mx
@@ -12,7 +11,7 @@ from mlx_lm.models import cache as upstream
 from kit.examples import some
 from kit.versions import BEFORE_0_32
 from kit.zoo import FAMILIES, build
-from kv.drive import assert_same, chunk
+from kv.drive import active, assert_same, chunk
 from omlx_cache.kv import (
     CacheOffsetError,
     KVCache,
@@ -76,12 +75,6 @@ def buffers(cache: Any) -> list[mx.array]:
         for side in (leaf.keys, leaf.values):
             found.extend(side if isinstance(side, tuple | list) else [side])
     return found
-
-
-def active() -> int:
-    gc.collect()
-    mx.clear_cache()
-    return mx.get_active_memory()
 
 
 @pytest.mark.parametrize("name", CASES)
