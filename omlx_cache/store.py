@@ -33,7 +33,7 @@ from omlx_cache.settings.derived import (
     restore_share,
     snapshot_share,
 )
-from omlx_cache.settings.origin import render
+from omlx_cache.settings.values import render
 from omlx_cache.status.store_source import StoreSource
 from omlx_cache.upkeep.allowance import Allowance, allowance, known_budget
 from omlx_cache.upkeep.keeper import keeper

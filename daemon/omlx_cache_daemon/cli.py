@@ -16,10 +16,7 @@ from importlib import import_module
 from typing import NoReturn, Protocol, TypeAlias, cast
 
 from omlx_cache import __version__
-from omlx_cache.settings.environment import refusal, refuse_unknown
-from omlx_cache.settings.errors import ConfigError
-from omlx_cache.settings.names import SETTING_NAMES
-from omlx_cache.settings.removed import REMOVED
+from omlx_cache.settings.names import REMOVED, SETTING_NAMES, ConfigError, refusal, refuse_unknown
 from omlx_cache_daemon import commands
 from omlx_cache_daemon.errors import (
     BAD_CONFIGURATION,

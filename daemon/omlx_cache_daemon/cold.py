@@ -8,13 +8,8 @@ from functools import partial
 from os import environ, geteuid
 from pathlib import Path
 
-from omlx_cache.settings.errors import ConfigError
-from omlx_cache.settings.places import (
-    COLD_DIR_VARIABLE,
-    cold_dir_from_environment,
-    default_cold_dir,
-    state_dir,
-)
+from omlx_cache.settings.machine import cold_dir_from_environment, default_cold_dir, state_dir
+from omlx_cache.settings.names import COLD_DIR_VARIABLE, ConfigError
 from omlx_cache_daemon.errors import CommandError, NobodyThere
 from omlx_cache_daemon.render import text
 from omlx_cache_storage.cold.catalog import (

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.settings.errors import ConfigError
+from omlx_cache.settings.names import ConfigError
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.replies import Map, as_map
 from omlx_cache_daemon.stores import RunningStore

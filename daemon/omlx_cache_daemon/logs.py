@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 
 from omlx_cache.package import LEVELS, set_level
-from omlx_cache.settings.environment import variable
+from omlx_cache.settings.names import variable
 
 _FORMAT = "%(asctime)s - %(levelname)s - %(message)s"
 

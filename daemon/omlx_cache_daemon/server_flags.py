@@ -4,8 +4,8 @@ import argparse
 import json
 from collections.abc import Callable
 
-from omlx_cache.settings.removed import REMOVED
-from omlx_cache.settings.secrets import names_file
+from omlx_cache.settings.machine import names_file
+from omlx_cache.settings.names import REMOVED
 from omlx_cache.settings.sizes import parse_size
 from omlx_cache_daemon.options import positive_count, positive_seconds
 from omlx_cache_storage.remote.address import names_password

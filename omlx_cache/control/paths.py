@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.settings.errors import ConfigError
-from omlx_cache.settings.places import RUNTIME_DIR_VARIABLE
+from omlx_cache.settings.names import RUNTIME_DIR_VARIABLE, ConfigError
 from omlx_cache_storage.private import NotPrivate, claim
 
 MAX_PATH_BYTES = 103

@@ -19,7 +19,7 @@ from packaging.specifiers import SpecifierSet
 from omlx_cache.integrations.servers import SERVERS
 from omlx_cache.package import OWN_LOGGERS, VERSION, set_level
 from omlx_cache.settings import CacheSettings
-from omlx_cache.settings.environment import refusal
+from omlx_cache.settings.names import refusal
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_storage.errors import CacheError
 

@@ -8,19 +8,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from omlx_cache.settings.errors import ConfigError
     from omlx_cache.settings.machine import DiskSpace, Machine
     from omlx_cache.settings.model import CacheSettings
-    from omlx_cache.settings.origin import SettingSource
+    from omlx_cache.settings.names import ConfigError
+    from omlx_cache.settings.values import SettingSource
 
 __all__ = ["CacheSettings", "ConfigError", "DiskSpace", "Machine", "SettingSource"]
 
 _MODULES = {
     "CacheSettings": "model",
-    "ConfigError": "errors",
+    "ConfigError": "names",
     "DiskSpace": "machine",
     "Machine": "machine",
-    "SettingSource": "origin",
+    "SettingSource": "values",
 }
 
 

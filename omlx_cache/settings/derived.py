@@ -1,12 +1,11 @@
 """Defaults derived from the machine: pure functions of a `Machine` and the values before them."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from omlx_cache.settings.machine import DiskSpace, Machine
+from omlx_cache.settings.machine import Machine
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_storage.readers import within
 
@@ -25,7 +24,18 @@ HISTORY_CAP = 64 * 2**20
 """Sixteen million tokens: more earlier prompts than anybody compares with."""
 ANSWER_SECONDS = 0.5
 """How long settings wait for a disk that may hang."""
-_NO_COLD_TIER = "hot_cache_only: there is no cold tier"
+DERIVED: Final = {
+    "cold_dir": "`~/Library/Caches/omlx-cache` on macOS; on Linux `$XDG_CACHE_HOME/omlx-cache`, "
+    "or `~/.cache/omlx-cache`",
+    "hot_bytes": "one eighth of physical memory, or of the control group's limit where that is "
+    "lower",
+    "cold_bytes": "a quarter of what is free on the cold directory's disk (what the cache holds "
+    "already counts as free), at most 128 GiB",
+    "min_free_bytes": "5 % of the cold directory's disk, at most 10 GiB",
+    "queue_bytes": "a quarter of `hot_bytes`, or of its default where that is 0; at least 256 MiB "
+    "or all of it, at most 1 GiB",
+}
+"""The settings whose defaults are derived, and how, in words for the reference."""
 
 
 class Derived(NamedTuple):
@@ -33,14 +43,6 @@ class Derived(NamedTuple):
 
     value: int | Path
     how: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """How one default is derived: for the reference in words, and as a function."""
-
-    summary: str
-    derive: Callable[[Mapping[str, Any]], Derived]
 
 
 def cold_share(free: int, used: int = 0) -> int:
@@ -72,89 +74,29 @@ def history_share(machine: Machine) -> int:
     return min(machine.memory_bytes // 1024, HISTORY_CAP)
 
 
-def _cold_dir(values: Mapping[str, Any]) -> Derived:
+def derive(name: str, values: Mapping[str, Any]) -> Derived:
+    """Return a default, from the settings before it; raises KeyError where one of them is missing.
+    Waits for a disk that hangs for `ANSWER_SECONDS` at most, then goes by the root's."""
     machine: Machine = values["machine"]
-    return Derived(machine.default_cold_dir, f"the place for caches on {machine.system}")
-
-
-def _hot_bytes(values: Mapping[str, Any]) -> Derived:
-    machine: Machine = values["machine"]
-    memory = machine.memory_bytes
-    how = f"1/{MEMORY_SHARE} of {format_size(memory)}, {machine.memory_name}"
-    return Derived(memory // MEMORY_SHARE, how)
-
-
-def _cold_bytes(values: Mapping[str, Any]) -> Derived:
+    default_hot = machine.memory_bytes // MEMORY_SHARE
+    if name == "cold_dir":
+        return Derived(machine.default_cold_dir, f"the place for caches on {machine.system}")
+    if name == "hot_bytes":
+        memory = f"{format_size(machine.memory_bytes)}, {machine.memory_name}"
+        return Derived(default_hot, f"1/{MEMORY_SHARE} of {memory}")
     if values["hot_cache_only"]:
-        return Derived(0, _NO_COLD_TIER)
-    free = _disk(values).free
-    how = f"1/{FREE_DISK_SHARE} of {format_size(free)} free, at most {format_size(COLD_CAP)}"
-    return Derived(cold_share(free), how)
-
-
-def _min_free_bytes(values: Mapping[str, Any]) -> Derived:
-    if values["hot_cache_only"]:
-        return Derived(0, _NO_COLD_TIER)
-    total = _disk(values).total
-    how = f"5 % of a disk of {format_size(total)}, at most {format_size(MIN_FREE_CAP)}"
-    return Derived(min(total // 20, MIN_FREE_CAP), how)
-
-
-def _queue_bytes(values: Mapping[str, Any]) -> Derived:
-    if values["hot_cache_only"]:
-        return Derived(0, _NO_COLD_TIER)
-    hot = _hot_or_default(values)
-    if hot.size // 4 < QUEUE_FLOOR:
-        how = f"{hot.how}, at most {format_size(QUEUE_FLOOR)}"
-        return Derived(min(hot.size, QUEUE_FLOOR), how)
-    how = f"1/4 of {hot.how}, at most {format_size(QUEUE_CAP)}"
-    return Derived(min(hot.size // 4, QUEUE_CAP), how)
-
-
-class _HotShare(NamedTuple):
-    """What the other budgets are shares of, and its name."""
-
-    size: int
-    how: str
-
-
-def _hot_or_default(values: Mapping[str, Any]) -> _HotShare:
-    """Return the hot tier's budget; without a hot tier, what it would be by default."""
-    given: int = values["hot_bytes"]
-    if given:
-        return _HotShare(given, "hot_bytes")
-    machine: Machine = values["machine"]
-    return _HotShare(machine.memory_bytes // MEMORY_SHARE, "the default hot_bytes")
-
-
-def _disk(values: Mapping[str, Any]) -> DiskSpace:
-    """Return the space of the cold directory's disk; of the root's while that one hangs."""
-    machine: Machine = values["machine"]
-    place: Path = values["cold_dir"]
-    ask = partial(machine.disk, place)
-    found = within(ask, "omlx-cache-settings", ANSWER_SECONDS, None)
-    return found or machine.disk(Path(place.anchor))
-
-
-RULES = {
-    "cold_dir": Rule(
-        "`~/Library/Caches/omlx-cache` on macOS; on Linux `$XDG_CACHE_HOME/omlx-cache`, "
-        "or `~/.cache/omlx-cache`",
-        _cold_dir,
-    ),
-    "hot_bytes": Rule(
-        "one eighth of physical memory, or of the control group's limit where that is lower",
-        _hot_bytes,
-    ),
-    "cold_bytes": Rule(
-        "a quarter of what is free on the cold directory's disk (what the cache holds already "
-        "counts as free), at most 128 GiB",
-        _cold_bytes,
-    ),
-    "min_free_bytes": Rule("5 % of the cold directory's disk, at most 10 GiB", _min_free_bytes),
-    "queue_bytes": Rule(
-        "a quarter of `hot_bytes`, or of its default where that is 0; at least 256 MiB or all of "
-        "it, at most 1 GiB",
-        _queue_bytes,
-    ),
-}
+        return Derived(0, "hot_cache_only: there is no cold tier")
+    if name == "queue_bytes":
+        hot = values["hot_bytes"] or default_hot
+        how = "hot_bytes" if values["hot_bytes"] else "the default hot_bytes"
+        if hot // 4 < QUEUE_FLOOR:
+            return Derived(min(hot, QUEUE_FLOOR), f"{how}, at most {format_size(QUEUE_FLOOR)}")
+        return Derived(min(hot // 4, QUEUE_CAP), f"1/4 of {how}, at most {format_size(QUEUE_CAP)}")
+    ask = partial(machine.disk, values["cold_dir"])
+    disk = within(ask, "omlx-cache-settings", ANSWER_SECONDS, None)
+    disk = disk or machine.disk(Path(values["cold_dir"].anchor))
+    if name == "cold_bytes":
+        how = f"1/{FREE_DISK_SHARE} of {format_size(disk.free)} free"
+        return Derived(cold_share(disk.free), f"{how}, at most {format_size(COLD_CAP)}")
+    how = f"5 % of a disk of {format_size(disk.total)}, at most {format_size(MIN_FREE_CAP)}"
+    return Derived(min(disk.total // 20, MIN_FREE_CAP), how)

@@ -1,17 +1,13 @@
 """Writes `docs/configuration.md` from the settings: `python -m omlx_cache.settings.docs [PATH]`."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic.fields import FieldInfo
-
-from omlx_cache.settings.derived import RULES
-from omlx_cache.settings.environment import OTHER_VARIABLES, variable
-from omlx_cache.settings.explain import allowed
-from omlx_cache.settings.model import CacheSettings, setting_names
-from omlx_cache.settings.origin import render
-from omlx_cache.settings.removed import REMOVED, VALUES
+from omlx_cache.settings.derived import DERIVED
+from omlx_cache.settings.model import CacheSettings
+from omlx_cache.settings.names import OTHER_VARIABLES, REMOVED, SETTING_NAMES, VALUES, variable
+from omlx_cache.settings.values import allowed, render
 
 DEFAULT_PATH = Path("docs/configuration.md")
 
@@ -38,52 +34,28 @@ several, and `--here` shows what a store that is started here would have.
 
 def reference() -> str:
     """Return the configuration reference as Markdown."""
-    return "\n".join([_INTRODUCTION, *_overview(), *_sections(), *_removed(), *_others()])
-
-
-def _overview() -> Iterator[str]:
-    yield "| setting | variable | default |"
-    yield "|---|---|---|"
-    for name in setting_names():
-        yield f"| [`{name}`](#{name}) | `{variable(name)}` | {_short_default(name)} |"
-    yield ""
-
-
-def _sections() -> Iterator[str]:
-    for name in setting_names():
-        field = CacheSettings.model_fields[name]
-        yield f"## `{name}`\n"
-        yield f"{field.description}\n"
-        yield f"- Variable: `{variable(name)}`"
-        yield f"- Allowed: {allowed(field)}"
-        yield f"- Default: {_default(name, field)}\n"
-
-
-def _removed() -> Iterator[str]:
-    yield "## Removed settings and values\n"
-    yield "A store that is still given one opens, and warns once.\n"
-    for name, text in REMOVED.items():
-        yield f"- `{name}`: {text}."
-    for (name, value), (instead, reason) in VALUES.items():
-        yield f"- `{name}={value}`: now `{instead}`; {reason}."
-    yield ""
-
-
-def _others() -> Iterator[str]:
-    yield "## Variables that are not settings of a store\n"
-    for name, text in OTHER_VARIABLES.items():
-        yield f"- `{name}`: {text}"
-    yield ""
-
-
-def _short_default(name: str) -> str:
-    return "derived" if name in RULES else _default(name, CacheSettings.model_fields[name])
-
-
-def _default(name: str, field: FieldInfo) -> str:
-    if name in RULES:
-        return f"derived: {RULES[name].summary}"
-    return f"`{render(name, field.default)}`"
+    fields = {name: CacheSettings.model_fields[name] for name in SETTING_NAMES}
+    default = {name: f"`{render(name, field.default)}`" for name, field in fields.items()}
+    lines = [_INTRODUCTION, "| setting | variable | default |", "|---|---|---|"]
+    for name in fields:
+        short = "derived" if name in DERIVED else default[name]
+        lines.append(f"| [`{name}`](#{name}) | `{variable(name)}` | {short} |")
+    for name, field in fields.items():
+        how = f"derived: {DERIVED[name]}" if name in DERIVED else default[name]
+        lines += [
+            f"\n## `{name}`\n",
+            f"{field.description}\n",
+            f"- Variable: `{variable(name)}`",
+            f"- Allowed: {allowed(field)}",
+            f"- Default: {how}",
+        ]
+    lines += ["\n## Removed settings and values\n"]
+    lines += ["A store that is still given one opens, and warns once.\n"]
+    lines += [f"- `{name}`: {text}." for name, text in REMOVED.items()]
+    lines += [f"- `{n}={value}`: now `{new}`; {why}." for (n, value), (new, why) in VALUES.items()]
+    lines += ["\n## Variables that are not settings of a store\n"]
+    lines += [f"- `{name}`: {text}" for name, text in OTHER_VARIABLES.items()]
+    return "\n".join([*lines, ""])
 
 
 def main(arguments: Sequence[str]) -> int:

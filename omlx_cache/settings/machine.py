@@ -1,4 +1,8 @@
-"""What this machine offers: the only settings module that asks the operating system."""
+"""What this machine offers, where files lie on it, and what a file with a secret says.
+
+The only settings module that asks the operating system. Imports nothing heavy: the command line
+needs it too.
+"""
 
 import os
 import stat
@@ -8,9 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache.settings.places import default_cold_dir, state_dir
+from omlx_cache.settings.names import COLD_DIR_VARIABLE, ConfigError
 from omlx_cache_storage.private import trouble
 
+AUTO = "auto"
+MOST_BYTES = 4096
+IN_FILE = "file:"
+"""How a value begins that names the file with the secret: `file:PATH`."""
 _UNKNOWN_MEMORY = 8 * 2**30
 _ROOT = Path("/")
 
@@ -173,3 +181,72 @@ def read_limit(path: Path) -> int | None:
         return None
     # Version 1 writes "no limit" as a number near 2^63, version 2 as the word "max".
     return int(text) if text.isdigit() and int(text) < 2**60 else None
+
+
+def is_auto(value: object) -> bool:
+    """Tell whether a value asks for the derived default."""
+    return isinstance(value, str) and value.strip().lower() == AUTO
+
+
+def default_cold_dir(system: str, environ: Mapping[str, str], home: Path) -> Path:
+    """Return the system's own place for caches; it need not exist.
+
+    `XDG_CACHE_HOME` counts only when absolute, as the XDG specification demands.
+    """
+    if system == "Darwin":
+        return home / "Library" / "Caches" / "omlx-cache"
+    xdg = environ.get("XDG_CACHE_HOME", "")
+    return (Path(xdg) if os.path.isabs(xdg) else home / ".cache") / "omlx-cache"
+
+
+def state_dir(system: str, environ: Mapping[str, str], home: Path) -> Path:
+    """Return where this user's programs remember what outlives them; it need not exist."""
+    if system == "Darwin":
+        return home / "Library" / "Application Support" / "omlx-cache"
+    xdg = environ.get("XDG_STATE_HOME", "")
+    return (Path(xdg) if os.path.isabs(xdg) else home / ".local" / "state") / "omlx-cache"
+
+
+def expand(text: str | os.PathLike[str], home: Path) -> Path:
+    """Return an absolute path, with `~` for `home`; raises ValueError for an empty one."""
+    raw = os.fspath(text)
+    if not raw.strip() or "\0" in raw:
+        raise ValueError("not a path")
+    if raw == "~" or raw.startswith("~/"):
+        return home / raw[2:]
+    return Path(os.path.abspath(os.path.expanduser(raw)))
+
+
+def cold_dir_from_environment(system: str, environ: Mapping[str, str], home: Path) -> Path:
+    """Return the cold directory that `CacheSettings()` would choose; raises ValueError for ''."""
+    given = environ.get(COLD_DIR_VARIABLE)
+    if given is None or is_auto(given):
+        return default_cold_dir(system, environ, home)
+    return expand(given, home)
+
+
+def names_file(value: object) -> bool:
+    """Tell whether a value names a file with the secret and is none itself: `file:PATH`."""
+    return isinstance(value, str) and value.startswith(IN_FILE)
+
+
+def read_secret(path: Path, setting: str) -> str:
+    """Return the first line of the file that a setting names; raises ConfigError where there is
+    none, or where the file is not this user's alone."""
+    try:
+        # A pipe that nobody writes to would be waited for.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            mode = os.fstat(fd).st_mode
+            raw = os.read(fd, MOST_BYTES)
+        finally:
+            os.close(fd)
+        secret = raw.decode().strip().partition("\n")[0].strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise ConfigError(f"{setting}: {path}: {why}") from error
+    if mode & 0o077:
+        raise ConfigError(f"{setting}: others may read {path}; chmod 600 {path}")
+    if not secret:
+        raise ConfigError(f"{setting}: {path} is empty; its first line counts")
+    return secret

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,21 +21,35 @@ from pydantic_settings import SettingsConfigDict
 
 from omlx_cache.codecs.identity import CodecName
 from omlx_cache.control.paths import check_length
-from omlx_cache.settings.derived import ANSWER_SECONDS, RULES, cold_share
-from omlx_cache.settings.environment import refuse_unknown, variable
-from omlx_cache.settings.explain import CONSEQUENCE, Allowed, config_error
-from omlx_cache.settings.machine import Machine, directory_trouble, probe
-from omlx_cache.settings.origin import OriginKind, SettingSource, render
-from omlx_cache.settings.places import AUTO, PREFIX, expand, is_auto
+from omlx_cache.settings.derived import ANSWER_SECONDS, DERIVED, cold_share, derive
+from omlx_cache.settings.machine import AUTO, Machine, directory_trouble, expand, is_auto, probe
+from omlx_cache.settings.names import (
+    LONGEST_WAIT,
+    PREFIX,
+    REMOVED,
+    SETTING_NAMES,
+    refuse_unknown,
+    take_over,
+    variable,
+)
 from omlx_cache.settings.remote import RemoteSettings
-from omlx_cache.settings.removed import LONGEST_WAIT, REMOVED, take_over
 from omlx_cache.settings.sizes import SIZE_FORMS, SMALLEST_COLD_BYTES, format_size, parse_size
+from omlx_cache.settings.values import (
+    CONSEQUENCE,
+    Allowed,
+    OriginKind,
+    SettingSource,
+    config_error,
+    lower,
+    render,
+    said,
+)
 from omlx_cache_storage.readers import within
 
 
 def _derive(info: Info) -> Any:
     try:
-        return RULES[str(info.field_name)].derive(info.data).value
+        return derive(str(info.field_name), info.data).value
     except KeyError:
         # A value that this one is derived from has been refused; that refusal is what counts.
         raise PydanticCustomError(CONSEQUENCE, "derived from a refused value") from None
@@ -50,47 +64,38 @@ def _directory(value: Any, info: Info) -> Any:
 
 
 def _socket(value: Any, info: Info) -> Any:
-    word = value.strip().lower() if isinstance(value, str) else None
+    word = lower(value)
     if word in (AUTO, "off"):
         return word
     return check_length(expand(value, info.data["machine"].home))
 
 
 def _trace(value: Any, info: Info) -> Any:
-    off = value is None or (isinstance(value, str) and value.strip().lower() in ("", "off"))
-    return "off" if off else expand(value, info.data["machine"].home)
+    is_off = not isinstance(value, Path) and said(value) == "off"
+    return "off" if is_off else expand(value, info.data["machine"].home)
 
 
 def _status(value: object) -> object:
-    said = ("off", "on")[value] if isinstance(value, bool) else _lower(value)
-    if said in ("on", "off"):
-        return said
+    word = ("off", "on")[value] if isinstance(value, bool) else lower(value)
+    if word in ("on", "off"):
+        return word
     # `int` reads signs, spaces and underscores too.
-    is_port = re.fullmatch(r"[0-9]{1,5}", str(said)) and 1 <= int(str(said)) <= 65535
-    if not is_port:
+    if not re.fullmatch(r"[0-9]{1,5}", str(word)) or not 1 <= int(str(word)) <= 65535:
         raise ValueError("neither a switch nor a port")
-    return int(str(said))
+    return int(str(word))
 
 
-def _token(value: Any) -> Any:
-    given = value.get_secret_value() if isinstance(value, SecretStr) else value
-    if given is None or (isinstance(given, str) and given.strip().lower() in ("", "off")):
-        return "off"
-    if not isinstance(given, str):
-        raise ValueError("not a text")
-    if not 8 <= len(given) <= 256 or not all("!" <= character <= "~" for character in given):
-        raise ValueError(f"a text of {len(given)} characters")
-    return SecretStr(given)
-
-
-def _lower(value: object) -> object:
-    return value.strip().lower() if isinstance(value, str) else value
+def _token(value: object) -> object:
+    token = said(value)
+    if token == "off":
+        return token
+    if not 8 <= len(token) <= 256 or not all("!" <= character <= "~" for character in token):
+        raise ValueError(f"a text of {len(token)} characters")
+    return SecretStr(token)
 
 
 Size = Annotated[int, BeforeValidator(_size), Allowed(f"{SIZE_FORMS}, or auto")]
 Directory = Annotated[Path, BeforeValidator(_directory), Allowed("a directory, or auto")]
-ColdCodec = Literal[CodecName, "zstd"]
-
 _DERIVED: Any = AUTO
 
 
@@ -147,7 +152,7 @@ class CacheSettings(RemoteSettings):
     """Free space that the cold tier leaves on its disk, whatever `cold_bytes` says. Unless it is 0,
     some files (inodes) are left to others too: a hundredth of the disk's, at most 1,024."""
 
-    write_policy: Annotated[Literal["through", "lazy"], BeforeValidator(_lower)] = "through"
+    write_policy: Annotated[Literal["through", "lazy"], BeforeValidator(lower)] = "through"
     """When a page goes to disk: `through` as soon as it is stored; `lazy` when the hot tier is to
     evict it, when nothing was stored or restored for a minute, or five minutes after it was stored,
     and not at all once a longer page has taken its place: a process that is killed loses what is
@@ -167,23 +172,23 @@ class CacheSettings(RemoteSettings):
     has room, and while pages get written; then it drops the deep end, counted. Blocks stored during
     prefill and decode never wait."""
 
-    worth_reading: Annotated[Literal["auto", "off"], BeforeValidator(_lower)] = "auto"
+    worth_reading: Annotated[Literal["auto", "off"], BeforeValidator(lower)] = "auto"
     """Whether a restore reads what takes longer than to compute it. `auto` compares the latest
     reads with the model's prefill. It computes where that is at least 1.25 times faster (reason
     `slower_than_computing`); one restore in eight reads all the same. What is in memory is used in
     any case. Before three reads and a prefill everything is read. `off` reads always."""
 
-    durability: Annotated[Literal["none", "fsync", "full"], BeforeValidator(_lower)] = "fsync"
+    durability: Annotated[Literal["none", "fsync", "full"], BeforeValidator(lower)] = "fsync"
     """What precedes a file's publication: nothing, `fsync`, or `full`, which on macOS asks the
     drive to empty its own cache too (F_FULLFSYNC) and elsewhere means `fsync`. What was measured:
     after simulated power cuts more than half of the flushed sequences were gone with `none`, and
     not one with `fsync` or `full`; no level restored anything wrong. The death of the process alone
     costs nothing with any of them (docs/reliability.md; `omlx-cache bench` has the cost)."""
 
-    codec: Annotated[CodecName, BeforeValidator(_lower)] = "dense"
+    codec: Annotated[CodecName, BeforeValidator(lower)] = "dense"
     """How pages are encoded in both tiers. Part of every namespace."""
 
-    cold_codec: Annotated[ColdCodec, BeforeValidator(_lower)] = "dense"
+    cold_codec: Annotated[Literal[CodecName, "zstd"], BeforeValidator(lower)] = "dense"
     """How pages are encoded on disk only, on top of `codec`."""
 
     min_quantize_tokens: int = Field(256, ge=0)
@@ -229,7 +234,7 @@ class CacheSettings(RemoteSettings):
     in the list of processes."""
 
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(_lower)
+        Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(lower)
     ] = "warning"
     """The least severe messages that are passed on. `serve` (`info` unless told otherwise) and
     `warm` show them on standard error; `serve --log-level` wins, and counts for other packages too.
@@ -240,10 +245,9 @@ class CacheSettings(RemoteSettings):
     _removed: list[str] = PrivateAttr(default_factory=list)
 
     def __init__(self, **arguments: Any) -> None:
-        names = setting_names()
-        refuse_unknown(names, [name for name in arguments if name != "machine"], os.environ)
-        given = _collect(names, arguments, os.environ)
-        removed = _collect(list(REMOVED), arguments, os.environ)
+        refuse_unknown(SETTING_NAMES, arguments.keys() - {"machine"}, os.environ)
+        given = _collect(SETTING_NAMES, arguments, os.environ)
+        removed = _collect(REMOVED, arguments, os.environ)
         known = {name: value for name, value in arguments.items() if name not in REMOVED}
         warnings = take_over(removed, given, known)
         try:
@@ -256,7 +260,7 @@ class CacheSettings(RemoteSettings):
 
     def sources(self) -> dict[str, SettingSource]:
         """Return every setting with its value and where it came from, in field order."""
-        return {name: self._source(name) for name in setting_names()}
+        return {name: self._source(name) for name in SETTING_NAMES}
 
     @property
     def token(self) -> str | None:
@@ -348,14 +352,14 @@ class CacheSettings(RemoteSettings):
 
     def is_derived(self, name: str) -> bool:
         """True for a setting that nobody chose: it follows from the machine or from others."""
-        return name in RULES and is_auto(self._given.get(name, (name, AUTO))[1])
+        return name in DERIVED and is_auto(self._given.get(name, (name, AUTO))[1])
 
     def _source(self, name: str) -> SettingSource:
         value = getattr(self, name)
         rendered = render(name, value)
         shown, raw = self._given.get(name, (name, AUTO))
-        if name in RULES and is_auto(raw):
-            how = RULES[name].derive(self.__dict__).how
+        if name in DERIVED and is_auto(raw):
+            how = derive(name, self.__dict__).how
             return SettingSource(name, value, rendered, "derived", how)
         if name not in self._given:
             return SettingSource(name, value, rendered, "default")
@@ -364,14 +368,8 @@ class CacheSettings(RemoteSettings):
         return SettingSource(name, value, rendered, kind, detail)
 
 
-def setting_names() -> list[str]:
-    """Return the names of all settings, in the order of the reference."""
-    own = [name for name in CacheSettings.model_fields if name not in RemoteSettings.model_fields]
-    return [name for name in (*own, *RemoteSettings.model_fields) if name != "machine"]
-
-
 def _collect(
-    names: list[str], arguments: Mapping[str, Any], environ: Mapping[str, str]
+    names: Iterable[str], arguments: Mapping[str, Any], environ: Mapping[str, str]
 ) -> dict[str, tuple[str, Any]]:
     """Return, for each setting that was given, the name it came under and what came."""
     from_environment = {

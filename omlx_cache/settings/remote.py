@@ -7,10 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PlainSerializer, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from omlx_cache.settings.errors import ConfigError
-from omlx_cache.settings.explain import Allowed
-from omlx_cache.settings.places import expand
-from omlx_cache.settings.secrets import IN_FILE, names_file, read_secret
+from omlx_cache.settings.machine import IN_FILE, expand, names_file, read_secret
+from omlx_cache.settings.names import ConfigError
+from omlx_cache.settings.values import Allowed, lower, said
 from omlx_cache_storage.remote.address import FORMS, RemoteAddress, parse_address
 from omlx_cache_storage.remote.keys import RemoteKeys
 from omlx_cache_storage.remote.options import ExtraMissing, RemoteOptions, check_extra
@@ -20,31 +19,18 @@ READS_LAST = 4
 """A restore waits so many times as long for bytes as a request for a look-up: pages are larger."""
 
 
-def _is_off(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and value.strip().lower() in ("", "off"))
-
-
-def _address(value: Any) -> Any:
-    if _is_off(value):
-        return "off"
+def _address(value: object) -> object:
     if isinstance(value, RemoteAddress):
         return value
-    if isinstance(value, SecretStr):
-        value = value.get_secret_value()
-    if not isinstance(value, str):
-        raise ValueError("not a text")
-    return parse_address(value)
+    url = said(value)
+    return url if url == "off" else parse_address(url)
 
 
-def _secret(value: Any) -> Any:
-    given = value.get_secret_value() if isinstance(value, SecretStr) else value
-    if _is_off(given):
-        return "off"
-    if not isinstance(given, str):
-        raise ValueError("not a text")
-    if names_file(given):
-        return f"{IN_FILE}{expand(given.removeprefix(IN_FILE), Path.home())}"
-    return SecretStr(given)
+def _secret(value: object) -> object:
+    secret = said(value)
+    if names_file(secret):
+        return f"{IN_FILE}{expand(secret.removeprefix(IN_FILE), Path.home())}"
+    return secret if secret == "off" else SecretStr(secret)
 
 
 def _kind(value: Any) -> Any:
@@ -52,10 +38,6 @@ def _kind(value: Any) -> Any:
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", text):
         raise ValueError("not such a text")
     return text.lower() if text.lower() in (OWN, ANY) else text
-
-
-def _lower(value: object) -> object:
-    return value.strip().lower() if isinstance(value, str) else value
 
 
 Secret = Annotated[str | SecretStr, BeforeValidator(_secret), Allowed("off, a text, or file:PATH")]
@@ -96,7 +78,7 @@ class RemoteSettings(BaseSettings):
     values reveal the prompt. All machines say the same. Takes a gigabyte a second or so."""
 
     remote_writes: Annotated[
-        Literal["all", "reused", "shared", "off", "service"], BeforeValidator(_lower)
+        Literal["all", "reused", "shared", "off", "service"], BeforeValidator(lower)
     ] = "all"
     """Which pages are written to the store, behind the request: `all`; those that a later request
     has `reused`; those up to where prompts part that have a beginning in common (`shared`: system

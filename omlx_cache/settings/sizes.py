@@ -23,12 +23,14 @@ def parse_size(value: object) -> int:
     `GB` is 10^9 and `GiB` is 2^30. A bare `G` is refused, for it means both.
     """
     if isinstance(value, str):
-        return _checked(_parse_text(value.strip()))
-    if isinstance(value, float) and value.is_integer():
-        return _checked(int(value))
-    if isinstance(value, int) and not isinstance(value, bool):
-        return _checked(value)
-    raise ValueError("not a size")
+        count = _parse_text(value.strip())
+    elif isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1:
+        count = int(value)
+    else:
+        raise ValueError("not a size")
+    if not 0 <= count <= _LARGEST:
+        raise ValueError(f"outside 0..{_LARGEST}")
+    return count
 
 
 def _parse_text(text: str) -> int:
@@ -36,18 +38,11 @@ def _parse_text(text: str) -> int:
     if match is None:
         raise ValueError("not a size")
     number, unit = match.groups()
-    factor = _UNITS.get(unit.upper())
-    if factor is None:
+    if unit.upper() not in _UNITS:
         raise ValueError(f"unknown unit {unit!r}")
     if not unit and "." in number:
         raise ValueError("a fraction needs a unit")
-    return int(Decimal(number) * factor)
-
-
-def _checked(count: int) -> int:
-    if not 0 <= count <= _LARGEST:
-        raise ValueError(f"outside 0..{_LARGEST}")
-    return count
+    return int(Decimal(number) * _UNITS[unit.upper()])
 
 
 def format_size(count: int) -> str:

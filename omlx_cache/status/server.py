@@ -9,7 +9,7 @@ import weakref
 from contextlib import suppress
 from typing import Self
 
-from omlx_cache.settings.errors import ConfigError
+from omlx_cache.settings.names import ConfigError
 from omlx_cache.status.clients import Clients
 from omlx_cache.status.routes import StatusRoutes
 from omlx_cache.status.source import Source

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kit.examples import some
-from omlx_cache.settings.model import setting_names
+from omlx_cache.settings.names import SETTING_NAMES
 
 StartStore = Callable[..., Any]
 Cli = Callable[..., Any]
@@ -202,7 +202,7 @@ def test_config_shows_each_value_and_its_origin(cli: Cli) -> None:
     assert shown["block_size"].split() == [
         *("block_size", "64", "environment", "OMLX_CACHE_BLOCK_SIZE")
     ]
-    assert set(setting_names()) < set(shown)
+    assert set(SETTING_NAMES) < set(shown)
     assert "Note: OMLX_CACHE_COLD_DIR is ignored" in result.out
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kit.embedded import embedded_stores
-from omlx_cache.settings.model import setting_names
+from omlx_cache.settings.names import SETTING_NAMES
 
 Cli = Callable[..., Any]
 _EMBED = """
@@ -94,7 +94,7 @@ def test_nothing_but_settings_is_told(cli: Cli, start: Start) -> None:
     for format in ("json", "text"):
         assert SECRET not in cli("config", "--format", format).out
     document = json.loads(cli("config", "--format", "json").out)
-    assert set(document["settings"]) == set(setting_names())
+    assert set(document["settings"]) == set(SETTING_NAMES)
 
 
 @pytest.mark.nightly

@@ -16,7 +16,7 @@ import pytest
 from kit.output import check_output
 from kit.storage import Story, files_in, open_store, store_page
 from kit.storage.mounts import small_disk
-from omlx_cache.settings.places import state_dir
+from omlx_cache.settings.machine import state_dir
 from omlx_cache_daemon.doctor import examination, pages, software
 from omlx_cache_daemon.doctor.context import Context, Process, asked
 from omlx_cache_daemon.doctor.examination import DIRECTORY, MACHINE, examine, fix

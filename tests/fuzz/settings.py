@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from random import Random
 
 from omlx_cache import CacheSettings
-from omlx_cache.settings.errors import ConfigError
-from omlx_cache.settings.model import setting_names
+from omlx_cache.settings.names import SETTING_NAMES, ConfigError
 from omlx_cache.settings.sizes import format_size, parse_size
 
 from .mutate import NUMBERS, spoil_text
@@ -28,7 +27,7 @@ def one(data: bytes) -> bool:
         format_size(size)
     except ValueError as error:
         refused(error)
-    if name not in setting_names() or "\0" in value:
+    if name not in SETTING_NAMES or "\0" in value:
         return False
     with _environment(f"OMLX_CACHE_{name.upper()}", value):
         try:
@@ -62,11 +61,11 @@ def vary(rng: Random, sample: bytes) -> bytes:
     if rng.random() < 0.3:
         value = rng.choice(("", "-", "0.", "1e")) + str(rng.choice(NUMBERS)) + rng.choice(
             ("", "B", "GiB", " PB", "e9", "g"))  # fmt: skip
-    return f"{rng.choice(setting_names())}={value}".encode("utf-8", "surrogatepass")
+    return f"{rng.choice(SETTING_NAMES)}={value}".encode("utf-8", "surrogatepass")
 
 
 def samples() -> list[bytes]:
-    return [f"{name}={value}".encode() for name in setting_names() for value in VALUES]
+    return [f"{name}={value}".encode() for name in SETTING_NAMES for value in VALUES]
 
 
 TARGET = Target("settings", samples, vary, one, constant=8 * MIB, factor=64, share=0.1)

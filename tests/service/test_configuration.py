@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from omlx_cache.settings import ConfigError
-from omlx_cache.settings.removed import REMOVED
+from omlx_cache.settings.names import REMOVED
 from omlx_cache_daemon.service.configuration import default_file, read_configuration
 from omlx_cache_daemon.service.main import main
 from omlx_cache_daemon.service.options import REMOVED_NAMES

@@ -5,7 +5,7 @@ import pytest
 
 from omlx_cache.settings import CacheSettings, DiskSpace, Machine
 from omlx_cache.settings.derived import restore_share, snapshot_share
-from omlx_cache.settings.places import cold_dir_from_environment
+from omlx_cache.settings.machine import cold_dir_from_environment
 
 GIB = 2**30
 

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from kit.status import get
 from kit.storage import Story, commit, open_store
-from omlx_cache.settings.errors import ConfigError
+from omlx_cache.settings.names import ConfigError
 from omlx_cache_storage.errors import CacheError
 
 OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}

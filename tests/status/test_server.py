@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from kit.status import Known, get, process, said
-from omlx_cache.settings.errors import ConfigError
+from omlx_cache.settings.names import ConfigError
 from omlx_cache.status import handler, streams
 from omlx_cache.status.server import StatusServer
 

@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 
-from omlx_cache.settings.environment import refusal
+from omlx_cache.settings.names import refusal
 from omlx_cache_daemon.errors import OK, UsageError
 from omlx_cache_daemon.schemas import names, schema_of, whole
 

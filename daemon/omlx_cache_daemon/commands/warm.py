@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 
 from omlx_cache.mlx_lm_versions import check
-from omlx_cache.settings.errors import ConfigError
-from omlx_cache.settings.names import SETTING_NAMES
+from omlx_cache.settings.names import SETTING_NAMES, ConfigError
 from omlx_cache.tools.warm_report import WarmReport
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, NobodyThere, UsageError
 from omlx_cache_daemon.logs import show_logs

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from omlx_cache.control.errors import ControlError
 from omlx_cache.settings import CacheSettings
-from omlx_cache.settings.errors import ConfigError
+from omlx_cache.settings.names import ConfigError
 from omlx_cache_daemon.doctor.census import Census, take_census
 from omlx_cache_daemon.errors import CommandError, NobodyThere
 from omlx_cache_daemon.replies import Map, as_map

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from omlx_cache.settings import CacheSettings, ConfigError, SettingSource
-from omlx_cache.settings.environment import refusal, variable
-from omlx_cache.settings.explain import config_error
-from omlx_cache.settings.origin import render
-from omlx_cache.settings.secrets import names_file
+from omlx_cache.settings.machine import names_file
+from omlx_cache.settings.names import refusal, variable
+from omlx_cache.settings.values import config_error, render
 from omlx_cache_daemon.service.options import (
     OWN_NAMES,
     PREFIX,

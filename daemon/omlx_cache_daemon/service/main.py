@@ -9,7 +9,7 @@ from pathlib import Path
 
 from omlx_cache import __version__
 from omlx_cache.settings import CacheSettings, ConfigError
-from omlx_cache.settings.secrets import read_secret
+from omlx_cache.settings.machine import read_secret
 from omlx_cache_daemon.errors import BAD_CONFIGURATION, FAILURE, OK, CommandError
 from omlx_cache_daemon.render import table, text
 from omlx_cache_daemon.service.configuration import (

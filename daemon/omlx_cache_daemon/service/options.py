@@ -5,10 +5,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from omlx_cache.settings.explain import Allowed
-from omlx_cache.settings.places import expand
-from omlx_cache.settings.removed import REMOVED
+from omlx_cache.settings.machine import expand
+from omlx_cache.settings.names import REMOVED
 from omlx_cache.settings.sizes import SIZE_FORMS, parse_size
+from omlx_cache.settings.values import Allowed
 
 PREFIX = "OMLX_CACHED_"
 """Not that of a store's variables: a store refuses what it does not know."""

@@ -13,7 +13,7 @@ from types import FrameType
 from omlx_cache.control import ControlError, ControlServer, start_service_control
 from omlx_cache.package import set_level
 from omlx_cache.settings import ConfigError
-from omlx_cache.settings.secrets import read_secret
+from omlx_cache.settings.machine import read_secret
 from omlx_cache.settings.sizes import format_size
 from omlx_cache.status.server import StatusServer
 from omlx_cache_daemon.errors import OK

@@ -7,7 +7,7 @@ from typing import Any
 
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.settings import CacheSettings
-from omlx_cache.settings.removed import LONGEST_WAIT
+from omlx_cache.settings.names import LONGEST_WAIT
 from omlx_cache.store import BlockStore
 from omlx_cache.tools.demo.errors import DemoError
 from omlx_cache.tools.demo.prompts import Prompts

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from omlx_cache.settings.model import setting_names
+from omlx_cache.settings.names import SETTING_NAMES
 from omlx_cache_daemon.commands import serve
 from omlx_cache_daemon.server_flags import SETTINGS, given_settings
 
@@ -37,7 +37,7 @@ def test_upstreams_flags_and_defaults_are_ours() -> None:
 
 def test_every_setting_is_a_flag_except_the_log_level_and_the_token() -> None:
     # A secret on a command line could be read by everybody.
-    assert set(SETTINGS) == set(setting_names()) - {"log_level", "status_token"}
+    assert set(SETTINGS) == set(SETTING_NAMES) - {"log_level", "status_token"}
 
 
 @pytest.mark.parametrize("flag", ["--remote-password", "--remote-secret"])

@@ -4,7 +4,7 @@ import sys
 
 from omlx_cache.control.errors import ControlError
 from omlx_cache.settings import CacheSettings
-from omlx_cache.settings.errors import ConfigError
+from omlx_cache.settings.names import ConfigError
 from omlx_cache_daemon.doctor.finding import in_order
 from omlx_cache_daemon.doctor.remote.examining import Examined, examine_remote
 from omlx_cache_daemon.doctor.remote.report import report

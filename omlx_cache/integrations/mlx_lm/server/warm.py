@@ -12,8 +12,7 @@ from omlx_cache.integrations.mlx_lm.server.warmable import Warmable, warmable
 from omlx_cache.integrations.mlx_lm.shared import cache_of
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.settings import CacheSettings
-from omlx_cache.settings.errors import ConfigError
-from omlx_cache.settings.removed import LONGEST_WAIT
+from omlx_cache.settings.names import LONGEST_WAIT, ConfigError
 from omlx_cache.store import BlockStore
 from omlx_cache.tools.prompt_file import Prompt
 from omlx_cache.tools.warm_report import Progress, WarmReport
