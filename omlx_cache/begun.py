@@ -9,7 +9,8 @@ from typing import Any
 
 from omlx_cache import reasons
 from omlx_cache.flights import QueueWait
-from omlx_cache.scope import RestoredSequence, Scope, hint_or, take
+from omlx_cache.restore.pending import Restored, missed
+from omlx_cache.scope import Scope, hint_or
 from omlx_cache_storage.hints import Priority, is_priority
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens
@@ -185,14 +186,14 @@ class Begun:
             self._wait.leave()
             pending.cancel()
 
-    def take(self, deadline: float | None) -> RestoredSequence:
+    def take(self, deadline: float | None) -> Restored:
         """Return what has come after `deadline` seconds at most; once, on the model's thread.
 
         One that is held takes what is there now: no other request is waited for.
         """
         pending = self._pending
         if pending is None:
-            return RestoredSequence(self.scope.fresh(), 0, 0, self.miss_reason)
+            return Restored(self.scope.fresh(), missed(self.miss_reason))
         self._release()
         self._look_if_stale()
         with self._lock:
@@ -201,8 +202,8 @@ class Begun:
         if self.scope.store.closed:
             # Nothing comes any more: a deadline would be waited for in vain.
             pending.cancel()
-            return RestoredSequence(self.scope.fresh(), 0, 0, reasons.STORE_CLOSED)
-        return take(pending, deadline)
+            return Restored(self.scope.fresh(), missed(reasons.STORE_CLOSED))
+        return pending.take(deadline)
 
 
 def listed(tokens: Any) -> list[Any]:

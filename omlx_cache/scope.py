@@ -5,7 +5,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self, TypedDict, TypeGuard, TypeVar, Unpack
 
 from omlx_cache import reasons
@@ -29,7 +29,7 @@ from omlx_cache.requests.explainer import Walked
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.restore.gate import RestoreGate
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
-from omlx_cache.restore.pending import PendingRestore
+from omlx_cache.restore.pending import PendingRestore, Restored
 from omlx_cache.restore.walk import Boundaries, Walk
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.hints import Ended, Priority
@@ -56,27 +56,6 @@ class ScopeOptions(TypedDict, total=False):
     extra: Mapping[str, str] | None
     kv_bits: int | None
     kv_group_size: int
-
-
-@dataclass(frozen=True, slots=True)
-class RestoredSequence:
-    """What a restore gave: a private list of caches at position `tokens`, fresh when that is 0.
-
-    `pages` are those that it was made of; `wanted` is where a restore point was missed, for want of
-    what is `lacking`; the first `matched` tokens are known. `cold_tokens` the disk gave,
-    `remote_tokens` other machines; the first `local_tokens` were on this one.
-    """
-
-    prompt_cache: list[Any]
-    tokens: int
-    cold_tokens: int
-    miss_reason: str | None
-    pages: tuple[PageId, ...] = ()
-    wanted: int | None = None
-    matched: int = 0
-    lacking: str = ""
-    remote_tokens: int = 0
-    local_tokens: int = 0
 
 
 class Scope:
@@ -167,6 +146,7 @@ class Scope:
             self.groups,
             self.store,
             limit=limit,
+            tiers=self.store,
             known=self._kinds.boundaries.of(chain),
             gate=self._gate(probes=False) if worth else None,
             wait=wait,
@@ -200,10 +180,10 @@ class Scope:
             return None
         return RestoreGate(gate, computed_by(self._namespace.document), probes=probes)
 
-    def restore(self, chain: KeyChain, limit: int, capacity: int) -> RestoredSequence:
+    def restore(self, chain: KeyChain, limit: int, capacity: int) -> Restored:
         """Restore at most `limit` tokens into buffers with room for `capacity`; evaluates MLX, and
         waits for the disk."""
-        return take(self.pending(chain, limit, capacity), None)
+        return self.pending(chain, limit, capacity).take(None)
 
     def committer(
         self,
@@ -450,27 +430,6 @@ class Scopes:
             groups=self._groups,
         )
         return self.store.register(namespace)
-
-
-@uninterrupted
-def take(pending: PendingRestore, deadline: float | None) -> RestoredSequence:
-    """Return what a pending restore has brought, after `deadline` seconds at most; None waits for
-    all of it. Evaluates MLX."""
-    taken = pending.take(deadline)
-    point = taken.point
-    pages = tuple(use.page for use in point.all_uses)
-    return RestoredSequence(
-        taken.prompt_cache,
-        point.position,
-        taken.cold_tokens,
-        point.reason,
-        pages,
-        point.wanted_state,
-        point.matched,
-        point.lacking,
-        taken.remote_tokens,
-        taken.local_tokens,
-    )
 
 
 def unsupported(error: Exception) -> str:

@@ -93,9 +93,10 @@ class Session:
         """Take what was restored; a failure leaves a session that restores and stores nothing."""
         scope, chain = self._scope, begun.chain
         restored = begun.take(deadline)
-        start = restored.tokens
+        point = restored.point
+        start = point.position
         if chain is not None:
-            self.asked.walked = scope.walked(chain, restored.matched, restored.lacking)
+            self.asked.walked = scope.walked(chain, point.matched, point.lacking)
             self.asked.remote_tokens = restored.remote_tokens
             layout = layout_of(restored.prompt_cache)
             committer = scope.committer(
@@ -104,8 +105,8 @@ class Session:
                 start=start,
                 local=restored.local_tokens if restored.remote_tokens else None,
                 prompt_length=self._prompt_length,
-                own=restored.pages,
-                stops=scope.stops(start, self._prompt_length, restored.wanted),
+                own=point.root_first,
+                stops=scope.stops(start, self._prompt_length, point.wanted_state),
                 stamp=begun.stamp,
                 priority=begun.priority,
             )
@@ -116,7 +117,7 @@ class Session:
                 self._flight = scope.store.flights.begin(chain, start, kept, owner=self)
             self._layout, self._committer, self._progress = layout, committer, progress
         self.prompt_cache = restored.prompt_cache
-        self.miss_reason = restored.miss_reason
+        self.miss_reason = point.reason
         self.cached_tokens = self._fed = self._planned = start
         self.cached_cold_tokens = restored.cold_tokens
 

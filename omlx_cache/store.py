@@ -8,7 +8,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Self
@@ -64,8 +63,8 @@ from omlx_cache_storage.listing import (
     used_by_anybody,
 )
 from omlx_cache_storage.measures import together
-from omlx_cache_storage.page import Buffer, Page, PageId, PageMeta
-from omlx_cache_storage.prefetch import Prefetch, Prefetcher
+from omlx_cache_storage.page import Buffer, PageId, PageMeta
+from omlx_cache_storage.prefetch import Prefetch, Prefetcher, ReadingTiers
 from omlx_cache_storage.readers import (
     DiskThread,
     ReaderPool,
@@ -98,7 +97,7 @@ RECORD_SECONDS = 5.0
 """How long a choice of pages by their last use waits for this process's uses to be recorded."""
 
 
-class BlockStore(Tiers):
+class BlockStore(ReadingTiers):
     """Keeps pages for every model of the process, within the budgets of its settings.
 
     Opens the cold directory and starts the writer and control threads; `close`, or leaving the
@@ -216,7 +215,7 @@ class BlockStore(Tiers):
         self.read_pool = ReaderPool(READ_THREADS, "omlx-cache-read", most=4 * READ_THREADS)
         self.copy_pool = ReaderPool(READ_THREADS, "omlx-cache-copy")
         self.reading_gate = ReadingGate(self.counters.work) if s.worth_reading == "auto" else None
-        self._prefetcher = Prefetcher(self.hot, tiers if self.cold or remote else None)
+        self.prefetcher = Prefetcher(tiers)
         self.restores = RestoreQueue(restore_share(s.machine))
         self.snapshot_bytes = snapshot_share(s.machine, s.hot_bytes)
         self._relief = Relief(tiers, memory_to_leave(s.machine))
@@ -227,7 +226,7 @@ class BlockStore(Tiers):
             tiers,
             self._relief,
             (self.read_pool, self.copy_pool, self._queries),
-            self._prefetcher,
+            self.prefetcher,
             self.restores,
             control,
             ReuseKeeper(partial(_learned, tiers), s.cold_dir if self.cold else None, reuse),
@@ -447,15 +446,7 @@ class BlockStore(Tiers):
     @uninterrupted
     def prefetch(self, pages: Sequence[PageId], allocate: Callable[[int], Buffer]) -> Prefetch:
         """Begin to read cold pages into free memory, in order, on a thread of the store's own."""
-        return self._prefetcher.start(pages, allocate)
-
-    def withdraw(self, pages: Collection[PageId]) -> None:
-        """Tell prefetches to leave pages alone that the caller is about to read."""
-        self._prefetcher.withdraw(pages)
-
-    def being_read(self, page: PageId) -> "Future[Page | None] | None":
-        """Return the read of a page that a prefetch has begun and not ended, None without one."""
-        return self._prefetcher.being_read(page)
+        return self.prefetcher.start(pages, allocate)
 
     def namespaces(self, parts: Mapping[str, object]) -> list[BlockKey]:
         """Return the namespaces whose documents have these fields, those on the disk included."""

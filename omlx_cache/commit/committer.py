@@ -23,7 +23,7 @@ from omlx_cache.pages.cut import Cutter, PageCut, Source, read_source
 from omlx_cache.pages.encoding import codecs_for, encode_run, encoded_nbytes, run_bytes
 from omlx_cache.pages.layout import Layout
 from omlx_cache.pages.tensors import DENSE, codec_text, live_tags
-from omlx_cache.restore.fallbacks import fallbacks
+from omlx_cache.restore.walk import fallbacks
 from omlx_cache_storage.hints import Ended
 from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.page import Page, PageId, PageMeta

@@ -194,13 +194,6 @@ class DeviceTargets:
         return made
 
 
-def join_on_device(plan: Plan, pages: Mapping[PageId, Page]) -> dict[str, Array]:
-    """Return the filled targets of a plan whose pages are all in memory; raises PageFailed."""
-    targets = DeviceTargets(plan)
-    targets.take_all(plan.reads, pages)
-    return targets.arrays()
-
-
 def _joined(stretch: Stretch, span: Span, payloads: Sequence[Array]) -> Array:
     """Return a stretch of the payloads' tensors as rows, joined along the tokens; lazy."""
     shape = stretch.shape

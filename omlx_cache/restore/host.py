@@ -5,7 +5,7 @@ that are all on the disk and not encoded: the host may write what the device has
 """
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,12 +47,11 @@ DECODERS = 2
 class HostTargets:
     """The evaluated arrays that a plan fills, and which pages are in them.
 
-    Made and filled by any thread; the arrays are handed over by `arrays` after `close`. Their
+    Made and filled by any thread; handed over by `arrays` when nobody fills them any more. Their
     memory is zeroed while files are opened: who needs it first waits. Targets that a shorter plan
-    wants alike are taken over from `before`, which it closes, with what is in them; with `apart`
-    copied, since others may still write into those. Mutable:
-    `filled`, `_copying` and `_closed`, guarded by `_guard`, which is not held while bytes are
-    copied; `_ready`, and until it is true `_zeros`, `_arrays`, `_views` and `_bytes`, guarded by
+    wants alike are taken over from `before`, with what is in them; with `apart` copied, since
+    others may still write into those, which keep them alive and give them to nobody. Mutable:
+    `filled`; `_ready`, and until it is true `_zeros`, `_arrays`, `_views` and `_bytes`, guarded by
     `_making`.
     """
 
@@ -60,36 +59,32 @@ class HostTargets:
         self, plan: Plan, *, before: "HostTargets | None" = None, apart: bool = False
     ) -> None:
         self.plan = plan
-        self._guard = threading.Condition()
         self._making = threading.Lock()
-        self._copying = 0
-        self._closed = False
         self._decoding = threading.BoundedSemaphore(DECODERS)
         self.filled: dict[PageId, PageInfo] = {}
         self._views: dict[str, HostView] = {}
         self._bytes: dict[str, memoryview] = {}
         self._arrays: dict[str, Array] = {}
         names: set[str] = set()
-        kept: dict[PageId, PageInfo] = {}
         if before is not None:
-            before.close()
             names = reusable(before.plan, plan)
             before._await_memory()
-            kept = dict(before.filled)
+            new = plan.targets.keys() - names
+            self.filled = still_filled(dict(before.filled), plan, new)
             if not apart:
                 self._arrays = {name: before._arrays[name] for name in names}
+                # While a view lives, MLX copies the array that it would update in place.
+                before._views, before._bytes = {}, {}
         self._uneven = bool(names)
         self._fresh = [name for name in plan.targets if name not in self._arrays]
         self._ready = False
         self._zeros = begin_zeros([plan.targets[name] for name in self._fresh])
         if self._zeros.ready:
             self._await_memory()
-        if before is not None:
-            if apart:
-                self._copy(before, names)
-            self.filled = still_filled(kept, plan, plan.targets.keys() - names)
-            # While a view lives, MLX copies the array that it would otherwise update in place.
-            before._drop_views()
+        if before is not None and apart:
+            self._await_memory()
+            for name in names & self._views.keys():
+                self._views[name][...] = before._views[name]
 
     def _await_memory(self) -> None:
         """Wait until the targets are there: for cores that zero them, and no disk."""
@@ -106,16 +101,6 @@ class HostTargets:
             self._bytes = {name: _bytes_of(view) for name, view in self._views.items()}
             self._zeros.arrays.clear()
             self._ready = True
-
-    def _copy(self, before: "HostTargets", names: Iterable[str]) -> None:
-        self._await_memory()
-        for name in names:
-            if name in self._views:
-                self._views[name][...] = before._views[name]
-
-    def _drop_views(self) -> None:
-        self._views = {}
-        self._bytes = {}
 
     def segments(self, read: PageRead) -> list[memoryview] | None:
         """Return the memory that a page fills, in payload order, or None unless it fills it
@@ -151,55 +136,34 @@ class HostTargets:
 
     def note(self, read: PageRead) -> None:
         """Record that a page's bytes are in their places."""
-        with self._guard:
-            self.filled[read.use.page] = read.use.info
+        self.filled[read.use.page] = read.use.info
 
-    def take_all(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> bool:
-        """Copy or decode pages into their places; False, and nothing more written, once closed.
+    def take_all(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> None:
+        """Copy or decode pages into their places; raises PageFailed.
 
-        Raises PageFailed. Decoding evaluates MLX, and takes a few MiB, of each of two threads.
+        Decoding evaluates MLX, and takes a few MiB, of each of two threads.
         """
         self._await_memory()
-        direct: list[PageRead] = []
-        encoded: list[PageRead] = []
+        direct = [read for read in reads if is_direct(read, pages[read.use.page].meta)]
+        for batch in batches(direct):
+            payloads = [payload_view(pages[read.use.page].payload) for read in batch]
+            spread(batch, payloads, self._views)
+            self.filled |= {read.use.page: read.use.info for read in batch}
         for read in reads:
-            (direct if is_direct(read, pages[read.use.page].meta) else encoded).append(read)
-        with self._guard:
-            if self._closed:
-                return False
-            self._copying += 1
-        try:
-            for batch in batches(direct):
-                payloads = [payload_view(pages[read.use.page].payload) for read in batch]
-                spread(batch, payloads, self._views)
-                for read in batch:
-                    self.note(read)
-            for read in encoded:
+            if read.use.page not in self.filled:
                 with self._decoding:
                     _decode(read, pages[read.use.page], self.plan, self._views)
                 self.note(read)
-        finally:
-            with self._guard:
-                self._copying -= 1
-                self._guard.notify_all()
-        return True
-
-    def close(self) -> None:
-        """Refuse all that comes later, and wait for copies that have begun: for memory only."""
-        with self._guard:
-            self._closed = True
-            self._guard.wait_for(lambda: self._copying == 0)
 
     def arrays(self) -> dict[str, Array]:
         """Return the targets; what no page of the plan fills is zeros. Every page must be in."""
-        self.close()
         self._await_memory()
         if self._uneven:
             between = gaps(self.plan)
             for name, view in self._views.items():
                 for gap in between[name]:
                     view[:, :, gap] = 0
-        self._drop_views()
+        self._views, self._bytes = {}, {}
         return self._arrays
 
 

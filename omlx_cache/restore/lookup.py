@@ -7,6 +7,7 @@ the pages on the token sequence's own chain, then tries positions from the longe
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain as joined
 from itertools import repeat
 from typing import NamedTuple, Protocol
 
@@ -15,32 +16,20 @@ from omlx_cache.adapters.base import GroupSpec, TokenRange, paged_of
 from omlx_cache.restore.gate import RestoreGate
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import Known, PageId, PageInfo, Tail
-from omlx_cache_storage.remote.lookups import Asked, Inquiry
+from omlx_cache_storage.remote.lookups import Inquiry
+from omlx_cache_storage.tiers import Tiers
 
 STRIDE = 16
 """Blocks that are looked for at a time, at first; then twice as many each time."""
 
 
-class PageView(Protocol):
-    """What the walk for a restore point asks, many pages at a time. Reads nothing, but for
-    `refresh`.
-
-    `tails_of` names the pages that may end inside the blocks after boundaries, `hidden` those of
-    the pages that are stored and not found, with the reason. `refresh` takes over what other
-    processes changed, as `ColdTier.refresh` does, and `generation` counts how often that was
-    something. `asks` is True where other machines can be asked, and `ask` does so: it waits for
-    them as long as their tier may, `timeout` seconds at most.
+class Pages(Protocol):
+    """Where pages lie, for many at a time: a store, a tier, or what a restore has brought to
+    memory. Reads nothing. `tails_of` names those that may end inside the blocks after boundaries.
     """
 
-    @property
-    def generation(self) -> int: ...
-    def refresh(self) -> bool: ...
     def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]: ...
     def tails_of(self, parents: Sequence[BlockKey]) -> Collection[Tail]: ...
-    def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]: ...
-    @property
-    def asks(self) -> bool: ...
-    def ask(self, inquiry: Inquiry, timeout: float | None = None) -> Asked: ...
 
 
 class PageUse(NamedTuple):
@@ -84,13 +73,6 @@ class RestorePoint:
         return nbytes
 
 
-class Hidden(NamedTuple):
-    """The deepest page that is stored and cannot be had now: where it ends, and why."""
-
-    position: int = 0
-    reason: str = ""
-
-
 class GroupPages:
     """The pages of one group, by end position, indexed so that a cover is judged in O(1).
 
@@ -122,53 +104,42 @@ class GroupPages:
         """True when the group can be rebuilt at a position."""
         if self.group.kind == "state":
             return position in self.pages
-        return all(self._covers(span) for span in self.group.needs(position))
+        return all(ends for span in self.group.needs(position) for ends in self._cover(span))
 
     def needed(self, position: int) -> tuple[PageUse, ...]:
         """Return the pages that rebuild the group at a position where `rebuilds` holds."""
         if self.group.kind == "state":
-            return (self._use(position),)
-        ends = (end for span in self.group.needs(position) for end in self._cover(span))
-        return tuple(self._use(end) for end in dict.fromkeys(ends))
-
-    def _use(self, end: int) -> PageUse:
-        page, known = self.pages[end]
-        return PageUse(page, known.info)
+            covers: Iterable[Sequence[int]] = [[position]]
+        else:
+            covers = (ends for span in self.group.needs(position) for ends in self._cover(span))
+        found = [self.pages[end] for end in dict.fromkeys(joined.from_iterable(covers))]
+        return tuple(PageUse(page, known.info) for page, known in found)
 
     def _from(self, end: int) -> int:
         """Return where the page that ends at `end` begins; `end` itself without one."""
         found = self.pages.get(end)
         return end if found is None else end - found[1].held
 
-    def _covers(self, span: TokenRange) -> bool:
+    def _cover(self, span: TokenRange) -> Iterator[Sequence[int]]:
+        """Yield the ends of the pages that cover a span, whole blocks together; none of them, and
+        no more, where a page is missing."""
         start, size = span.start, self._size
         # One page may reach further back than its block: the sinks of a window.
         enough = self._from(span.stop)
         while start < min(span.stop, enough):
-            if start % size == 0 and start + size < span.stop:
-                gap = self._gap[start // size] * size
-                if gap > start:
-                    start = min(gap, (span.stop - 1) // size * size)
-                    continue
-            stop = min(span.stop, start // size * size + size)
-            if self._covering(start, stop) is None:
-                return False
-            start = stop
-        return True
-
-    def _cover(self, span: TokenRange) -> Iterator[int]:
-        """Yield the ends of the pages that cover a span."""
-        start, size = span.start, self._size
-        while start < span.stop:
             gap = min(self._gap[start // size], span.stop // size) * size
             if start % size == 0 and gap > start:
-                yield from range(start + size, gap + 1, size)
+                yield range(start + size, gap + 1, size)
                 start = gap
                 continue
             stop = min(span.stop, start // size * size + size)
             end = self._covering(start, stop)
-            yield span.stop if end is None else end
+            yield [] if end is None else [end]
+            if end is None:
+                return
             start = stop
+        if enough < span.stop:
+            yield [span.stop]
 
     def _covering(self, start: int, stop: int) -> int | None:
         """Return where a page ends that covers [start, stop), which lies in one block."""
@@ -186,9 +157,10 @@ class GroupPages:
 def find_restore_point(
     chain: KeyChain,
     groups: Sequence[GroupSpec],
-    view: PageView,
+    view: Pages,
     *,
     limit: int,
+    tiers: Tiers | None = None,
     bad: frozenset[PageId] = frozenset(),
     known: frozenset[int] = frozenset(),
     gate: RestoreGate | None = None,
@@ -198,66 +170,64 @@ def find_restore_point(
     """Return the longest prefix of at most `limit` tokens that can be restored, or without reading
     if a `gate` rejects that.
 
-    Pure but for `view`; reads no payload, raises nothing. Pages in `bad` count as absent.
+    Pure but for `view`; reads no payload, raises nothing. `tiers` say what hides a page from the
+    view. The rest is for a view that is the tiers. Pages in `bad` count as absent.
     `known` are boundaries that earlier requests reached: the matched length of layouts without
     a paged group. What ends before `limit` is looked for once more, if another process has changed
     something since; what does not asks for no such thing. Other machines are asked for what is
     still missing then, and waited for `wait` seconds at most, as long as they may take by default;
     without `asks` only what they were found to have lately counts.
     """
-    since = view.generation
-    walked = _walk(chain, groups, view, limit, bad, known)
-    # Another thread may have taken over, after the walk, what this one is not told any more.
-    if walked.position < limit and (view.refresh() or view.generation != since):
-        walked = _walk(chain, groups, view, limit, bad, known)
-    trouble = ""
-    if asks and walked.position < limit and view.asks:
-        asked = view.ask(_inquiry(chain, groups, walked), wait)
-        trouble = asked.trouble
-        if asked.news:
-            walked = _walk(chain, groups, view, limit, bad, known)
-    found, hidden, matched, position = walked
-    reason = None if position and position == limit else _reason(matched, position, hidden)
-    if reason is not None and trouble and not hidden.position > position:
-        reason = trouble
-    wanted = _missed(groups, position, matched, chain)
-    lacking = _lacking(found, position, min(matched, limit))
-    point = RestorePoint(position, _uses(groups, walked), reason, matched, wanted, lacking)
+
+    def walk(bad: frozenset[PageId]) -> _Walked:
+        found, absent = collect(chain, groups, view, bad)
+        matched = reach(chain, groups, found, known)
+        longest = next(positions(found, min(matched, limit)), 0)
+        return _Walked(found, absent, matched, longest)
+
+    since, trouble = 0 if tiers is None else tiers.generation, ""
+    walked = walk(bad)
+    if tiers is not None and view is tiers:
+        # Another thread may have taken over, after the walk, what this one is not told any more.
+        if walked.position < limit and (tiers.refresh() or tiers.generation != since):
+            walked = walk(bad)
+        if asks and walked.position < limit and tiers.asks:
+            asked = tiers.ask(_inquiry(chain, groups, walked), wait)
+            trouble = asked.trouble
+            if asked.news:
+                walked = walk(bad)
+    found, absent, matched, position = walked
+    hidden = {} if tiers is None else tiers.hidden(list(absent))
+    point = RestorePoint(
+        position,
+        walked.uses(),
+        None if 0 < position == limit else _reason(walked, hidden, trouble),
+        matched,
+        _missed(groups, position, matched, chain),
+        _lacking(found, position, min(matched, limit)),
+    )
     reads = point.bytes_to_read()
     if gate is not None and reads:
-        here = _walk(chain, groups, view, limit, bad | _pages_to_read(found), known)
+        here = walk(bad | _pages_to_read(found))
         slower = gate.rejects(position - here.position, reads)
         if slower:
-            return RestorePoint(here.position, _uses(groups, here), slower, matched)
+            return RestorePoint(here.position, here.uses(), slower, matched)
     return point
 
 
 class _Walked(NamedTuple):
-    """The pages of a chain, and the longest position that can be rebuilt."""
+    """The pages of a chain, where others of it would end, and the longest position that can be
+    rebuilt."""
 
     found: dict[GroupSpec, GroupPages]
-    hidden: Hidden
+    absent: dict[PageId, int]
     matched: int
     position: int
 
-
-def _uses(groups: Sequence[GroupSpec], walked: _Walked) -> dict[GroupSpec, tuple[PageUse, ...]]:
-    position = walked.position
-    return {g: walked.found[g].needed(position) for g in groups} if position else {}
-
-
-def _walk(
-    chain: KeyChain,
-    groups: Sequence[GroupSpec],
-    view: PageView,
-    limit: int,
-    bad: frozenset[PageId],
-    known: frozenset[int],
-) -> _Walked:
-    found, hidden = collect(chain, groups, view, bad)
-    matched = reach(chain, groups, found, known)
-    longest = next(positions(found, min(matched, limit)), 0)
-    return _Walked(found, hidden, matched, longest)
+    def uses(self) -> dict[GroupSpec, tuple[PageUse, ...]]:
+        if not self.position:
+            return {}
+        return {group: pages.needed(self.position) for group, pages in self.found.items()}
 
 
 def _inquiry(chain: KeyChain, groups: Sequence[GroupSpec], walked: _Walked) -> Inquiry:
@@ -304,10 +274,15 @@ def _pages_to_read(found: Mapping[GroupSpec, GroupPages]) -> frozenset[PageId]:
     return frozenset(page for page, known in uses if not known.info.in_memory)
 
 
-def _reason(matched: int, position: int, hidden: Hidden) -> str:
-    if hidden.position > position:
-        return hidden.reason
-    return reasons.NO_RESTORE_POINT if matched > position else reasons.ABSENT
+def _reason(walked: _Walked, hidden: Mapping[PageId, str], trouble: str) -> str:
+    """Return why no more is restored: what hides the deepest page that is stored, `trouble` with
+    other machines, or that there is nothing."""
+    ends = [(walked.absent[page], why) for page, why in hidden.items()]
+    end, why = max(ends, default=(0, ""))
+    if end > walked.position:
+        return why
+    nothing = reasons.NO_RESTORE_POINT if walked.matched > walked.position else reasons.ABSENT
+    return trouble or nothing
 
 
 def _lacking(found: Mapping[GroupSpec, GroupPages], position: int, top: int) -> str:
@@ -334,12 +309,12 @@ def _missed(
 def collect(
     chain: KeyChain,
     groups: Sequence[GroupSpec],
-    view: PageView,
+    view: Pages,
     bad: frozenset[PageId] = frozenset(),
-) -> tuple[dict[GroupSpec, GroupPages], Hidden]:
-    """Return the pages of a chain, by group, up to the first gap in the paged one; and what is
-    hidden of it."""
-    hidden = Hidden()
+) -> tuple[dict[GroupSpec, GroupPages], dict[PageId, int]]:
+    """Return the pages of a chain, by group, up to the first gap in the paged one; and where those
+    would end that are missing before that."""
+    absent: dict[PageId, int] = {}
     found = {group: GroupPages(group, chain.block_size) for group in groups}
     paged = paged_of(groups)
     names = {group.name: group for group in groups}
@@ -347,7 +322,6 @@ def collect(
 
     def note(group: GroupSpec, ends: Sequence[int], keys: Sequence[BlockKey]) -> int:
         """Take what there is of pages, paged ones up to the first gap; return how many to that."""
-        nonlocal hidden
         pages = list(map(PageId, keys, repeat(group.name)))
         known = view.find_all(pages)
         taken = {
@@ -360,13 +334,8 @@ def collect(
             if group is paged:
                 gap = next(n for n, end in enumerate(ends) if end not in taken)
                 taken = {end: taken[end] for end in ends[:gap]}
-            absent = {
-                page: end
-                for end, page, one in zip(ends[: gap + 1], pages, known, strict=False)
-                if one is None and page not in bad
-            }
-            why = view.hidden(list(absent))
-            hidden = max([hidden, *(Hidden(absent[page], why[page]) for page in why)])
+            looked = zip(ends[: gap + 1], pages, known, strict=False)
+            absent.update((p, end) for end, p, one in looked if one is None and p not in bad)
         found[group].pages |= taken
         return gap
 
@@ -393,7 +362,7 @@ def collect(
         note(group, [group.keep], [page.key])
     for pages in found.values():
         pages.index(len(chain))
-    return found, hidden
+    return found, absent
 
 
 def reach(

@@ -3,17 +3,50 @@
 import logging
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 from omlx_cache import reasons
-from omlx_cache.restore.lookup import RestorePoint
-from omlx_cache.restore.queue import Ahead, RestoreQueue
-from omlx_cache.restore.reading import Reading, Restored, mark_known, restore
-from omlx_cache.restore.walk import Walk
+from omlx_cache.adapters.base import paged_of
+from omlx_cache.arrays.mlxio import Array
+from omlx_cache.restore.lookup import PageUse, RestorePoint
+from omlx_cache.restore.plan import PageFailed, Plan
+from omlx_cache.restore.queue import BackgroundReading, RestoreQueue
+from omlx_cache.restore.reading import DISK_PASSES, MEMORY_PASSES, Reading
+from omlx_cache.restore.walk import Walk, fallbacks
 from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
-from omlx_cache_storage.page import COLD, REMOTE
+from omlx_cache_storage.page import COLD, REMOTE, PageId
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restore gave: private caches at `point.position`, fresh ones at 0. `read_tokens` and
+    `read_bytes` say what each tier behind memory gave of `nbytes`; the first `local_tokens` were on
+    this machine."""
+
+    prompt_cache: list[Any]
+    point: RestorePoint
+    nbytes: int = 0
+    read_tokens: Mapping[str, int] = field(default_factory=dict)
+    read_bytes: Mapping[str, int] = field(default_factory=dict)
+    local_tokens: int = 0
+
+    @property
+    def cold_tokens(self) -> int:
+        return self.read_tokens.get(COLD, 0)
+
+    @property
+    def remote_tokens(self) -> int:
+        return self.read_tokens.get(REMOTE, 0)
+
+
+def missed(reason: str | None) -> RestorePoint:
+    """Return the point of a request of which nothing is restored."""
+    return RestorePoint(0, {}, reason, 0)
 
 
 class PendingRestore:
@@ -35,9 +68,9 @@ class PendingRestore:
         self._queue = queue
         self._new_walk = new_walk
         self._stamp = stamp
-        self._looked: Ahead | None = None
-        self._ahead: Ahead | None = None
-        self._finalizer: weakref.finalize[[Ahead], PendingRestore] | None = None
+        self._looked: BackgroundReading | None = None
+        self._ahead: BackgroundReading | None = None
+        self._finalizer: weakref.finalize[[BackgroundReading], PendingRestore] | None = None
 
     @uninterrupted
     def look(self, stamp: int | None = None) -> int:
@@ -45,7 +78,8 @@ class PendingRestore:
         nothing; what was started before goes on."""
         self._stamp = stamp if stamp is not None else self._stamp
         self._looked = self._new()
-        return self._looked.position
+        assert self._looked.point is not None
+        return self._looked.point.position
 
     @uninterrupted
     def start(self) -> None:
@@ -107,7 +141,7 @@ class PendingRestore:
         except Exception as error:
             _log.exception("restore failed, the request is computed in full")
             reason = f"{reasons.ERROR}:{type(error).__name__}"
-            return Restored(self._new_walk(None).prompt_cache, RestorePoint(0, {}, reason, 0))
+            return Restored(self._new_walk(None).prompt_cache, missed(reason))
         finally:
             self.cancel()
 
@@ -125,33 +159,110 @@ class PendingRestore:
             # One half of the time is for reading what is here, when other machines say nothing.
             if deadline is not None and not _wait(ahead, deadline / 2) and ahead.is_asking:
                 self._queue.drop(ahead)
-                ahead = Ahead(self._queue, self._new_walk(self._stamp), asks=False)
+                ahead = BackgroundReading(self._queue, self._new_walk(self._stamp), asks=False)
                 self._queue.take(ahead)
             _wait(ahead, None if until is None else max(0.0, until - time.monotonic()))
-            came = ahead.ended.is_set() and not ahead.reading.closed
+            came = ahead.ended.is_set() and not ahead.closed
             finishing = time.perf_counter()
-            ahead.reading.closed |= not came
-            reading = Reading(ahead.reading.walk if came else self._new_walk(self._stamp))
-            reading.take_over(ahead.reading, late=not came)
+            ahead.closed |= not came
+            reading = Reading(ahead.walk if came else self._new_walk(self._stamp))
+            reading.take_over(ahead, late=not came)
             return _finish(reading, finishing - ahead.seconds)
         finally:
             self._queue.drop(ahead)
 
-    def _new(self) -> Ahead:
-        return Ahead(self._queue, self._new_walk(self._stamp))
+    def _new(self) -> BackgroundReading:
+        return BackgroundReading(self._queue, self._new_walk(self._stamp))
 
 
-def _wait(ahead: Ahead, timeout: float | None) -> bool:
+def _wait(ahead: BackgroundReading, timeout: float | None) -> bool:
     return wait_in_turns(ahead.ended.wait, timeout)
 
 
 def _finish(reading: Reading, began: float) -> Restored:
     """Restore, and tell the gate what that took from `began` to now."""
-    walk, restored = reading.walk, restore(reading)
-    if walk.gate is not None:
-        read = {COLD: restored.cold_bytes, REMOTE: restored.remote_bytes}
-        walk.gate.took(restored.nbytes, time.perf_counter() - began, read)
+    gate, restored = reading.walk.gate, restore(reading)
+    if gate is not None:
+        gate.took(restored.nbytes, time.perf_counter() - began, restored.read_bytes)
         if (restored.point.reason or "").startswith(reasons.SLOWER_THAN_COMPUTING):
-            walk.gate.rejected()
-    mark_known(walk, restored.point)
+            gate.rejected()
     return restored
+
+
+def restore(reading: Reading) -> Restored:
+    """Rebuild the fresh caches of a walk as far as possible and return how far that was.
+
+    Evaluates MLX, reads the disk unless the reading took over what another brought, and marks what
+    it used as used, at the walk's stamp of the store's clock. Never raises for what a disk or a
+    page does: the prefix before such a page is restored, after a bounded number of reads, and the
+    point's reason says why. The caches are untouched on a miss. Counts no miss: the reason is the
+    caller's to count.
+    """
+    walk = reading.walk
+    restored: Restored | None = None
+    while restored is None and reading.make_plan(DISK_PASSES + MEMORY_PASSES):
+        try:
+            arrays = reading.arrays()
+        except PageFailed as failed:
+            reading.learn(failed)
+        else:
+            assert reading.plan is not None
+            assert reading.point is not None
+            rebuild(reading.plan, arrays)
+            restored = _restored(walk.prompt_cache, reading.point, reading.read)
+    if restored is None:
+        wanted = reading.wanted or missed(None)
+        nothing = replace(wanted, position=0, uses={}, reason=walk.failure)
+        restored = Restored(walk.prompt_cache, reading.point or nothing)
+    mark_used(walk, restored.point)
+    return restored
+
+
+def rebuild(plan: Plan, arrays: Mapping[str, Array]) -> None:
+    """Give the filled arrays to the fresh caches."""
+    for leaf, names, phase in plan.leaves:
+        fields = {field: arrays[name] for field, name in names.items()}
+        if fields:
+            leaf.adapter.rebuild(leaf.cache, fields, plan.position, phase)
+
+
+def _restored(prompt_cache: list[Any], point: RestorePoint, read: set[PageId]) -> Restored:
+    uses = point.all_uses
+    far = [use for use in uses if use.info.tier == REMOTE]
+    read_of = {
+        REMOTE: [use for use in far if use.page in read],
+        COLD: [use for use in uses if use.info.tier != REMOTE and use.page in read],
+    }
+    starts = (use.info.position - use.info.held for use in far)
+    return Restored(
+        prompt_cache,
+        point,
+        sum(use.info.nbytes for use in uses),
+        {tier: _tokens(point, some) for tier, some in read_of.items()},
+        {tier: sum(use.info.nbytes for use in some) for tier, some in read_of.items()},
+        min(starts, default=point.position),
+    )
+
+
+def _tokens(point: RestorePoint, read: Sequence[PageUse]) -> int:
+    """Count the tokens of the first group that are in pages that were read."""
+    group, uses = next(iter(point.uses.items()))
+    mine = [use for use in read if use.page.group == group.name]
+    if not any(use.info.held for use in uses):
+        return point.position if mine else 0
+    return min(point.position, sum(use.info.held for use in mine))
+
+
+def mark_used(walk: Walk, point: RestorePoint) -> None:
+    """Mark what was restored as used, with the shallower points that stay beside it; and the blocks
+    behind that are known and are computed all the same: they are stored already, and what is stored
+    next must not push out its own root."""
+    groups, size, touch = walk.layout.groups, walk.chain.block_size, walk.source.touch
+    if point.position:
+        kept = partial(fallbacks, walk.chain, groups, limit=walk.limit)
+        touch(point.root_first, walk.stamp, kept)
+    paged = paged_of(groups)
+    first, last = point.position // size, point.matched // size
+    if paged is not None and first < last:
+        keys = walk.chain.boundaries(first, last)[1:]
+        touch([PageId(key, paged.name) for key in keys], walk.stamp)

@@ -92,8 +92,7 @@ class PageRead(NamedTuple):
     spans: tuple[Span, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LeafPlan:
+class LeafPlan(NamedTuple):
     """One leaf to rebuild: its tensors' full shapes, and the ring phase."""
 
     leaf: Leaf

@@ -30,118 +30,108 @@ TOGETHER = 3
 """Small pages that one task reads: at a deadline only whole tasks have come."""
 
 
-class Ahead:
+class BackgroundReading(Reading):
     """One request's restore while its pages come in on threads; made by any thread.
 
-    The worker of the queue that `is_running` belongs to uses `reading`, until `ended` is set or it
-    is `closed`. `admitted`, `taken`, `is_running` and `oversize` are the queue's.
+    The worker that it `is_running` on uses it, until `ended` is set or it is `closed`. `granted`,
+    `admitted`, `taken`, `is_running` and `oversize` are the queue's.
     """
 
     def __init__(self, queue: "RestoreQueue", walk: Walk, *, asks: bool = True) -> None:
         # From here on the keys are only read, so that every thread may walk.
         if len(walk.chain):
             walk.chain.key(len(walk.chain))
+        super().__init__(
+            walk, pool=queue.reads, answers=self._is_answered, together=TOGETHER, in_flight=THREADS
+        )
+        self.granted = 0
         self.admitted = self.taken = self.oversize = self.is_running = self.is_stuck = False
         self.is_planned = False
         self.ended = threading.Event()
-        self._queue = queue
-        self.reading = Reading(
-            walk, pool=queue.reads, answers=self._answers, together=TOGETHER, in_flight=THREADS
-        )
-        # What other machines have is found out meanwhile, and waited for by the thread that plans.
-        point = self.reading.point = self.reading.wanted = walk.find(wait=0.0)
-        self.position = point.position
-        self.asks = asks and walk.source.asks and point.position < walk.limit
-        self.is_hot = not self.asks and all(use.info.in_memory for use in point.all_uses)
         self._began: float | None = None
-        self._ended: float | None = None
+        self._stopped: float | None = None
+        self._queue = queue
+        # What other machines have is found out meanwhile, and waited for by the thread that plans.
+        point = self.point = self.wanted = walk.find(wait=0.0)
+        self._asks = asks and walk.source.asks and point.position < walk.limit
+        self._is_hot = not self._asks and not point.bytes_to_read()
 
     @property
     def seconds(self) -> float:
         """How long it has been reading, or did."""
-        began, ended = self._began, self._ended
-        return 0.0 if began is None else (ended or time.perf_counter()) - began
+        now = time.perf_counter()
+        return (self._stopped or now) - (self._began or now)
 
     @property
     def is_runnable(self) -> bool:
         """True when a worker has something to do for it."""
-        idle = not (self.is_running or self.is_hot or self.ended.is_set())
+        idle = not (self.is_running or self._is_hot or self.ended.is_set())
         return idle and (self.admitted or not self.is_planned)
 
     @property
     def is_asking(self) -> bool:
         """True while other machines may still be waited for."""
-        return self.asks and not (self.is_planned or self.ended.is_set())
+        return self._asks and not (self.is_planned or self.ended.is_set())
 
-    def nbytes(self) -> int | None:
+    def needs(self) -> int | None:
         """Return the memory that it takes from when it is admitted; None before it is planned."""
-        if self.ended.is_set():
+        if self.taken or self.ended.is_set():
             return 0
-        return self.reading.nbytes() if self.is_hot or self.is_planned else None
+        return self.nbytes() if self._is_hot or self.is_planned else None
 
     def admit(self) -> bool:
         """Let it read. One that was all in memory takes hold of that and ends at once: False, and
         nothing held, if a page was evicted since, so that it must be planned like others."""
-        if self.is_hot and not self.ended.is_set():
-            self.is_hot = self.reading.hold_all()
-            if self.is_hot:
-                self.end()
+        if self._is_hot and not self.ended.is_set():
+            self._is_hot = self.hold_all()
+            if self._is_hot:
+                self.ended.set()
         self.admitted = self.ended.is_set() or self.is_planned or self.taken
         return self.admitted
 
     def run(self) -> None:
         """Plan, or read what is planned; raises nothing."""
         try:
-            if self.is_planned:
-                self._read()
+            if not self.is_planned:
+                self.point = None if self._asks else self.point
+                self.is_planned = self.make_plan()
+                if self.is_planned:
+                    return
             else:
-                self._plan()
+                self._began = time.perf_counter()
+                self._bring_all()
+                self._stopped = time.perf_counter()
         except Closed:
-            self.end()
+            pass
         except Exception as error:
             _log.exception("reading ahead stopped")
-            self.reading.walk.failure = f"{reasons.ERROR}:{type(error).__name__}"
-            self.end()
+            self.walk.failure = f"{reasons.ERROR}:{type(error).__name__}"
+        self.ended.set()
 
-    def _plan(self) -> None:
-        if self.asks:
-            self.reading.point = None
-        self.is_planned = self.reading.make_plan()
-        if not self.is_planned:
-            self.end()
-
-    def _read(self) -> None:
-        self._began = time.perf_counter()
-        going_on = True
-        while going_on:
+    def _bring_all(self) -> None:
+        while True:
             try:
-                self.reading.bring()
-                going_on = False
+                return self.bring()
             except PageFailed as failed:
-                self.reading.learn(failed)
-                going_on = not self.reading.closed and self.reading.make_plan()
-        self.end()
+                self.learn(failed)
+                if not self.make_plan():
+                    return
 
-    def _answers(self, read: "Future[Any]") -> bool:
+    def _is_answered(self, read: "Future[Any]") -> bool:
         """Wait for a read for as long as anybody wants it."""
         began = time.monotonic()
         while not done_within(read, LOOK_SECONDS):
-            if self.reading.closed:
+            if self.closed:
                 return False
             if not self.is_stuck and time.monotonic() - began >= STUCK_SECONDS:
                 self.is_stuck = True
                 self._queue.replace_stuck()
         return True
 
-    def end(self) -> None:
-        """Say that nothing more will come, or that waiting for it is in vain."""
-        self._ended = self._ended or time.perf_counter()
-        self.ended.set()
-
     def close(self) -> None:
         """Read no more and give the memory back; any thread, any number of times."""
-        self.reading.close()
-        self.end()
+        super().close()
+        self.ended.set()
 
 
 class RestoreQueue:
@@ -149,19 +139,18 @@ class RestoreQueue:
 
     Memory is granted in the order of `add`, to those whose size is known; who finds no room starts
     when others are taken or dropped. `reads` has the threads that wait for the disk. Mutable:
-    `_waiting` (in order) and `_granted`, guarded by `_lock` without I/O; and `lost`, to which
-    finalizers append without a lock.
+    `_waiting` (in order), guarded by `_lock` without I/O; and `lost`, to which finalizers append
+    without a lock.
     """
 
     def __init__(self, limit_bytes: int, *, threads: int = READINGS) -> None:
         self.limit_bytes = limit_bytes
-        self.lost: deque[Ahead] = deque()
+        self.lost: deque[BackgroundReading] = deque()
         self.reads = ReaderPool(THREADS, "omlx-cache-restore-read", most=MOST_THREADS)
         self._readings = threads
         self._pool = ReaderPool(threads, "omlx-cache-restore", most=MOST_THREADS)
         self._lock = threading.Lock()
-        self._waiting: list[Ahead] = []
-        self._granted: dict[Ahead, int] = {}
+        self._waiting: list[BackgroundReading] = []
         self._peak = 0
         self._closed = False
 
@@ -170,7 +159,7 @@ class RestoreQueue:
         """Bytes granted now."""
         self.settle()
         with self._lock:
-            return sum(self._granted.values())
+            return sum(ahead.granted for ahead in self._waiting)
 
     @property
     def peak_bytes(self) -> int:
@@ -178,7 +167,7 @@ class RestoreQueue:
         with self._lock:
             return self._peak
 
-    def add(self, ahead: Ahead) -> None:
+    def add(self, ahead: BackgroundReading) -> None:
         """Let a restore begin when its turn comes and there is room; returns at once."""
         self.settle()
         with self._lock:
@@ -186,29 +175,23 @@ class RestoreQueue:
                 self._waiting.append(ahead)
         self.wake()
 
-    def take(self, ahead: Ahead) -> None:
+    def take(self, ahead: BackgroundReading) -> None:
         """Count a restore's bytes no longer: they are the live request's now.
 
         One that still waits for room begins at once, before all others.
         """
-        self._remove(ahead)
         with self._lock:
-            ahead.taken = True
+            ahead.taken, ahead.granted = True, 0
             if not self._closed:
-                self._waiting.insert(0, ahead)
+                self._waiting = [ahead, *(one for one in self._waiting if one is not ahead)]
         self.wake()
 
-    def drop(self, ahead: Ahead) -> None:
+    def drop(self, ahead: BackgroundReading) -> None:
         """Give a restore's bytes back, whether it has begun or not; any number of times."""
-        self._remove(ahead)
+        with self._lock:
+            self._waiting = [one for one in self._waiting if one is not ahead]
         ahead.close()
         self.wake()
-
-    def _remove(self, ahead: Ahead) -> None:
-        with self._lock:
-            self._granted.pop(ahead, None)
-            if ahead in self._waiting:
-                self._waiting.remove(ahead)
 
     @uninterrupted
     def settle(self) -> None:
@@ -225,7 +208,7 @@ class RestoreQueue:
         deadline = time.monotonic() + timeout
         with self._lock:
             self._closed = True
-            waiting = [*self._waiting, *self._granted]
+            waiting = list(self._waiting)
         for ahead in waiting:
             self.drop(ahead)
         ended = self._pool.stop(timeout)
@@ -257,7 +240,7 @@ class RestoreQueue:
             # What it leaves behind may be work for more than this thread.
             self.wake()
 
-    def _next(self) -> Ahead | None:
+    def _next(self) -> BackgroundReading | None:
         """Return the first restore that a worker has something to do for."""
         self.settle()
         with self._lock:
@@ -269,20 +252,20 @@ class RestoreQueue:
         return None
 
     def _admit(self) -> None:
-        """Grant memory in order, as far as there is room."""
-        used = sum(self._granted.values())
+        """Grant memory in order, as far as there is room; later ones to those whose size is known,
+        as a header may be in a file that hangs."""
+        used = sum(ahead.granted for ahead in self._waiting)
         for ahead in list(self._waiting):
-            nbytes = 0 if ahead.admitted or ahead.taken else ahead.nbytes()
-            if nbytes is None or ahead.admitted:
-                # Its header may be in a file that hangs.
+            nbytes = None if ahead.admitted else ahead.needs()
+            if nbytes is None:
                 continue
             if nbytes > self.limit_bytes:
                 ahead.oversize = True
-                ahead.end()
+                ahead.ended.set()
                 self._waiting.remove(ahead)
             elif used + nbytes > self.limit_bytes:
                 return
-            elif ahead.admit() and not ahead.taken:
-                self._granted[ahead] = nbytes
+            elif ahead.admit():
+                ahead.granted = nbytes
                 used += nbytes
                 self._peak = max(self._peak, used)

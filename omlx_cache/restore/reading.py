@@ -8,16 +8,16 @@ the hot tier on the way.
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from omlx_cache import reasons
-from omlx_cache.adapters.base import PAGED, paged_of
+from omlx_cache.adapters.base import PAGED
 from omlx_cache.arrays.mlxio import (
     Array,
     HostView,
@@ -29,20 +29,22 @@ from omlx_cache.arrays.mlxio import (
     writable_view,
 )
 from omlx_cache.restore.device import DeviceTargets
-from omlx_cache.restore.fallbacks import fallbacks
 from omlx_cache.restore.host import HostTargets
-from omlx_cache.restore.lookup import PageUse, RestorePoint
+from omlx_cache.restore.lookup import RestorePoint
 from omlx_cache.restore.plan import PageFailed, PageRead, Plan, batches, is_direct
-from omlx_cache.restore.source import InMemory, PageSource, held_pages
-from omlx_cache.restore.walk import DISK_PASSES, Walk, plan_for
+from omlx_cache.restore.walk import Walk, plan_for
 from omlx_cache_storage.errors import PageError, PageUnanswered, PageUnreadable
 from omlx_cache_storage.hot_page import Reservation
-from omlx_cache_storage.interrupts import result_of
-from omlx_cache_storage.page import REMOTE, Buffer, Page, PageId, PageMeta
+from omlx_cache_storage.interrupts import done_within
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import Buffer, Page, PageId, PageInfo, PageMeta, Tail
+from omlx_cache_storage.prefetch import ReadingTiers
 from omlx_cache_storage.readers import came, result_along
 
+DISK_PASSES = 2
+"""Passes that may read the disk: the first, and one below the page that failed it."""
 MEMORY_PASSES = 3
-"""Passes after those that read the disk, which use what is in memory only."""
+"""Passes after that which use what is in memory only."""
 READ_AHEAD = 12
 """Pages asked for at a time: enough to keep a disk busy, few enough that encoded ones stay
 small."""
@@ -54,20 +56,6 @@ READ_BYTES = 1 << 20
 
 class Closed(Exception):
     """Nobody wants what is read any more."""
-
-
-class Restored(NamedTuple):
-    """What a restore did: live caches at `point.position`, fresh ones at 0. How many tokens and
-    bytes the cold tier and other machines gave, of `nbytes`; the first `local_tokens` were here."""
-
-    prompt_cache: list[Any]
-    point: RestorePoint
-    cold_tokens: int = 0
-    nbytes: int = 0
-    cold_bytes: int = 0
-    remote_tokens: int = 0
-    remote_bytes: int = 0
-    local_tokens: int = 0
 
 
 class Reading:
@@ -115,7 +103,7 @@ class Reading:
                 self.point = self.wanted = self.point or self.walk.find()
             if not self.point.position:
                 return False
-            self._held = memory.pages if memory is not None else self._hold(self.point)
+            self._held = self._hold(self.point) if memory is None else memory.pages
             try:
                 if memory is None or not self._is_planned(self.point):
                     self.plan = plan_for(self.walk, self.point, self._held, self._meta())
@@ -166,31 +154,6 @@ class Reading:
         self.closed = True
         self.targets, self.arrived = None, {}
 
-    def bring(self) -> None:
-        """Bring the pages of the plan to where they belong. Raises PageFailed, for the first page
-        that failed, after every read has ended: nothing writes into the targets later. But what is
-        given up (PageUnanswered) may."""
-        plan, source = self.plan, self.walk.source
-        assert plan is not None
-        assert self.point is not None
-        held = self._hold(self.point) if self._is_ahead else self._held
-        targets = self._begin_targets(plan, held)
-        filled = {} if targets is None else targets.filled
-        left = [read for read in plan.reads if read.use.page not in filled]
-        here = [read for read in left if read.use.page in held]
-        staged = {read.use.page: held[read.use.page] for read in here if self._is_staged(read)}
-        here = [read for read in here if read.use.page not in staged]
-        self.arrived.update(staged)
-        if isinstance(targets, HostTargets):
-            fill_from(source, targets, here, held)
-        elif targets is not None:
-            targets.take_all(here, held)
-        missing = [read for read in left if read.use.page not in held]
-        pages = [read.use.page for read in missing]
-        source.withdraw(pages)
-        with contextlib.closing(source.expect(pages)):
-            self._read_all(missing, targets)
-
     def arrays(self) -> dict[str, Array]:
         """Return the filled targets by tensor name, evaluated and owned; raises PageFailed."""
         try:
@@ -202,8 +165,36 @@ class Reading:
                 # What was read and not yet brought to its place is not read again.
                 self.arrived.update(self.targets.aside())
 
+    def bring(self) -> None:
+        """Bring the pages of the plan to where they belong. Raises PageFailed, for the first page
+        that failed, after every read has ended: nothing writes into the targets later. But what is
+        given up (PageUnanswered) may."""
+        assert self.plan is not None
+        assert self.point is not None
+        source = self.walk.source
+        held = self._hold(self.point) if self._is_ahead else self._held
+        targets = self._begin_targets(self.plan, held)
+        filled = {} if targets is None else targets.filled
+        left = [read for read in self.plan.reads if read.use.page not in filled]
+        here = [read for read in left if read.use.page in held]
+        if isinstance(targets, DeviceTargets):
+            targets.take_all(here, held)
+        else:
+            # On threads that no disk holds up.
+            submit = source.copy_pool.submit
+            copies = [submit(self._place, some, held, targets) for some in batches(here)]
+            for copy in copies:
+                done_within(copy, None)
+            for copy in copies:
+                copy.result()
+        missing = [read for read in left if read.use.page not in held]
+        pages = [read.use.page for read in missing]
+        source.prefetcher.withdraw(pages)
+        with contextlib.closing(source.expect(pages)):
+            self._read_all(missing, targets)
+
     def _begin_targets(
-        self, plan: Plan, held: Mapping[PageId, Page]
+        self, plan: Plan, held: Collection[PageId]
     ) -> HostTargets | DeviceTargets | None:
         """Return the buffers to fill, with what earlier ones have in common with them; None where
         pages are staged."""
@@ -227,7 +218,7 @@ class Reading:
         here, in order. After a page has failed no deeper one is begun."""
         failures: list[tuple[int, BaseException]] = []
         host = targets if isinstance(targets, HostTargets) else None
-        step_bytes = targets.batch_bytes // 4 if isinstance(targets, DeviceTargets) else 0
+        device = targets if isinstance(targets, DeviceTargets) else None
 
         def bring(first: int, batch: Sequence[PageRead], pages: dict[PageId, Page]) -> None:
             index = first
@@ -242,15 +233,15 @@ class Reading:
             except BaseException as error:
                 failures.append((index, error))
             try:
-                self._place(batch, pages, host)
+                if device is None:
+                    self._place([one for one in batch if one.use.page in pages], pages, host)
             except BaseException as error:
                 failures.append((first, error))
 
         left = deque(batches(reads, self._together, READ_BYTES))
         under_way: deque[tuple[Future[None], Sequence[PageRead], dict[PageId, Page]]] = deque()
-        begun = nbytes = 0
-        came: list[PageRead] = []
-        arrived: dict[PageId, Page] = {}
+        begun = 0
+        came: dict[PageId, Page] = {}
         while under_way or (left and not failures):
             while left and not failures and len(under_way) * len(left[0]) < self._in_flight:
                 task = left.popleft(), dict[PageId, Page]()
@@ -263,15 +254,13 @@ class Reading:
                 else:
                     failures.append((-1, self._given_up(batch, pages)))
                     under_way.clear()
-                    pages = dict(pages)
-                    self.arrived.update(pages)
-                if isinstance(targets, DeviceTargets):
-                    came += [read for read in batch if read.use.page in pages]
-                    arrived |= pages
-                    nbytes += sum(page.meta.nbytes for page in pages.values())
-                    if nbytes >= step_bytes or not under_way:
-                        targets.take_all(came, arrived)
-                        came, arrived, nbytes = [], {}, 0
+                    self.arrived.update(dict(pages))
+                if device is not None:
+                    came |= dict(pages)
+                    nbytes = sum(page.meta.nbytes for page in came.values())
+                    if nbytes >= device.batch_bytes // 4 or not under_way:
+                        device.take_all([one for one in reads if one.use.page in came], came)
+                        came = {}
             except Exception as error:
                 failures.append((0, error))
             except BaseException as error:
@@ -284,25 +273,23 @@ class Reading:
 
     def _place(
         self,
-        batch: Sequence[PageRead],
+        reads: Sequence[PageRead],
         pages: Mapping[PageId, Page],
         targets: HostTargets | None,
     ) -> None:
-        """Stage pages that were read, or copy and decode them into the host's targets."""
-        read = [one for one in batch if one.use.page in pages]
-        staged = [one.use.page for one in read if self._is_staged(one)]
-        self.arrived.update((page, pages[page]) for page in staged)
+        """Stage pages that are in memory, or bring them into the host's targets."""
+        self.arrived.update((r.use.page, pages[r.use.page]) for r in reads if self._is_staged(r))
         if targets is not None:
-            targets.take_all([one for one in read if one.use.page not in staged], pages)
+            targets.take_all([read for read in reads if not self._is_staged(read)], pages)
 
     def _is_staged(self, read: PageRead) -> bool:
         """True for a page that waits for the model's thread: on a GPU each, on the host those of
         windows and states, which another restore point may want in another order."""
         return self._is_ahead and (self.targets is None or read.use.page.group != PAGED.name)
 
-    def _given_up(self, batch: Sequence[PageRead], pages: Mapping[PageId, Page]) -> Exception:
-        done = pages.keys() | (set() if self.targets is None else self.targets.filled.keys())
-        left = [read.use.page for read in batch if read.use.page not in done]
+    def _given_up(self, batch: Sequence[PageRead], pages: Collection[PageId]) -> Exception:
+        filled = {} if self.targets is None else self.targets.filled
+        left = [r.use.page for r in batch if r.use.page not in pages and r.use.page not in filled]
         page = (left or [batch[-1].use.page])[0]
         return Closed() if self.closed else PageFailed(page, self.walk.source.unanswered(page))
 
@@ -316,12 +303,19 @@ class Reading:
             raise Closed if self.closed else self.walk.source.unanswered(page)
         return read.result()
 
-    def _memory(self) -> InMemory:
+    def _memory(self) -> "_InMemory":
         filled = {} if self.targets is None else self.targets.filled
-        return InMemory(self.walk.source, self.arrived, filled)
+        return _InMemory(self.walk.source, self.arrived, filled)
 
     def _hold(self, point: RestorePoint) -> dict[PageId, Page]:
-        return held_pages(self.walk.source, point, self.arrived)
+        """Return the pages of a point that have arrived or are in memory now: while somebody has
+        them, eviction cannot take them away."""
+        found: dict[PageId, Page] = {}
+        for use in point.all_uses:
+            page = self.arrived.get(use.page) or self.walk.source.held(use.page)
+            if page is not None and page.meta.held == use.info.held:
+                found[use.page] = page
+        return found
 
     def _is_planned(self, point: RestorePoint) -> bool:
         """True when the plan that was read for restores just this point."""
@@ -344,47 +338,57 @@ def _first(failures: Sequence[tuple[int, BaseException]]) -> tuple[int, BaseExce
     return min(failures, key=itemgetter(0))
 
 
-def restore(reading: Reading) -> Restored:
-    """Rebuild the fresh caches of a walk as far as possible and return how far that was.
+class _InMemory:
+    """The pages that need no disk: those in memory, and what a restore has read already.
 
-    Evaluates MLX, reads the disk unless the reading is finished, and marks what it used as used, at
-    the walk's stamp of the store's clock. Never raises for what a disk or a page does: the prefix
-    before such a page is restored, after a bounded number of reads, and the point's reason says
-    why. The caches are untouched on a miss. Counts no miss: the reason is the caller's to count.
+    `pages` holds every page that was found, so that eviction takes none of them away between the
+    walk and the copy. `filled` are pages whose bytes are where they belong already.
     """
-    walk = reading.walk
-    while reading.make_plan(DISK_PASSES + MEMORY_PASSES):
-        try:
-            arrays = reading.arrays()
-        except PageFailed as failed:
-            reading.learn(failed)
-            continue
-        assert reading.point is not None
-        assert reading.plan is not None
-        return rebuild(walk, reading.point, reading.plan, arrays, reading.read)
-    wanted = reading.wanted or RestorePoint(0, {}, None, 0)
-    nothing = replace(wanted, position=0, uses={}, reason=walk.failure)
-    return Restored(walk.prompt_cache, reading.point or nothing)
+
+    def __init__(
+        self,
+        source: ReadingTiers,
+        arrived: Mapping[PageId, Page],
+        filled: Mapping[PageId, PageInfo],
+    ) -> None:
+        self._source = source
+        self._arrived = arrived
+        self._filled = filled
+        self.pages: dict[PageId, Page] = {}
+
+    def find_all(self, pages: Sequence[PageId]) -> Sequence[PageInfo | None]:
+        return [self._filled.get(page) or self._find(page) for page in pages]
+
+    def _find(self, page: PageId) -> PageInfo | None:
+        held = self._arrived.get(page) or self._source.held(page)
+        if held is None:
+            return None
+        self.pages[page] = held
+        return PageInfo(held.meta.position, held.meta.held, held.meta.nbytes, "hot")
+
+    def tails_of(self, parents: Sequence[BlockKey]) -> Collection[Tail]:
+        return self._source.tails_of(parents)
 
 
-def fetch(source: PageSource, read: PageRead, targets: HostTargets | None = None) -> Page | None:
+def fetch(source: ReadingTiers, read: PageRead, targets: HostTargets | None = None) -> Page | None:
     """Read one page and return it, or None when its bytes went straight into `targets`.
 
     Blocks on the disk. The page goes to the hot tier where memory is free; without `targets` it
     is a payload of its own in any case. Joins a prefetch that is reading it. Raises PageFailed.
     """
-    page = read.use.page
+    page, held = read.use.page, read.use.info.held
     try:
-        coming = source.being_read(page)
+        # A prefetch's read began before ours would.
+        coming = source.prefetcher.being_read(page)
         joined = source.held(page) if coming is None else result_along(coming)
-        if joined is not None and joined.meta.held == read.use.info.held:
+        if joined is not None and joined.meta.held == held:
             return joined
         return _read(source, read, targets)
     except PageError as error:
         raise PageFailed(page, error) from error
 
 
-def _read(source: PageSource, read: PageRead, targets: HostTargets | None) -> Page | None:
+def _read(source: ReadingTiers, read: PageRead, targets: HostTargets | None) -> Page | None:
     room = Reservation()
     try:
         with source.reading(read.use.page) as reader:
@@ -419,78 +423,3 @@ def _memory(nbytes: int, *, lasting: bool) -> tuple[Buffer, HostView]:
         return payload, payload
     array = blank_bytes(nbytes) if on_host() else allocate_payload(nbytes)
     return array, writable_view(array)
-
-
-def fill_from(
-    source: PageSource,
-    targets: HostTargets,
-    reads: Sequence[PageRead],
-    held: Mapping[PageId, Page],
-) -> None:
-    """Copy or decode pages that are in memory into their targets, on threads that no disk holds up.
-    Raises PageFailed."""
-    direct: list[PageRead] = []
-    encoded: list[PageRead] = []
-    for read in reads:
-        (direct if is_direct(read, held[read.use.page].meta) else encoded).append(read)
-    copies = [source.copy_pool.submit(targets.take_all, b, held) for b in batches(direct)]
-    copies += [source.copy_pool.submit(targets.take_all, [read], held) for read in encoded]
-    taken = [result_of(copy) for copy in copies]
-    if not all(taken):
-        raise RuntimeError("the buffers were closed while they were filled")
-
-
-def rebuild(
-    walk: Walk,
-    point: RestorePoint,
-    plan: Plan,
-    arrays: Mapping[str, Array],
-    from_disk: set[PageId],
-) -> Restored:
-    """Give the filled arrays to the fresh caches, and mark the pages as used."""
-    for leaf_plan in plan.leaves:
-        fields = {field: arrays[name] for field, name in leaf_plan.fields.items()}
-        if fields:
-            leaf_plan.leaf.adapter.rebuild(
-                leaf_plan.leaf.cache, fields, point.position, leaf_plan.phase
-            )
-    groups = walk.layout.groups
-    walk.source.touch(
-        point.root_first,
-        walk.stamp,
-        lambda tier: fallbacks(walk.chain, groups, tier, walk.limit),
-    )
-    uses = point.all_uses
-    far = {use.page for use in uses if use.info.tier == REMOTE}
-    from_afar, from_disk = from_disk & far, from_disk - far
-    return Restored(
-        walk.prompt_cache,
-        point,
-        _tokens(point, from_disk),
-        sum(use.info.nbytes for use in uses),
-        sum(use.info.nbytes for use in uses if use.page in from_disk),
-        _tokens(point, from_afar),
-        sum(use.info.nbytes for use in uses if use.page in from_afar),
-        min(
-            (use.info.position - use.info.held for use in uses if use.page in far),
-            default=point.position,
-        ),
-    )
-
-
-def mark_known(walk: Walk, point: RestorePoint) -> None:
-    """Mark the blocks behind a restore point as used that are known and are computed all the same:
-    they are stored already, and what is stored next must not push out its own root."""
-    paged, size = paged_of(walk.layout.groups), walk.chain.block_size
-    first, last = point.position // size, point.matched // size
-    if paged is not None and first < last:
-        keys = walk.chain.boundaries(first, last)[1:]
-        walk.source.touch([PageId(key, paged.name) for key in keys], walk.stamp)
-
-
-def _tokens(point: RestorePoint, pages: set[PageId]) -> int:
-    """Count the tokens of the first group that are in some pages."""
-    uses: Sequence[PageUse] = next(iter(point.uses.values()))
-    if not any(use.info.held for use in uses):
-        return point.position if uses[0].page in pages else 0
-    return min(point.position, sum(use.info.held for use in uses if use.page in pages))

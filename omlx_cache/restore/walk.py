@@ -3,6 +3,7 @@ to blame when pages that are sound do not fit together."""
 
 import json
 import logging
+from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,20 +15,34 @@ from omlx_cache.codecs import codec_named
 from omlx_cache.pages.layout import Layout, Leaf, layout_of
 from omlx_cache.pages.tensors import refuse_tensors_of_no_leaf, tags_of, wanted_specs
 from omlx_cache.restore.gate import RestoreGate
-from omlx_cache.restore.lookup import PageUse, PageView, RestorePoint, find_restore_point
+from omlx_cache.restore.lookup import (
+    GroupPages,
+    Pages,
+    PageUse,
+    RestorePoint,
+    collect,
+    find_restore_point,
+    positions,
+    reach,
+)
 from omlx_cache.restore.plan import PageFailed, Plan, make_plan
-from omlx_cache.restore.source import PageSource
 from omlx_cache_storage.errors import ForeignPage, PageError, PageUnreadable
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import Page, PageId, PageMeta
+from omlx_cache_storage.prefetch import ReadingTiers
+from omlx_cache_storage.tiers import TierView
 
 _log = logging.getLogger(__name__)
 
-DISK_PASSES = 2
-"""Walks that may read the disk: the first, and one below the page that failed it."""
 KNOWN_BOUNDARIES = 65_536
 VOTERS = 5
 """Pages of a group that are compared to find the odd one; headers of cold ones are read."""
+SHARE = 8
+"""Shallower points may take this part of a chain's bytes."""
+LARGE = 5
+"""A chain that takes this part of a tier or more has one for each such part, whatever they take."""
+MOST = 24
+"""And never has more than these."""
 
 ReadMeta = Callable[[PageId], PageMeta]
 Form = frozenset[tuple[str, str, tuple[int, ...]]]
@@ -65,7 +80,7 @@ class Walk:
     """Where restore points for fresh caches are looked for, and what failures have taught so far.
     Not thread-safe: one thread at a time."""
 
-    source: PageSource
+    source: ReadingTiers
     prompt_cache: list[Any]
     chain: KeyChain
     limit: int
@@ -81,23 +96,22 @@ class Walk:
     def __post_init__(self) -> None:
         self.layout = layout_of(self.prompt_cache)
 
-    def find(self, view: PageView | None = None, *, wait: float | None = None) -> RestorePoint:
-        """Return the longest prefix that a view of the pages can restore; of the source the longest
-        that its gate admits. Reads nothing. Waits for other machines to say what they have, at most
-        `wait` seconds."""
+    def find(self, memory: Pages | None = None, *, wait: float | None = None) -> RestorePoint:
+        """Return the longest prefix that memory can restore, or of all tiers the longest that the
+        gate admits. Reads nothing. Waits for other machines to say what they have, at most `wait`
+        seconds."""
         point = find_restore_point(
             self.chain,
             self.layout.groups,
-            view or self.source,
+            memory or self.source,
             limit=self.limit,
+            tiers=self.source,
             bad=frozenset(self.bad),
             known=self.known,
-            gate=self.gate if view is None else None,
+            gate=self.gate if memory is None else None,
             wait=wait,
         )
-        if self.failure is None:
-            return point
-        return replace(point, reason=self.failure)
+        return point if self.failure is None else replace(point, reason=self.failure)
 
     def learn(
         self,
@@ -248,3 +262,49 @@ def _is_decodable(meta: PageMeta) -> bool:
     except (PageError, ValueError, KeyError):
         return False
     return True
+
+
+def fallbacks(
+    chain: KeyChain, groups: Sequence[GroupSpec], view: TierView, limit: int
+) -> list[PageId]:
+    """Return the pages of the deepest point up to `limit` that a tier can restore by itself, and of
+    shallower ones, evenly spaced: what is left of the chain when its deep end must go.
+
+    Pages of one use share a stamp, and of those the deepest leave first. Windows and recurrent
+    state are useful at one position only, so a chain that kept them at its end alone would be worth
+    nothing from the first eviction on. What a tier lacks cannot stand in for what it has: memory
+    may hold the end of a sequence that the disk has no room for. Pure but for `view`; nothing for
+    models that trim."""
+    if all(group.kind == "paged" for group in groups):
+        return []
+    found, _absent = collect(chain, groups, view)
+    ascending = list(positions(found, min(limit, reach(chain, groups, found))))[::-1]
+    if not ascending:
+        return []
+    kept = dict.fromkeys(_pages(found, ascending[-1]))
+    for position in _spaced(ascending, _count(found, ascending[-1], view.limit_bytes)):
+        kept.update(dict.fromkeys(_pages(found, position)))
+    return [use.page for use in kept]
+
+
+def _pages(found: dict[GroupSpec, GroupPages], position: int) -> list[PageUse]:
+    return [use for pages in found.values() for use in pages.needed(position)]
+
+
+def _count(found: dict[GroupSpec, GroupPages], position: int, limit_bytes: int) -> int:
+    """Return how many more points a chain is worth, or shall have as it is large."""
+    whole = sum(use.info.nbytes for use in _pages(found, position))
+    aging = [pages for group, pages in found.items() if group.kind != "paged"]
+    each = sum(use.info.nbytes for pages in aging for use in pages.needed(position))
+    return min(MOST, max(whole // SHARE // max(1, each), LARGE * whole // max(1, limit_bytes)))
+
+
+def _spaced(ascending: Sequence[int], count: int) -> set[int]:
+    """Return the positions nearest to those that would divide the longest evenly."""
+    nearest = set()
+    for part in range(1, count + 1):
+        ideal = ascending[-1] * part // (count + 1)
+        at = bisect_left(ascending, ideal)
+        around = ascending[max(0, at - 1) : at + 1]
+        nearest.add(min(around, key=lambda position: abs(position - ideal)))
+    return nearest

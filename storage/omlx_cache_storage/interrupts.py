@@ -249,9 +249,3 @@ def done_within(future: "Future[Any]", timeout: float | None) -> bool:
         return True
 
     return future.done() or wait_in_turns(came, timeout)
-
-
-def result_of(future: "Future[T]") -> T:
-    """Return a future's result, or raise its error; handlers of signals run while it is awaited."""
-    done_within(future, None)
-    return future.result()

@@ -10,7 +10,6 @@ from concurrent.futures import Future
 from contextlib import closing
 
 from omlx_cache_storage.errors import PageError
-from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.interrupts import deferred, uninterrupted, wait_in_turns
 from omlx_cache_storage.page import Buffer, Page, PageId
@@ -53,9 +52,9 @@ class Prefetcher:
     itself, by prefetch) and `_reading`, guarded by `_lock`; no I/O under it. Any thread may call.
     """
 
-    def __init__(self, hot: HotTier, source: Tiers | None) -> None:
-        self._hot = hot
-        self._source = source
+    def __init__(self, tiers: Tiers) -> None:
+        self._hot = tiers.hot
+        self._source = tiers
         self._pool = ReaderPool(1, "omlx-cache-prefetch")
         self._lock = threading.Lock()
         self._open: list[Prefetch] = []
@@ -68,13 +67,14 @@ class Prefetcher:
         It ends early when there is no free room for a page, or when one cannot be read.
         """
         prefetch = Prefetch(pages)
-        if self._source is None or not self._hot.retain or not pages:
+        can_read = self._source.cold is not None or self._source.remote is not None
+        if not (can_read and self._hot.retain and pages):
             prefetch._ended.set()
             return prefetch
         with self._lock:
             self._open.append(prefetch)
         try:
-            self._pool.submit(self._run, self._source, prefetch, allocate)
+            self._pool.submit(self._run, prefetch, allocate)
         except RuntimeError:
             self._end(prefetch)
         return prefetch
@@ -111,13 +111,13 @@ class Prefetcher:
             self._end(prefetch)
         return ended
 
-    def _run(self, source: Tiers, prefetch: Prefetch, allocate: Callable[[int], Buffer]) -> None:
+    def _run(self, prefetch: Prefetch, allocate: Callable[[int], Buffer]) -> None:
         try:
-            with closing(source.expect(prefetch._wanted)):
+            with closing(self._source.expect(prefetch._wanted)):
                 for page in prefetch._wanted:
                     if prefetch._cancelled.is_set():
                         break
-                    if not self._read(source, prefetch, page, allocate):
+                    if not self._read(prefetch, page, allocate):
                         break
             self._hot.touch(prefetch._wanted, used=False)
         except Exception:
@@ -125,13 +125,7 @@ class Prefetcher:
         finally:
             self._end(prefetch)
 
-    def _read(
-        self,
-        source: Tiers,
-        prefetch: Prefetch,
-        page: PageId,
-        allocate: Callable[[int], Buffer],
-    ) -> bool:
+    def _read(self, prefetch: Prefetch, page: PageId, allocate: Callable[[int], Buffer]) -> bool:
         """Read one page unless somebody else does or has; False when the prefetch must end."""
         if self._hot.info(page) is not None:
             return True
@@ -143,7 +137,7 @@ class Prefetcher:
         came: Page | None = None
         try:
             # The page is in the hot tier before its read is no longer to be seen.
-            came = self._fetch(source, page, allocate)
+            came = self._fetch(page, allocate)
             prefetch._count += came is not None and self._hot.get(page) is came
         except PageError:
             pass
@@ -156,18 +150,18 @@ class Prefetcher:
             coming.set_result(came)
         return came is not None
 
-    def _fetch(self, source: Tiers, page: PageId, allocate: Callable[[int], Buffer]) -> Page | None:
+    def _fetch(self, page: PageId, allocate: Callable[[int], Buffer]) -> Page | None:
         """Return the page, which memory has; None without free room."""
         room = Reservation()
         try:
-            with source.reading(page) as reader:
+            with self._source.reading(page) as reader:
                 room = self._hot.reserve(reader.meta.nbytes, evict=False)
                 if not room:
                     return None
                 payload = allocate(reader.meta.nbytes)
                 reader.read_into([payload])
                 read = Page(reader.meta, payload)
-            source.put(read, room)
+            self._source.put(read, room)
             return read
         finally:
             room.release()
@@ -178,3 +172,12 @@ class Prefetcher:
                 self._open.remove(prefetch)
             self._withdrawn.pop(prefetch, None)
         prefetch._ended.set()
+
+
+class ReadingTiers(Tiers):
+    """Tiers with the threads that read their pages: those of `read_pool` wait for the disk, those
+    of `copy_pool` for memory only. Its constructor's caller sets all three."""
+
+    read_pool: ReaderPool
+    copy_pool: ReaderPool
+    prefetcher: Prefetcher

@@ -123,26 +123,6 @@ class TierView:
         """The bytes that a sequence can have there and behind it."""
         return min(tier.usage().limit_bytes for tier in self._tiers)
 
-    @property
-    def generation(self) -> int:
-        return 0
-
-    def refresh(self) -> bool:
-        """False: the tiers are taken as they are."""
-        return False
-
-    def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
-        """Nothing: what cannot be had now is not there."""
-        return {}
-
-    @property
-    def asks(self) -> bool:
-        """False: other machines have no place in what is looked through here."""
-        return False
-
-    def ask(self, inquiry: Inquiry, timeout: float | None = None) -> Asked:
-        return Asked(news=False)
-
 
 class Tiers:
     """A hot tier, and behind it a cold one with its writer, or none.

@@ -14,14 +14,14 @@ from kit.storage.signed import signed_header, split_header
 from omlx_cache.pages.layout import layout_of
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import PageUse, RestorePoint
+from omlx_cache.restore.pending import rebuild
 from omlx_cache.restore.plan import PageFailed, Plan
-from omlx_cache.restore.reading import rebuild
-from omlx_cache.restore.source import PageSource
 from omlx_cache.restore.walk import Walk, plan_for
 from omlx_cache_storage.errors import ForeignPage, PageError
 from omlx_cache_storage.format.header import decode_header
 from omlx_cache_storage.keys import KeyChain, as_tokens
 from omlx_cache_storage.page import ITEM_BYTES, Page, PageId, PageInfo, PageMeta
+from omlx_cache_storage.prefetch import ReadingTiers
 
 from . import pages
 from .mutate import spoil_value
@@ -97,7 +97,7 @@ def restore(page: Page, cache: Any) -> None:
     info = PageInfo(meta.position, meta.held, meta.nbytes, "hot")
     point = RestorePoint(meta.position, {group: (PageUse(meta.id, info),)}, None, meta.position)
     chain = KeyChain(meta.namespace, as_tokens(range(pages.TOKENS)), pages.TOKENS)
-    source = cast(PageSource, _Source(page))
+    source = cast(ReadingTiers, _Source(page))
     walk = Walk(source, [cache], chain, pages.TOKENS, pages.TOKENS + 1, frozenset())
     held, layout = {meta.id: page}, walk.layout
     try:
@@ -106,7 +106,7 @@ def restore(page: Page, cache: Any) -> None:
         targets = HostTargets(plan)
         for read in plan.reads:
             targets.take_all([read], held)
-        _rebuild(walk, point, plan, targets)
+        _rebuild(plan, targets)
     except PageFailed as failed:
         walk.learn(failed, point, held, source.meta)
         raise
@@ -116,10 +116,10 @@ def restore(page: Page, cache: Any) -> None:
         sum(map(len, layout.leaves[0].adapter.held(cache)))
 
 
-def _rebuild(walk: Walk, point: RestorePoint, plan: Plan, targets: HostTargets) -> None:
+def _rebuild(plan: Plan, targets: HostTargets) -> None:
     """A page without a tensor that its cache class needs is what only its adapter can notice."""
     try:
-        rebuild(walk, point, plan, targets.arrays(), set())
+        rebuild(plan, targets.arrays())
     except KeyError as error:
         raise PageFailed(next(iter(plan.reads)).use.page, ForeignPage(str(error))) from error
 

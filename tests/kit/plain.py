@@ -11,7 +11,8 @@ from mlx_lm.models.cache import KVCache
 
 from kit.drive import settings
 from omlx_cache import BlockStore
-from omlx_cache.restore.reading import Reading, Restored, restore
+from omlx_cache.restore.pending import Restored, restore
+from omlx_cache.restore.reading import Reading
 from omlx_cache.restore.walk import Walk
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.keys import KeyChain, as_tokens, namespace_digest

@@ -17,9 +17,9 @@ from kit.drive import chunks, feed, random_tokens, request, settings
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.arrays.mlxio import TOKEN_AXIS
 from omlx_cache.pages.layout import layout_of
-from omlx_cache.restore.pending import PendingRestore
+from omlx_cache.restore.pending import PendingRestore, Restored, restore
 from omlx_cache.restore.queue import RestoreQueue
-from omlx_cache.restore.reading import Reading, Restored, restore
+from omlx_cache.restore.reading import Reading
 from omlx_cache.restore.walk import Walk
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.disk import FileSystem, StrPath

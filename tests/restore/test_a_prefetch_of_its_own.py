@@ -34,7 +34,7 @@ def test_a_restore_joins_the_read_that_a_prefetch_is_in(
         disk.hold = hold
         handle = store.prefetch([chain.id(n) for n in range(1, BLOCKS + 1)], allocate_payload)
         assert disk.reached.acquire(timeout=30)
-        joined = store.being_read
+        joined = store.prefetcher.being_read
 
         def being_read(page):  # type: ignore[no-untyped-def]
             coming = joined(page)
@@ -43,7 +43,7 @@ def test_a_restore_joins_the_read_that_a_prefetch_is_in(
                 disk.gate.set()
             return coming
 
-        store.being_read = being_read  # type: ignore[method-assign]
+        store.prefetcher.being_read = being_read  # type: ignore[method-assign]
         caches, restored = chain.restore(store)
         assert restored.point.position == BLOCKS * chain.size
         assert is_right(caches, BLOCKS * chain.size)

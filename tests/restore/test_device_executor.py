@@ -11,7 +11,7 @@ from kit.executors import compute_on
 from kit.plain import DIM, PlainChain, expected
 from omlx_cache.arrays.mlxio import payload_view
 from omlx_cache.pages.encoding import cold_encoder
-from omlx_cache.restore.device import join_on_device
+from omlx_cache.restore.device import DeviceTargets
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import PageUse
 from omlx_cache.restore.plan import PageRead, Plan, ReadGeometry, Span, Stretch
@@ -48,10 +48,12 @@ def test_every_row_of_a_batch_is_restored(batch: int, heads: int) -> None:
     pages = [chain.page(n, batch=batch, heads=heads) for n in range(1, BLOCKS + 1)]
     plan = plan_of(chain, pages)
     held: dict[PageId, Page] = {page.meta.id: page for page in pages}
-    on_device = join_on_device(plan, held)
+    joined = DeviceTargets(plan)
+    joined.take_all(plan.reads, held)
+    on_device = joined.arrays()
     targets = HostTargets(plan)
     for read in plan.reads:
-        assert targets.take_all([read], held)
+        targets.take_all([read], held)
     for name, array in targets.arrays().items():
         right = expected(name, (batch, heads, plan.position, DIM), 0)
         for made in (array, on_device[name]):

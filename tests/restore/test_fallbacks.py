@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from omlx_cache.adapters.base import PAGED, STATE, GroupSpec
-from omlx_cache.restore.fallbacks import LARGE, MOST, SHARE, fallbacks
+from omlx_cache.restore.walk import LARGE, MOST, SHARE, fallbacks
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.page import PageId, PageInfo, Tail
 from omlx_cache_storage.tiers import TierView

@@ -2,7 +2,7 @@
 store is asked once whether something changed, and only then is the prompt walked once more."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,6 +16,7 @@ from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_dig
 from omlx_cache_storage.measures import WorkMeter
 from omlx_cache_storage.page import Known, PageId, PageInfo, Tail
 from omlx_cache_storage.remote.lookups import Asked, Inquiry
+from omlx_cache_storage.tiers import Tiers
 
 SIZE, BLOCKS = 16, 8
 END = SIZE * BLOCKS
@@ -76,7 +77,7 @@ class Counting(RestoreGate):
 
 
 def look(view: Changing, gate: Counting | None = None) -> RestorePoint:
-    return find_restore_point(CHAIN, (PAGED,), view, limit=END, gate=gate)
+    return find_restore_point(CHAIN, (PAGED,), view, limit=END, tiers=cast(Tiers, view), gate=gate)
 
 
 @pytest.mark.parametrize("known", [0, 3])

@@ -14,7 +14,6 @@ from omlx_cache.restore.lookup import RestorePoint, find_restore_point
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.measures import WorkMeter
 from omlx_cache_storage.page import PageId, PageInfo, Tail
-from omlx_cache_storage.remote.lookups import Asked, Inquiry
 
 SIZE = 16
 WINDOW = GroupSpec("window", 8 * SIZE)
@@ -50,23 +49,9 @@ class CountingView:
             if keeps(group, n)
         }
 
-    generation = 0
-
-    def refresh(self) -> bool:
-        return False
-
     def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
         self.asked += len(pages)
         return [self._pages.get(page) for page in pages]
-
-    asks = False
-
-    def ask(self, inquiry: Inquiry, timeout: float | None = None) -> Asked:
-        raise AssertionError("there is nobody to ask")
-
-    def hidden(self, pages: Sequence[PageId]) -> dict[PageId, str]:
-        """Answer what is asked at most once for each page that `find_all` does not know."""
-        return {}
 
     def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:
         self.asked += len(parents)

@@ -19,7 +19,6 @@ from omlx_cache.restore.lookup import RestorePoint, find_restore_point
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.measures import RATED_TOKENS, RECENT_TOKENS, WorkMeter
 from omlx_cache_storage.page import COLD, REMOTE, PageId, PageInfo, Tail
-from omlx_cache_storage.remote.lookups import Asked, Inquiry
 
 TOKENS = 2048
 NBYTES = 1 << 30
@@ -205,9 +204,6 @@ CHAIN = KeyChain(namespace_digest({"a": 1}), as_tokens(range(BLOCKS * SIZE)), SI
 class View:
     """A chain's pages: the first `hot` of a group in memory, the rest on other machines."""
 
-    generation = 0
-    asks = False
-
     def __init__(self, groups: tuple[GroupSpec, ...], hot: Mapping[str, int]) -> None:
         self._pages = {
             PageId(CHAIN.key(block * SIZE), group.name): PageInfo(
@@ -217,17 +213,8 @@ class View:
             for block in range(1, BLOCKS + 1)
         }
 
-    def refresh(self) -> bool:
-        return False
-
-    def ask(self, inquiry: Inquiry, timeout: float | None = None) -> Asked:
-        raise AssertionError("there is nobody to ask")
-
     def find_all(self, pages: list[PageId]) -> list[PageInfo | None]:
         return [self._pages.get(page) for page in pages]
-
-    def hidden(self, pages: list[PageId]) -> dict[PageId, str]:
-        return {}
 
     def tails_of(self, parents: list[BlockKey]) -> set[Tail]:
         return set()

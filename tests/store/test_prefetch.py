@@ -124,10 +124,10 @@ def test_a_restore_takes_its_pages_out_of_a_prefetchs_hands(tmp_path: Path, stor
     with open_store(tmp_path, disk) as store:
         handle = store.prefetch(story.ids(1, 2, 3, 4), allocate_payload)
         assert disk.reached.wait(30)
-        coming = store.being_read(story.id(1))
+        coming = store.prefetcher.being_read(story.id(1))
         assert coming is not None
-        assert store.being_read(story.id(2)) is None
-        store.withdraw(story.ids(1, 2, 3))
+        assert store.prefetcher.being_read(story.id(2)) is None
+        store.prefetcher.withdraw(story.ids(1, 2, 3))
         disk.gate.set()
         page = coming.result(30)
         assert page is not None
@@ -137,7 +137,7 @@ def test_a_restore_takes_its_pages_out_of_a_prefetchs_hands(tmp_path: Path, stor
         assert [store.held(p) is not None for p in story.ids(1, 2, 3, 4)] == [
             True, False, False, True,
         ]  # fmt: skip
-        assert store.being_read(story.id(1)) is None
+        assert store.prefetcher.being_read(story.id(1)) is None
 
 
 def test_a_cancelled_prefetch_ends_and_keeps_what_it_read(tmp_path: Path, story: Story) -> None:
@@ -249,7 +249,7 @@ def test_a_prefetch_that_meets_a_fault_of_this_program_ends_all_the_same(
         handle = store.prefetch(story.ids(1, 2), allocate_payload)
         assert handle.wait(30)
         assert handle.pages == 0
-        assert store._prefetcher.being_read(story.id(1)) is None
+        assert store.prefetcher.being_read(story.id(1)) is None
         monkeypatch.undo()
         assert store.prefetch(story.ids(2), allocate_payload).wait(30)
         assert is_right(store, story.id(2), 16 * KIB)

@@ -23,7 +23,7 @@ from omlx_cache.integrations.mlx_lm.lanes import (
 from omlx_cache.integrations.mlx_lm.models import ModelCaches
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.requests.log import PromptTimer
-from omlx_cache.scope import RestoredSequence
+from omlx_cache.restore.pending import Restored, missed
 from omlx_cache.session import Session
 from omlx_cache_storage.keys import as_tokens
 
@@ -155,15 +155,15 @@ def _with_lanes(
     found = nearest(lanes.values(), array, exact=True) if len(tokens) > 1 else None
     asked = lanes[bits].view.ask(len(tokens))
     began = time.perf_counter()
-    restored = RestoredSequence(lanes[None].fresh(), 0, 0, reasons.ABSENT)
+    restored = Restored(lanes[None].fresh(), missed(reasons.ABSENT))
     if found is not None:
         asked.walked = found[1].walked
     if found is not None and found[1].position:
         restored = found[0].restore(array, found[1])
-    live, cached = restored.prompt_cache, restored.tokens
+    live, cached = restored.prompt_cache, restored.point.position
     seconds = time.perf_counter() - began
     asked.remote_tokens = restored.remote_tokens
-    asked.restored(cached, restored.cold_tokens, seconds, restored.miss_reason)
+    asked.restored(cached, restored.cold_tokens, seconds, restored.point.reason)
     # Speculative decoding shows its processors the last token of the prompt and what follows.
     unseen = tokens[:-1] if "draft_model" in options else tokens[:cached]
     options["logits_processors"] = _seeing(unseen, options["logits_processors"])

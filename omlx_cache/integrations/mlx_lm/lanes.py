@@ -6,6 +6,7 @@ a draft model a lane holds the target's caches and the draft's, restored to the 
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from mlx_lm.models.cache import QuantizedKVCache
@@ -15,7 +16,8 @@ from omlx_cache.commit.budgets import Fit
 from omlx_cache.flights import PromptFlight
 from omlx_cache.integrations.mlx_lm.models import ModelCaches
 from omlx_cache.integrations.siblings import SiblingIndex, StoredPrefix, find_along
-from omlx_cache.scope import RestoredSequence, Scope, Scopes
+from omlx_cache.restore.pending import Restored, missed
+from omlx_cache.scope import Scope, Scopes
 from omlx_cache_storage.hints import Ended
 from omlx_cache_storage.keys import KeyChain, Tokens
 from omlx_cache_storage.page import PageId
@@ -102,26 +104,19 @@ class Lane:
             self._target.chain(tokens), start, None if self._target.trims else stops
         )
 
-    def restore(self, tokens: Tokens, found: StoredPrefix) -> RestoredSequence:
+    def restore(self, tokens: Tokens, found: StoredPrefix) -> Restored:
         """Restore what `find` saw; less when a page proved bad. The list is the caller's own."""
         room = len(tokens) + ROOM_TOKENS
         restored = self._target.restore(found.chain, found.position, room)
-        if self._draft is None or not restored.tokens:
+        if self._draft is None or not restored.point.position:
             return self._whole(restored)
-        along = find_along(self._draft, self._siblings, tokens, restored.tokens)
-        draft = self._draft.restore(along.chain, restored.tokens, room)
-        if draft.tokens < restored.tokens:
-            restored = self._target.restore(found.chain, draft.tokens, room)
-        if draft.tokens != restored.tokens or not draft.tokens:
-            return RestoredSequence(self.fresh(), 0, 0, draft.miss_reason)
-        return RestoredSequence(
-            restored.prompt_cache + draft.prompt_cache,
-            restored.tokens,
-            restored.cold_tokens,
-            restored.miss_reason,
-            remote_tokens=restored.remote_tokens,
-            local_tokens=restored.local_tokens,
-        )
+        along = find_along(self._draft, self._siblings, tokens, restored.point.position)
+        draft = self._draft.restore(along.chain, restored.point.position, room)
+        if draft.point.position < restored.point.position:
+            restored = self._target.restore(found.chain, draft.point.position, room)
+        if draft.point.position != restored.point.position or not draft.point.position:
+            return Restored(self.fresh(), missed(draft.point.reason))
+        return replace(restored, prompt_cache=restored.prompt_cache + draft.prompt_cache)
 
     def store(
         self,
@@ -156,10 +151,10 @@ class Lane:
         """Return new, empty caches: the target's, then the draft's."""
         return self._target.fresh() + ([] if self._draft is None else self._draft.fresh())
 
-    def _whole(self, restored: RestoredSequence) -> RestoredSequence:
-        if restored.tokens or self._draft is None:
+    def _whole(self, restored: Restored) -> Restored:
+        if restored.point.position or self._draft is None:
             return restored
-        return RestoredSequence(self.fresh(), 0, 0, restored.miss_reason)
+        return Restored(self.fresh(), missed(restored.point.reason))
 
 
 def nearest(

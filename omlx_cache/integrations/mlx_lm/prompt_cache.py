@@ -157,8 +157,9 @@ class TieredPromptCache:
             return None, 0, 0, where.reason
         restored = lane.restore(array, where)
         asked.remote_tokens = restored.remote_tokens
-        reason = where.reason if restored.tokens == where.position else restored.miss_reason
-        return restored.prompt_cache, restored.tokens, restored.cold_tokens, reason
+        point = restored.point
+        reason = where.reason if point.position == where.position else point.reason
+        return restored.prompt_cache, point.position, restored.cold_tokens, reason
 
     @uninterrupted
     def insert_cache(

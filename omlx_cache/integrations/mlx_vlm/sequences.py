@@ -134,11 +134,11 @@ class Sequences:
         if not found.position or not useful(found.position):
             return None, self._missed(lane, found), 0, found.reason or reasons.NO_RESTORE_POINT
         restored = lane.scope.restore(found.chain, found.position, len(tokens) + ROOM_TOKENS)
-        whole = restored.tokens == found.position
-        reason = found.reason if whole else restored.miss_reason
-        if not restored.tokens or not useful(restored.tokens):
-            return None, restored.wanted, 0, reason or reasons.NO_RESTORE_POINT
-        warm = Warm(restored.prompt_cache, restored.tokens)
+        point = restored.point
+        reason = found.reason if point.position == found.position else point.reason
+        if not point.position or not useful(point.position):
+            return None, point.wanted_state, 0, reason or reasons.NO_RESTORE_POINT
+        warm = Warm(restored.prompt_cache, point.position)
         asked.remote_tokens = restored.remote_tokens
         return warm, self._missed(lane, found), restored.cold_tokens, reason
 

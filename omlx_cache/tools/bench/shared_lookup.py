@@ -132,7 +132,7 @@ def _look_up(chain: KeyChain, store: BlockStore, found: int) -> Callable[[], Non
 
     def work() -> None:
         chain = KeyChain(NAMESPACE, tokens, BLOCK_SIZE)
-        point = find_restore_point(chain, (PAGED,), store, limit=len(tokens))
+        point = find_restore_point(chain, (PAGED,), store, limit=len(tokens), tiers=store)
         if point.position != found:
             raise RuntimeError(f"the look-up ended at {point.position}")
 
