@@ -1,10 +1,19 @@
 """Encoded pages: a page's tensors in the form that a target wants.
 
 What cannot be brought into it exactly raises ForeignPage: a miss. Some tensors NumPy decodes faster
-than MLX does on a CPU, straight into the buffers.
+than MLX does on a CPU, straight into the buffers. On a GPU the stored tensors of many pages are
+joined by few operations, then decoded once a tensor, straight into the restored buffer: tensors
+that lie side by side in their pages, alike but for the layer, are joined together, so that what is
+asked of MLX grows with pages and with tensors, not with their product.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate, groupby
+from math import prod
+from typing import NamedTuple
+
+import mlx.core as mx
 
 from omlx_cache.arrays.mlxio import (
     TOKEN_AXIS,
@@ -19,12 +28,24 @@ from omlx_cache.arrays.mlxio import (
 from omlx_cache.codecs import Codec, TurboCodec, codec_named
 from omlx_cache.codecs.turbo_host import HostDecoder, decodes
 from omlx_cache.pages.tensors import Tag, Tags, page_arrays, part_specs, tags_of
-from omlx_cache.restore.plan import Span
+from omlx_cache.restore.plan import Span, Stretch, stretches
 from omlx_cache_storage.errors import ForeignPage
-from omlx_cache_storage.page import Page, TensorSpec
+from omlx_cache_storage.page import (
+    GEOMETRIES,
+    Page,
+    PageId,
+    PageMeta,
+    Tensors,
+    TensorSpec,
+    shared_tensors,
+)
 
 HOST_BATCH_BYTES = 512 << 10
 """What is decoded on the CPU before MLX is asked to evaluate: what stays in a core's cache."""
+DEVICE_BATCH_BYTES = 1 << 30
+"""What is joined together, in dense bytes: each time asks MLX for something by page."""
+DEVICE_STEP_BYTES = 256 << 20
+"""What is decoded before MLX is asked to evaluate."""
 _HALVES = ("BF16", "F16")
 
 
@@ -48,21 +69,16 @@ def convert(
         made: dict[str, Array] = {}
         for spec in batch:
             if spec.name not in seen:
-                found = converted(spec, arrays, tags, codecs)
-                made |= {name: array for name, array in found.items() if name in specs}
-                seen |= found.keys()
+                fresh = converted(spec, arrays, tags, codecs)
+                made |= {name: array for name, array in fresh.items() if name in specs}
+                seen |= fresh.keys()
         for name, array in made.items():
-            _refuse_other_shape(array, specs[name])
+            wanted, found = specs[name], (dtype_name(array), tuple(array.shape))
+            if found != (wanted.dtype, wanted.shape):
+                expects = f"{wanted.dtype} {wanted.shape} was expected"
+                raise ForeignPage(f"{name} is {found[0]} {found[1]}, {expects}")
         evaluate(list(made.values()))
         yield made
-
-
-def _refuse_other_shape(array: Array, spec: TensorSpec) -> None:
-    if tuple(array.shape) != spec.shape or dtype_name(array) != spec.dtype:
-        raise ForeignPage(
-            f"{spec.name} is {dtype_name(array)} {tuple(array.shape)}, "
-            f"{spec.dtype} {spec.shape} was expected"
-        )
 
 
 def converted(
@@ -70,7 +86,9 @@ def converted(
 ) -> dict[str, Array]:
     """Return a lazy tensor in the form of `spec` (and what was made with it), any token count."""
     base = spec.name.rpartition(".")[0]
-    if spec.name in arrays and (base not in codecs or _same(tags.get(base), codecs[base])):
+    if spec.name in arrays and (
+        base not in codecs or (base in tags and tags[base].codec == str(codecs[base].identity))
+    ):
         return {spec.name: arrays[spec.name]}
     if spec.name in tags:
         tag = tags[spec.name]
@@ -85,10 +103,6 @@ def converted(
         parts = codecs[base].encode(arrays[base])
         return {f"{base}.{part}": array for part, array in parts.items()}
     raise ForeignPage(f"the page has no {spec.name} and nothing to make it from")
-
-
-def _same(tag: Tag | None, codec: Codec) -> bool:
-    return tag is not None and tag.codec == str(codec.identity)
 
 
 def batches_of(specs: Sequence[TensorSpec], most: int) -> Iterator[list[TensorSpec]]:
@@ -113,20 +127,29 @@ def decode_into(
 ) -> list[TensorSpec]:
     """Decode what is decoded here into its places, and return the other tensors: those that MLX
     decodes, and those with which something is wrong. Evaluates nothing."""
-    tags = tags_of(page.meta)
-    stored = _Stored(page)
+    tags, stored = tags_of(page.meta), page.meta.tensors
+    payload = payload_view(page.payload)
+    stops = dict(zip(stored, accumulate(spec.nbytes for spec in stored), strict=True))
+
+    def view(spec: TensorSpec) -> HostView:
+        """Return a stored tensor as (rows, tokens, ...)."""
+        stop = stops[spec]
+        flat: HostView = payload[stop - spec.nbytes : stop].view(carrier(spec.dtype))
+        return flat.reshape(-1, *spec.shape[TOKEN_AXIS:])
+
     left: list[TensorSpec] = []
     decoders: dict[tuple[int, str], HostDecoder] = {}
     for spec in expected:
         codec = _codec_of(spec, tags.get(spec.name))
-        parts = None if codec is None else stored.parts(spec, codec)
-        if codec is None or parts is None:
+        parts = () if codec is None else part_specs(spec, codec)
+        if codec is None or not stops.keys() >= set(parts):
             left.append(spec)
             continue
         key = codec.dim, spec.dtype
         if key not in decoders:
             decoders[key] = HostDecoder(codec.dim, bfloat=spec.dtype == "BF16")
-        norms, words = parts
+        norms, words = map(view, parts)
+        norms = norms.view("<f2")
         target = views[spec.name]
         rows = target.reshape(-1, *target.shape[TOKEN_AXIS:])
         for place in places[spec.name]:
@@ -134,32 +157,6 @@ def decode_into(
             out = rows[:, place.to : place.to + place.hi - place.lo]
             decoders[key].decode(codec.seed, norms[:, tokens], words[:, tokens], out)
     return left
-
-
-class _Stored:
-    """A page's tensors, and where they are."""
-
-    def __init__(self, page: Page) -> None:
-        self._payload = payload_view(page.payload)
-        self._offsets: dict[TensorSpec, int] = {}
-        offset = 0
-        for spec in page.meta.tensors:
-            self._offsets[spec] = offset
-            offset += spec.nbytes
-
-    def parts(self, dense: TensorSpec, codec: TurboCodec) -> tuple[HostView, HostView] | None:
-        """Return norms (rows, tokens) and words (rows, tokens, words), None if the page has
-        others."""
-        specs = part_specs(dense, codec)
-        if any(spec not in self._offsets for spec in specs):
-            return None
-        norms, words = (self._view(spec) for spec in specs)
-        return norms.view("<f2"), words
-
-    def _view(self, spec: TensorSpec) -> HostView:
-        start = self._offsets[spec]
-        flat: HostView = self._payload[start : start + spec.nbytes].view(carrier(spec.dtype))
-        return flat.reshape(-1, *spec.shape[TOKEN_AXIS:])
 
 
 def _codec_of(spec: TensorSpec, tag: Tag | None) -> TurboCodec | None:
@@ -173,3 +170,202 @@ def _codec_of(spec: TensorSpec, tag: Tag | None) -> TurboCodec | None:
     if not isinstance(codec, TurboCodec) or not decodes(codec.dim, codec.bits):
         return None
     return codec if codec.supports(spec.shape[-1], dtype_of(spec.dtype)) else None
+
+
+class DecodedPiece(NamedTuple):
+    """Tokens [lo, hi) of a page go to index `to` of a target."""
+
+    to: int
+    lo: int
+    hi: int
+    page: PageId
+
+
+def in_order(pieces: Iterable[DecodedPiece]) -> list[DecodedPiece]:
+    """Order pieces by target index and cut away what an earlier one fills already."""
+    ordered: list[DecodedPiece] = []
+    filled = 0
+    for piece in sorted(pieces):
+        double = max(0, filled - piece.to)
+        if piece.hi - piece.lo > double:
+            ordered.append(piece._replace(to=piece.to + double, lo=piece.lo + double))
+            filled = piece.to + piece.hi - piece.lo
+    return ordered
+
+
+_Form = tuple[str, tuple[tuple[tuple[str, ...], str, tuple[int, ...]], ...]]
+"""What pages that are joined have in common: how they are encoded, and their blocks."""
+
+
+class Columns:
+    """Pages that are encoded alike, as `meta` says, and whose tokens follow each other from `start`
+    to `stop`."""
+
+    def __init__(self, pieces: Sequence[DecodedPiece], pages: Mapping[PageId, Page]) -> None:
+        self.start = pieces[0].to
+        self.stop = pieces[-1].to + pieces[-1].hi - pieces[-1].lo
+        self.meta = pages[pieces[0].page].meta
+        self._sources = [
+            (piece, pages[piece.page].payload, _blocks(pages[piece.page].meta)) for piece in pieces
+        ]
+        self.names = [name for block in self._sources[0][2] for name in block.names]
+
+    def join(self, names: Collection[str], before: int = 0, after: int = 0) -> dict[str, Array]:
+        """Return lazy tensors of all tokens by stored name, `before` and `after` tokens of zeros
+        around them. They may share memory with each other, and with a page if there is but one."""
+        made: dict[str, Array] = {}
+        for index, block in enumerate(self._sources[0][2]):
+            wanted = [place for place, name in enumerate(block.names) if name in names]
+            for first, stop in _ranges(wanted):
+                joined = self._join(index, first, stop, before, after)
+                rows = block.shape[0]
+                for place in range(first, stop):
+                    at = (place - first) * rows
+                    made[block.names[place]] = joined[at : at + rows]
+        return made
+
+    def _join(self, index: int, first: int, stop: int, before: int, after: int) -> Array:
+        """Join the tensors [first, stop) of a block, which become the first axis."""
+        head = self._sources[0][2][index]
+        rows = (stop - first) * prod(head.shape[:TOKEN_AXIS])
+        width = head.nbytes // prod(head.shape[: TOKEN_AXIS + 1])
+        parts = [mx.zeros((rows, before * width), dtype=mx.uint8)] if before else []
+        for piece, payload, blocks in self._sources:
+            offset, nbytes = blocks[index].offset, blocks[index].nbytes
+            raw = payload[offset + first * nbytes : offset + stop * nbytes].reshape(rows, -1)
+            if (piece.lo, piece.hi) != (0, blocks[index].shape[TOKEN_AXIS]):
+                raw = raw[:, piece.lo * width : piece.hi * width]
+            parts.append(raw)
+        if after:
+            parts.append(mx.zeros((rows, after * width), dtype=mx.uint8))
+        tokens = before + self.stop - self.start + after
+        shape = _with_tokens(head.shape, tokens)
+        joined: Array = mx.concatenate(parts, axis=1).view(dtype_of(head.dtype))
+        return joined.reshape((stop - first) * shape[0], *shape[1:])
+
+
+def columns_of(pieces: Sequence[DecodedPiece], pages: Mapping[PageId, Page]) -> list[Columns]:
+    """Return the stretches of pieces, which are `in_order`, that touch and are encoded alike."""
+    found: list[Columns] = []
+    run: list[DecodedPiece] = []
+    before: _Form | None = None
+    for piece in pieces:
+        form = _form(pages[piece.page].meta)
+        if run and (form != before or piece.to != run[-1].to + run[-1].hi - run[-1].lo):
+            found.append(Columns(run, pages))
+            run = []
+        run.append(piece)
+        before = form
+    if run:
+        found.append(Columns(run, pages))
+    return found
+
+
+def _blocks(meta: PageMeta) -> tuple[Stretch, ...]:
+    """Return the tensors of one dtype and shape that lie side by side in a page."""
+    return _stretches(shared_tensors(meta.tensors))
+
+
+@lru_cache(GEOMETRIES)
+def _stretches(tensors: Tensors) -> tuple[Stretch, ...]:
+    return tuple(stretches(tensors, {}))
+
+
+def _form(meta: PageMeta) -> _Form:
+    alike = tuple((b.names, b.dtype, _with_tokens(b.shape, 0)) for b in _blocks(meta))
+    return meta.codec, alike
+
+
+def _ranges(places: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield [first, stop) of neighbouring places."""
+    for _, run in groupby(enumerate(places), lambda item: item[1] - item[0]):
+        members = [place for _, place in run]
+        yield members[0], members[-1] + 1
+
+
+def _with_tokens(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
+    return (*shape[:TOKEN_AXIS], count, *shape[TOKEN_AXIS + 1 :])
+
+
+def decode_joined(
+    targets: Mapping[str, TensorSpec],
+    names: Sequence[str],
+    columns: Sequence[Columns],
+    codecs: Mapping[str, Codec],
+) -> dict[str, Array]:
+    """Return those targets of one track that are named, evaluated and owned, made of `columns`;
+    what no page fills is zeros.
+
+    Takes some `DEVICE_BATCH_BYTES` beside the
+    targets. Raises ForeignPage.
+    """
+    made: dict[str, Array] = {}
+    only = tags_of(columns[0].meta) if len(columns) == 1 else ()
+    for straight in (True, False):
+        specs = [targets[name] for name in names if (name in only) == straight]
+        for batch in batches_of(specs, DEVICE_BATCH_BYTES):
+            arrays = (_straight if straight else _joined)(batch, columns, codecs)
+            # In smaller steps: a decoder's intermediate arrays are several times what it makes.
+            for step in batches_of([targets[name] for name in arrays], DEVICE_STEP_BYTES):
+                evaluate([arrays[spec.name] for spec in step])
+            made |= arrays
+    return made
+
+
+def _straight(
+    batch: Sequence[TensorSpec], columns: Sequence[Columns], codecs: Mapping[str, Codec]
+) -> dict[str, Array]:
+    """Return lazy targets that are what a codec makes: zeros around the parts decode to zeros."""
+    (column,) = columns
+    after = batch[0].shape[TOKEN_AXIS] - column.stop
+    return _converted_of(batch, column, codecs, column.start, after)
+
+
+def _joined(
+    batch: Sequence[TensorSpec], columns: Sequence[Columns], codecs: Mapping[str, Codec]
+) -> dict[str, Array]:
+    """Return lazy targets, which are of one length, joined from several pieces."""
+    tokens = batch[0].shape[TOKEN_AXIS]
+    pieces: dict[str, list[Array]] = {spec.name: [] for spec in batch}
+    filled = 0
+    for column in columns:
+        found = _converted_of(batch, column, codecs)
+        for spec in batch:
+            pieces[spec.name] += [_gap(spec, column.start - filled), found[spec.name]]
+        filled = column.stop
+    for spec in batch:
+        pieces[spec.name].append(_gap(spec, tokens - filled))
+    # Joining copies, so that no target is a view of what was joined for several.
+    return {name: mx.concatenate(parts, axis=TOKEN_AXIS) for name, parts in pieces.items()}
+
+
+def _converted_of(
+    batch: Sequence[TensorSpec],
+    column: Columns,
+    codecs: Mapping[str, Codec],
+    before: int = 0,
+    after: int = 0,
+) -> dict[str, Array]:
+    behind = _behind([spec.name for spec in batch], column.names)
+    arrays = column.join(behind, before, after)
+    made: dict[str, Array] = {}
+    for spec in batch:
+        if spec.name not in made:
+            made |= converted(spec, arrays, tags_of(column.meta), codecs)
+    return made
+
+
+def _behind(wanted: Sequence[str], stored: Sequence[str]) -> set[str]:
+    """Return the stored tensors that targets are made of: themselves, their parts, or their
+    whole."""
+    known = set(stored)
+    bases = {name.rpartition(".")[0] for name in wanted}
+    own = {name for name in wanted if name in known}
+    parts = {name for name in stored if name.rpartition(".")[0] in wanted}
+    return own | parts | (bases & known)
+
+
+def _gap(spec: TensorSpec, tokens: int) -> Array:
+    shape = list(spec.shape)
+    shape[TOKEN_AXIS] = tokens
+    return mx.zeros(shape, dtype=dtype_of(spec.dtype))

@@ -13,14 +13,14 @@ from math import prod
 import mlx.core as mx
 
 from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_of, evaluate, owned_copy, widest, zeros
-from omlx_cache.restore.columns import (
+from omlx_cache.restore.decode import (
     DEVICE_STEP_BYTES,
     DecodedPiece,
     columns_of,
+    convert,
     decode_joined,
     in_order,
 )
-from omlx_cache.restore.decode import convert
 from omlx_cache.restore.plan import (
     PageFailed,
     PageRead,

@@ -75,24 +75,17 @@ class ReadingGate:
             return ""
         computing, reading = tokens / rate, 0.0
         for tier, size in nbytes.items():
-            seconds = self._seconds(tier, size)
-            if seconds is None:
+            with self._lock:
+                telling = [r for r in self._reads[tier] if r.nbytes * LARGER >= size][-READS:]
+            if len(telling) < READS:
                 return ""
-            reading += seconds
+            reading += size * min(read.seconds / read.nbytes for read in telling)
         if reading < CLEARLY * computing or reading - computing < LEAST_SECONDS:
             return ""
         return (
             f"{reasons.SLOWER_THAN_COMPUTING}:{tokens:,} tokens, about "
             f"{_short(reading)} to read and {_short(computing)} to compute"
         )
-
-    def _seconds(self, tier: str, nbytes: int) -> float | None:
-        """Return what a read takes; None where the latest reads say nothing of one so large."""
-        with self._lock:
-            telling = [r for r in self._reads[tier] if r.nbytes * LARGER >= nbytes][-READS:]
-        if len(telling) < READS:
-            return None
-        return nbytes * min(read.seconds / read.nbytes for read in telling)
 
 
 class RestoreGate:

@@ -98,7 +98,10 @@ class HostTargets:
             filled = [name for name, array in self._arrays.items() if array.size]
             views = host_views([self._arrays[name] for name in filled])
             self._views = dict(zip(filled, views, strict=True))
-            self._bytes = {name: _bytes_of(view) for name, view in self._views.items()}
+            flat: dict[str, Any] = {
+                name: view.reshape(-1).view(np.uint8) for name, view in self._views.items()
+            }
+            self._bytes = {name: memoryview(bytes_) for name, bytes_ in flat.items()}
             self._zeros.arrays.clear()
             self._ready = True
 
@@ -111,7 +114,8 @@ class HostTargets:
         self._await_memory()
         starts: dict[int, int] = {}
         for span in read.spans:
-            if span.track in starts or not _is_whole(span, read):
+            whole = span.hi < 0 or (span.lo, span.hi) == (0, read.use.info.held)
+            if span.track in starts or not whole:
                 return None
             starts[span.track] = span.to
         segments: list[memoryview] = []
@@ -167,11 +171,6 @@ class HostTargets:
         return self._arrays
 
 
-def _bytes_of(view: HostView) -> memoryview:
-    flat: Any = view.reshape(-1).view(np.uint8)
-    return memoryview(flat)
-
-
 def _decode(read: PageRead, page: Page, plan: Plan, views: Mapping[str, HostView]) -> None:
     """Bring one encoded page into the targets, a few tensors at a time."""
     spans: dict[int, list[Span]] = {}
@@ -194,11 +193,6 @@ def _copy(span: Span, source: HostView, target: HostView) -> None:
         target[...] = source
     else:
         target[:, :, span.to : span.to + span.hi - span.lo] = source[:, :, span.lo : span.hi]
-
-
-def _is_whole(span: Span, read: PageRead) -> bool:
-    """True when all of a page's tokens go to one place."""
-    return span.hi < 0 or (span.lo, span.hi) == (0, read.use.info.held)
 
 
 def spread(

@@ -208,7 +208,8 @@ def find_restore_point(
     )
     reads = point.bytes_to_read()
     if gate is not None and reads:
-        here = walk(bad | _pages_to_read(found))
+        pages = (page for group in found.values() for page in group.pages.values())
+        here = walk(bad | {page for page, one in pages if not one.info.in_memory})
         slower = gate.rejects(position - here.position, reads)
         if slower:
             return RestorePoint(here.position, here.uses(), slower, matched)
@@ -264,14 +265,14 @@ def positions(found: Mapping[GroupSpec, GroupPages], top: int) -> Iterator[int]:
     """Yield the positions up to `top` at which every group can be rebuilt, the longest first."""
     # Windows and states first: where they were evicted they say so at once.
     pickiest = sorted(found.values(), key=lambda pages: pages.group.kind == "paged")
-    for position in _candidates(found, top):
+    states = [pages for pages in pickiest if pages.group.kind == "state"]
+    if states:
+        ends = {end for end in states[0].pages if 0 < end <= top}
+    else:
+        ends = {min(end, top) for pages in pickiest for end in pages.pages} - {0}
+    for position in sorted(ends, reverse=True):
         if all(pages.rebuilds(position) for pages in pickiest):
             yield position
-
-
-def _pages_to_read(found: Mapping[GroupSpec, GroupPages]) -> frozenset[PageId]:
-    uses = (use for pages in found.values() for use in pages.pages.values())
-    return frozenset(page for page, known in uses if not known.info.in_memory)
 
 
 def _reason(walked: _Walked, hidden: Mapping[PageId, str], trouble: str) -> str:
@@ -381,13 +382,3 @@ def reach(
     while whole + chain.block_size in paged_ends:
         whole += chain.block_size
     return max((e for e in paged_ends if whole <= e < whole + chain.block_size), default=whole)
-
-
-def _candidates(found: Mapping[GroupSpec, GroupPages], top: int) -> list[int]:
-    """Return positions worth trying, the longest first, all > 0 and <= top."""
-    states = [pages.pages for group, pages in found.items() if group.kind == "state"]
-    if states:
-        ends = {end for end in states[0] if 0 < end <= top}
-    else:
-        ends = {min(end, top) for pages in found.values() for end in pages.pages} - {0}
-    return sorted(ends, reverse=True)

@@ -37,13 +37,13 @@ class BackgroundReading(Reading):
     `admitted`, `taken`, `is_running` and `oversize` are the queue's.
     """
 
+    is_ahead, together, in_flight = True, TOGETHER, THREADS
+
     def __init__(self, queue: "RestoreQueue", walk: Walk, *, asks: bool = True) -> None:
         # From here on the keys are only read, so that every thread may walk.
         if len(walk.chain):
             walk.chain.key(len(walk.chain))
-        super().__init__(
-            walk, pool=queue.reads, answers=self._is_answered, together=TOGETHER, in_flight=THREADS
-        )
+        super().__init__(walk, queue.reads)
         self.granted = 0
         self.admitted = self.taken = self.oversize = self.is_running = self.is_stuck = False
         self.is_planned = False
@@ -117,7 +117,7 @@ class BackgroundReading(Reading):
                 if not self.make_plan():
                     return
 
-    def _is_answered(self, read: "Future[Any]") -> bool:
+    def answers(self, read: Future[Any]) -> bool:
         """Wait for a read for as long as anybody wants it."""
         began = time.monotonic()
         while not done_within(read, LOOK_SECONDS):

@@ -8,7 +8,7 @@ the hot tier on the way.
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from operator import itemgetter
@@ -67,15 +67,10 @@ class Reading:
     waits for may still write into them. `wanted` is the last point that the disk was read for.
     """
 
-    def __init__(
-        self,
-        walk: Walk,
-        *,
-        pool: Executor | None = None,
-        answers: Callable[[Future[Any]], bool] = came,
-        together: int = READ_TOGETHER,
-        in_flight: int = READ_AHEAD,
-    ) -> None:
+    is_ahead, together, in_flight = False, READ_TOGETHER, READ_AHEAD
+    """Whether the model's thread does something else meanwhile; pages in one task, and in all."""
+
+    def __init__(self, walk: Walk, pool: Executor | None = None) -> None:
         self.walk = walk
         self.point: RestorePoint | None = None
         self.wanted: RestorePoint | None = None
@@ -85,12 +80,12 @@ class Reading:
         self.read: set[PageId] = set()
         self.passes = 0
         self.is_apart = self.is_late = self.closed = False
-        self._is_ahead = pool is not None
         self._pool = pool or walk.source.read_pool
-        self._answers = answers
-        self._together = together
-        self._in_flight = in_flight
         self._held: dict[PageId, Page] = {}
+
+    def answers(self, read: Future[Any]) -> bool:
+        """Wait for a read; False when the disk hangs."""
+        return came(read)
 
     def make_plan(self, passes: int = DISK_PASSES) -> bool:
         """Find and plan what can be restored below the pages that failed; reads headers. False when
@@ -106,7 +101,7 @@ class Reading:
             self._held = self._hold(self.point) if memory is None else memory.pages
             try:
                 if memory is None or not self._is_planned(self.point):
-                    self.plan = plan_for(self.walk, self.point, self._held, self._meta())
+                    self.plan = plan_for(self.walk, self.point, self._held, self._read_meta)
                 return True
             except PageFailed as failed:
                 self.learn(failed)
@@ -115,10 +110,10 @@ class Reading:
     def learn(self, failed: PageFailed) -> None:
         """Plan the next pass without a page that failed; in memory, if the disk hangs."""
         assert self.point is not None
-        hangs = isinstance(failed.cause, PageUnanswered)
-        self.is_apart |= hangs
-        self.walk.learn(failed, self.point, self._held, None if hangs else self._meta())
-        self.passes = DISK_PASSES if hangs and self.passes < DISK_PASSES else self.passes + 1
+        if isinstance(failed.cause, PageUnanswered):
+            self.is_apart, self.passes = True, DISK_PASSES - 1
+        self.walk.learn(failed, self.point, self._held, self._read_meta)
+        self.passes += 1
         self.point = None
 
     def nbytes(self) -> int:
@@ -172,7 +167,7 @@ class Reading:
         assert self.plan is not None
         assert self.point is not None
         source = self.walk.source
-        held = self._hold(self.point) if self._is_ahead else self._held
+        held = self._hold(self.point) if self.is_ahead else self._held
         targets = self._begin_targets(self.plan, held)
         filled = {} if targets is None else targets.filled
         left = [read for read in self.plan.reads if read.use.page not in filled]
@@ -203,10 +198,10 @@ class Reading:
             return before
         fresh = not (held or plan.encoded or isinstance(before, DeviceTargets))
         straight = not has_memory_of_its_own() and (fresh or isinstance(before, HostTargets))
-        if on_host() or (straight and not self._is_ahead):
+        if on_host() or (straight and not self.is_ahead):
             host = before if isinstance(before, HostTargets) else None
             self.targets = HostTargets(plan, before=host, apart=self.is_apart)
-        elif not self._is_ahead:
+        elif not self.is_ahead:
             device = before if isinstance(before, DeviceTargets) else None
             self.targets = DeviceTargets(plan, before=device)
         return self.targets
@@ -238,29 +233,30 @@ class Reading:
             except BaseException as error:
                 failures.append((first, error))
 
-        left = deque(batches(reads, self._together, READ_BYTES))
+        left = deque(batches(reads, self.together, READ_BYTES))
         under_way: deque[tuple[Future[None], Sequence[PageRead], dict[PageId, Page]]] = deque()
         begun = 0
-        came: dict[PageId, Page] = {}
+        came: list[tuple[PageRead, Page]] = []
         while under_way or (left and not failures):
-            while left and not failures and len(under_way) * len(left[0]) < self._in_flight:
+            while left and not failures and len(under_way) * len(left[0]) < self.in_flight:
                 task = left.popleft(), dict[PageId, Page]()
                 under_way.append((self._pool.submit(bring, begun, *task), *task))
                 begun += len(task[0])
             future, batch, pages = under_way.popleft()
             try:
-                if self._answers(future):
+                if self.answers(future):
                     future.result()
                 else:
                     failures.append((-1, self._given_up(batch, pages)))
                     under_way.clear()
                     self.arrived.update(dict(pages))
                 if device is not None:
-                    came |= dict(pages)
-                    nbytes = sum(page.meta.nbytes for page in came.values())
+                    came += [(one, pages[page]) for one in batch if (page := one.use.page) in pages]
+                    nbytes = sum(page.meta.nbytes for _, page in came)
                     if nbytes >= device.batch_bytes // 4 or not under_way:
-                        device.take_all([one for one in reads if one.use.page in came], came)
-                        came = {}
+                        arrived = {one.use.page: page for one, page in came}
+                        device.take_all([one for one, _ in came], arrived)
+                        came = []
             except Exception as error:
                 failures.append((0, error))
             except BaseException as error:
@@ -285,7 +281,7 @@ class Reading:
     def _is_staged(self, read: PageRead) -> bool:
         """True for a page that waits for the model's thread: on a GPU each, on the host those of
         windows and states, which another restore point may want in another order."""
-        return self._is_ahead and (self.targets is None or read.use.page.group != PAGED.name)
+        return self.is_ahead and (self.targets is None or read.use.page.group != PAGED.name)
 
     def _given_up(self, batch: Sequence[PageRead], pages: Collection[PageId]) -> Exception:
         filled = {} if self.targets is None else self.targets.filled
@@ -293,13 +289,12 @@ class Reading:
         page = (left or [batch[-1].use.page])[0]
         return Closed() if self.closed else PageFailed(page, self.walk.source.unanswered(page))
 
-    def _meta(self) -> Callable[[PageId], PageMeta] | None:
-        """Return what reads a header; None when the disk is not to be waited for."""
-        return self._read_meta if self.passes < DISK_PASSES else None
-
     def _read_meta(self, page: PageId) -> PageMeta:
+        """Read a header, unless the disk is not to be waited for."""
+        if self.passes >= DISK_PASSES or self.is_apart:
+            raise PageUnreadable("the disk may not be waited for")
         read = self._pool.submit(self.walk.source.meta, page)
-        if not self._answers(read):
+        if not self.answers(read):
             raise Closed if self.closed else self.walk.source.unanswered(page)
         return read.result()
 

@@ -1,6 +1,7 @@
 """Where a restore stands: the prefix that it can still hope for, the plan for it, and which page is
 to blame when pages that are sound do not fit together."""
 
+import contextlib
 import json
 import logging
 from bisect import bisect_left
@@ -26,9 +27,9 @@ from omlx_cache.restore.lookup import (
     reach,
 )
 from omlx_cache.restore.plan import PageFailed, Plan, make_plan
-from omlx_cache_storage.errors import ForeignPage, PageError, PageUnreadable
+from omlx_cache_storage.errors import ForeignPage, PageError
 from omlx_cache_storage.keys import BlockKey, KeyChain
-from omlx_cache_storage.page import Page, PageId, PageMeta
+from omlx_cache_storage.page import Page, PageId, PageMeta, TensorSpec
 from omlx_cache_storage.prefetch import ReadingTiers
 from omlx_cache_storage.tiers import TierView
 
@@ -118,7 +119,7 @@ class Walk:
         failed: PageFailed,
         point: RestorePoint,
         held: Mapping[PageId, Page],
-        read_meta: ReadMeta | None,
+        read_meta: ReadMeta,
     ) -> None:
         """Never use a page again that failed, nor what lies behind it; forgets a sound page that
         does not fit its group, so that a commit writes a right one."""
@@ -131,20 +132,19 @@ class Walk:
                 self.source.forget(page)
             blamed = odd or blamed
         self.bad |= blamed
-        starts = [_start(use) for use in point.all_uses if use.page in blamed]
-        self.limit = min([self.limit, *starts])
+        # The longest prefix that needs nothing of them.
+        uses = [use.info for use in point.all_uses if use.page in blamed]
+        self.limit = min([self.limit, *(use.position - (use.held or 1) for use in uses)])
 
 
 def plan_for(
     walk: Walk,
     point: RestorePoint,
     held: Mapping[PageId, Page],
-    read_meta: ReadMeta | None,
+    read_meta: ReadMeta,
 ) -> Plan:
     """Return the plan to restore a point; reads a header for each group that is not in memory.
-
-    Raises PageFailed, instead of any reading without `read_meta`.
-    """
+    Raises PageFailed."""
     phases: dict[str, Phase] = {}
     for group, uses in point.uses.items():
         use = uses[-1]
@@ -164,18 +164,9 @@ def plan_for(
     return make_plan(walk.layout.leaves, point, walk.models, phases, walk.capacity)
 
 
-def _start(use: PageUse) -> int:
-    """Return the longest prefix that needs nothing of a page."""
-    return use.info.position - (use.info.held or 1)
-
-
-def _meta(page: PageId, held: Mapping[PageId, Page], read_meta: ReadMeta | None) -> PageMeta:
-    if page in held:
-        return held[page].meta
+def _meta(page: PageId, held: Mapping[PageId, Page], read_meta: ReadMeta) -> PageMeta:
     try:
-        if read_meta is None:
-            raise PageUnreadable("the disk may not be waited for")
-        return read_meta(page)
+        return held[page].meta if page in held else read_meta(page)
     except PageError as error:
         raise PageFailed(page, error) from error
 
@@ -194,17 +185,19 @@ def _phases(meta: PageMeta) -> dict[str, Phase]:
     raise PageFailed(meta.id, cause, joins=True)
 
 
-def _form_of(meta: PageMeta, members: Sequence[Leaf]) -> Form:
-    """Return what a page means for its group's leaves; raises ForeignPage if it fits none."""
-    refuse_tensors_of_no_leaf(meta, members)
-    found = set()
-    for leaf in members:
-        for spec in wanted_specs(leaf, meta).values():
-            shape = list(spec.shape)
-            if meta.held and len(shape) > TOKEN_AXIS:
-                shape[TOKEN_AXIS] = 0
-            found.add((spec.name, spec.dtype, tuple(shape)))
-    return frozenset(found)
+def _form_of(meta: PageMeta, members: Sequence[Leaf]) -> Form | None:
+    """Return what a page means for its group's leaves; None if it fits none."""
+    try:
+        refuse_tensors_of_no_leaf(meta, members)
+        specs = [spec for leaf in members for spec in wanted_specs(leaf, meta).values()]
+    except ForeignPage:
+        return None
+    return frozenset((spec.name, spec.dtype, _shape(spec, meta.held)) for spec in specs)
+
+
+def _shape(spec: TensorSpec, held: int) -> tuple[int, ...]:
+    """Return a tensor's shape, without how many tokens it has."""
+    return spec.shape[:TOKEN_AXIS] + spec.shape[TOKEN_AXIS + bool(held) :]
 
 
 def _misfits(
@@ -212,47 +205,30 @@ def _misfits(
     point: RestorePoint,
     leaves: Sequence[Leaf],
     held: Mapping[PageId, Page],
-    read_meta: ReadMeta | None,
+    read_meta: ReadMeta,
 ) -> set[PageId]:
     """Return the pages to forget after pages did not join: those unlike most of their group.
 
     Without a majority all that were compared are to blame: which one is right cannot be told, and
     a commit writes right ones again. A page that only this build cannot decode is never to blame.
-    Reads the headers of a few pages that are not in memory, if it may. Raises nothing.
+    Reads the headers of a few pages that are not in memory. Raises nothing.
     """
-    group, uses = _group_of(failed, point)
-    members = [leaf for leaf in leaves if leaf.group == group]
+    members = [leaf for leaf in leaves if leaf.group.name == failed.group]
+    others = [p for use in point.all_uses if (p := use.page) != failed and p.group == failed.group]
+    others.sort(key=lambda page: page not in held)
     forms: dict[PageId, Form | None] = {}
-    for page in _voters(failed, uses, held):
-        try:
+    for page in [failed, *others[: VOTERS - 1]]:
+        with contextlib.suppress(PageFailed):
             meta = _meta(page, held, read_meta)
-        except PageFailed:
-            continue
-        if not _is_decodable(meta):
-            continue
-        try:
-            forms[page] = _form_of(meta, members)
-        except ForeignPage:
-            forms[page] = None
+            if _is_decodable(meta):
+                forms[page] = _form_of(meta, members)
     votes = Counter(form for form in forms.values() if form is not None)
-    if not forms:
-        return set()
     agreed = next((form for form, n in votes.items() if 2 * n > votes.total()), None)
     blamed = {page for page, form in forms.items() if form is None or form != agreed}
     if not blamed and failed in forms:
         # It looks like the others and still could not be joined.
         blamed = {failed}
     return blamed
-
-
-def _group_of(page: PageId, point: RestorePoint) -> tuple[GroupSpec, Sequence[PageUse]]:
-    return next((group, uses) for group, uses in point.uses.items() if group.name == page.group)
-
-
-def _voters(failed: PageId, uses: Sequence[PageUse], held: Mapping[PageId, Page]) -> list[PageId]:
-    others = [use.page for use in uses if use.page != failed]
-    others.sort(key=lambda page: page not in held)
-    return [failed, *others[: VOTERS - 1]]
 
 
 def _is_decodable(meta: PageMeta) -> bool:

@@ -13,8 +13,8 @@ import pytest
 
 from kit.executors import EXECUTORS, compute_on
 from omlx_cache.arrays.mlxio import host_view
-from omlx_cache.restore import columns, decode, host, reading
-from omlx_cache.restore.columns import Columns
+from omlx_cache.restore import decode, host, reading
+from omlx_cache.restore.decode import Columns
 from omlx_cache.tools.bench.bed import Bed
 from omlx_cache.tools.bench.sizes import BLOCK_SIZE, Size
 
@@ -125,12 +125,12 @@ def test_what_a_gpu_decodes_at_a_time_is_bounded(
     on_host = stored.restored()
     as_on_a_gpu(monkeypatch)
     tensor = on_host[0].nbytes
-    monkeypatch.setattr(columns, "DEVICE_BATCH_BYTES", 3 * tensor)
-    monkeypatch.setattr(columns, "DEVICE_STEP_BYTES", 2 * tensor)
+    monkeypatch.setattr(decode, "DEVICE_BATCH_BYTES", 3 * tensor)
+    monkeypatch.setattr(decode, "DEVICE_STEP_BYTES", 2 * tensor)
     steps: list[int] = []
-    evaluate = columns.evaluate
+    evaluate = decode.evaluate
     monkeypatch.setattr(
-        columns, "evaluate", lambda a: steps.append(sum(x.nbytes for x in a)) or evaluate(a)
+        decode, "evaluate", lambda a: steps.append(sum(x.nbytes for x in a)) or evaluate(a)
     )
     on_device = stored.restored()
     assert max(steps) == 2 * tensor
@@ -172,8 +172,8 @@ def test_a_cpu_decodes_a_few_tensors_at_a_time_on_two_threads_at_most(
 
 def test_pieces_that_overlap_are_joined_once() -> None:
     pieces = [
-        columns.DecodedPiece(0, 0, 4, "a"),
-        columns.DecodedPiece(2, 0, 4, "b"),
-        columns.DecodedPiece(3, 0, 2, "c"),
+        decode.DecodedPiece(0, 0, 4, "a"),
+        decode.DecodedPiece(2, 0, 4, "b"),
+        decode.DecodedPiece(3, 0, 2, "c"),
     ]
-    assert [p[:3] for p in columns.in_order(pieces)] == [(0, 0, 4), (4, 2, 4)]
+    assert [p[:3] for p in decode.in_order(pieces)] == [(0, 0, 4), (4, 2, 4)]
