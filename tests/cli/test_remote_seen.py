@@ -26,7 +26,7 @@ page = Story("a").page(1)
 settings = CacheSettings(min_free_bytes=0, cold_bytes=2**24, hot_bytes=2**20)
 with BlockStore(settings, name="lab") as store:
     asked = store.requests.ask("ab" * 32, {}, 100)
-    asked.came_from_afar(60)
+    asked.remote_tokens = 60
     asked.restored(96, 32, 0.002, "remote_lost")
     asked.ended(5)
     assert store.remote.write(page)
