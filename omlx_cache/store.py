@@ -72,8 +72,8 @@ from omlx_cache_storage.readers import (
     in_a_pool,
     within,
 )
-from omlx_cache_storage.remote.opening import open_tier
-from omlx_cache_storage.remote.uploads import OwnPages, Uploads
+from omlx_cache_storage.remote.tier import open_tier
+from omlx_cache_storage.remote.uploads import Uploads
 from omlx_cache_storage.stats import RemoteUsage, Stats
 from omlx_cache_storage.table import PageColumns
 from omlx_cache_storage.tiers import FLUSH_SECONDS, Tiers
@@ -651,7 +651,7 @@ def _uploads(
     def branches(keys: Collection[BlockKey]) -> set[BlockKey]:
         return hot.branches(keys) | (set() if on_disk is None else on_disk.branches(keys))
 
-    uploads = Uploads(remote, OwnPages(hot, on_disk), policy, branches)
+    uploads = Uploads(remote, hot, on_disk, policy, branches)
     uploads.start()
     return uploads
 

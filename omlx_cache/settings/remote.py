@@ -11,8 +11,8 @@ from omlx_cache.settings.machine import IN_FILE, expand, names_file, read_secret
 from omlx_cache.settings.names import ConfigError
 from omlx_cache.settings.values import Allowed, lower, said
 from omlx_cache_storage.remote.address import FORMS, RemoteAddress, parse_address
-from omlx_cache_storage.remote.keys import RemoteKeys
-from omlx_cache_storage.remote.options import ExtraMissing, RemoteOptions, check_extra
+from omlx_cache_storage.remote.engine import ExtraMissing, RemoteOptions, check_extra
+from omlx_cache_storage.remote.envelope import RemoteKeys
 
 OWN, ANY = "own", "any"
 READS_LAST = 4

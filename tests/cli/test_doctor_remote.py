@@ -17,7 +17,7 @@ from omlx_cache_daemon.doctor.finding import Finding
 from omlx_cache_daemon.doctor.remote import examining, server
 from omlx_cache_daemon.doctor.remote.worth import MODELS, most_token_bytes, worth
 from omlx_cache_storage.remote.address import parse_address
-from omlx_cache_storage.remote.options import RemoteOptions
+from omlx_cache_storage.remote.engine import RemoteOptions
 
 from .conftest import Cli
 

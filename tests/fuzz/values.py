@@ -11,8 +11,7 @@ from omlx_cache_storage.format.names import PageName, name_of
 from omlx_cache_storage.format.wrapping import unwrapped
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page
-from omlx_cache_storage.remote.envelope import WIRE_BYTES, seal
-from omlx_cache_storage.remote.keys import RemoteKeys
+from omlx_cache_storage.remote.envelope import WIRE_BYTES, RemoteKeys, seal
 from omlx_cache_storage.remote.received import ReceivedPage
 
 from . import page_file, pages

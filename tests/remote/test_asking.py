@@ -13,13 +13,10 @@ from kit.remote import MemoryEngine
 from kit.storage import Story
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.page import Page, PageId, Tail
-from omlx_cache_storage.remote.asking import Asking, spread
 from omlx_cache_storage.remote.engine import RemoteError
-from omlx_cache_storage.remote.envelope import seal
-from omlx_cache_storage.remote.keys import RemoteKeys
-from omlx_cache_storage.remote.knowledge import ABSENT_SECONDS, Knowledge
-from omlx_cache_storage.remote.lookups import Inquiry
-from omlx_cache_storage.remote.names import RemoteNames, TailMember
+from omlx_cache_storage.remote.envelope import RemoteKeys, RemoteNames, TailMember, seal
+from omlx_cache_storage.remote.knowledge import ABSENT_SECONDS, Knowledge, RemoteStore
+from omlx_cache_storage.remote.lookups import Asking, Inquiry, spread
 
 BLOCK = 16
 NAMES = RemoteNames("lab", "cpu")
@@ -62,10 +59,7 @@ class _Asker:
     ) -> Asking:
         chain = self.story.chain
         asking = Asking(
-            self.engine,
-            NAMES,
-            KEYS,
-            self.knowledge,
+            RemoteStore(self.engine, NAMES, KEYS, self.knowledge, bad=self.bad.append),
             Inquiry(
                 self.story.namespace,
                 BLOCK,
@@ -76,7 +70,6 @@ class _Asker:
                 length or blocks * BLOCK,
                 chain.key,
             ),
-            self.bad.append,
         )
         before = self.engine.phases
         asking.run()

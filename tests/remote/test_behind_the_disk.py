@@ -13,7 +13,7 @@ from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.page import COLD, REMOTE, Page, Placed
-from omlx_cache_storage.remote.options import RemoteOptions
+from omlx_cache_storage.remote.engine import RemoteOptions
 from omlx_cache_storage.remote.tier import RemoteTier
 from omlx_cache_storage.tiers import Tiers
 

@@ -17,10 +17,8 @@ from kit.remote.redis_servers import program
 from kit.storage import Story
 from omlx_cache_storage.page import Placed
 from omlx_cache_storage.remote.address import parse_address
-from omlx_cache_storage.remote.engine import RemoteError
-from omlx_cache_storage.remote.opening import open_engine
-from omlx_cache_storage.remote.options import RemoteOptions
-from omlx_cache_storage.remote.tier import RemoteTier
+from omlx_cache_storage.remote.engine import RemoteError, RemoteOptions
+from omlx_cache_storage.remote.tier import RemoteTier, open_engine
 
 FOLDER = Path(__file__).parents[2] / "daemon" / "remote"
 PASSWORD = "a password of this test"
@@ -100,7 +98,7 @@ def _serves_a_machine(url: str) -> None:
                 payload = bytearray(opened.meta.nbytes)
                 opened.read_into([payload])
             assert payload == page.payload
-        assert two._engine.delete([two._names.page(*one) for one in placed]) == 3
+        assert two._store.engine.delete([two._store.names.page(*one) for one in placed]) == 3
         elsewhere = RemoteOptions(url, "cpu", password=PASSWORD, prefix="another")
         other = RemoteTier(open_engine(address, elsewhere), elsewhere, engine_name="", where="")
         try:

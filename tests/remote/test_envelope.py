@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from kit.storage import Story
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageError, UndecodablePage
 from omlx_cache_storage.page import Page, TensorSpec
-from omlx_cache_storage.remote.envelope import WIRE_BYTES, read_descriptor, seal
-from omlx_cache_storage.remote.keys import RemoteKeys
+from omlx_cache_storage.remote.envelope import WIRE_BYTES, RemoteKeys, read_envelope, seal
 from omlx_cache_storage.remote.received import ReceivedPage
 
 OPEN = RemoteKeys()
@@ -61,9 +60,9 @@ def test_what_was_sealed_is_received_wherever_it_was_cut(
     received, payload = _receive(page, parts, keys)
     assert received.meta == page.meta
     assert payload == page.payload
-    described = read_descriptor(NAME, value[:WIRE_BYTES], keys)
+    described = read_envelope(NAME, value[:WIRE_BYTES], keys)
     assert described.wire_bytes == len(value)
-    assert described[1:4] == (page.meta.position, page.meta.held, page.meta.nbytes)
+    assert described.info[:3] == (page.meta.position, page.meta.held, page.meta.nbytes)
 
 
 @pytest.mark.parametrize("keys", EVERY.values(), ids=EVERY)
@@ -113,7 +112,7 @@ def test_a_value_that_is_cut_or_longer_is_refused(keys: RemoteKeys) -> None:
 def test_a_value_under_another_name_is_refused_by_its_first_bytes(keys: RemoteKeys) -> None:
     value = _value(Story().page(1), keys)
     with pytest.raises(ForeignPage):
-        read_descriptor("1/cpu/ns/another-paged", value[:WIRE_BYTES], keys)
+        read_envelope("1/cpu/ns/another-paged", value[:WIRE_BYTES], keys)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +153,7 @@ def test_a_later_version_is_told_from_damage() -> None:
     value = bytearray(_value(Story().page(1), OPEN))
     value[7:8] = b"2"
     with pytest.raises(UndecodablePage):
-        read_descriptor(NAME, value, OPEN)
+        read_envelope(NAME, value, OPEN)
 
 
 def test_the_store_sees_no_plaintext_of_an_encrypted_page_and_no_two_alike() -> None:

@@ -2,13 +2,13 @@
 
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo, Tail
+from omlx_cache_storage.remote.envelope import TailMember
 from omlx_cache_storage.remote.knowledge import (
     ABSENT_SECONDS,
     KNOWN_SECONDS,
     SHUNNED_SECONDS,
     Knowledge,
 )
-from omlx_cache_storage.remote.names import TailMember
 
 SPACE = BlockKey(b"n" * 32)
 
@@ -147,7 +147,8 @@ def test_it_remembers_the_latest_ones_and_no_more() -> None:
 def test_what_is_forgotten_is_asked_for_at_once() -> None:
     rig = _Rig()
     rig.note(1)
-    assert rig.known.forget([_page(1), _page(2)]) == 1
+    rig.known.forget(_page(1))
+    rig.known.forget(_page(2))
     assert rig.known.unknown([_page(1)]) == [_page(1)]
 
 
@@ -193,4 +194,4 @@ def test_what_was_lost_lately_is_not_taken_to_be_there_on_the_word_of_others() -
     rig.known.note_absent([_page(2)], "remote_lost")
     rig.now += ABSENT_SECONDS + 1
     assert rig.known.unknown([_page(1), _page(2), _page(3)]) == [_page(2), _page(3)]
-    assert rig.known.assumable([_page(1), _page(2), _page(3)]) == {_page(3)}
+    assert [rig.known.is_shunned(_page(n)) for n in (1, 2, 3)] == [False, True, False]

@@ -22,7 +22,7 @@ from kit.examples import examples
 from kit.remote.engines import engine_at, reason_of
 from omlx_cache_storage.page import Buffer
 from omlx_cache_storage.remote.engine import Part, RemoteError
-from omlx_cache_storage.remote.redis_clients import PART_BYTES
+from omlx_cache_storage.remote.redis_engine import PART_BYTES
 
 MIB = 1 << 20
 HONEST = b"what was asked for"
@@ -175,6 +175,12 @@ def test_an_endless_answer_to_a_look_up_is_no_longer_than_the_question_allows(
         tracemalloc.stop()
         redis.floods.clear()
         redis.flood = bytes(64 * 1024)
+
+
+def test_a_member_that_is_a_number_is_no_memory_of_that_size(redis: _Redis) -> None:
+    redis.lies += [b"$-1\r\n", b"*1\r\n:2000000000000\r\n"]
+    with engine_at(redis.url) as engine:
+        assert reason_of(engine.look, ["name"], 1024, ["tails"]).reason == "lost"
 
 
 def test_an_answer_that_drips_has_one_deadline(redis: _Redis) -> None:

@@ -8,17 +8,11 @@ from pathlib import Path
 import pytest
 
 from kit.drive import random_tokens
-from kit.remote import MemoryEngine
 from kit.remote.machines import BLOCK, Machine, on_another_machine
 from kit.remote.processes import free_port
 from kit.remote.redis_servers import RedisServer, redis_server
-from kit.storage import Story
 from omlx_cache import PrefixCache
-from omlx_cache_storage import breaker
 from omlx_cache_storage.remote import reasons
-from omlx_cache_storage.remote.lookups import Inquiry
-from omlx_cache_storage.remote.options import RemoteOptions
-from omlx_cache_storage.remote.tier import RemoteTier
 
 TOKENS = 321
 GENEROUS = 60.0
@@ -136,24 +130,3 @@ def test_a_deadline_leaves_time_for_the_own_disk_when_nobody_answers(
         handle = cache.begin(tokens) if begun else None
         with cache.session(tokens, deadline=6, begun=handle) as session:
             assert session.cached_tokens >= TOKENS // BLOCK * BLOCK
-
-
-def test_who_asks_again_and_again_waits_once_for_a_store_that_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(breaker, "FIRST_SECONDS", GENEROUS)
-    chain, engine = Story().chain, MemoryEngine()
-    options = RemoteOptions("", "cpu", lookup_seconds=1.0, read_seconds=GENEROUS)
-    tier = RemoteTier(engine, options, engine_name="memory", where="")
-    sizes = [chain.key(size) for size in (16, 32, 48, 64)]
-    wanted = [
-        Inquiry(chain.namespace, 16, [key, key], "paged", 0, {}, 16, lambda _end, key=key: key)
-        for key in sizes
-    ]
-    with engine.hanging("look"):
-        began = time.monotonic()
-        told = [tier.ask(inquiry).trouble for inquiry in wanted * 20]
-        assert time.monotonic() - began < 20.0
-    assert tier.close(GENEROUS)
-    assert told == [reasons.TIMEOUT, *[reasons.RESTING] * 79]
-    assert tier.usage().late_lookups == 1

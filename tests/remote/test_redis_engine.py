@@ -12,8 +12,7 @@ from kit.remote.engines import engine_at, reason_of, whole, write
 from kit.remote.processes import NotYet, eventually, free_port
 from kit.remote.redis_servers import RedisServer, redis_server
 from omlx_cache_storage.remote.engine import MEMBERS, Part, RemoteEngine, RemoteError
-from omlx_cache_storage.remote.redis_clients import PART_BYTES
-from omlx_cache_storage.remote.redis_engine import part_name
+from omlx_cache_storage.remote.redis_engine import PART_BYTES, part_name
 
 IMPATIENT = {"lookup_seconds": 0.2, "read_seconds": 0.3}
 FULL = PART_BYTES
@@ -31,15 +30,6 @@ def server(shared: RedisServer) -> RedisServer:
     return shared
 
 
-def test_many_values_are_asked_for_in_one_round_trip(server: RedisServer) -> None:
-    with engine_at(server.url) as engine:
-        write(engine, "a", b"abcdef")
-        names = [f"absent-{n}" for n in range(500)]
-        heads, sets = engine.look(["a", *names], 4, ["no set"])
-        assert heads == [b"abcd", *[None] * 500]
-        assert sets == [[]]
-
-
 def test_a_value_in_parts_comes_back_and_goes_whole(server: RedisServer) -> None:
     parts = [bytes([n]) * FULL for n in range(3)] + [b"the rest"]
     lengths = [len(part) for part in parts]
@@ -49,12 +39,6 @@ def test_a_value_in_parts_comes_back_and_goes_whole(server: RedisServer) -> None
         assert engine.delete(["large", "absent"]) == 1
         assert whole(engine, "large", lengths) == [None] * 4
         assert server.ask("DBSIZE") == 0
-
-
-def test_pieces_of_a_part_are_joined(server: RedisServer) -> None:
-    with engine_at(server.url) as engine:
-        engine.write("v", [[b"one", memoryview(b"two"), bytearray(b"three")]], replace=False)
-        assert whole(engine, "v", [11]) == [b"onetwothree"]
 
 
 @pytest.mark.parametrize("more", [(), (b"other part",)])
@@ -115,13 +99,6 @@ def test_a_set_has_what_was_added_last_and_stays_small(server: RedisServer) -> N
         _, (members,) = engine.look([], 4, ["set"])
         assert len(members) == MEMBERS
         assert {f"member-{n}" for n in range(60, MEMBERS + 40)} < set(members)
-
-
-def test_a_set_takes_part_in_the_round_trip_of_values(server: RedisServer) -> None:
-    with engine_at(server.url) as engine:
-        engine.add("set", "a")
-        write(engine, "v", b"value")
-        assert engine.look(["v"], 5, ["set", "none"]) == ([b"value"], [["a"], []])
 
 
 def test_one_server_keeps_databases_apart(server: RedisServer) -> None:
@@ -239,7 +216,7 @@ def test_closing_ends_what_other_threads_wait_for() -> None:
 
 def server_has_unread(engine: object) -> bool:
     """Whether a thread has taken the engine's one connection."""
-    (pool,) = engine._server._pools  # type: ignore[attr-defined]
+    (pool,) = engine._pools  # type: ignore[attr-defined]
     return not pool._available_connections
 
 

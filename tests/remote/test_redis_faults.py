@@ -18,11 +18,9 @@ from omlx_cache_storage.errors import CorruptPage, PageError, PageUnreadable
 from omlx_cache_storage.page import Placed
 from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.address import parse_address
-from omlx_cache_storage.remote.engine import RemoteError
+from omlx_cache_storage.remote.engine import RemoteError, RemoteOptions
 from omlx_cache_storage.remote.lookups import Asked, Inquiry
-from omlx_cache_storage.remote.opening import open_engine
-from omlx_cache_storage.remote.options import RemoteOptions
-from omlx_cache_storage.remote.tier import RemoteTier
+from omlx_cache_storage.remote.tier import RemoteTier, open_engine
 
 BLOCK = 16
 PAGES = 40
@@ -282,7 +280,7 @@ def test_restores_at_once_while_the_server_comes_and_goes_are_right_or_misses() 
             while not ended.is_set():
                 for number in range(1, PAGES + 1):
                     if tier.info(STORY.id(number)) is None:
-                        tier._knowledge.forget(STORY.ids(number))
+                        tier._known.forget(STORY.id(number))
                 _ask(tier)
                 came.extend(_restore(tier))
 

@@ -11,9 +11,8 @@ from kit.storage import Story
 from omlx_cache_storage import breaker
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.page import PageId
-from omlx_cache_storage.remote.engine import RemoteError, Trouble
+from omlx_cache_storage.remote.engine import RemoteError, RemoteOptions, Trouble
 from omlx_cache_storage.remote.lookups import Inquiry
-from omlx_cache_storage.remote.options import RemoteOptions
 from omlx_cache_storage.remote.tier import RemoteTier
 
 BLOCK = 16

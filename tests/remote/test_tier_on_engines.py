@@ -12,10 +12,8 @@ from kit.remote.redis_servers import redis_server
 from kit.storage import Story, expected_payload
 from omlx_cache_storage.page import Page, PageId, Placed, Tail
 from omlx_cache_storage.remote.address import parse_address
-from omlx_cache_storage.remote.engine import RemoteEngine
-from omlx_cache_storage.remote.opening import open_engine
-from omlx_cache_storage.remote.options import RemoteOptions
-from omlx_cache_storage.remote.tier import RemoteTier
+from omlx_cache_storage.remote.engine import RemoteEngine, RemoteOptions
+from omlx_cache_storage.remote.tier import RemoteTier, open_engine
 
 PAGE = 128 * 1024
 STORY = Story(nbytes=PAGE)

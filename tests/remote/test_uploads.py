@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kit.remote import MemoryEngine, MemoryStore
+from kit.remote.processes import until
 from kit.storage import Story, bytes_of, files_in
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CorruptPage
@@ -20,18 +21,10 @@ from omlx_cache_storage.format.wrapping import wrap
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.remote import uploads as module
-from omlx_cache_storage.remote.envelope import WIRE_BYTES
-from omlx_cache_storage.remote.names import RemoteNames
-from omlx_cache_storage.remote.options import RemoteOptions
+from omlx_cache_storage.remote.engine import RemoteOptions
+from omlx_cache_storage.remote.envelope import WIRE_BYTES, RemoteNames
 from omlx_cache_storage.remote.tier import RemoteTier
-from omlx_cache_storage.remote.uploads import (
-    TOGETHER,
-    TRIES,
-    Branches,
-    OwnPages,
-    UploadPolicy,
-    Uploads,
-)
+from omlx_cache_storage.remote.uploads import TOGETHER, TRIES, Branches, UploadPolicy, Uploads
 
 DEADLINE = 60.0
 MIB = 1 << 20
@@ -51,7 +44,8 @@ class _Machine:
         self.left: set[bytes] = set()
         self.uploads = Uploads(
             self.remote,
-            OwnPages(None, self.cold),
+            None,
+            self.cold,
             policy,
             lambda keys: {key for key in keys if key in self.left},
         )
@@ -237,7 +231,7 @@ def test_a_store_that_fails_gets_everything_once_it_is_back(
     one.engine.fail["*"] = "refused"
     one.store(*range(1, 41))
     one.start()
-    _until(lambda: bool(one.remote.resting))
+    until(lambda: bool(one.remote.resting))
     asked = one.engine.calls["look"]
     assert not one.uploads.flush(0.2)
     # Only probes, which go out one at a time, come while it rests.
@@ -274,14 +268,14 @@ def test_a_fault_of_the_program_itself_costs_a_page_and_no_thread(
 ) -> None:
     one = machine(starts=False)
     one.store(1, 2, 3)
-    as_stored = OwnPages.as_stored
+    reading = one.cold.reading
 
-    def fails(source: OwnPages, page: PageId) -> Any:
+    def fails(page: PageId) -> Any:
         if page == STORY.id(2):
             raise OverflowError("nobody thought of this")
-        return as_stored(source, page)
+        return reading(page)
 
-    monkeypatch.setattr(OwnPages, "as_stored", fails)
+    monkeypatch.setattr(one.cold, "reading", fails)
     one.start()
     assert one.uploads.flush(DEADLINE)
     assert set(one.writes()) == set(_names(1, 3))
@@ -391,17 +385,6 @@ def test_closing_sends_what_is_left(machine: Machines) -> None:
     assert one.uploads.counts() == (0, 0, 0)
 
 
-def test_a_flush_is_over_only_when_what_was_stored_before_is_there(
-    machine: Machines, store: MemoryStore
-) -> None:
-    one = machine()
-    one.has(*range(1, 64))
-    for number in range(1, 64):
-        one.uploads.stored(STORY.id(number))
-        assert one.uploads.flush(DEADLINE)
-        assert _names(number)[0] in store.values
-
-
 def test_threads_that_flush_together_are_all_let_go(machine: Machines, store: MemoryStore) -> None:
     one = machine()
     one.has(*range(1, 33))
@@ -453,13 +436,6 @@ def test_what_the_store_has_evicted_is_sent_again_when_it_is_used(
     one.uploads.used(STORY.ids(1, 2, 3))
     assert one.uploads.flush(DEADLINE)
     assert one.writes() == _names(1, 2, 3, 2)
-
-
-def _until(seen: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not seen():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 _PAGES = st.integers(1, 8)
@@ -519,7 +495,7 @@ def test_what_is_shared_ends_where_the_last_other_sequence_leaves(
 ) -> None:
     branches: Branches = lambda keys: left & set(keys)  # noqa: E731
     nowhere: Any = None
-    sent = list(Uploads(nowhere, OwnPages(None, None), "shared", branches)._wanted(chain))
+    sent = list(Uploads(nowhere, None, None, "shared", branches)._wanted(chain))
     assert sent == chain[: len(sent)]
     assert not any(page.key in left for page in chain[len(sent) :])
     assert not sent or sent[-1].key in left

@@ -14,7 +14,7 @@ from kit.remote.redis_servers import RedisServer, redis_server
 from kit.storage import Story, bytes_of, commit, open_store
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.page import PageId, Placed
-from omlx_cache_storage.remote.redis_clients import PART_BYTES
+from omlx_cache_storage.remote.redis_engine import PART_BYTES
 
 DEADLINE = 60.0
 MIB = 1 << 20

@@ -18,10 +18,9 @@ from kit.storage import Story
 from omlx_cache_storage.page import Page
 from omlx_cache_storage.remote import envelope
 from omlx_cache_storage.remote.address import parse_address
+from omlx_cache_storage.remote.engine import RemoteOptions
 from omlx_cache_storage.remote.lookups import Inquiry
-from omlx_cache_storage.remote.opening import open_engine
-from omlx_cache_storage.remote.options import RemoteOptions
-from omlx_cache_storage.remote.tier import RemoteTier
+from omlx_cache_storage.remote.tier import RemoteTier, open_engine
 
 BEFORE = json.loads((Path(__file__).parent / "values" / "before.json").read_text())
 SECRET = b"a secret that both versions know"

@@ -14,9 +14,8 @@ from omlx_cache_storage.events import Event, EventLog
 from omlx_cache_storage.format import planes
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
-from omlx_cache_storage.remote.opening import open_tier
-from omlx_cache_storage.remote.tier import RemoteTier
-from omlx_cache_storage.remote.uploads import MOST_PAGES, OwnPages, Uploads
+from omlx_cache_storage.remote.tier import RemoteTier, open_tier
+from omlx_cache_storage.remote.uploads import MOST_PAGES, Uploads
 from omlx_cache_storage.stats import RemoteUsage
 
 _log = logging.getLogger(__name__)
@@ -202,7 +201,7 @@ class Feeding:
         assert options is not None
         assert address != "off"
         remote = open_tier(address, options, self._events)
-        uploads = Uploads(remote, OwnPages(None, self._tier), "all", _nowhere)
+        uploads = Uploads(remote, None, self._tier, "all", _nowhere)
         with self._lock:
             closed = self._closed
             if not closed:

@@ -23,14 +23,11 @@ from omlx_cache.tools.bench.timing import in_turn
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.page import PAGED, Page, PageId, PageMeta, TensorSpec
 from omlx_cache_storage.remote.address import parse_address
-from omlx_cache_storage.remote.engine import Part
-from omlx_cache_storage.remote.envelope import WIRE_BYTES, length_said_by
+from omlx_cache_storage.remote.engine import Part, RemoteOptions
+from omlx_cache_storage.remote.envelope import WIRE_BYTES, RemoteNames, length_said_by
 from omlx_cache_storage.remote.knowledge import KNOWN_SECONDS
 from omlx_cache_storage.remote.lookups import Inquiry
-from omlx_cache_storage.remote.names import RemoteNames
-from omlx_cache_storage.remote.opening import open_engine
-from omlx_cache_storage.remote.options import RemoteOptions
-from omlx_cache_storage.remote.tier import RemoteTier
+from omlx_cache_storage.remote.tier import RemoteTier, open_engine
 
 BLOCK = 256
 LOOKUP_TOKENS = 131_072

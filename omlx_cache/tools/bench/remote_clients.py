@@ -5,10 +5,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from omlx_cache_storage.remote.address import parse_address
-from omlx_cache_storage.remote.engine import Part
-from omlx_cache_storage.remote.opening import open_engine
-from omlx_cache_storage.remote.options import RemoteOptions
+from omlx_cache_storage.remote.engine import Part, RemoteOptions
 from omlx_cache_storage.remote.redis_engine import part_name
+from omlx_cache_storage.remote.tier import open_engine
 
 Get = Callable[[Sequence[Part]], object]
 """Reads a value as the client's own documentation would."""

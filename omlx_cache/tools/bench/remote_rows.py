@@ -17,7 +17,7 @@ from omlx_cache.tools.bench.rows import Row
 from omlx_cache.tools.bench.sizes import Size
 from omlx_cache_storage.errors import CacheError
 from omlx_cache_storage.remote.address import parse_address
-from omlx_cache_storage.remote.options import ExtraMissing, check_extra
+from omlx_cache_storage.remote.engine import ExtraMissing, check_extra
 
 NEEDED = ("redis://127.0.0.1", "file:///share")
 

@@ -1,9 +1,9 @@
 """Where a remote store is: one URL, read into what an engine is opened with."""
 
 import re
-from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 Kind = Literal["redis", "sentinel", "cluster", "s3", "file"]
 
@@ -97,55 +97,70 @@ def parse_address(url: str) -> RemoteAddress:
             "@ is %40"
         )
     match = _SCHEME.fullmatch(scheme)
-    if match is not None and not (match[2] and match[4]):
-        address = _redis(parts, match, options)
-    elif scheme == "s3":
-        address = _s3(parts, options)
-    elif scheme == "file":
-        address = _file(parts, options)
-    else:
+    family = scheme if match is None else "redis"
+    if family not in _OPTIONS or (match is not None and match[2] and match[4]):
         raise ValueError(f"{scheme}:// is none of the stores that there are; expected {FORMS}")
-    said = "&".join(f"{name}={options[name]}" for name in ("prefix", "ttl") if name in options)
-    mark = "&" if "?" in address.shown else "?"
-    return replace(address, shown=f"{address.shown}{mark}{said}") if said else address
-
-
-def _redis(parts: SplitResult, match: "re.Match[str]", options: dict[str, str]) -> RemoteAddress:
-    _known(options, "redis")
-    kind: Kind = match[3] if match[3] in ("sentinel", "cluster") else "redis"  # type: ignore[assignment]
-    tls = bool(match[2] or match[4])
-    usual = _SENTINEL_PORT if kind == "sentinel" else _REDIS_PORT
+    _check_options(options, family)
     credentials, _, where = parts.netloc.rpartition("@")
-    hosts = (
-        tuple(_host(one, usual) for one in where.split(","))
-        if where
-        else (Host("127.0.0.1", usual),)
+    user, _, password = map(unquote, credentials.partition(":"))
+    path = unquote(parts.path.strip("/"))
+    hosts: tuple[Host, ...] = ()
+    tls = not options.get("endpoint", "").startswith("http://") and scheme == "s3"
+    kind: Any = scheme
+    if match is not None:
+        kind, tls = match[3] or "redis", bool(match[2] or match[4])
+        hosts = _hosts(where, kind, path)
+        scheme = f"redis{'s' if tls else ''}{f'+{kind}' if kind != 'redis' else ''}"
+        where = ",".join(f"[{h}]:{port}" if ":" in h else f"{h}:{port}" for h, port in hosts)
+    elif scheme == "s3":
+        _check_bucket(where, bool(user), bool(password), options.get("endpoint", ""))
+    elif where not in ("", "localhost") or not parts.path.startswith("/") or not path:
+        raise ValueError("file:// takes the whole path of a directory: file:///mnt/share/cache")
+    else:
+        path, where, user, password = unquote(parts.path)[1:], "", "", ""
+    who = f"{user}{':***' if password else ''}@" if user or password else ""
+    at = f"/{path}" if path else ""
+    said = "&".join(f"{n}={options[n]}" for n in ("endpoint", "prefix", "ttl") if n in options)
+    return RemoteAddress(
+        kind,
+        f"{scheme}://{who}{where}{at}{f'?{said}' if said else ''}",
+        hosts,
+        tls,
+        user or None,
+        password or None,
+        at if scheme == "file" else path,
+        where if scheme == "s3" else "",
+        options,
     )
+
+
+def _hosts(where: str, kind: Kind, path: str) -> tuple[Host, ...]:
+    """Return the hosts of a store of Redis; raises ValueError for what does not go with them."""
+    usual = _SENTINEL_PORT if kind == "sentinel" else _REDIS_PORT
+    hosts = []
+    for one in (where or "127.0.0.1").split(","):
+        match = re.fullmatch(r"(\[[0-9a-fA-F:.%]+\]|[^:\[\]/]+)(?::([0-9]{1,5}))?", one)
+        if match is None or not 0 < int(match[2] or usual) < 65536:
+            raise ValueError(
+                "a host is NAME, NAME:PORT or [IPv6]:PORT; several are parted by commas"
+            )
+        hosts.append(Host(match[1].strip("[]"), int(match[2] or usual)))
     if kind == "redis" and len(hosts) > 1:
         raise ValueError("several hosts need redis+cluster:// or redis+sentinel://")
-    path = unquote(parts.path.strip("/"))
     if kind == "redis" and path and not (path.isascii() and path.isdigit() and int(path) < 1024):
         raise ValueError("the path of redis:// is the number of a database, such as /0")
     if kind == "cluster" and path not in ("", "0"):
         raise ValueError("a cluster has one database: leave the path out")
     if kind == "sentinel" and not path:
         raise ValueError("redis+sentinel:// needs the name of the service: .../mymaster")
-    user, password = _credentials(credentials)
-    places = ",".join(_place(host) for host in hosts)
-    scheme = f"redis{'s' if tls else ''}{f'+{kind}' if kind != 'redis' else ''}"
-    shown = f"{scheme}://{_who(user, password)}{places}{f'/{path}' if path else ''}"
-    return RemoteAddress(kind, shown, hosts, tls, user, password, path, options=options)
+    return tuple(hosts)
 
 
-def _s3(parts: SplitResult, options: dict[str, str]) -> RemoteAddress:
-    _known(options, "s3")
-    credentials, _, bucket = parts.netloc.rpartition("@")
-    if not _BUCKET.fullmatch(bucket):
+def _check_bucket(name: str, has_user: bool, has_password: bool, endpoint: str) -> None:
+    if not _BUCKET.fullmatch(name):
         raise ValueError("s3:// needs a bucket's name, of 3 to 63 characters: s3://bucket/prefix")
-    user, password = _credentials(credentials)
-    if (user is None) != (password is None):
+    if has_user != has_password:
         raise ValueError("s3:// takes an access key and its secret together, or neither")
-    endpoint = options.get("endpoint", "")
     if endpoint:
         try:
             where = urlsplit(endpoint)
@@ -153,22 +168,9 @@ def _s3(parts: SplitResult, options: dict[str, str]) -> RemoteAddress:
             where = urlsplit("")
         if where.scheme not in ("http", "https") or not where.hostname or "@" in where.netloc:
             raise ValueError("endpoint= is a URL such as https://minio.local:9000, without a user")
-    path = unquote(parts.path.strip("/"))
-    at = f"?endpoint={endpoint}" if endpoint else ""
-    shown = f"s3://{_who(user, password)}{bucket}{f'/{path}' if path else ''}{at}"
-    tls = not endpoint.startswith("http://")
-    return RemoteAddress("s3", shown, (), tls, user, password, path, bucket=bucket, options=options)
 
 
-def _file(parts: SplitResult, options: dict[str, str]) -> RemoteAddress:
-    _known(options, "file")
-    path = unquote(parts.path)
-    if parts.netloc not in ("", "localhost") or not path.startswith("/") or path.strip("/") == "":
-        raise ValueError("file:// takes the whole path of a directory: file:///mnt/share/cache")
-    return RemoteAddress("file", f"file://{path}", path=path)
-
-
-def _known(options: dict[str, str], kind: str) -> None:
+def _check_options(options: dict[str, str], kind: str) -> None:
     for name, value in options.items():
         if name not in _OPTIONS[kind]:
             known = ", ".join(f"{one}=" for one in _OPTIONS[kind]) or "nothing"
@@ -184,25 +186,3 @@ def _known(options: dict[str, str], kind: str) -> None:
     ttl = options.get("ttl", "0")
     if not (ttl.isascii() and ttl.isdigit() and int(ttl) <= _LONGEST_TTL):
         raise ValueError("ttl= is a whole number of seconds, at most ten years; 0: for good")
-
-
-def _credentials(text: str) -> tuple[str | None, str | None]:
-    user, colon, password = text.partition(":")
-    return unquote(user) or None, unquote(password) if colon and password else None
-
-
-def _who(user: str | None, password: str | None) -> str:
-    if user is None and password is None:
-        return ""
-    return f"{user or ''}{':***' if password is not None else ''}@"
-
-
-def _host(text: str, usual: int) -> Host:
-    match = re.fullmatch(r"(\[[0-9a-fA-F:.%]+\]|[^:\[\]/]+)(?::([0-9]{1,5}))?", text)
-    if match is None or not 0 < int(match[2] or usual) < 65536:
-        raise ValueError("a host is NAME, NAME:PORT or [IPv6]:PORT; several are parted by commas")
-    return Host(match[1].strip("[]"), int(match[2] or usual))
-
-
-def _place(host: Host) -> str:
-    return f"[{host.name}]:{host.port}" if ":" in host.name else f"{host.name}:{host.port}"

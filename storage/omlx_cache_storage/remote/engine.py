@@ -1,14 +1,65 @@
-"""What the remote tier asks of an engine: named values, read and written, and what may go wrong.
+"""What the remote tier asks of an engine: named values, read and written; what may go wrong,
+and when it is left alone.
 
-An engine knows no pages. Its client is a well-kept library; what it raises becomes `RemoteError`.
+An engine knows no pages. Its client is a well-kept library, imported when an engine is
+opened; what it raises becomes `RemoteError`.
 """
 
-from collections.abc import Sequence
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import NamedTuple, Protocol
 
+from omlx_cache_storage.breaker import CircuitBreaker
 from omlx_cache_storage.errors import CacheError
 from omlx_cache_storage.page import Buffer
+from omlx_cache_storage.remote.address import PREFIX, TTL_SECONDS, RemoteAddress
 from omlx_cache_storage.remote.reasons import Trouble
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteOptions:
+    """Where a remote store is, and how it is used. No field with a secret is in its `repr`.
+
+    `lookup_seconds` is what a request waits at most for a look-up, `read_seconds` for the next page
+    to come. Pages are read at once over so many `connections`: while one waits, others bring bytes.
+    `ttl_seconds` 0: values have no time to live. `secret` authenticates every page; `encrypts`
+    makes pages unreadable without it. `architecture` stands in every name: machines share pages
+    only where it is equal. `packs`: dense pages are packed losslessly for the way.
+    """
+
+    url: str = field(repr=False)
+    architecture: str
+    password: str | None = field(default=None, repr=False)
+    secret: bytes | None = field(default=None, repr=False)
+    encrypts: bool = False
+    prefix: str = PREFIX
+    ttl_seconds: int = TTL_SECONDS
+    lookup_seconds: float = 0.5
+    read_seconds: float = 2.0
+    connections: int = 8
+    packs: bool = True
+
+
+class ExtraMissing(ImportError):
+    """A client library is not installed; the text says what installs it."""
+
+
+def check_extra(address: RemoteAddress, *, signs: bool = False) -> None:
+    """Raise ExtraMissing unless what an address and a shared secret need is installed; imports
+    nothing."""
+    needed = ["obstore" if address.kind in ("s3", "file") else "redis"]
+    needed += ["cryptography"] if signs else []
+    for package in needed:
+        if find_spec(package) is None:
+            raise ExtraMissing(
+                f"{address.shown} needs the package {package}: pip install 'omlx-cache[remote]'"
+            )
+
 
 MEMBERS = 256
 """Members of a set that are kept or asked for: a boundary that thousands of prompts have in common
@@ -84,18 +135,74 @@ class RemoteEngine(Protocol):
 
 
 def cut(pieces: Sequence[Buffer], part_bytes: int | None) -> list[list[Buffer]]:
-    """Return a value's pieces as parts of so many bytes each; copies nothing."""
-    views = [view.cast("B") for piece in pieces if (view := memoryview(piece)).nbytes]
+    """Return a value's pieces as parts of so many bytes each; copies them once to be cut."""
     if part_bytes is None:
-        return [list(views)]
-    parts: list[list[Buffer]] = [[]]
-    room = part_bytes
-    for view in views:
-        while view.nbytes:
-            if not room:
-                parts.append([])
-                room = part_bytes
-            taken, view = view[:room], view[room:]
-            parts[-1].append(taken)
-            room -= taken.nbytes
-    return parts
+        return [list(pieces)]
+    value = memoryview(b"".join(pieces))
+    return [[value[at : at + part_bytes]] for at in range(0, len(value), part_bytes)] or [[]]
+
+
+class BackOff:
+    """A `CircuitBreaker` for any number of threads, with why it opened. Waits for nothing.
+
+    `trouble` says why the store was left alone, until it has answered again; `rests` how often it
+    was. `changed` tells of a change, outside of the lock. `_lock` guards all, also `_stalled`:
+    small answers say nothing then, since networks lose large packets and bring small ones.
+    """
+
+    def __init__(
+        self,
+        changed: Callable[[str], None] = lambda why: None,
+        what: str = "the remote store",
+    ) -> None:
+        self._what = what
+        self.trouble = ""
+        self.rests = 0
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._breaker = CircuitBreaker()
+        self._stalled = False
+
+    @property
+    def why(self) -> str:
+        """Why nobody may ask now; "" when the store may be asked."""
+        if not self.trouble:
+            return ""
+        with self._lock:
+            return self.trouble if self._breaker.is_open else ""
+
+    def enter(self) -> None:
+        """Raise RemoteError while the store is left alone. Whoever may ask reports how it went."""
+        with self._lock:
+            if self._breaker.enter():
+                return
+        raise RemoteError("resting", f"the store is left alone: {self.trouble}")
+
+    def left(self) -> None:
+        """Take back an `enter` of this thread that says nothing of the store."""
+        with self._lock:
+            self._breaker.left()
+
+    def succeeded(self, *, read: bool = False) -> None:
+        """Note an answer; after a read that stalled only a `read` says that all is well."""
+        with self._lock:
+            self._breaker.succeeded(sure=read or not self._stalled)
+            self._stalled &= not read
+            was, self.trouble = self.trouble, ""
+        if was:
+            _log.warning("%s answers again", self._what)
+            self._changed("")
+
+    def failed(self, why: str, *, at_once: bool = False, stalled: bool = False) -> None:
+        """Note a failure; one `at_once`, or of a read that `stalled`, is enough."""
+        with self._lock:
+            self._breaker.failed()
+            while (at_once or stalled) and not self._breaker.tripped:
+                self._breaker.failed()
+            self._stalled |= stalled
+            if self.trouble or not self._breaker.tripped:
+                return
+            self.trouble = why
+            self.rests += 1
+        _log.warning("%s is left alone for now: %s", self._what, why)
+        self._changed(why)

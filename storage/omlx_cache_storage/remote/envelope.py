@@ -1,6 +1,11 @@
-"""The wire envelope: 128 bytes before a page file, which bind it to its name.
+"""The wire format: names of values, the envelope before a page file, and the keys of a shared
+secret.
 
-Little-endian:
+    <prefix>/1/<architecture>/<namespace hex>/<key hex>-<group>     a page
+    <prefix>/1/<architecture>/<namespace hex>/<parent hex>-tails    a set: the pages that end inside
+                                                                    the block after a boundary
+
+`1` is the version of the envelope, whose 128 bytes are little-endian:
 
     0    8  magic "OMLXREM1"
     8    2  flags: 1 authenticated by a shared secret, 2 encrypted
@@ -14,42 +19,147 @@ Little-endian:
     96  32  head tag: HMAC-SHA256, without a secret SHA-256, of the 96 bytes above and the name
     128     body: the page file byte for byte, or encrypted
 
-The name is in the head tag, and by it in everything: a value under another name is refused.
+The name is in the head tag, and by it in everything: a value under another name is refused. With a
+secret a body is authenticated by AES-256-GCM, under a key of its name's and a nonce of its own: as
+data that is only authenticated, or as what is encrypted. The envelope's first bytes and the name go
+before it.
 """
 
+import hashlib
 import hmac
 import os
+import re
 import struct
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any, NamedTuple
 
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, UndecodablePage
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.wrapping import unwrapped, wrap
-from omlx_cache_storage.page import Buffer, Page
-from omlx_cache_storage.remote.keys import NONCE_BYTES, TAG_BYTES, Body, RemoteKeys, sealed
-from omlx_cache_storage.remote.names import MOST_BYTES
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import REMOTE, Buffer, Page, PageId, PageInfo
+
+MOST_BYTES = 1 << 32
+"""The longest value that is believed on the word of bytes that were not checked yet."""
+_NUMBER = r"(0|[1-9][0-9]{0,14})"
+_KEY, _GROUP = "((?:[0-9a-f]{32}){1,2})", "([a-z0-9]{1,40})"
+_MEMBER = re.compile("-".join((_KEY, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _GROUP)))
 
 WIRE_BYTES = 128
 _MAGIC = b"OMLXREM1"
-_FAMILY = b"OMLXREM"
 _LAYOUT = struct.Struct("<8sH6xQQQQ16s32s")
 _AUTHENTICATED, _ENCRYPTED = 1, 2
 _HEAD_BYTES = _LAYOUT.size
 _BOUND_BYTES = 64
 """What a body is bound to, with the name: all before its tag."""
 
+SECRET_BYTES = 16
+"""The shortest secret: what is shorter can be guessed."""
+_NONCE_BYTES, _TAG_BYTES = 12, 16
+_TAG = b"omlx-cache remote v1: tag"
+_BODY, _PAGE = b"omlx-cache remote v1: body ", b"omlx-cache remote v1: page "
 
-class EnvelopeHeader(NamedTuple):
-    """What an envelope says, once its head tag was right. `head` are the bytes that it is of."""
 
-    body_bytes: int
+class RemoteNames(NamedTuple):
+    """Names under one prefix, for machines of one architecture."""
+
+    prefix: str
+    architecture: str
+
+    def page(self, namespace: BlockKey, page: PageId) -> str:
+        bound = self.bound(namespace, page)
+        return f"{self.prefix}/{bound}" if self.prefix else bound
+
+    def bound(self, namespace: BlockKey, page: PageId) -> str:
+        """Return the part of a page's name that its envelope is bound to: without the prefix, so
+        that a store can be copied to another place."""
+        return f"1/{self.architecture}/{namespace.hex()}/{page.key.hex()}-{page.group}"
+
+    def tails(self, namespace: BlockKey, parent: BlockKey) -> str:
+        return self.page(namespace, PageId(parent, "tails"))
+
+
+class TailMember(NamedTuple):
+    """What a set of tails says of a page: enough to plan a restore, not to trust. Whoever can write
+    to the store can add members, with or without a secret."""
+
+    key: BlockKey
     position: int
     held: int
     nbytes: int
+    wire_bytes: int
+    group: str
+
+    def text(self) -> str:
+        return "-".join((self.key.hex(), *map(str, self[1:])))
+
+
+def parse_tails(members: Iterable[str]) -> list[TailMember]:
+    """Return what members say; those that are not as `TailMember.text` writes them are left out,
+    and those of a page larger than there are: a reader makes ready for what it is to expect."""
+    found = []
+    for match in filter(None, map(_MEMBER.fullmatch, members)):
+        position, held, nbytes, wire_bytes = map(int, match.groups()[1:5])
+        if held <= position and max(nbytes, wire_bytes) <= MOST_BYTES:
+            key = BlockKey(bytes.fromhex(match[1]))
+            found.append(TailMember(key, position, held, nbytes, wire_bytes, match[6]))
+    return found
+
+
+class RemoteKeys:
+    """What a page is authenticated and encrypted with. Immutable; `repr` shows no key.
+
+    Without a secret nothing is authenticated, and what was is refused; with one it is the other way
+    round.
+    """
+
+    def __init__(self, secret: bytes | None = None, *, encrypts: bool = False) -> None:
+        if secret is not None and len(secret) < SECRET_BYTES:
+            raise ValueError(
+                f"a shared secret has at least {SECRET_BYTES} bytes, this one {len(secret)}: "
+                "make one with `openssl rand -hex 32`"
+            )
+        if encrypts and secret is None:
+            raise ValueError("remote_encrypt needs a shared secret")
+        self._secret = secret or b""
+        self._tag = hmac.digest(self._secret, _TAG, "sha256")
+        self.authenticates = secret is not None
+        self.encrypts = encrypts
+
+    def __repr__(self) -> str:
+        return f"RemoteKeys(authenticates={self.authenticates}, encrypts={self.encrypts})"
+
+    def head_tag(self, head: bytes, name: str) -> bytes:
+        """Return the tag of an envelope under a name: keyed by the secret, if there is one."""
+        tagged = head + name.encode()
+        if not self.authenticates:
+            return hashlib.sha256(tagged).digest()
+        return hmac.digest(self._tag, tagged, "sha256")
+
+    def cipher(self, name: str, nonce: bytes) -> Any:
+        """Return what authenticates the body of a name's value, and encrypts it if bodies are.
+        Raises UndecodablePage without the library."""
+        try:
+            ciphers = import_module("cryptography.hazmat.primitives.ciphers")
+            modes, algorithms = ciphers.modes, ciphers.algorithms
+        except ModuleNotFoundError:
+            raise UndecodablePage(
+                "a shared secret needs the extra: pip install 'omlx-cache[remote]'"
+            ) from None
+        label = (_PAGE if self.encrypts else _BODY) + name.encode()
+        key = hmac.digest(self._secret, label, "sha256")
+        return ciphers.Cipher(algorithms.AES(key), modes.GCM(nonce))
+
+
+class Envelope(NamedTuple):
+    """What an envelope says, once its head tag was right. `bound` is what its body is bound to."""
+
+    info: PageInfo
+    body_bytes: int
     nonce: bytes
     body_tag: bytes
-    head: bytes
+    bound: bytes
 
     @property
     def wire_bytes(self) -> int:
@@ -67,28 +177,35 @@ def seal(name: str, page: Page, keys: RemoteKeys, *, packs: bool = False) -> lis
     payload = memoryview(stored.payload).cast("B") if stored.meta.nbytes else memoryview(b"")
     header = encode_header(stored.meta, payload_checksum([payload]))
     meta = unwrapped(stored.meta)
-    numbers = (meta.position, meta.held, meta.nbytes)
     pieces: list[Buffer] = [header, payload]
     flags, nonce, tag = 0, b"", b""
     if keys.authenticates:
         flags = _AUTHENTICATED | (_ENCRYPTED if keys.encrypts else 0)
-        nonce = os.urandom(NONCE_BYTES)
-    start = (_MAGIC, flags, len(header) + len(payload), *numbers, nonce)
+        nonce = os.urandom(_NONCE_BYTES)
+    numbers = (len(header) + len(payload), meta.position, meta.held, meta.nbytes)
+    start = (_MAGIC, flags, *numbers, nonce)
     if keys.authenticates:
-        bound = _bound(_LAYOUT.pack(*start, b""), name)
-        pieces, tag = sealed(pieces, keys, name.encode(), bound, nonce)
+        cipher = keys.cipher(name, nonce).encryptor()
+        cipher.authenticate_additional_data(_bound(_LAYOUT.pack(*start, b""), name))
+        if keys.encrypts:
+            pieces = [cipher.update(piece) for piece in pieces]
+        else:
+            for piece in pieces:
+                cipher.authenticate_additional_data(piece)
+        cipher.finalize()
+        tag = cipher.tag
     head = _LAYOUT.pack(*start, tag)
-    return [head + _head_tag(keys, head, name), *pieces]
+    return [head + keys.head_tag(head, name), *pieces]
 
 
-def read_descriptor(name: str, first: Buffer, keys: RemoteKeys) -> EnvelopeHeader:
+def read_envelope(name: str, first: Buffer, keys: RemoteKeys) -> Envelope:
     """Return what a value's first `WIRE_BYTES` say.
 
     Raises UndecodablePage for an envelope of a later version, ForeignPage for one that this secret,
     or the want of one, does not accept, CorruptPage for anything else.
     """
     raw = bytes(memoryview(first)[:WIRE_BYTES])
-    if raw[:7] == _FAMILY and raw[:8] != _MAGIC:
+    if raw[:7] == _MAGIC[:7] and raw[:8] != _MAGIC:
         raise UndecodablePage(f"an envelope of version {raw[7:8]!r}, this is version 1")
     if len(raw) < WIRE_BYTES or raw[:8] != _MAGIC:
         raise CorruptPage(f"a value of {len(raw)} bytes or more that begins with {raw[:8]!r}")
@@ -97,13 +214,11 @@ def read_descriptor(name: str, first: Buffer, keys: RemoteKeys) -> EnvelopeHeade
     if bool(flags & _AUTHENTICATED) != keys.authenticates:
         said = "without a secret" if keys.authenticates else "with a secret that is not known here"
         raise ForeignPage(f"the value was written {said}")
-    if not hmac.compare_digest(_head_tag(keys, head, name), raw[_HEAD_BYTES:]):
+    if not hmac.compare_digest(keys.head_tag(head, name), raw[_HEAD_BYTES:]):
         raise ForeignPage("the value is not one of this name, or was written with another secret")
-    encrypted = bool(flags & _ENCRYPTED)
-    if encrypted and not keys.encrypts:
-        raise ForeignPage("the value is encrypted, and encryption is off here")
-    if keys.encrypts and not encrypted:
-        raise ForeignPage("the value is not encrypted, and encryption is on here")
+    if bool(flags & _ENCRYPTED) != keys.encrypts:
+        not_, on = ("not ", "on") if keys.encrypts else ("", "off")
+        raise ForeignPage(f"the value is {not_}encrypted, and encryption is {on} here")
     if (
         head[10:16] != bytes(6)
         or flags & ~(_AUTHENTICATED | _ENCRYPTED)
@@ -111,9 +226,8 @@ def read_descriptor(name: str, first: Buffer, keys: RemoteKeys) -> EnvelopeHeade
         or held > position
     ):
         raise CorruptPage("the envelope's numbers are none that are written")
-    return EnvelopeHeader(
-        body_bytes, position, held, nbytes, nonce[:NONCE_BYTES], tag[:TAG_BYTES], head
-    )
+    info = PageInfo(position, held, nbytes, REMOTE)
+    return Envelope(info, body_bytes, nonce[:_NONCE_BYTES], tag[:_TAG_BYTES], _bound(head, name))
 
 
 def length_said_by(first: Buffer) -> int:
@@ -123,21 +237,5 @@ def length_said_by(first: Buffer) -> int:
     return nbytes if nbytes <= MOST_BYTES else 0
 
 
-def opened(
-    name: str, described: EnvelopeHeader, parts: Sequence[memoryview], keys: RemoteKeys
-) -> Body:
-    """Return the body that an envelope describes, of which the bytes are in `parts`; its `end`
-    takes the descriptor's `body_tag`."""
-    bound = _bound(described.head, name)
-    return Body(parts, keys, name.encode(), bound, described.nonce)
-
-
 def _bound(head: bytes, name: str) -> bytes:
     return head[:_BOUND_BYTES] + name.encode()
-
-
-def _head_tag(keys: RemoteKeys, head: bytes, name: str) -> bytes:
-    digest = keys.digest()
-    digest.update(head)
-    digest.update(name.encode())
-    return digest.digest()

@@ -1,14 +1,17 @@
 """Values on their way from a remote store: read ahead in order, on several connections, and no more
-of them at a time than may lie in memory."""
+of them at a time than may lie in memory; and what a remote tier counts."""
 
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import NamedTuple
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
 from omlx_cache_storage.errors import PageNotSent, PageUnreadable
 from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache_storage.measures import Histograms
 from omlx_cache_storage.page import Buffer, PageId
 from omlx_cache_storage.readers import ReaderPool, came
 from omlx_cache_storage.remote import reasons
@@ -20,6 +23,10 @@ AHEAD_PAGES = 2
 """So many pages come whatever they are, too: one is read while the next one comes."""
 HANGING = 3
 """For each connection so many more threads may hang in the store's client."""
+RECENT = 32
+"""Answers that say what the way to the store takes."""
+LARGE_BYTES = 256 * 1024
+"""A read of less says more of the round trip than of the rate."""
 _NEARLY = 0.9
 """The client's own time-out is as long as a reader's, and may be seen first."""
 
@@ -44,11 +51,11 @@ class _InFlight(NamedTuple):
     nbytes: int
 
 
-class Expected:
+class Expected(AbstractContextManager["Expected"]):
     """Pages that somebody is about to read; `close` ends that, any number of times.
 
-    `queue` (not asked for yet, in order), `in_flight` (asked for, and not taken), `error` (why no
-    more of them come) and `closed` belong to the reads, and are guarded by their lock.
+    `queue` (not asked for yet, in order), `in_flight` (asked for, and not taken) and `error` (why
+    no more of them come) belong to the reads, and are guarded by their lock.
     """
 
     def __init__(
@@ -58,10 +65,6 @@ class Expected:
         self.queue = {one.page: one for one in wanted}
         self.in_flight: dict[PageId, _InFlight] = {}
         self.error: PageUnreadable | None = None
-        self.closed = not wanted
-
-    def __enter__(self) -> "Expected":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -82,8 +85,8 @@ class RemoteReads:
     `failed` is told of the former once for all that is expected together, and whether the store
     brought nothing to anybody for as long as one may wait.
 
-    `_lock`, which is held over no I/O, guards `_open`, `_held`, `_peak`, `_ahead` (how many values
-    are in flight and not taken), `_closed`, and `_answered` (when the store last answered a read).
+    `_lock`, which is held over no I/O, guards `_open`, `held_bytes`, `peak_bytes`, `_closed`, and
+    `_answered` (when the store last answered a read).
     """
 
     def __init__(
@@ -104,26 +107,17 @@ class RemoteReads:
         )
         self._lock = threading.Lock()
         self._open: list[Expected] = []
-        self._held = self._peak = self._ahead = 0
+        self.held_bytes = self.peak_bytes = 0
         self._answered = 0.0
         self._closed = False
-
-    @property
-    def held_bytes(self) -> int:
-        return self._held
-
-    @property
-    def peak_bytes(self) -> int:
-        return self._peak
 
     @uninterrupted
     def expect(self, wanted: Sequence[WantedValue]) -> Expected:
         """Begin to read values in order; returns at once."""
         with self._lock:
             expected = Expected(self.end, () if self._closed else wanted)
-            if not expected.closed:
-                self._open.append(expected)
-                self._read_ahead()
+            self._open.append(expected)
+            self._read_ahead()
         return expected
 
     def is_expected(self, page: PageId) -> bool:
@@ -143,31 +137,26 @@ class RemoteReads:
                 expected = next((one for one in self._open if one.has(wanted.page)), expected)
             in_flight = expected.in_flight.pop(wanted.page, None)
             expected.queue.pop(wanted.page, None)
-            if in_flight is not None:
-                self._ahead -= 1
-            elif expected.error is None:
+            if in_flight is None and expected.error is None:
                 in_flight = self._begin(expected, wanted)
         try:
             return self._wait(expected, in_flight)
         finally:
             with self._lock:
-                self._held -= 0 if in_flight is None else in_flight.nbytes
+                self.held_bytes -= 0 if in_flight is None else in_flight.nbytes
                 self._read_ahead()
 
     @uninterrupted
     def end(self, expected: Expected) -> None:
         """Ask for no more of what nobody waits for."""
         with self._lock:
-            if expected.closed:
-                return
-            expected.closed = True
-            self._open.remove(expected)
+            if expected in self._open:
+                self._open.remove(expected)
             expected.queue.clear()
-            for in_flight in expected.in_flight.values():
+            while expected.in_flight:
+                _, in_flight = expected.in_flight.popitem()
                 in_flight.future.cancel()
-                self._held -= in_flight.nbytes
-                self._ahead -= 1
-            expected.in_flight.clear()
+                self.held_bytes -= in_flight.nbytes
             self._read_ahead()
 
     @uninterrupted
@@ -183,21 +172,22 @@ class RemoteReads:
     def check_integrity(self) -> None:
         """Assert that the books agree with the values in flight, when nobody waits for one."""
         with self._lock:
-            in_flight = [one for each in self._open for one in each.in_flight.values()]
-            assert self._ahead == len(in_flight)
-            assert self._held == sum(one.nbytes for one in in_flight)
+            assert self.held_bytes == sum(
+                one.nbytes for expected in self._open for one in expected.in_flight.values()
+            )
 
     def _read_ahead(self) -> None:
         """Ask for what is expected, as far as there is room; under the lock."""
+        ahead = sum(len(expected.in_flight) for expected in self._open)
         for expected in self._open:
             while expected.queue and expected.error is None:
-                wanted = next(iter(expected.queue.values()))
+                page, wanted = next(iter(expected.queue.items()))
                 nbytes = wanted.nbytes or wanted.about
-                if self._ahead >= AHEAD_PAGES and self._held + nbytes > self._ahead_bytes:
+                if ahead >= AHEAD_PAGES and self.held_bytes + nbytes > self._ahead_bytes:
                     return
-                del expected.queue[wanted.page]
-                expected.in_flight[wanted.page] = self._begin(expected, wanted)
-                self._ahead += 1
+                del expected.queue[page]
+                expected.in_flight[page] = self._begin(expected, wanted)
+                ahead += 1
 
     def _begin(self, expected: Expected, wanted: WantedValue) -> _InFlight:
         future: Future[Value]
@@ -207,8 +197,8 @@ class RemoteReads:
             future = Future()
             future.set_exception(PageNotSent(reasons.FAILED, "there is no thread to read it"))
         nbytes = wanted.nbytes or wanted.about
-        self._held += nbytes
-        self._peak = max(self._peak, self._held)
+        self.held_bytes += nbytes
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
         return _InFlight(future, nbytes)
 
     def _wait(self, expected: Expected, in_flight: _InFlight | None) -> Value:
@@ -246,3 +236,64 @@ class RemoteReads:
         with self._lock:
             self._answered = time.monotonic()
         return value
+
+
+class RemoteTally:
+    """Counts of a remote tier, by the names of `RemoteUsage`, and what the latest answers took.
+
+    `_lock` guards all but `timings`, which guards itself: also how many reads are in flight, since
+    when some are, and the bytes that came then.
+    """
+
+    def __init__(self) -> None:
+        self.timings = Histograms()
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
+        self._trips: deque[float] = deque(maxlen=RECENT)
+        self._rates: deque[float] = deque(maxlen=RECENT)
+        self._reading = self._nbytes = 0
+        self._since = 0.0
+
+    def add(self, **more: int) -> None:
+        """Add to counts by their names."""
+        with self._lock:
+            for name, count in more.items():
+                self._counts[name] += count
+
+    def note_error(self, reason: str) -> None:
+        with self._lock:
+            self._errors[reason] += 1
+
+    def note_trip(self, seconds: float) -> None:
+        """Note a question whose answer took so long, and was short."""
+        with self._lock:
+            self._trips.append(seconds)
+
+    def begin_read(self) -> None:
+        """Note that a read begins."""
+        with self._lock:
+            if not self._reading:
+                self._since, self._nbytes = time.monotonic(), 0
+            self._reading += 1
+
+    def end_read(self, nbytes: int) -> None:
+        """Note that a read brought so many bytes; the rate is that of all reads together."""
+        with self._lock:
+            self._reading -= 1
+            self._nbytes += nbytes
+            seconds = time.monotonic() - self._since
+            if not self._reading and self._nbytes >= LARGE_BYTES and seconds > 0:
+                self._rates.append(self._nbytes / seconds)
+
+    def usage(self) -> dict[str, Any]:
+        """Return what was counted, the shortest of the latest round trips, and the median of the
+        latest rates; what is left out is 0."""
+        with self._lock:
+            rates = sorted(self._rates) or [0.0]
+            return {
+                **self._counts,
+                "errors": dict(self._errors),
+                "latency_seconds": min(self._trips, default=0.0),
+                "bytes_per_second": rates[len(rates) // 2],
+            }

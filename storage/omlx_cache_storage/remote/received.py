@@ -2,7 +2,9 @@
 be."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
 
 from omlx_cache_storage.errors import CorruptPage, ForeignPage
 from omlx_cache_storage.format.header import (
@@ -13,19 +15,18 @@ from omlx_cache_storage.format.header import (
 )
 from omlx_cache_storage.format.wrapping import is_wrapped, unwrap_payload, unwrapped
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Buffer, PageId, PageMeta
-from omlx_cache_storage.remote.envelope import WIRE_BYTES, opened, read_descriptor
-from omlx_cache_storage.remote.keys import Body, RemoteKeys
+from omlx_cache_storage.page import Buffer, PageId, PageInfo, PageMeta
+from omlx_cache_storage.remote.envelope import WIRE_BYTES, RemoteKeys, read_envelope
 
 CHECKED_BYTES = 256 * 1024
 """Copied and checked at a time: what a core's own cache still holds for whoever comes next."""
 
 
 class ReceivedPage:
-    """A received value whose envelope and header were checked; `read_into` checks the rest.
+    """A received value whose envelope and header were checked; `read_into` checks the rest, once.
 
     Raises PageError in the constructor for what is not the page that was asked for. `parts` are the
-    value's bytes in order, cut anywhere; they are not changed, and held as long as this is. With a
+    value's bytes in order, cut anywhere; they are not changed, and let go as they are read. With a
     secret, `meta` is what nobody has authenticated until `read_into` returned: good for a plan.
     `was_read` says that it did, and all is right; `seconds` is what it took. With `asked` only so
     many first bytes were asked for, and there is no `meta` when `head_bytes` are more.
@@ -43,32 +44,33 @@ class ReceivedPage:
         *,
         asked: int = 0,
     ) -> None:
-        self._name, self._keys = name, keys
         self.was_read = False
         self.seconds = 0.0
-        self._parts = [_flat(part) for part in parts]
-        self.described = described = read_descriptor(
-            name, b"".join(self._between(0, WIRE_BYTES)), keys
-        )
+        self._keys = keys
+        self._parts = [view for part in parts if (view := _flat(part)).nbytes]
+        self._part = memoryview(b"")
+        self._cipher: Any = None
         nbytes = sum(part.nbytes for part in self._parts)
-        if not asked and nbytes != described.wire_bytes:
-            raise CorruptPage(f"{nbytes} bytes came of a value of {described.wire_bytes} bytes")
-        body = self._body()
-        prefix = body.read(LENGTH_BYTES)
+        self._envelope = envelope = read_envelope(name, self._take(WIRE_BYTES), keys)
+        if not asked and nbytes != envelope.wire_bytes:
+            raise CorruptPage(f"{nbytes} bytes came of a value of {envelope.wire_bytes} bytes")
+        if keys.authenticates:
+            self._cipher = keys.cipher(name, envelope.nonce).decryptor()
+            self._cipher.authenticate_additional_data(envelope.bound)
+        prefix = self._take(LENGTH_BYTES)
         length = header_length(prefix)
         self.head_bytes = WIRE_BYTES + length
         if not asked or self.head_bytes <= asked:
-            self._read_header(prefix + body.read(length - len(prefix)), namespace, page)
+            self._read_header(prefix + self._take(length - len(prefix)), namespace, page)
 
     def _read_header(self, raw: bytes, namespace: BlockKey, page: PageId) -> None:
-        self._raw = raw
         header = decode_header(raw)
         self._stored, self._checksum = header.meta, header.checksum
         self.meta = meta = unwrapped(header.meta)
-        if self.described.body_bytes - len(raw) != self._stored.nbytes:
+        if self._envelope.body_bytes - len(raw) != self._stored.nbytes:
             raise CorruptPage("the page file's length is not what its header says")
-        numbers = (meta.position, meta.held, meta.nbytes)
-        if (meta.namespace, meta.id) != (namespace, page) or numbers != self.described[1:4]:
+        info = PageInfo(meta.position, meta.held, meta.nbytes, self._envelope.info.tier)
+        if (meta.namespace, meta.id, info) != (namespace, page, self._envelope.info):
             raise ForeignPage("the value holds another page than its name and envelope say")
 
     def read_into(self, pieces: Sequence[Buffer]) -> None:
@@ -81,7 +83,10 @@ class ReceivedPage:
         if is_wrapped(self._stored):
             frame = bytearray(self._stored.nbytes)
             self._fill([memoryview(frame)])
-            _scatter(memoryview(unwrap_payload(frame, self.meta.nbytes)), views)
+            payload, start = memoryview(unwrap_payload(frame, self.meta.nbytes)), 0
+            for view in views:
+                view[:] = payload[start : start + view.nbytes]
+                start += view.nbytes
         else:
             self._fill(views)
         self.was_read = True
@@ -89,41 +94,47 @@ class ReceivedPage:
 
     def _fill(self, pieces: Sequence[memoryview]) -> None:
         """Copy the payload and digest what was copied, while it is in a core's cache."""
-        body = self._body()
-        if body.read(len(self._raw)) != self._raw:
-            raise CorruptPage("the page's header changed while it was read")
         # What is authenticated is what its writer made the checksum of.
-        digest = None if self._keys.authenticates else PayloadDigest()
+        digest = None if self._cipher is not None else PayloadDigest()
         for piece in pieces:
             for begin in range(0, piece.nbytes, CHECKED_BYTES):
                 target = piece[begin : begin + CHECKED_BYTES]
-                body.read_into(target)
+                self._copy(target)
                 if digest is not None:
                     digest.update(target)
-        body.end(self.described.body_tag)
-        if digest is not None and digest.text() != self._checksum:
+        if digest is None:
+            try:
+                self._cipher.finalize_with_tag(self._envelope.body_tag)
+            except import_module("cryptography.exceptions").InvalidTag:
+                raise CorruptPage("the page is not what its writer authenticated") from None
+        elif digest.text() != self._checksum:
             raise CorruptPage("the payload does not match its checksum")
 
-    def _body(self) -> Body:
-        """Return the body, to be read from its beginning."""
-        parts = list(self._between(WIRE_BYTES, self.described.wire_bytes))
-        return opened(self._name, self.described, parts, self._keys)
+    def _take(self, nbytes: int) -> bytes:
+        """Return the next bytes, fewer where the value ends."""
+        found = bytearray(nbytes)
+        return bytes(memoryview(found)[: self._copy(memoryview(found))])
 
-    def _between(self, start: int, stop: int) -> Iterator[memoryview]:
-        """Yield the stretches of [start, stop) of the value."""
-        for part in self._parts:
-            if start < part.nbytes and stop > 0:
-                yield part[max(0, start) : stop]
-            start, stop = start - part.nbytes, stop - part.nbytes
+    def _copy(self, target: memoryview) -> int:
+        """Fill `target` with the next bytes, decrypted; return how many there were."""
+        filled = 0
+        while filled < target.nbytes and (self._part.nbytes or self._parts):
+            if not self._part.nbytes:
+                self._part = self._parts.pop(0)
+            source = self._part[: target.nbytes - filled]
+            self._part = self._part[source.nbytes :]
+            part = target[filled : filled + source.nbytes]
+            if self._cipher is not None and self._keys.encrypts:
+                self._cipher.update_into(source, part)
+            else:
+                part[:] = source
+                if self._cipher is not None:
+                    # What was copied, not what came: nobody can change it in between.
+                    self._cipher.authenticate_additional_data(part)
+            filled += source.nbytes
+        return filled
 
 
 def _flat(buffer: Buffer) -> memoryview:
     view = memoryview(buffer)
     return view.cast("B") if view.nbytes else memoryview(b"")
-
-
-def _scatter(payload: memoryview, pieces: Sequence[memoryview]) -> None:
-    start = 0
-    for piece in pieces:
-        piece[:] = payload[start : start + piece.nbytes]
-        start += piece.nbytes

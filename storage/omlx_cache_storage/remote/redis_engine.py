@@ -7,16 +7,38 @@ so its policy has to be `allkeys-lru` there. Any other takes `volatile-lru`.
 """
 
 import os
+import ssl
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
+import redis
+from redis import exceptions as failures
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode, RedisCluster
+from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
+
 from omlx_cache_storage.page import Buffer
-from omlx_cache_storage.remote.address import RemoteAddress
-from omlx_cache_storage.remote.engine import MEMBERS, Part, RemoteError
-from omlx_cache_storage.remote.options import RemoteOptions
-from omlx_cache_storage.remote.redis_clients import PART_BYTES, ClusterNodes, Command, RedisServer
+from omlx_cache_storage.readers import ReaderPool, result_along
+from omlx_cache_storage.remote.address import Host, RemoteAddress
+from omlx_cache_storage.remote.engine import MEMBERS, BackOff, Part, RemoteError, RemoteOptions
+from omlx_cache_storage.remote.redis_connections import (
+    PART_BYTES,
+    BoundedConnection,
+    BoundedMasterConnection,
+    BoundedTlsConnection,
+    BoundedTlsMasterConnection,
+    allowed,
+    trouble,
+)
+
+Command = tuple[Any, ...]
 
 ASKS_TOGETHER = 1 << 20
 PIPELINE = 1024
@@ -25,24 +47,52 @@ ANSWER_BYTES = 16 << 20
 """What a server is asked for at once: it keeps answers in its own memory until they are taken."""
 WRITING_MS = 60_000
 """How long a writer of parts has before another one may take it for dead."""
+_ASKED_AT_ONCE = 16
+"""Nodes of a cluster that all calls together wait for."""
+_AWAY = ("refused", "lost", "timeout")
 
 
 class RedisEngine:
-    """Values in a Valkey or Redis store. Connects when it is first asked, and tries nothing again
-    but what another node is said to have."""
+    """Values in a Valkey or Redis store: one server, or the master that Sentinels name. Connects
+    when it is first asked, and tries nothing again but what another node is said to have.
+
+    `_pools` has every pool that was made; appending is atomic. `_closed` is set once.
+    """
 
     part_bytes: int | None = PART_BYTES
     asks_together = ASKS_TOGETHER
 
     def __init__(self, address: RemoteAddress, options: RemoteOptions) -> None:
-        self._server = (ClusterNodes if address.kind == "cluster" else RedisServer)(
-            address, options
-        )
-        self._expiry: Command = ("PX", options.ttl_seconds * 1000) if options.ttl_seconds else ()
         self._ttl_ms = options.ttl_seconds * 1000
+        given = options.password if options.password is not None else address.password
+        self._password = given
+        self._address = address
+        # Without TLS, two round trips less for a connection: a name in a server's list of clients.
+        # With it, their answers take along the session tickets that a server sends unasked, which
+        # the pool would take for answers that nobody read.
+        tls = _tls(address) or {"driver_info": None}
+        self._anonymous: dict[str, Any] = {
+            "allowed": partial(allowed, options.read_seconds),
+            "redis_connect_func": self._begin,
+            "socket_timeout": options.read_seconds,
+            "socket_connect_timeout": min(options.lookup_seconds, options.read_seconds),
+            "socket_keepalive": True,
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),
+            **tls,
+        }
+        self._arguments = {
+            **self._anonymous,
+            "username": address.user,
+            "password": given,
+            "db": address.database if address.kind == "redis" else 0,
+        }
+        self._pools: list[redis.ConnectionPool] = []
+        self._closed = False
+        self._client: Any = self._made()
 
     def ping(self) -> None:
-        self._server.ask("PING")
+        self._ask("PING")
 
     def look(
         self, names: Sequence[str], nbytes: int, sets: Sequence[str] = ()
@@ -50,10 +100,11 @@ class RedisEngine:
         commands: list[Command] = [("GETRANGE", name, 0, nbytes - 1) for name in names]
         commands += [("ZRANGE", name, 0, -1) for name in sets]
         answers = self._answers(commands)
-        heads = [_value(head) or None for head in answers[: len(names)]]
-        if not all(isinstance(found, list) for found in answers[len(names) :]):
-            raise RemoteError("lost", "the server answered something else than was asked")
-        members = [[_text(one) for one in found] for found in answers[len(names) :]]
+        heads = [_typed(head, bytes) or None for head in answers[: len(names)]]
+        members = [
+            [(_typed(one, bytes) or b"").decode("ascii", "replace") for one in _typed(found, list)]
+            for found in answers[len(names) :]
+        ]
         return heads, members
 
     def read(self, parts: Sequence[Part]) -> list[Buffer | None]:
@@ -62,7 +113,7 @@ class RedisEngine:
         for first in range(0, len(parts), together):
             some = parts[first : first + together]
             answers = self._answers([("GET", part_name(one.name, one.number)) for one in some])
-            found += map(_value, answers)
+            found += [_typed(answer, bytes) for answer in answers]
         return found
 
     def write(self, name: str, parts: Sequence[Sequence[Buffer]], *, replace: bool) -> bool:
@@ -110,15 +161,19 @@ class RedisEngine:
 
     def info(self, section: str = "default") -> dict[str, str]:
         """Return what a server says of itself; of a cluster, one of its nodes."""
-        return {name: str(value) for name, value in self._server.ask("INFO", section).items()}
+        return {name: str(value) for name, value in self._ask("INFO", section).items()}
 
     def close(self) -> None:
-        self._server.close()
+        """Close connections, those that threads wait on too; nothing is connected again."""
+        self._closed = True
+        for pool in list(self._pools):
+            pool.disconnect()
 
     def _set(self, key: str, pieces: Sequence[Buffer], *, fresh: bool) -> bool:
         value = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
         only = ("NX",) if fresh else ()
-        return self._answers([("SET", key, value, *only, *self._expiry)])[0] is not None
+        expiry = ("PX", self._ttl_ms) if self._ttl_ms else ()
+        return self._answers([("SET", key, value, *only, *expiry)])[0] is not None
 
     def _unlink(self, names: Sequence[str]) -> int:
         return sum(self._answers([("UNLINK", name) for name in names]))
@@ -127,10 +182,196 @@ class RedisEngine:
         """Return the answers to commands; raises for the first error among them."""
         answers: list[Any] = []
         for first in range(0, len(commands), PIPELINE):
-            answers += self._server.answers(commands[first : first + PIPELINE])
+            answers += self._sent(commands[first : first + PIPELINE])
         for answer in answers:
             if isinstance(answer, Exception):
-                raise self._server.trouble(answer)
+                raise self._trouble(answer)
+        return answers
+
+    def _ask(self, *command: Any) -> Any:
+        """Return a server's answer to a command without a key."""
+        return self._answers([command])[0]
+
+    def _sent(self, commands: Sequence[Command]) -> list[Any]:
+        """Return the answer to each command, all sent before the first is awaited; an error that a
+        server answered with stands where its answer would. Raises RemoteError when it gives none.
+        """
+        answers = self._piped(self._client, commands)
+        if any(isinstance(answer, failures.AskError) for answer in answers):
+            raise RemoteError("error", "the server is one of a cluster: use redis+cluster://")
+        return answers
+
+    def _trouble(self, error: Exception) -> RemoteError:
+        """Return what to raise instead of an error of the client."""
+        if self._closed:
+            # Whatever it is that a client raises whose socket is closed under it.
+            return RemoteError("lost", "the engine is closed")
+        return trouble(error, self._password)
+
+    def _made(self) -> Any:
+        if self._address.kind != "sentinel":
+            return self._at(self._address.hosts[0], self._arguments)
+        manager: Any = _Sentinels([])  # type: ignore[no-untyped-call]
+        # A Sentinel has users of its own; where it wants one, it is the same.
+        wanted = [self._anonymous] + ([self._arguments] if self._password else [])
+        manager.sentinels = [
+            self._at(host, arguments) for arguments in wanted for host in self._address.hosts
+        ]
+        kind = BoundedTlsMasterConnection if self._address.tls else BoundedMasterConnection
+        pool = SentinelConnectionPool(
+            self._address.path, manager, connection_class=kind, **self._arguments
+        )
+        self._pools.append(pool)
+        return redis.Redis(connection_pool=pool)
+
+    def _at(self, host: Host, arguments: dict[str, Any]) -> Any:
+        return redis.Redis(connection_pool=self._pool(*host, arguments))
+
+    def _pool(self, host: str, port: int, arguments: dict[str, Any]) -> redis.ConnectionPool:
+        kind: Any = BoundedTlsConnection if self._address.tls else BoundedConnection
+        pool = redis.ConnectionPool(connection_class=kind, host=host, port=port, **arguments)
+        self._pools.append(pool)
+        return pool
+
+    def _piped(self, client: Any, commands: Sequence[Command]) -> list[Any]:
+        try:
+            with client.pipeline(transaction=False) as pipeline:
+                for command in commands:
+                    pipeline.execute_command(*command)
+                answers: list[Any] = pipeline.execute(raise_on_error=False)
+                return answers
+        except Exception as error:
+            raise self._trouble(error) from None
+
+    def _begin(self, connection: Any) -> None:
+        """Greet a server; a thread that lost its connection to `close` gets no other."""
+        if self._closed:
+            raise failures.ConnectionError("the engine is closed")
+        connection.on_connect()
+
+
+class _Sentinels(Sentinel):
+    """Sentinels as the client asks them, which raise what kept them from answering."""
+
+    def discover_master(self, service_name: str) -> tuple[str, int]:
+        worst: Exception = MasterNotFoundError(f"no Sentinel knows a master named {service_name!r}")
+        for sentinel in self.sentinels:
+            try:
+                named: Any = sentinel.sentinel_get_master_addr_by_name(service_name)
+                if named is not None:
+                    return named[0].decode(), named[1]
+            except (failures.ConnectionError, failures.TimeoutError) as error:
+                is_first = isinstance(worst, MasterNotFoundError)
+                if is_first or isinstance(error, failures.AuthenticationError):
+                    worst = error
+        raise worst
+
+
+class ClusterEngine(RedisEngine):
+    """Values on the nodes of a cluster, as its client finds them: each is asked on a thread of its
+    own.
+
+    A node that fails, while others answer, is taken to have nothing and to take nothing; after some
+    failures in a row it is left alone for a while. `_lock` guards `_client` and `_stale`, also
+    while the client asks who has what; `_back_offs` is only added to.
+    """
+
+    def __init__(self, address: RemoteAddress, options: RemoteOptions) -> None:
+        self._lock = threading.Lock()
+        self._stale = False
+        self._back_offs: defaultdict[str, BackOff] = defaultdict(partial(BackOff, what="a node"))
+        self._threads = ReaderPool(_ASKED_AT_ONCE, "omlx-cache-remote-node")
+        super().__init__(address, options)
+
+    def _sent(self, commands: Sequence[Command]) -> list[Any]:
+        """Return the answers of all nodes; raises RemoteError when none answers, and one failed."""
+        client = self._current()
+        places: defaultdict[Any, list[int]] = defaultdict(list)
+        for at, command in enumerate(commands):
+            owners = client.nodes_manager.slots_cache.get(client.keyslot(command[1]), ())
+            for owner in owners[:1]:
+                places[owner].append(at)
+        try:
+            futures = {
+                node: self._threads.submit(self._tried, node, [commands[at] for at in numbers])
+                for node, numbers in places.items()
+            }
+            found = {node: result_along(future) for node, future in futures.items()}
+        except (RuntimeError, CancelledError):
+            raise RemoteError("lost", "the engine is closed") from None
+        failed = [one for one in found.values() if isinstance(one, RemoteError)]
+        fresh = [one for one in failed if one.reason != "resting"]
+        serious = [one for one in fresh if one.reason not in _AWAY]
+        if serious or (fresh and len(failed) == len(found)):
+            raise (serious or fresh)[0]
+        answers = [_nothing(command) for command in commands]
+        for node, given in found.items():
+            if not isinstance(given, RemoteError):
+                for at, answer in zip(places[node], given, strict=True):
+                    if isinstance(answer, failures.AskError):
+                        # Its slot has moved, or is on its way: the client knows where to ask then.
+                        (answer,) = self._piped(client, [commands[at]])
+                    answers[at] = answer
+        return answers
+
+    def _ask(self, *command: Any) -> Any:
+        """Return the answer of the first node that gives one."""
+        worst = RemoteError("throttled", "no node of the cluster serves any slot")
+        for node in self._current().get_primaries():
+            found = self._tried(node, [command])
+            if not isinstance(found, RemoteError):
+                if isinstance(found[0], Exception):
+                    raise self._trouble(found[0])
+                return found[0]
+            worst = found
+        raise worst
+
+    def close(self) -> None:
+        super().close()
+        self._threads.stop(0.0)
+
+    def _made(self) -> Any:
+        return None
+
+    def _current(self) -> Any:
+        """Return the client; asks who has what when that is not known, or known to be wrong."""
+        with self._lock:
+            try:
+                if self._client is None:
+                    first, *others = self._address.hosts
+                    name = f"[{first.name}]" if ":" in first.name else first.name
+                    self._client = RedisCluster(
+                        url=f"redis://{name}:{first.port}",
+                        startup_nodes=[ClusterNode(*host) for host in others],
+                        connection_pool_class=self._node_pool,
+                        require_full_coverage=False,
+                        protocol=2,
+                        retry=Retry(NoBackoff(), 0),
+                    )
+                elif self._stale:
+                    self._client.nodes_manager.initialize()
+                self._stale = False
+            except Exception as error:
+                # Another one begins with the hosts that were configured.
+                self._client = None
+                raise self._trouble(error) from None
+            return self._client
+
+    def _node_pool(self, *, host: str, port: int, **_: Any) -> redis.ConnectionPool:
+        return self._pool(host, port, self._arguments)
+
+    def _tried(self, node: Any, commands: Sequence[Command]) -> "list[Any] | RemoteError":
+        back_off = self._back_offs[node.name]
+        try:
+            back_off.enter()
+            answers = self._piped(node.redis_connection, commands)
+        except RemoteError as error:
+            if error.reason != "resting":
+                # A replica may take over what the node had.
+                self._stale = True
+                back_off.failed(f"{node.name}: {error}")
+            return error
+        back_off.succeeded()
         return answers
 
 
@@ -139,12 +380,46 @@ def part_name(name: str, number: int) -> str:
     return f"{name}#{number}" if number else name
 
 
-def _value(answer: Any) -> bytes | None:
-    """Return a value that a server answered, None for none."""
-    if answer is not None and not isinstance(answer, bytes):
+def _typed(answer: Any, kind: type) -> Any:
+    """Return what a server answered, if it is of a kind, or None."""
+    if answer is not None and not isinstance(answer, kind):
         raise RemoteError("lost", "the server answered something else than was asked")
     return answer
 
 
-def _text(value: Any) -> str:
-    return bytes(value).decode("ascii", "replace")
+def _nothing(command: Command) -> Any:
+    """Return what a node answers that has nothing, and takes nothing."""
+    return [] if command[0] == "ZRANGE" else None if command[0] in ("GET", "GETRANGE", "SET") else 0
+
+
+def _tls(address: RemoteAddress) -> dict[str, Any]:
+    """Return the client's arguments for TLS; raises ValueError for files that cannot be used."""
+    if not address.tls:
+        return {}
+    ca, cert, key = (address.options.get(name) for name in ("ca", "cert", "key"))
+    if key and not cert:
+        raise ValueError("key= is the key of a certificate: give cert=FILE too")
+    try:
+        context = ssl.create_default_context()
+        if ca:
+            context.load_verify_locations(ca)
+    except OSError as error:
+        raise ValueError(f"ca={ca} is no file of certificates: {error}") from None
+    try:
+        if cert:
+            context.load_cert_chain(cert, key, password=_no_passphrase)
+    except (OSError, ValueError) as error:
+        where = f"cert={cert}" + (f" and key={key}" if key else "")
+        raise ValueError(f"{where} are no certificate with its key: {error}") from None
+    return {
+        "ssl_cert_reqs": "required",
+        "ssl_check_hostname": True,
+        "ssl_min_version": ssl.TLSVersion.TLSv1_2,
+        "ssl_ca_certs": ca,
+        "ssl_certfile": cert,
+        "ssl_keyfile": key,
+    }
+
+
+def _no_passphrase() -> str:
+    raise ValueError("the key has a passphrase, and nobody is there to type it")

@@ -13,7 +13,6 @@ from omlx_cache_storage.errors import (
     ForeignPage,
     PageError,
     PageNotSent,
-    PageUnreadable,
     UndecodablePage,
 )
 from omlx_cache_storage.events import SILENT, EventLog
@@ -32,22 +31,34 @@ from omlx_cache_storage.page import (
     WriteResult,
 )
 from omlx_cache_storage.remote import reasons
-from omlx_cache_storage.remote.asking import Asking
-from omlx_cache_storage.remote.back_off import BackOff
-from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError, known_error
-from omlx_cache_storage.remote.envelope import (
-    WIRE_BYTES,
-    length_said_by,
+from omlx_cache_storage.remote.address import RemoteAddress
+from omlx_cache_storage.remote.engine import (
+    BackOff,
+    Part,
+    RemoteEngine,
+    RemoteError,
+    RemoteOptions,
+    check_extra,
+    known_error,
 )
-from omlx_cache_storage.remote.keys import RemoteKeys
-from omlx_cache_storage.remote.knowledge import SHUNNED_SECONDS, SPOILT, Knowledge, Seen
-from omlx_cache_storage.remote.lookups import Asked, Inquiry, Lookups
-from omlx_cache_storage.remote.names import RemoteNames
-from omlx_cache_storage.remote.options import RemoteOptions
-from omlx_cache_storage.remote.reads import AHEAD_BYTES, Expected, RemoteReads, Value, WantedValue
+from omlx_cache_storage.remote.envelope import WIRE_BYTES, RemoteKeys, RemoteNames, length_said_by
+from omlx_cache_storage.remote.knowledge import (
+    SHUNNED_SECONDS,
+    SPOILT,
+    Knowledge,
+    RemoteStore,
+    Seen,
+)
+from omlx_cache_storage.remote.lookups import Asked, Asking, Inquiry, Lookups
+from omlx_cache_storage.remote.reads import (
+    AHEAD_BYTES,
+    Expected,
+    RemoteReads,
+    RemoteTally,
+    Value,
+    WantedValue,
+)
 from omlx_cache_storage.remote.received import ReceivedPage
-from omlx_cache_storage.remote.tally import RemoteLink, RemoteTally
-from omlx_cache_storage.remote.writes import RemoteWrites
 from omlx_cache_storage.stats import Kind, RemoteUsage
 
 HEADER_BYTES = 16 << 10
@@ -78,19 +89,21 @@ class RemoteTier:
         clock: Callable[[], float] = time.monotonic,
         ahead_bytes: int = AHEAD_BYTES,
     ) -> None:
-        self._engine = engine
         self._engine_name, self._where = engine_name, where
         self._events = events
-        self._names = RemoteNames(options.prefix, options.architecture)
-        self._keys = RemoteKeys(options.secret, encrypts=options.encrypts)
-        self._knowledge = Knowledge(clock)
-        self._writes = RemoteWrites(
-            engine, self._names, self._keys, self._knowledge, packs=options.packs
-        )
         self._tally = RemoteTally()
-        self._link = RemoteLink()
-        self._closed = False
         self._back_off = BackOff(self._changed)
+        self._known = Knowledge(clock)
+        self._store = RemoteStore(
+            engine,
+            RemoteNames(options.prefix, options.architecture),
+            RemoteKeys(options.secret, encrypts=options.encrypts),
+            self._known,
+            options.packs,
+            self._bad,
+            self._answered,
+        )
+        self._closed = False
         self._lookups = Lookups(self._answer, options.lookup_seconds, self._late)
         self._reads = RemoteReads(
             self._read,
@@ -109,23 +122,22 @@ class RemoteTier:
 
     def info(self, page: PageId) -> PageInfo | None:
         """Return what is known of a page; nothing while the store is left alone."""
-        (found,) = self.find_all([page])
-        return found
+        return self.find_all([page])[0]
 
     def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
         if self._closed or self.resting:
             return [None] * len(pages)
-        return self._knowledge.find_all(pages)
+        return self._known.find_all(pages)
 
     def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:
-        return set() if self.resting else self._knowledge.tails_of(parents)
+        return set() if self.resting else self._known.tails_of(parents)
 
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
         """Return those of the pages that the store has and that `info` is silent about, with the
         word for why: it is left alone, or they were not what they should be."""
-        hidden = self._knowledge.why_absent(pages)
+        hidden = self._known.why_absent(pages)
         if self.resting:
-            there = zip(pages, self._knowledge.find_all(pages), strict=True)
+            there = zip(pages, self._known.find_all(pages), strict=True)
             hidden |= {page: reasons.RESTING for page, info in there if info is not None}
         return hidden
 
@@ -146,7 +158,7 @@ class RemoteTier:
         So many of them come that memory holds them until `reading` takes them, or `close`."""
         if self._closed or self.resting:
             return self._reads.expect(())
-        known = [(page, self._knowledge.seen(page)) for page in pages]
+        known = [(page, self._known.seen(page)) for page in pages]
         return self._reads.expect([self._wanted(page, seen) for page, seen in known if seen])
 
     @contextmanager
@@ -154,11 +166,11 @@ class RemoteTier:
         """Open a page; raises PageError inside the `with` statement. Waits as long as something
         comes, but no longer than `read_seconds` without."""
         began = time.perf_counter()
-        seen = self._known(page)
+        seen = self._seen(page)
         received = self._received(page, seen, self._wanted(page, seen))
         waited = time.perf_counter() - began
         self._tally.add(read_pages=1)
-        self._knowledge.note_read(page)
+        self._known.note_read(page)
         with self._judged(page, seen):
             yield received
         if received.was_read:
@@ -166,7 +178,7 @@ class RemoteTier:
 
     def meta(self, page: PageId) -> PageMeta:
         """Return what a page's header says; reads no more of it. Raises PageError as `reading`."""
-        seen = self._known(page)
+        seen = self._seen(page)
         wanted = self._wanted(page, seen)
         nbytes = WIRE_BYTES + HEADER_BYTES
         while True:
@@ -175,14 +187,14 @@ class RemoteTier:
                 return received.meta
             nbytes = received.head_bytes
 
-    def _known(self, page: PageId) -> Seen:
-        seen = self._knowledge.seen(page)
+    def _seen(self, page: PageId) -> Seen:
+        seen = self._known.seen(page)
         if seen is None:
             raise PageNotSent(reasons.LOST, "nothing is known of it any more")
         return seen
 
     def _wanted(self, page: PageId, seen: Seen) -> WantedValue:
-        name = self._names.page(seen.namespace, page)
+        name = self._store.names.page(seen.namespace, page)
         return WantedValue(page, name, seen.wire_bytes, seen.info.nbytes + HEADER_BYTES)
 
     def _received(self, page: PageId, seen: Seen, wanted: WantedValue) -> ReceivedPage:
@@ -192,15 +204,22 @@ class RemoteTier:
             value = self._reads.take(wanted)
             if seen.wire_bytes and length_said_by(value[0]) not in (0, seen.wire_bytes):
                 # Another machine replaced it by one that holds more.
-                self._knowledge.forget([page])
+                self._known.forget(page)
                 raise PageNotSent(reasons.LOST, "it was replaced since it was asked for")
-        except PageUnreadable as error:
-            self._not_read(page, seen, str(error))
+        except PageNotSent as error:
+            is_lost = error.reason == reasons.LOST
+            self._tally.add(lost_pages=is_lost, late_reads=error.reason == reasons.TIMEOUT)
+            if str(error).endswith(TORN):
+                # Not asked for again, nor taken for present: whoever computes it writes it anew.
+                self._known.note_absent([page], CorruptPage.reason, SHUNNED_SECONDS)
+            elif is_lost and self._known.seen(page) is not None:
+                self._known.note_absent([page], reasons.LOST)
+            self._note("failed", page, seen, str(error))
             raise
-        bound = self._names.bound(seen.namespace, page)
+        bound = self._store.names.bound(seen.namespace, page)
         with self._judged(page, seen):
             asked = wanted.nbytes if wanted.is_head else 0
-            return ReceivedPage(bound, seen.namespace, page, value, self._keys, asked=asked)
+            return ReceivedPage(bound, seen.namespace, page, value, self._store.keys, asked=asked)
 
     @contextmanager
     def _judged(self, page: PageId, seen: Seen) -> Iterator[None]:
@@ -209,28 +228,16 @@ class RemoteTier:
             yield
         except PageError as error:
             self._bad(error)
-            self._knowledge.note_absent([page], error.reason, SHUNNED_SECONDS)
+            self._known.note_absent([page], error.reason, SHUNNED_SECONDS)
             self._note("removed", page, seen, error.reason)
             raise
-
-    def _not_read(self, page: PageId, seen: Seen, why: str) -> None:
-        if why.startswith(reasons.LOST):
-            self._tally.add(lost_pages=1)
-            if why.endswith(TORN):
-                # Not asked for again, nor taken for present: whoever computes it writes it anew.
-                self._knowledge.note_absent([page], CorruptPage.reason, SHUNNED_SECONDS)
-            elif self._knowledge.seen(page) is not None:
-                self._knowledge.note_absent([page], reasons.LOST)
-        elif why.startswith(reasons.TIMEOUT):
-            self._tally.add(late_reads=1)
-        self._note("failed", page, seen, why)
 
     # Writing.
 
     def present(self, pages: Sequence[Placed]) -> list[PageInfo | None]:
         """Return what the store has of each page, by one question; raises RemoteError."""
         with self._asked():
-            found = self._writes.present(pages)
+            found = self._store.present(pages)
         self._tally.add(present_pages=sum(one is not None for one in found))
         return found
 
@@ -240,11 +247,12 @@ class RemoteTier:
         is. `present`: the store has one that holds as much. `refused`: one with another secret, or
         it had one a moment ago. `busy`: another machine is writing it, and may have died of it: try
         again in a while."""
-        if self._writes.is_foreign(page.meta.id):
+        if self._store.is_foreign(page.meta.id):
             # Nothing is sent to learn that again.
             return "refused"
         with self._asked():
-            result, nbytes = self._writes.write(page)
+            result, nbytes = self._store.write(page)
+            self._back_off.succeeded()
         if result == "written":
             self._tally.add(written_pages=1, written_bytes=nbytes)
             self._events.note_page("stored", REMOTE, page.meta)
@@ -254,14 +262,14 @@ class RemoteTier:
 
     def is_spoilt(self, page: PageId) -> bool:
         """Return whether a page was read lately, and was damaged or gone."""
-        return self._knowledge.why_absent([page]).get(page) in SPOILT
+        return self._known.why_absent([page]).get(page) in SPOILT
 
     def shun(self, page: PageId) -> None:
         """Take a page that proved useless here for absent, for a while, if it was read from there;
         it stays where it is. One that never was may be sound there, and spoilt on a disk here."""
-        seen = self._knowledge.seen(page)
+        seen = self._known.seen(page)
         if seen is not None and seen.was_read:
-            self._knowledge.note_absent([page], ForeignPage.reason, SHUNNED_SECONDS)
+            self._known.note_absent([page], ForeignPage.reason, SHUNNED_SECONDS)
 
     # How it is.
 
@@ -271,14 +279,11 @@ class RemoteTier:
             self._engine_name,
             self._where,
             f"resting: {why}" if why else "ok",
-            known_pages=len(self._knowledge),
+            known_pages=len(self._known),
             rests=self._back_off.rests,
-            latency_seconds=self._link.latency_seconds,
-            bytes_per_second=self._link.bytes_per_second,
-            errors=self._tally.errors(),
             held_bytes=self._reads.held_bytes,
             peak_held_bytes=self._reads.peak_bytes,
-            **self._tally.counts(),
+            **self._tally.usage(),
         )
 
     def timings(self) -> Mapping[str, Histogram]:
@@ -294,28 +299,18 @@ class RemoteTier:
         self._closed = True
         deadline = time.monotonic() + timeout
         # What hangs in its connections fails with them.
-        self._engine.close()
-        ended = True
-        for part in (self._lookups, self._reads):
-            ended &= part.close(max(0.0, deadline - time.monotonic()))
-        return ended
+        self._store.engine.close()
+        ended = self._lookups.close(timeout)
+        return self._reads.close(max(0.0, deadline - time.monotonic())) and ended
 
     # Called by the parts, on their threads.
 
     def _answer(self, inquiry: Inquiry) -> Asked:
         """Look up, on a thread that may hang."""
-        asking = Asking(
-            self._engine,
-            self._names,
-            self._keys,
-            self._knowledge,
-            inquiry,
-            self._bad,
-            self._answered,
-        )
+        asking = Asking(self._store, inquiry)
         began = time.perf_counter()
         try:
-            with self._asked(says=False):
+            with self._asked():
                 asking.run()
             trouble = asking.trouble
         except RemoteError as error:
@@ -333,9 +328,8 @@ class RemoteTier:
         return Asked(asking.news, trouble)
 
     @contextmanager
-    def _asked(self, *, says: bool = True) -> Iterator[None]:
-        """Ask the store, unless it is left alone, and note how that went; raises RemoteError. What
-        `says` nothing may end without a question."""
+    def _asked(self) -> Iterator[None]:
+        """Ask the store, unless it is left alone, and note a failure; raises RemoteError."""
         if self._closed:
             raise RemoteError("refused", "the remote tier is closed")
         self._back_off.enter()
@@ -346,30 +340,23 @@ class RemoteTier:
             known = known_error(error)
             self._failed(known)
             raise known from None
-        if says:
-            self._back_off.succeeded()
-        else:
-            self._back_off.left()
+        self._back_off.left()
 
     def _answered(self, seconds: float) -> None:
-        self._link.note_trip(seconds)
+        self._tally.note_trip(seconds)
         self._back_off.succeeded()
 
     def _read(self, wanted: WantedValue) -> Value:
         """Read a value, or its first bytes."""
         self._back_off.enter()
         nbytes = 0
-        self._link.begin_read()
+        self._tally.begin_read()
         try:
-            if wanted.is_head:
-                heads, _ = self._engine.look([wanted.name], wanted.nbytes)
-                value: list[Buffer | None] = [*heads]
-            else:
-                value = self._read_parts(wanted)
+            value = self._read_parts(wanted)
             there = [part for part in value if part is not None]
             nbytes = sum(memoryview(part).nbytes for part in there)
         finally:
-            self._link.end_read(nbytes)
+            self._tally.end_read(nbytes)
             self._back_off.left()
         self._tally.add(read_bytes=nbytes)
         self._back_off.succeeded(read=True)
@@ -379,12 +366,15 @@ class RemoteTier:
         return there
 
     def _read_parts(self, wanted: WantedValue) -> "list[Buffer | None]":
-        size = self._engine.part_bytes or wanted.nbytes or FIRST_BYTES
-        value = self._engine.read(_parts(wanted.name, 0, wanted.nbytes or size, size))
+        engine = self._store.engine
+        if wanted.is_head:
+            return [*engine.look([wanted.name], wanted.nbytes)[0]]
+        size = engine.part_bytes or wanted.nbytes or FIRST_BYTES
+        value = engine.read(_parts(wanted.name, 0, wanted.nbytes or size, size))
         first = value[0]
         if not wanted.nbytes and first is not None and memoryview(first).nbytes >= size:
             # It was not known how long it is.
-            value += self._engine.read(_parts(wanted.name, size, length_said_by(first), size))
+            value += engine.read(_parts(wanted.name, size, length_said_by(first), size))
         return value
 
     def _bad(self, error: PageError) -> None:
@@ -415,3 +405,30 @@ class RemoteTier:
 def _parts(name: str, start: int, nbytes: int, size: int) -> list[Part]:
     """Cut what lies behind `start` of a value of so many bytes."""
     return [Part(name, at // size, at, min(size, nbytes - at)) for at in range(start, nbytes, size)]
+
+
+def open_engine(address: RemoteAddress, options: RemoteOptions) -> RemoteEngine:
+    """Return an engine, which connects when it is first asked: a dead store raises nothing here.
+
+    Raises ExtraMissing without the client library, ValueError for files that the address names and
+    that cannot be used.
+    """
+    check_extra(address, signs=options.secret is not None)
+    if address.kind in ("s3", "file"):
+        from omlx_cache_storage.remote.object_engine import ObjectEngine
+
+        return ObjectEngine(address, options)
+    from omlx_cache_storage.remote.redis_engine import ClusterEngine, RedisEngine
+
+    return (ClusterEngine if address.kind == "cluster" else RedisEngine)(address, options)
+
+
+def open_tier(
+    address: RemoteAddress, options: RemoteOptions, events: EventLog = SILENT
+) -> RemoteTier:
+    """Return the tier on the store at an address; asks nobody yet.
+
+    Raises what `open_engine` does, and nothing for a store that does not answer.
+    """
+    engine = open_engine(address, options)
+    return RemoteTier(engine, options, engine_name=address.kind, where=address.shown, events=events)

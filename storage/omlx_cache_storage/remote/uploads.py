@@ -7,15 +7,17 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Literal, NamedTuple
 
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageError
+from omlx_cache_storage.format.names import StoredPage
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.interrupts import wait_in_turns
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, Placed
+from omlx_cache_storage.page import Page, PageId, PageMeta, Placed
 from omlx_cache_storage.remote.engine import RemoteError
 from omlx_cache_storage.remote.tier import RemoteTier
 
@@ -53,53 +55,30 @@ class UploadCounts(NamedTuple):
     failed: int
 
 
-class HeldHere(NamedTuple):
-    """What this machine has of a page: the tokens that it holds, and its namespace."""
-
-    namespace: BlockKey
-    tokens: int
-
-
-class OwnPages:
-    """What the disk has as it is there, else what memory has. Any thread; waits for the disk."""
-
-    def __init__(self, hot: HotTier | None, cold: ColdTier | None) -> None:
-        self._hot = hot
-        self._cold = cold
-
-    def held_by(self, page: PageId) -> HeldHere | None:
-        """Return what is known of a page, None for one that is gone; reads nothing."""
-        stored = None if self._cold is None else self._cold.stored(page)
-        if stored is not None:
-            return HeldHere(stored.namespace, stored.held)
-        held = None if self._hot is None else self._hot.get(page)
-        return None if held is None else HeldHere(held.meta.namespace, held.meta.held)
-
-    def as_stored(self, page: PageId) -> Page | None:
-        """Return a page, packed if its file is, and checked; None for one that is gone. Raises
-        PageError."""
-        if self._cold is not None and self._cold.stored(page) is not None:
-            with self._cold.reading(page) as reader:
-                return reader.read_stored()
-        return None if self._hot is None else self._hot.get(page)
-
-
 class Uploads:
-    """Sends pages to a remote store, behind all that requests wait for.
+    """Sends what the disk has, else what memory has, to a remote store, behind all that requests
+    wait for.
 
     `stored` and `used` are for the threads that compute: they take no lock and wait for nothing.
     The thread asks what the store has of some pages by one question and sends the others, root
     first; one page's bytes are in memory at a time. Mutable: `_new`, `_chains`, `_flushes` (those
     who wait; all appended to by anybody), `_dropped`; and what the thread alone changes: `_queue`
     (pages in order, each with its number), `_added` (how many pages ever came into it), `_sent`
-    (with until when), `_failing` (the page that failed last, and how often in a row), `_failed`.
+    (with until when), `_failing` (the page that failed last), `_tries` (how often in a row),
+    `_failed`.
     """
 
     def __init__(
-        self, target: RemoteTier, source: OwnPages, policy: UploadPolicy, branches: Branches
+        self,
+        target: RemoteTier,
+        hot: HotTier | None,
+        cold: ColdTier | None,
+        policy: UploadPolicy,
+        branches: Branches,
     ) -> None:
         self._target = target
-        self._source = source
+        self._hot = hot
+        self._cold = cold
         self._policy = policy
         self._branches = branches
         self._new: deque[PageId] = deque()
@@ -107,10 +86,12 @@ class Uploads:
         self._queue: OrderedDict[PageId, int] = OrderedDict()
         self._added = self._dropped = self._failed = 0
         self._sent: OrderedDict[PageId, float] = OrderedDict()
-        self._failing: tuple[PageId | None, int] = (None, 0)
+        self._failing: PageId | None = None
+        self._tries = 0
         self._wake = threading.Event()
         self._flushes: deque[threading.Event] = deque()
         self._ending = threading.Event()
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="omlx-cache-upload", daemon=True)
 
     def start(self) -> None:
@@ -162,17 +143,14 @@ class Uploads:
             self.flush(timeout * SENDING)
         self._ending.set()
         self._wake.set()
-        if self._thread.ident is not None:
-            wait_in_turns(self._joined, max(0.0, deadline - time.monotonic()))
-        left = self._pending
-        self._dropped += left
+        seconds = max(0.0, deadline - time.monotonic())
+        if self._thread.ident is not None and wait_in_turns(self._ended.wait, seconds):
+            self._thread.join()
+        pages = self._pending
+        self._dropped += pages
         for noted in (self._new, self._queue, self._chains):
             noted.clear()
-        return not left and not self._thread.is_alive()
-
-    def _joined(self, timeout: float | None) -> bool:
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        return not pages and not self._thread.is_alive()
 
     # The thread.
 
@@ -198,6 +176,7 @@ class Uploads:
                 self._pause()
         for done in (*(done for _, done in waiting), *self._flushes):
             done.set()
+        self._ended.set()
 
     def _pause(self) -> None:
         self._ending.wait(PAUSE_SECONDS * random.uniform(0.5, 1.5))
@@ -237,7 +216,12 @@ class Uploads:
         except Exception as error:
             # A store that is left alone says nothing of this page.
             if not self._target.resting:
-                self._note_failure(next(iter(self._queue)))
+                page = next(iter(self._queue))
+                self._tries = self._tries + 1 if page == self._failing else 1
+                self._failing = page
+                if self._tries >= TRIES:
+                    self._failed += 1
+                    del self._queue[page]
             if not isinstance(error, RemoteError):
                 raise
             _log.debug("not sent: %s", error)
@@ -246,41 +230,39 @@ class Uploads:
     def _send(self, batch: Sequence[PageId]) -> None:
         """Send those of some pages that the store lacks; what fails stays in the queue for a while.
         Raises RemoteError."""
-        here = {page: held for page in batch if (held := self._source.held_by(page)) is not None}
+        here = {page: held for page in batch if (held := self._held(page)) is not None}
         asked = [Placed(held.namespace, page) for page, held in here.items()]
         there = dict(zip(here, self._target.present(asked) if asked else (), strict=True))
         for page in batch:
             found = there.get(page)
-            if found is None or found.held < here[page].tokens:
-                self._write(page)
-            else:
-                self._note_sent(page)
+            # Of one that another machine is writing nothing is remembered: it may never end.
+            if (found is not None and found.held >= here[page].held) or self._write(page):
+                self._sent[page] = time.monotonic() + SENT_SECONDS
+                self._sent.move_to_end(page)
+                while len(self._sent) > REMEMBERED:
+                    self._sent.popitem(last=False)
             del self._queue[page]
             if self._ending.is_set():
                 return
 
-    def _write(self, page: PageId) -> None:
-        """Send a page; raises RemoteError. Of one that another machine is writing nothing is
-        remembered: it may never come to an end."""
-        try:
-            stored = self._source.as_stored(page)
-        except PageError:
-            stored = None
+    def _held(self, page: PageId) -> StoredPage | PageMeta | None:
+        """Return what is known of a page here, None for one that is gone; reads nothing."""
+        stored = None if self._cold is None else self._cold.stored(page)
+        if stored is not None or self._hot is None:
+            return stored
+        held = self._hot.get(page)
+        return None if held is None else held.meta
+
+    def _write(self, page: PageId) -> bool:
+        """Send a page as it is stored here, packed if its file is; False when it is gone or
+        damaged, or another machine is writing it. Raises RemoteError."""
+        stored: Page | None = None
+        if self._cold is not None and self._cold.stored(page) is not None:
+            with suppress(PageError), self._cold.reading(page) as reader:
+                stored = reader.read_stored()
+        elif self._hot is not None:
+            stored = self._hot.get(page)
         if stored is None:
             self._dropped += 1
-        elif self._target.write(stored) != "busy":
-            self._note_sent(page)
-
-    def _note_failure(self, page: PageId) -> None:
-        """Count a failure of a page; give up one that was tried often enough."""
-        before, tries = self._failing
-        self._failing = (page, tries + 1 if page == before else 1)
-        if self._failing[1] >= TRIES:
-            self._failed += 1
-            del self._queue[page]
-
-    def _note_sent(self, page: PageId) -> None:
-        self._sent[page] = time.monotonic() + SENT_SECONDS
-        self._sent.move_to_end(page)
-        while len(self._sent) > REMEMBERED:
-            self._sent.popitem(last=False)
+            return False
+        return self._target.write(stored) != "busy"

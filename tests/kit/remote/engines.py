@@ -8,9 +8,8 @@ import pytest
 
 from omlx_cache_storage.page import Buffer
 from omlx_cache_storage.remote.address import parse_address
-from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError
-from omlx_cache_storage.remote.opening import open_engine
-from omlx_cache_storage.remote.options import RemoteOptions
+from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError, RemoteOptions
+from omlx_cache_storage.remote.tier import open_engine
 
 PATIENT_SECONDS = 30.0
 

@@ -102,3 +102,11 @@ def free_port(also: int = 0) -> int:
                 listening.bind(("127.0.0.1", one))
             return port
     raise AssertionError("no free port on loopback")
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)

@@ -15,8 +15,7 @@ from omlx_cache.tools.bench.rows import Peak, Results, Row
 from omlx_cache.tools.bench.sizes import SIZES
 from omlx_cache.tools.bench.timing import in_turn
 from omlx_cache_daemon.cli import main
-from omlx_cache_storage.remote.engine import RemoteError
-from omlx_cache_storage.remote.options import ExtraMissing
+from omlx_cache_storage.remote.engine import ExtraMissing, RemoteError
 
 
 def _not_installed(*_: object, **__: object) -> None:

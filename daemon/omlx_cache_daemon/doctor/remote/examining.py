@@ -16,9 +16,8 @@ from omlx_cache_daemon.doctor.remote.troubles import unreached, unwritten
 from omlx_cache_daemon.doctor.remote.worth import MODELS, Worth, worth
 from omlx_cache_daemon.render import duration
 from omlx_cache_storage.remote.address import RemoteAddress
-from omlx_cache_storage.remote.engine import RemoteEngine, RemoteError
-from omlx_cache_storage.remote.opening import open_engine
-from omlx_cache_storage.remote.options import RemoteOptions
+from omlx_cache_storage.remote.engine import RemoteEngine, RemoteError, RemoteOptions
+from omlx_cache_storage.remote.tier import open_engine
 
 
 @dataclass(slots=True)

@@ -10,9 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from secrets import token_hex
 
-from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError, known_error
+from omlx_cache_storage.remote.engine import (
+    Part,
+    RemoteEngine,
+    RemoteError,
+    RemoteOptions,
+    known_error,
+)
 from omlx_cache_storage.remote.envelope import WIRE_BYTES
-from omlx_cache_storage.remote.options import RemoteOptions
 
 PINGS = 20
 LOOKUP_PAGES = 512

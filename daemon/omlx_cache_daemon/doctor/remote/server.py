@@ -8,8 +8,7 @@ from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.doctor.finding import Finding
 from omlx_cache_daemon.render import duration
 from omlx_cache_storage.remote.address import RemoteAddress
-from omlx_cache_storage.remote.engine import RemoteError
-from omlx_cache_storage.remote.options import RemoteOptions
+from omlx_cache_storage.remote.engine import RemoteError, RemoteOptions
 from omlx_cache_storage.remote.redis_engine import RedisEngine
 
 Facts = dict[str, str]
