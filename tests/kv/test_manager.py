@@ -104,18 +104,13 @@ PoolAgainstLists.TestCase.settings = settings(max_examples=examples(30), statefu
 TestPoolAgainstLists = PoolAgainstLists.TestCase
 
 
-def test_appended_tokens_are_seen_when_asked_for() -> None:
+def test_appended_tokens_are_seen_when_asked_for_and_count_when_all_layers_have_them() -> None:
     manager = pool()
     seq_id = manager.allocate_sequence(10)
-    manager.append_kv(seq_id, 1, rows(1, 4), rows(2, 4))
+    # Without the batch dimension, too.
+    manager.append_kv(seq_id, 1, rows(1, 4)[0], rows(2, 4)[0])
     assert manager.get_cache(seq_id, 1)[0].shape[2] == 0
     assert_same(manager.get_cache(seq_id, 1, appended=True), (rows(1, 4), rows(2, 4)))
-
-
-def test_an_advance_names_the_layer_that_is_behind() -> None:
-    manager = pool()
-    seq_id = manager.allocate_sequence(10)
-    manager.append_kv(seq_id, 1, rows(1, 4), rows(2, 4))
     with pytest.raises(AdvanceError, match="by 4 tokens, layer 0 has appended 0"):
         manager.advance_seq_len(seq_id, 4)
     with pytest.raises(AdvanceError, match="-1"):
@@ -139,13 +134,6 @@ def test_wrong_shapes_and_dtypes_are_named(
     good = rows(1, 2)
     with pytest.raises(AppendError, match=message):
         manager.append_kv(seq_id, 0, good if k is None else k, good if v is None else v)
-
-
-def test_a_sequence_without_the_batch_dimension_is_accepted() -> None:
-    manager = pool()
-    seq_id = manager.allocate_sequence(10)
-    manager.append_kv(seq_id, 0, rows(1, 2)[0], rows(2, 2)[0])
-    assert_same(manager.get_cache(seq_id, 0, appended=True), (rows(1, 2), rows(2, 2)))
 
 
 @pytest.mark.parametrize("seq_id", [7, -1, None, "0"])

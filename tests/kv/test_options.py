@@ -27,7 +27,7 @@ def fed(cache: Any, *lengths: int, seed: int = 0) -> Any:
     return cache
 
 
-def test_past_max_size_it_grows_and_warns_once() -> None:
+def test_past_max_size_it_grows_by_a_step_that_is_given_and_warns_once() -> None:
     cache, theirs = KVCache(max_size=10), upstream.KVCache()
     fed(cache, 10), fed(theirs, 10)
     with pytest.warns(CapacityWarning, match="max_size=10 tokens now holds 11") as caught:
@@ -36,20 +36,12 @@ def test_past_max_size_it_grows_and_warns_once() -> None:
     assert_same(cache.keys_and_values(), keys_and_values(theirs))
     assert len(caught) == 1
     assert cache.keys.shape[2] <= 610 * 1.25 + 256
-
-
-def test_past_max_size_a_given_step_is_used() -> None:
     with pytest.warns(CapacityWarning):
-        cache = fed(KVCache(max_size=10, step=7), 15)
-    assert cache.keys.shape[2] == 21
-
-
-def test_a_copy_made_after_the_warning_does_not_warn_again() -> None:
-    with pytest.warns(CapacityWarning):
-        cache = fed(KVCache(max_size=10), 11)
+        stepped = fed(KVCache(max_size=10, step=7), 15)
+    assert stepped.keys.shape[2] == 21
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fed(copy.deepcopy(cache), 600)
+        fed(copy.deepcopy(stepped), 600)
 
 
 @pytest.mark.parametrize(

@@ -125,27 +125,17 @@ def test_the_peak_is_one_layers_copy() -> None:
 
 
 def test_no_slack_leaves_the_very_same_buffers() -> None:
+    state = upstream.ArraysCache(2)
+    state[0] = state[1] = kept = mx.ones((1, 3))
+    nothing = trimmed(fed(KVCache(max_size=50), 20), 20)
     caches = [fed(KVCache(max_size=20), 20), fed(RotatingKVCache(20), 20), KVCache()]
     before = [(c.keys, c.values) for c in caches]
-    trim_to_offset(caches)
+    trim_to_offset([*caches, state, nothing])
+    assert state[0] is kept, "recurrent state is left alone"
+    assert (nothing.empty(), nothing.nbytes) == (True, 0)
     for cache, (keys, values) in zip(caches, before, strict=True):
         assert cache.keys is keys
         assert cache.values is values
-
-
-def test_a_cache_trimmed_to_nothing_holds_nothing() -> None:
-    cache = trimmed(fed(KVCache(max_size=50), 20), 20)
-    trim_to_offset([cache])
-    assert cache.empty()
-    assert cache.nbytes == 0
-
-
-def test_recurrent_state_is_left_alone() -> None:
-    state = upstream.ArraysCache(2)
-    state[0] = state[1] = mx.ones((1, 3))
-    kept = state[0]
-    trim_to_offset([state])
-    assert state[0] is kept
 
 
 @pytest.mark.parametrize("offset", [-1, 257, 2.0, True, None])
