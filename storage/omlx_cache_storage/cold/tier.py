@@ -6,11 +6,10 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple
 
 from omlx_cache_storage.cold.catalog import ColdEntry
 from omlx_cache_storage.cold.contents import columns_of
-from omlx_cache_storage.cold.deletion import Deleter
+from omlx_cache_storage.cold.deletion import Cleared, Deleter
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.index import Index
@@ -33,13 +32,6 @@ from omlx_cache_storage.measures import Histogram, Histograms
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail, WriteResult
 from omlx_cache_storage.stats import ColdUsage
 from omlx_cache_storage.table import PageColumns
-
-
-class Cleared(NamedTuple):
-    """The pages that a namespace had on the disk, and those of them that were deleted by now."""
-
-    found: set[PageId]
-    deleted: set[PageId]
 
 
 class ColdTier:
@@ -82,7 +74,7 @@ class ColdTier:
         index = Index(directory, limit_bytes, clock, policy, departures, events)
         files = PageFiles(directory, fs, durability, index.doom_temporary)
         sharing = self._sharing_type(directory, fs, index, files)
-        deleter = self._deleter_type(fs, index, sharing)
+        deleter = self._deleter_type(index, files, sharing)
         room = self._room_type(index, files, sharing, deleter, min_free_bytes)
         terms = self._terms_type(index, files, sharing, room, derived=derived)
         root = Root(directory, fs, durability, memory, parents=parents)
@@ -226,51 +218,8 @@ class ColdTier:
         return self._timings.observed()
 
     def clear(self, namespace: BlockKey, seconds: float = WAIT_SECONDS) -> Cleared:
-        """Delete every page of a namespace; waits for peer processes for `seconds` at a time.
-
-        First its directory gets another name, so that no store serves its pages again, whatever
-        becomes of deleting them: what the disk does not delete now is deleted later. A disk that
-        refuses the new name too may serve them after a restart.
-        """
-        aside, alone = None, True
-        with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(self._sharing.changing(seconds))
-            except OSError:
-                alone = False
-                with self._index.lock:
-                    if self._sharing.is_lost or not self._sharing.ledger.is_open:
-                        # What is read of the directory meanwhile, or when it is back, has it still.
-                        self._index.cleared.add(namespace)
-            with self._index.lock:
-                files = self._index.contents.files()
-            files = [file for file in files if file.namespace == namespace]
-            with contextlib.suppress(OSError):
-                aside = self._files.set_aside(namespace)
-            with self._index.lock:
-                found = [file.id for file in files if self._index.is_still(file)]
-                removed = self._index.drop(found, "removed", None)
-            pages = {stored.name.id for stored in removed}
-            shards = {self._files.directory_of(stored) for stored in removed}
-            gone = self._index.pending(removed, "removed")
-            if aside is not None:
-                below = [file.path.split(os.sep)[-2:] for file in gone]
-                gone = [
-                    file._replace(path=os.path.join(aside, *names))
-                    for file, names in zip(gone, below, strict=True)
-                ]
-            self._index.doom(gone)
-        self._deleter.delete_files(gone, seconds if alone else 0.0)
-        with self._index.lock:
-            self._index.leaving -= pages
-        if aside is not None:
-            # Without the directory's lock too: nobody else knows the name.
-            self._files.remove_tree(aside)
-            self._files.end_aside(namespace, aside)
-            with contextlib.suppress(OSError), self._sharing.changing(seconds if alone else 0.0):
-                self._sharing.tidy(shards)
-        left = {f.page.name.id for f in gone if f.page is not None and self._fs.exists(f.path)}
-        return Cleared(pages, pages - left)
+        """Delete every page of a namespace, as `Deleter.clear` does."""
+        return self._deleter.clear(namespace, seconds)
 
     def tails(self, parent: BlockKey) -> set[Tail]:
         return self.tails_of([parent])
