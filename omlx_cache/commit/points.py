@@ -55,14 +55,14 @@ def needed(chain: KeyChain, groups: Iterable[GroupSpec], end: int) -> list[PageI
 
 
 def superseded(
-    chain: KeyChain, end: int, tails_of: Callable[[BlockKey], set[Tail]]
+    chain: KeyChain, end: int, tails_of: Callable[[list[BlockKey]], set[Tail]]
 ) -> list[PageId]:
     """Return paged tails of this chain whose block is complete now, those of restore points
     excepted: windows and snapshots are restored where they were taken only."""
     size = chain.block_size
     found = []
     for start in range(0, end - size + 1, size):
-        tails = tails_of(chain.key(start) if start else chain.namespace)
+        tails = tails_of([chain.key(start) if start else chain.namespace])
         kept = {tail.position for tail in tails if tail.group != PAGED.name}
         for position, group in tails:
             if start < position < start + size and position not in kept:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain as joined
 from itertools import repeat
+from math import inf
 from typing import NamedTuple, Protocol
 
 from omlx_cache import reasons
@@ -166,6 +167,7 @@ def find_restore_point(
     gate: RestoreGate | None = None,
     wait: float | None = None,
     asks: bool = True,
+    news_seconds: float = inf,
 ) -> RestorePoint:
     """Return the longest prefix of at most `limit` tokens that can be restored, or without reading
     if a `gate` rejects that.
@@ -174,7 +176,8 @@ def find_restore_point(
     view. The rest is for a view that is the tiers. Pages in `bad` count as absent.
     `known` are boundaries that earlier requests reached: the matched length of layouts without
     a paged group. What ends before `limit` is looked for once more, if another process has changed
-    something since; what does not asks for no such thing. Other machines are asked for what is
+    something since, which is waited for `news_seconds` at most; what does not asks for no such
+    thing. Other machines are asked for what is
     still missing then, and waited for `wait` seconds at most, as long as they may take by default;
     without `asks` only what they were found to have lately counts.
     """
@@ -189,7 +192,7 @@ def find_restore_point(
     walked = walk(bad)
     if tiers is not None and view is tiers:
         # Another thread may have taken over, after the walk, what this one is not told any more.
-        if walked.position < limit and (tiers.refresh() or tiers.generation != since):
+        if walked.position < limit and (tiers.refresh(news_seconds) or tiers.generation != since):
             walked = walk(bad)
         if asks and walked.position < limit and tiers.asks:
             asked = tiers.ask(_inquiry(chain, groups, walked), wait)

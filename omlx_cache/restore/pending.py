@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from typing import Any
 
 from omlx_cache import reasons
@@ -152,7 +153,7 @@ class PendingRestore:
             starting = time.perf_counter()
             return _finish(Reading(self._new_walk(self._stamp)), starting)
         if ahead is None or ahead.oversize:
-            ahead = self._new()
+            ahead = self._new(inf if deadline is None else deadline)
         until = None if deadline is None else time.monotonic() + deadline
         self._queue.take(ahead)
         try:
@@ -171,8 +172,10 @@ class PendingRestore:
         finally:
             self._queue.drop(ahead)
 
-    def _new(self) -> BackgroundReading:
-        return BackgroundReading(self._queue, self._new_walk(self._stamp))
+    def _new(self, news_seconds: float = inf) -> BackgroundReading:
+        walk = self._new_walk(self._stamp)
+        walk.news_seconds = news_seconds
+        return BackgroundReading(self._queue, walk)
 
 
 def _wait(ahead: BackgroundReading, timeout: float | None) -> bool:

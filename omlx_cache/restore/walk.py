@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from omlx_cache.adapters.base import GroupSpec, Phase
@@ -89,6 +90,7 @@ class Walk:
     known: frozenset[int]
     stamp: int | None = None
     gate: RestoreGate | None = None
+    news_seconds: float = inf
     bad: set[PageId] = field(default_factory=set)
     failure: str | None = None
     models: dict[GroupSpec, PageMeta] = field(default_factory=dict)
@@ -111,6 +113,7 @@ class Walk:
             known=self.known,
             gate=self.gate if memory is None else None,
             wait=wait,
+            news_seconds=self.news_seconds,
         )
         return point if self.failure is None else replace(point, reason=self.failure)
 

@@ -57,23 +57,21 @@ class Backlog:
     """Knows what was stored when, for as long as the delay. Asks the injected clock only, so that a
     simulation has its own time. Any thread may call.
 
-    `everything` names all that the disk lacks, root first, `unwritten` those of some pages that it
-    still lacks. Who asks `due` does so at least every `ahead_seconds`: pages are named so much
-    before their time. `_lock` guards `_generations`, `_overdue` and `_active_ns`, when something
-    was stored or used last.
+    Of what `hot` has it names pages that the disk lacks. Who asks `due` does so at least every
+    `ahead_seconds`: pages are named so much before their time. `_lock` guards `_generations`,
+    `_overdue` and `_active_ns`, when something was stored or used last.
     """
 
     def __init__(
         self,
         policy: WritePolicy,
         clock: Clock,
-        everything: Callable[[], Sequence[PageId]],
-        unwritten: Callable[[Iterable[PageId]], list[PageId]],
+        hot: HotTier,
         ahead_seconds: float = 0.0,
     ) -> None:
         self._clock = clock
-        self._everything = everything
-        self._unwritten = unwritten
+        self._hot = hot
+        self._superseded = policy.at_once
         self._delays = policy.delay_seconds != inf
         self._idle_ns = round(policy.idle_seconds * _SECOND)
         self._delay_ns = round(policy.delay_seconds * _SECOND) if self._delays else 0
@@ -116,10 +114,10 @@ class Backlog:
                 overdue += self._generations.popleft().pages
         if overdue:
             # Another lock than this one's: memory is not asked under both.
-            overdue = self._unwritten(overdue)
+            overdue = self._hot.unwritten(overdue)
             with self._lock:
                 self._overdue = overdue + self._overdue
-        return self._everything() if idle else overdue
+        return unwritten(self._hot, superseded=self._superseded) if idle else overdue
 
     def _is_over(self, generation: Generation, now: int) -> bool:
         return now + self._ahead_ns - generation.begun_ns >= self._delay_ns
@@ -152,21 +150,17 @@ def flush(
     hot: HotTier,
     writer: Writer,
     known: Collection[PageId],
-    offer_each: Callable[[Iterable[PageId]], bool],
     timeout: float | None,
 ) -> bool:
     """Block until the disk has what was queued and what it lacks of `known` pages; False after
-    `timeout` seconds, when the disk refused a page, or when others keep the queue full.
-
-    `offer_each` queues pages in order, and says whether all of them had room.
-    """
+    `timeout` seconds, when the disk refused a page, or when others keep the queue full."""
     deadline = None if timeout is None else time.monotonic() + timeout
     retried = False
     starved, fewest = 0, len(known) + 1
     while True:
         # Queued before the barrier: a page that the idle writer takes up behind it would
         # look durable, and be pending.
-        queued = offer_each(unwritten(hot, known))
+        queued = writer.offer_each(unwritten(hot, known))
         setbacks = writer.setbacks
         remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
         if not writer.flush(remaining):

@@ -41,7 +41,7 @@ class HotTier:
     `_allowed` (what may be held for now, `limit_bytes` at most), `_peak`, `_evicted`,
     `_passed`, `_refused`, `_removed` (pins of pages that were removed since), `_lost` (pages that
     left while they were owed to the disk), `_dropped` (how many ever did), `lost_unnamed` and
-    `_closed`; any thread may call. No I/O here.
+    `_closed`; any thread may call. No I/O here. To get one record of `_index` takes no lock.
 
     A pinned page (queued for the disk) is never evicted. `backed` says that there is a disk: a page
     that it lacks is not evicted either, but named for writing first, and is owed to the disk from
@@ -218,14 +218,12 @@ class HotTier:
 
     def get(self, page: PageId) -> Page | None:
         """Return the page; it stays valid for as long as the caller holds it."""
-        with self._lock:
-            held = self._index.get(page)
-            return None if held is None else held.page
+        held = self._index.get(page)
+        return None if held is None else held.page
 
     def info(self, page: PageId) -> PageInfo | None:
-        with self._lock:
-            held = self._index.get(page)
-            return None if held is None else held.info
+        held = self._index.get(page)
+        return None if held is None else held.info
 
     def find_all(self, pages: Iterable[PageId]) -> list[Held | None]:
         with self._lock:
@@ -233,9 +231,8 @@ class HotTier:
 
     def used_ns(self, page: PageId) -> int | None:
         """Return a page's recency stamp, None for one that is not here."""
-        with self._lock:
-            held = self._index.get(page)
-            return None if held is None else held.stamp_ns
+        held = self._index.get(page)
+        return None if held is None else held.stamp_ns
 
     def pin(self, page: PageId) -> Page | None:
         """Keep a page in memory until `unpin`, and return it."""
@@ -331,9 +328,8 @@ class HotTier:
 
     def is_dirty(self, page: PageId) -> bool:
         """True when the page is here, the disk lacks it, and no write is queued."""
-        with self._lock:
-            held = self._index.get(page)
-            return held is not None and held.dirty and not held.pins
+        held = self._index.get(page)
+        return held is not None and held.dirty and not held.pins
 
     def unwritten(self, pages: Iterable[PageId]) -> list[PageId]:
         """Return those of the pages that are here, that the disk lacks, and that it should have;
@@ -463,9 +459,6 @@ class HotTier:
                 self._take_out(page)
             if held:
                 self._events.note_tier("cleared", "hot", detail=f"closed, with {len(held)} pages")
-
-    def tails(self, parent: BlockKey) -> set[Tail]:
-        return self.tails_of([parent])
 
     def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
         with self._lock:

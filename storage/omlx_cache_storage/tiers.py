@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from omlx_cache_storage.backlog import DIRTY_SHARE, Backlog, WritePolicy, flush, rooted, unwritten
+from omlx_cache_storage.backlog import DIRTY_SHARE, Backlog, WritePolicy, flush, rooted
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnanswered, PageUnreadable
 from omlx_cache_storage.events import SILENT, Departures, EventLog
@@ -177,8 +178,7 @@ class Tiers:
         if cold is not None:
             queue = min(queue_bytes, self.hot.limit_bytes)
             # Of parts, not of this object: the thread would keep that alive.
-            left = partial(unwritten, self.hot, superseded=policy.at_once)
-            self._backlog = Backlog(policy, clock, left, self.hot.unwritten, IDLE_SECONDS)
+            self._backlog = Backlog(policy, clock, self.hot, IDLE_SECONDS)
             due, stranded = self._backlog.due, self.hot.stranded
             self.writer = writer(
                 self.hot,
@@ -223,12 +223,8 @@ class Tiers:
             found = [b if a is None or (b and b.held > a.held) else a for a, b in both]
         return found
 
-    def tails(self, parent: BlockKey) -> set[Tail]:
-        """Return the pages that may end inside the block after a boundary."""
-        return self.tails_of([parent])
-
     def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:
-        """`tails` for many boundaries."""
+        """Return the pages that may end inside the blocks after boundaries."""
         found: set[Tail] = set().union(*(tier.tails_of(parents) for tier in self._levels))
         return found if self.remote is None else found.union(self.remote.tails_of(parents))
 
@@ -257,19 +253,22 @@ class Tiers:
         """How often this process took over what others changed on the disk."""
         return 0 if self.cold is None else self.cold.generation
 
-    def refresh(self) -> bool:
+    def refresh(self, timeout: float = inf) -> bool:
         """Take over what other processes changed on the disk; False when that was nothing. Another
         thread asks the disk, and is waited for `NEWS_SECONDS` at most; where more was changed than
-        could be followed, the writer's is for `BEHIND_SECONDS`, which reads the directory."""
+        could be followed, the writer's is for `BEHIND_SECONDS`, which reads the directory. Waits
+        `timeout` seconds at most in all."""
+        deadline = time.monotonic() + timeout
         cold, writer = self.cold, self.writer
         if cold is None or writer is None or self.closed:
             return False
-        if self._news.ask(cold.refresh, NEWS_SECONDS, False):
+        if self._news.ask(cold.refresh, min(NEWS_SECONDS, timeout), False):
             return True
         if not cold.is_lost or writer.settling:
             # A disk that does not answer is waited for once, not by each look-up.
             return False
-        return writer.settle(BEHIND_SECONDS) and not cold.is_lost
+        left = max(0.0, deadline - time.monotonic())
+        return writer.settle(min(BEHIND_SECONDS, left)) and not cold.is_lost
 
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
         """Return those of the pages that are on the disk, or known of other machines, and that
@@ -743,7 +742,7 @@ class Tiers:
             if written.refused_pages or written.rationed_pages:
                 # A day's ration may have room again; what only the budget refused, it refuses.
                 self.hot.ask_again()
-            done = flush(self.hot, writer, known, self._offer_each, timeout)
+            done = flush(self.hot, writer, known, timeout)
         missing = any(cold.info(page) is None for page in self.hot.owed(known))
         return done and not missing and not self.hot.lost_unnamed
 
@@ -763,15 +762,7 @@ class Tiers:
         return held.page.meta if held is not None and held.unwritten and not held.pins else None
 
     def _offer_each(self, pages: Iterable[PageId]) -> bool:
-        """Queue pages in order until one does not fit; False, and nothing counted, then."""
-        for page in pages:
-            held = self.hot.get(page)
-            if held is None or self.writer is None or not self.hot.is_dirty(page):
-                continue
-            if not self.writer.has_room(held.meta.nbytes):
-                return False
-            self.writer.offer(page, held.meta.nbytes)
-        return True
+        return self.writer is None or self.writer.offer_each(pages)
 
     def _has_room(self, nbytes: int) -> bool:
         return self.writer is not None and self.writer.has_room(nbytes)

@@ -68,7 +68,7 @@ class DirectWriter(Writer):
         """Write what the clock has made due since something was written last."""
         self._busy = True
         try:
-            self._take_up_backlog()
+            self.offer_each(self._backlog())
             self.work_off()
         finally:
             self._busy = False

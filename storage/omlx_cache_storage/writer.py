@@ -336,7 +336,7 @@ class Writer:
                 resting = self._breaker.is_open
             # A disk that fails is asked again at leisure, not in a loop.
             if idle and not resting and (outcome == "written" or not woken):
-                self._take_up_backlog()
+                self.tick()
 
     def _due(self) -> list[_Barrier]:
         """Return what waits for nothing but recency to be recorded."""
@@ -346,17 +346,20 @@ class Writer:
     def tick(self) -> None:
         """Queue what should be on the disk by now and was not queued, as far as there is room. The
         writer's thread does so by itself."""
-        self._take_up_backlog()
+        self.offer_each(self._backlog())
 
-    def _take_up_backlog(self) -> None:
-        for page in self._backlog():
+    def offer_each(self, pages: Iterable[PageId]) -> bool:
+        """Queue those of the pages that the disk lacks, in order, until one does not fit; False,
+        and nothing counted, then."""
+        for page in pages:
             held = self._hot.get(page)
             # Somebody else may have queued it meanwhile.
             if held is None or not self._hot.is_dirty(page):
                 continue
             if not self.has_room(held.meta.nbytes):
-                return
+                return False
             self.offer(page, held.meta.nbytes)
+        return True
 
     def _settle(self) -> Outcome:
         self._settled = time.monotonic()

@@ -41,7 +41,7 @@ class Changing:
         self.generation += taken
         return taken
 
-    def refresh(self) -> bool:
+    def refresh(self, timeout: float = 0.0) -> bool:
         self.asked += 1
         return False if self._behind else self._take_over()
 
@@ -135,7 +135,7 @@ class Others:
     def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:
         return set() if self._hidden else set(self._tails_of(parents))
 
-    def refresh(self) -> bool:
+    def refresh(self, timeout: float = 0.0) -> bool:
         self.asked += 1
         news, self._hidden = self._hidden, False
         return news

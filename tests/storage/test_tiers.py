@@ -185,10 +185,10 @@ def test_a_page_that_ends_inside_a_block_is_found_by_its_parent(make: Make, stor
     _fill(tested, story, 1, 2)
     tail = story.page(2, tail=5)
     assert tested.put(tail)
-    assert tested.tier.tails(tail.meta.parent) == {Tail(tail.meta.position, "paged")}
-    assert tested.tier.tails(story.id(7).key) == set()
+    assert tested.tier.tails_of([tail.meta.parent]) == {Tail(tail.meta.position, "paged")}
+    assert tested.tier.tails_of([story.id(7).key]) == set()
     assert tested.tier.discard([tail.meta.id]) == 1
-    assert tested.tier.tails(tail.meta.parent) == set()
+    assert tested.tier.tails_of([tail.meta.parent]) == set()
 
 
 def test_many_pages_are_asked_for_at_once_and_told_in_order(make: Make, story: Story) -> None:

@@ -31,7 +31,7 @@ class LayersOnly:
 class Unshared(BlockStore):
     """A store that looks after nobody else's pages: what sharing a directory costs is beside it."""
 
-    def refresh(self) -> bool:
+    def refresh(self, timeout: float = 0.0) -> bool:
         return False
 
 

@@ -113,7 +113,7 @@ def test_tails_and_held_tokens_survive_a_restart(tmp_path: Path, story: Story) -
         assert second.info(page.meta.id) == first.info(page.meta.id)
         with second.reading(page.meta.id) as reader:
             assert reader.meta == page.meta
-    assert [t.position for t in second.tails(pages[1].meta.parent)] == [27]
+    assert [t.position for t in second.tails_of([pages[1].meta.parent])] == [27]
 
 
 def test_a_start_opens_no_page(tmp_path: Path, story: Story) -> None:

@@ -70,7 +70,7 @@ def test_tails_of_others_are_found_as_well(tmp_path: Path, story: Story) -> None
     tail = story.page(3, tail=5)
     assert one.write(tail, DAY, story.document) == "written"
     two.refresh()
-    assert two.tails(tail.meta.parent) == one.tails(tail.meta.parent) != set()
+    assert two.tails_of([tail.meta.parent]) == one.tails_of([tail.meta.parent]) != set()
 
 
 def test_asking_in_vain_is_one_small_read(tmp_path: Path, story: Story) -> None:
