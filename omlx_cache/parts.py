@@ -84,6 +84,6 @@ class StoreParts:
             pool.stop(left())
         if self.remote is not None:
             self.remote.close(left())
-        self.tiers.empty_hot()
+        self.tiers.hot.close()
         self.ended = True
         return clean

@@ -208,7 +208,7 @@ class Admission:
             self._since_ns,
             used=False,
         )
-        self._store.arrange(new, self._stamp, self._since_ns)
+        self._store.touch(new, self._stamp, since_ns=self._since_ns, used=False)
 
     def result(self, end: int) -> CommitResult:
         """Return what was stored so far of a sequence of `end` tokens."""

@@ -166,7 +166,7 @@ class Replay:
         stamp, stored = sequence.stamp, list(new)
         restored = [page for page in ids if page not in new]
         tiers.touch(restored, stamp, lambda tier: stored, since_ns=since, used=False)
-        tiers.arrange(stored, stamp, since)
+        tiers.touch(stored, stamp, since_ns=since, used=False)
         missing = [at for at, known in enumerate(tiers.find_all(ids)) if known is None]
         left_out = missing[self._store(sequence, missing) :]
         if sequence.refused:

@@ -26,6 +26,7 @@ class Prefetch:
         self._wanted = tuple(pages)
         # Written by the reading thread alone, read by any.
         self._count = 0
+        self._withdrawn: set[PageId] = set()
         self._cancelled = threading.Event()
         self._ended = threading.Event()
 
@@ -48,8 +49,8 @@ class Prefetch:
 class Prefetcher:
     """Runs prefetches one after the other, into free memory only.
 
-    Mutable: `_open` (prefetches that have not ended), `_withdrawn` (pages that a restore reads
-    itself, by prefetch) and `_reading`, guarded by `_lock`; no I/O under it. Any thread may call.
+    Mutable: `_open` (prefetches that have not ended, each with what a restore reads itself) and
+    `_reading`, guarded by `_lock`; no I/O under it. Any thread may call.
     """
 
     def __init__(self, tiers: Tiers) -> None:
@@ -58,7 +59,6 @@ class Prefetcher:
         self._pool = ReaderPool(1, "omlx-cache-prefetch")
         self._lock = threading.Lock()
         self._open: list[Prefetch] = []
-        self._withdrawn: dict[Prefetch, set[PageId]] = {}
         self._reading: dict[PageId, Future[Page | None]] = {}
 
     def start(self, pages: Sequence[PageId], allocate: Callable[[int], Buffer]) -> Prefetch:
@@ -83,7 +83,7 @@ class Prefetcher:
         """Leave pages alone that a restore is about to read; reads under way go on."""
         with self._lock:
             for prefetch in self._open:
-                self._withdrawn.setdefault(prefetch, set()).update(pages)
+                prefetch._withdrawn.update(pages)
 
     def being_read(self, page: PageId) -> "Future[Page | None] | None":
         """Return the read of a page that has begun and not ended; its result is None if it
@@ -131,7 +131,7 @@ class Prefetcher:
             return True
         coming: Future[Page | None] = Read(progress())
         with self._lock:
-            if page in self._withdrawn.get(prefetch, ()):
+            if page in prefetch._withdrawn:
                 return True
             self._reading[page] = coming
         came: Page | None = None
@@ -170,7 +170,6 @@ class Prefetcher:
         with self._lock:
             if prefetch in self._open:
                 self._open.remove(prefetch)
-            self._withdrawn.pop(prefetch, None)
         prefetch._ended.set()
 
 

@@ -455,16 +455,6 @@ class Tiers:
                 tier.note_shift(stamp, now)
         return stamp
 
-    def arrange(
-        self, chain: Sequence[PageId], stamp_ns: int | None = None, since_ns: int = 0
-    ) -> None:
-        """Put the pages of a chain at a stamp, now by default: they leave last, the root last of
-        all; but those that were used later than that and than `since_ns`. That is no use: queued is
-        only what a policy writes at once, and the disk had no room for under its old stamp."""
-        self._mark(chain, stamp_ns, _nothing, since_ns, used=False)
-        if self._policy.at_once:
-            self._offer_each(chain)
-
     def touch(
         self,
         chain: Sequence[PageId],
@@ -474,27 +464,11 @@ class Tiers:
         *,
         used: bool = True,
     ) -> None:
-        """Mark the pages of a chain as used again, and with them those that `besides` names, asked
-        for each tier with what that one has; but those that were used later than the stamp and than
-        `since_ns`. What the write policy wants on the disk by now is queued, the root first.
-        `used`: it is a request that wants them, and no later word of one."""
-        self._mark(chain, stamp_ns, besides, since_ns, used=used)
-        if self._backlog is not None:
-            self._backlog.used()
-        if used and self.uploads is not None:
-            self.uploads.used(chain)
-        if self._policy.at_once:
-            self._offer_each(chain)
-
-    def _mark(
-        self,
-        chain: Sequence[PageId],
-        stamp_ns: int | None,
-        besides: Callable[[TierView], Iterable[PageId]],
-        since_ns: int,
-        *,
-        used: bool,
-    ) -> None:
+        """Give the pages of a chain a stamp, now by default, and with them those that `besides`
+        names, asked for each tier with what that one has; but not those that were used later than
+        the stamp and than `since_ns`. They leave last, the root last of all. What the write policy
+        wants on the disk by now is queued, the root first. `used`: True for an access, False for a
+        reorder."""
         stamp = self._clock.now() if stamp_ns is None else stamp_ns
         marked = [
             (tier, [*chain, *besides(TierView(self._levels[level:]))])
@@ -508,6 +482,12 @@ class Tiers:
                 tier.touch(pages, stamp, since_ns, used=False)
         for tier, pages in marked:
             tier.touch(pages, stamp, since_ns, used=used)
+        if self._backlog is not None:
+            self._backlog.used()
+        if used and self.uploads is not None:
+            self.uploads.used(chain)
+        if self._policy.at_once:
+            self._offer_each(chain)
 
     @uninterrupted
     def pin(self, namespace: BlockKey, pages: Sequence[PageId], seconds: float) -> PinnedPages:
@@ -587,10 +567,6 @@ class Tiers:
         """From now on wait for the disk only while it answers: the process is about to end."""
         if self.writer is not None:
             self.writer.end_soon()
-
-    def empty_hot(self) -> None:
-        """Drop every page from memory, whatever it is worth, and take no more."""
-        self.hot.close()
 
     def without_owner(self) -> "Tiers":
         """Return these very tiers as an object of their own: who holds it keeps no object of a

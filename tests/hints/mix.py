@@ -148,7 +148,7 @@ def _serve(tiers: Tiers, asked: Asked, ended: Ended | None) -> int:
     stamp = tiers.stamp(ended=ended)
     used = [page for page in ids if page not in stored]
     tiers.touch(used, stamp, since_ns=began, used=False)
-    tiers.arrange(stored, stamp, began)
+    tiers.touch(stored, stamp, since_ns=began, used=False)
     return restored
 
 

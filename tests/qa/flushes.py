@@ -168,7 +168,7 @@ class Work:
             accepted += 1
         # A page that is here already is used, which has it written where the disk evicted it.
         store.touch(ids[:accepted])
-        store.arrange(ids[:accepted])
+        store.touch(ids[:accepted], used=False)
         self._journal.add("committed", story=name)
         if not store.flush(FLUSH_SECONDS):
             self._journal.add("false", story=name)

@@ -80,7 +80,7 @@ class Rig:
             self.allowed.add(page.meta.id)
             if taken and not deleting and deleted == self._deletions:
                 self.accepted |= {page.meta.id} - self._evicted
-        self.tiers.arrange(chain)
+        self.tiers.touch(chain, used=False)
 
     def delete(self, pages: Iterable[PageId], action: Callable[[], object]) -> None:
         """Have something delete pages: what is stored meanwhile may stay or go, and what was stored

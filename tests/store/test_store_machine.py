@@ -95,7 +95,7 @@ class StoreMachine(RuleBasedStateMachine):
         for page in pages:
             self.known[page.meta.id] = page.meta.nbytes
             store_page(self.store, page, chain)
-        self.store.arrange(chain)
+        self.store.touch(chain, used=False)
 
     @rule(story=WHICH, number=NUMBERS, tail=st.integers(0, 3))
     def read(self, story: Story, number: int, tail: int) -> None:

@@ -61,7 +61,7 @@ def commit(store: BlockStore, story: Story, *numbers: int) -> list[bool]:
     """Store pages of a chain, root first, and order them, as a session's commit does."""
     keep = set(story.ids(*numbers))
     done = [store_page(store, page, keep) for page in story.pages(*numbers)]
-    store.arrange(story.ids(*numbers))
+    store.touch(story.ids(*numbers), used=False)
     return done
 
 
