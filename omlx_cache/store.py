@@ -394,10 +394,10 @@ class BlockStore(ReadingTiers):
 
     def _prune(self, asked: Pruning, timeout: float) -> Chosen:
         chosen = self.choose(asked)
-        whole = [page.page for page in (*chosen.stale, *chosen.older)]
+        whole = {page.page: page.used_ns for page in (*chosen.stale, *chosen.older)}
         if whole:
-            self.drop(whole, timeout)
-        self.evict_cold({page.page: page.used_ns for page in chosen.surplus})
+            self.delete(whole, timeout)
+        self.delete({page.page: page.used_ns for page in chosen.surplus}, disk_only=True)
         return chosen
 
     @uninterrupted

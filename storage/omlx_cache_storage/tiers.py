@@ -636,24 +636,24 @@ class Tiers:
         self.hot.discard([meta.id for meta in gone], "evicted", ON_DISK)
         return sum(meta.nbytes for meta in gone)
 
-    def drop(self, pages: Collection[PageId], timeout: float) -> int:
-        """Delete pages from both tiers, and return how many the disk had; waits for one that is
-        being written, as `clear` does. Each is an event."""
+    def delete(
+        self, pages: Mapping[PageId, int], timeout: float = 0.0, *, disk_only: bool = False
+    ) -> int:
+        """Delete pages, each with its stamp, from both tiers, or from the disk only, where memory
+        keeps what it has; return how many the disk had. Waits for one that is being written, as
+        `clear` does. Each is an event."""
         self.departures.note(pages, "removed")
-        self.hot.discard(pages)
-        if self.cold is not None and self.writer is not None:
-            # What is being written now would appear after the deletion.
-            self.writer.wait_for_progress(timeout)
-            return self.cold.discard(pages)
-        return 0
-
-    def evict_cold(self, pages: Mapping[PageId, int]) -> None:
-        """Delete pages, each with its stamp, from the disk: memory keeps what it has of them."""
-        if self.cold is not None:
-            self.departures.note(pages, "removed")
+        if disk_only:
             # First: what the writer tells memory of the deletion comes too late then.
             self.hot.mark_evicted(pages.items())
-            self.cold.discard(pages)
+        else:
+            self.hot.discard(pages)
+        if self.cold is None or self.writer is None:
+            return 0
+        if not disk_only:
+            # What is being written now would appear after the deletion.
+            self.writer.wait_for_progress(timeout)
+        return self.cold.discard(pages)
 
     def compare(self) -> Disagreement:
         """Compare memory with the disk, page by page; waits two seconds at most for the writer.

@@ -132,7 +132,7 @@ def test_the_events_of_several_stores_are_gathered_in_their_order(
     other, own = start(), store.identity()["pid"]
     story = _fill(store, "one", 1)
     _commit_there(other, "other")
-    store.drop(story.ids(1), 10)
+    store.delete(dict.fromkeys(story.ids(1), 0), 10)
     events = shown("--kinds", "stored,removed", "--format", "json")
     assert [(e["pid"], e["kind"]) for e in events if e["tier"] == "hot"] == [
         (own, "stored"),
@@ -220,7 +220,7 @@ def test_batches_for_a_router_begin_with_all_that_is_remembered(
     store: BlockStore, shown: Show
 ) -> None:
     story = _fill(store, "story", 1, 2, 3)
-    store.drop(story.ids(3), 10)
+    store.delete(dict.fromkeys(story.ids(3), 0), 10)
     (batch,) = shown("--kv")
     keys = [page.key.hex() for page in story.ids(1, 2, 3)]
     told = [(e["type"], e["medium"], e.get("block_hashes")) for e in batch["events"]]

@@ -194,7 +194,7 @@ class Work:
             store.leave_memory(story.namespace)
         else:
             all_of_it = story.ids(*range(1, BLOCKS + 1))
-            store.evict_cold({page: store.hot.used_ns(page) or 1 for page in all_of_it})
+            store.delete({page: store.hot.used_ns(page) or 1 for page in all_of_it}, disk_only=True)
         self._journal.add("ended", of=of)
 
 

@@ -209,7 +209,7 @@ def test_a_snapshot_that_was_evicted_is_told(open_store: Opener) -> None:
     ask(cache, model, BODY)
     for page in list(store.hot.pages()):
         if page.group == "state":
-            store.drop([page], 1.0)
+            store.delete(dict.fromkeys([page], 0), 1.0)
     told, _ = ask(cache, model, BODY + random_tokens(60, 5))
     assert (told.reason, told.detail) == ("evicted", "deleted")
 

@@ -47,7 +47,7 @@ def test_a_router_that_follows_a_store_knows_its_blocks(tmp_path: Path) -> None:
             if name == "b":
                 store.clear(story.namespace)
             if name == "d":
-                store.drop(story.ids(1, 2), 10)
+                store.delete(dict.fromkeys(story.ids(1, 2), 0), 10)
             while (document := kv_document(store.events, after, 7))["upto"] != after:
                 for batch in document["batches"]:
                     assert batch["seq"] == document["upto"]

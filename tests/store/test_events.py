@@ -59,7 +59,7 @@ def test_the_log_says_at_every_moment_which_pages_a_tier_has(tmp_path: Path) -> 
             story = Story(name, nbytes=8 * KIB)
             commit(store, story, *range(1, 20))
             store.flush()
-            store.drop([story.id(3)], 10)
+            store.delete(dict.fromkeys([story.id(3)], 0), 10)
             store.leave_memory(story.namespace)
         here: dict[str, set[str]] = {"hot": set(), "cold": set()}
         for event in store.events.page(0, 100_000).events:
@@ -91,7 +91,7 @@ def test_pages_that_are_deleted_are_told_of_one_by_one(tmp_path: Path) -> None:
         story = Story()
         commit(store, story, 1, 2, 3)
         store.flush()
-        store.drop(story.ids(2, 3), 10)
+        store.delete(dict.fromkeys(story.ids(2, 3), 0), 10)
         for tier in ("hot", "cold"):
             keys = [e.key for e in _of(store, "removed", tier)]
             assert keys == [i.key.hex() for i in story.ids(2, 3)]
@@ -156,7 +156,7 @@ def test_what_another_process_writes_and_deletes_is_told_of(tmp_path: Path) -> N
         commit(other, story, 1, 2)
         other.flush()
         store.refresh()
-        other.drop(story.ids(2), 10)
+        other.delete(dict.fromkeys(story.ids(2), 0), 10)
         store.refresh()
         told = [e for e in store.events.page(0, 100).events if e.detail == "other process"]
     assert [(e.kind, e.tier, e.key) for e in told] == [

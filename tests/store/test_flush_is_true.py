@@ -128,7 +128,7 @@ def test_a_page_that_leaves_the_disk_right_after_it_was_published_is_written_aga
         def evict() -> None:
             if not evicted:
                 evicted.append(1)
-                store.evict_cold({story.id(1): 1})
+                store.delete({story.id(1): 1}, disk_only=True)
 
         disk.published = evict
         commit(store, story, 1)
@@ -272,7 +272,7 @@ def test_what_the_disk_gives_up_for_room_is_not_written_back(tmp_path: Path) -> 
         assert all(commit(store, story, 1, 2, 3))
         assert store.flush(30)
         stamps = {page: store.hot.used_ns(page) or 0 for page in story.ids(1, 2, 3)}
-        store.evict_cold(stamps)
+        store.delete(stamps, disk_only=True)
         assert all(commit(store, Story("other"), 1))
         assert store.writer is not None
         assert store.writer.flush(30)

@@ -195,7 +195,7 @@ def test_a_page_that_leaves_the_disk_while_it_comes_into_memory_is_written_again
         put = store.hot.put
 
         def evicted_first(*args: Any, **options: Any) -> bool:
-            store.evict_cold({page.meta.id: 1})
+            store.delete({page.meta.id: 1}, disk_only=True)
             return put(*args, **options)
 
         monkeypatch.setattr(store.hot, "put", evicted_first)

@@ -190,7 +190,7 @@ def a_commit_and_an_eviction_by_request(scheduler: Scheduler, policy: str) -> No
         made.flush()
 
         def evict() -> None:
-            made.tiers.evict_cold(dict.fromkeys(A.ids(1, 2, 3), 1))
+            made.tiers.delete(dict.fromkeys(A.ids(1, 2, 3), 1), disk_only=True)
 
         scheduler.together(
             lambda: made.commit(A, 1, 2, 3),
@@ -243,7 +243,7 @@ def a_page_and_its_eviction(scheduler: Scheduler, policy: str) -> None:
     with rig(policy) as made:
         scheduler.together(
             lambda: made.commit(A, 1),
-            lambda: made.evict(A.ids(1), lambda: made.tiers.evict_cold({A.id(1): 1})),
+            lambda: made.evict(A.ids(1), lambda: made.tiers.delete({A.id(1): 1}, disk_only=True)),
         )
 
 
@@ -251,7 +251,7 @@ def a_page_and_its_deletion(scheduler: Scheduler, policy: str) -> None:
     with rig(policy) as made:
         scheduler.together(
             lambda: made.commit(A, 1),
-            lambda: made.delete(A.ids(1), lambda: made.tiers.drop(A.ids(1), 60)),
+            lambda: made.delete(A.ids(1), lambda: made.tiers.delete({A.id(1): 0}, 60)),
         )
 
 
