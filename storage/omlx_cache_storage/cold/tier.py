@@ -221,9 +221,6 @@ class ColdTier:
         """Delete every page of a namespace, as `Deleter.clear` does."""
         return self._deleter.clear(namespace, seconds)
 
-    def tails(self, parent: BlockKey) -> set[Tail]:
-        return self.tails_of([parent])
-
     def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
         with self._index.lock:
             return self._index.contents.tails_of(parents)
