@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from omlx_cache.control import ControlServer
 from omlx_cache.flights import Flights
 from omlx_cache.restore.queue import RestoreQueue
-from omlx_cache.upkeep.relief import Relief
-from omlx_cache.upkeep.reuse import ReuseKeeper
+from omlx_cache.upkeep.directory import ReuseKeeper
+from omlx_cache.upkeep.memory import Relief
 from omlx_cache_storage.prefetch import Prefetcher
 from omlx_cache_storage.readers import DiskThread, ReaderPool
 from omlx_cache_storage.remote.uploads import Uploads

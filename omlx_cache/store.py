@@ -34,10 +34,9 @@ from omlx_cache.settings.derived import (
 )
 from omlx_cache.settings.values import render
 from omlx_cache.status.store_source import StoreSource
-from omlx_cache.upkeep.allowance import Allowance, allowance, known_budget
+from omlx_cache.upkeep.directory import Allowance, ReuseKeeper, allowance, known_budget
 from omlx_cache.upkeep.keeper import keeper
-from omlx_cache.upkeep.relief import Relief
-from omlx_cache.upkeep.reuse import ReuseKeeper
+from omlx_cache.upkeep.memory import Relief
 from omlx_cache_storage.backlog import WRITE_POLICIES
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.budget import Budget

@@ -13,7 +13,7 @@ from omlx_cache.status.event_pages import events_document, kv_document
 from omlx_cache.status.levels import PrefixLevels
 from omlx_cache.status.prefix_lookup import namespaces_document, prefix_document
 from omlx_cache.status.source import MOST_KEYS
-from omlx_cache.upkeep.allowance import Allowance
+from omlx_cache.upkeep.directory import Allowance
 from omlx_cache_storage.documents import as_versions
 from omlx_cache_storage.events import EventLog
 from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey, Tokens

@@ -48,7 +48,7 @@ class SettingSource:
     def to_dict(self) -> dict[str, object]:
         """Return plain values, for JSON and the control socket."""
         return {
-            "value": plain(self.value),
+            "value": self.value if isinstance(self.value, bool | int | float) else self.rendered,
             "rendered": self.rendered,
             "kind": self.kind,
             "origin": self.origin,
@@ -124,10 +124,3 @@ def render(name: str, value: object) -> str:
     if isinstance(value, int) and name.endswith("_bytes"):
         return format_size(value)
     return str(value)
-
-
-def plain(value: object) -> object:
-    """Return a value as JSON has it, and a secret as `HIDDEN`."""
-    if isinstance(value, SecretStr):
-        return HIDDEN
-    return value if isinstance(value, (bool, int, float)) or value is None else str(value)

@@ -1,6 +1,7 @@
 """The keeper: one thread a process that looks after its stores once a second."""
 
 import contextlib
+import ctypes
 import logging
 import os
 import threading
@@ -8,13 +9,16 @@ import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
+import mlx.core as mx
+
 from omlx_cache.parts import StoreParts
-from omlx_cache.upkeep.figures import Level, MemoryFigures, level_of, reader
-from omlx_cache.upkeep.relief import release_freed_memory
+from omlx_cache.upkeep.memory import Level, MemoryFigures, level_of, reader
 
 _log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
+CLOSE_SECONDS = 30.0
+"""What a store that was lost may take to write what is pending."""
 
 
 class Keeper:
@@ -115,6 +119,16 @@ class Keeper:
             release_freed_memory()
 
 
-CLOSE_SECONDS = 30.0
+def release_freed_memory() -> None:
+    """Have MLX's allocator and the C library give what they keep for later to the system.
+
+    MLX's allocators guard their caches themselves, so this may be called on any thread.
+    """
+    mx.clear_cache()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
+
+
 keeper = Keeper()
 os.register_at_fork(after_in_child=keeper._start_over)

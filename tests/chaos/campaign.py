@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from omlx_cache.upkeep.relief import release_freed_memory
+from omlx_cache.upkeep.keeper import release_freed_memory
 
 from .damage import run_damage
 from .faults import FAULTS

@@ -89,7 +89,7 @@ from pathlib import Path
 from kit.storage import HandClock, Story, commit, open_store
 from omlx_cache_storage.cold.small_files import read_reuse
 
-import omlx_cache.upkeep.reuse as reuse
+import omlx_cache.upkeep.directory as reuse
 
 reuse.PAUSE_SECONDS = 0.0
 directory, clock, story = Path(sys.argv[1]), HandClock(), Story(nbytes=4096)

@@ -17,7 +17,7 @@ from kit.storage import Story
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache.upkeep import keeper
-from omlx_cache.upkeep.figures import Level, MemoryFigures
+from omlx_cache.upkeep.memory import Level, MemoryFigures
 from omlx_cache_storage.page import Page
 
 MIB = 2**20

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from omlx_cache.upkeep.figures import Darwin, Level, Linux, MemoryFigures, level_of, reader
+from omlx_cache.upkeep.memory import Darwin, Level, Linux, MemoryFigures, level_of, reader
 
 MIB = 2**20
 

@@ -7,9 +7,8 @@ import mlx.core as mx
 import pytest
 
 from kit.storage import Story, commit, open_store
-from omlx_cache.upkeep.figures import Level, MemoryFigures
 from omlx_cache.upkeep.keeper import Keeper
-from omlx_cache.upkeep.relief import Relief
+from omlx_cache.upkeep.memory import Level, MemoryFigures, Relief
 
 KIB = 1024
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from kit.storage import FaultyDisk, Story, commit, open_store
 from omlx_cache import BlockStore
-from omlx_cache.upkeep.figures import Level, MemoryFigures
-from omlx_cache.upkeep.relief import GROW_SECONDS, STEPS, Relief
+from omlx_cache.upkeep.memory import GROW_SECONDS, STEPS, Level, MemoryFigures, Relief
 
 KIB = 1024
 HOT = 1024 * KIB

@@ -5,7 +5,7 @@ from omlx_cache.mlx_lm_versions import UntestedVersion, check
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.derived import memory_to_leave
 from omlx_cache.settings.names import SETTING_NAMES, ConfigError, refuse_unknown
-from omlx_cache.upkeep.figures import Level, level_of, reader
+from omlx_cache.upkeep.memory import Level, level_of, reader
 from omlx_cache_daemon.doctor.context import Context
 from omlx_cache_daemon.doctor.finding import Finding
 from omlx_cache_daemon.render import quantity

@@ -9,7 +9,7 @@ from typing import cast
 from omlx_cache.control.operations import Answering, Handler, handlers
 from omlx_cache.requests.log import Decoder
 from omlx_cache.status.levels import KEPT_SECONDS
-from omlx_cache.upkeep.allowance import Allowance, allowance, known_budget
+from omlx_cache.upkeep.directory import Allowance, allowance, known_budget
 from omlx_cache_daemon.service.configuration import Configuration
 from omlx_cache_daemon.service.memory import give_back_memory
 from omlx_cache_daemon.service.upkeep import Upkeep
