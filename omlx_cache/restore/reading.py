@@ -20,7 +20,6 @@ from omlx_cache import reasons
 from omlx_cache.adapters.base import PAGED
 from omlx_cache.arrays.mlxio import (
     Array,
-    HostView,
     allocate_payload,
     blank_bytes,
     has_memory_of_its_own,
@@ -37,8 +36,8 @@ from omlx_cache_storage.errors import PageError, PageUnanswered, PageUnreadable
 from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.interrupts import done_within
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Buffer, Page, PageId, PageInfo, PageMeta, Tail
-from omlx_cache_storage.prefetch import ReadingTiers
+from omlx_cache_storage.page import Buffer, OpenPage, Page, PageId, PageInfo, PageMeta, Tail
+from omlx_cache_storage.prefetch import ReadingTiers, read_page
 from omlx_cache_storage.readers import came, result_along
 
 DISK_PASSES = 2
@@ -372,49 +371,36 @@ def fetch(source: ReadingTiers, read: PageRead, targets: HostTargets | None = No
     is a payload of its own in any case. Joins a prefetch that is reading it. Raises PageFailed.
     """
     page, held = read.use.page, read.use.info.held
+
+    def reserve(meta: PageMeta) -> Reservation:
+        if meta.held != held:
+            # Sound, and no misfit: a fuller one, which covers other tokens, took its place.
+            raise PageUnreadable("the page was replaced since it was looked up")
+        is_direct(read, meta)
+        return source.reserve(meta.nbytes, page)
+
+    def fill(reader: OpenPage, room: Reservation) -> Buffer | None:
+        if not room and targets is not None and is_direct(read, reader.meta):
+            segments = targets.segments(read)
+            if segments is not None:
+                reader.read_into(segments)
+                targets.note(read)
+                return None
+            payload = np.empty(reader.meta.nbytes, dtype=np.uint8)
+            reader.read_into([payload])
+            return payload
+        # It is to stay, or to be decoded, which is MLX's work: memory of MLX's own.
+        allocate = blank_bytes if on_host() else allocate_payload
+        array = allocate(reader.meta.nbytes)
+        reader.read_into([writable_view(array)])
+        return on_device(array)
+
     try:
         # A prefetch's read began before ours would.
         coming = source.prefetcher.being_read(page)
         joined = source.held(page) if coming is None else result_along(coming)
         if joined is not None and joined.meta.held == held:
             return joined
-        return _read(source, read, targets)
+        return read_page(source, page, reserve, fill)
     except PageError as error:
         raise PageFailed(page, error) from error
-
-
-def _read(source: ReadingTiers, read: PageRead, targets: HostTargets | None) -> Page | None:
-    room = Reservation()
-    try:
-        with source.reading(read.use.page) as reader:
-            meta = reader.meta
-            if meta.held != read.use.info.held:
-                # Sound, and no misfit: a fuller one, which covers other tokens, took its place.
-                raise PageUnreadable("the page was replaced since it was looked up")
-            direct = is_direct(read, meta)
-            room = source.reserve(meta.nbytes, read.use.page)
-            if not room and targets is not None and direct:
-                segments = targets.segments(read)
-                if segments is not None:
-                    reader.read_into(segments)
-                    targets.note(read)
-                    return None
-            # What is to be decoded is MLX's to read too.
-            lasting = bool(room) or targets is None or not direct
-            payload, view = _memory(meta.nbytes, lasting=lasting)
-            reader.read_into([view])
-        page = Page(meta, on_device(payload) if lasting else payload)
-        if room:
-            source.put(page, room)
-        return page
-    finally:
-        room.release()
-
-
-def _memory(nbytes: int, *, lasting: bool) -> tuple[Buffer, HostView]:
-    """Return memory for a payload and a view to fill it by: MLX's own if it is to stay."""
-    if not lasting:
-        payload = np.empty(nbytes, dtype=np.uint8)
-        return payload, payload
-    array = blank_bytes(nbytes) if on_host() else allocate_payload(nbytes)
-    return array, writable_view(array)

@@ -12,11 +12,36 @@ from contextlib import closing
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.interrupts import deferred, uninterrupted, wait_in_turns
-from omlx_cache_storage.page import Buffer, Page, PageId
+from omlx_cache_storage.page import Buffer, OpenPage, Page, PageId, PageMeta
 from omlx_cache_storage.readers import Read, ReaderPool, progress
 from omlx_cache_storage.tiers import Tiers
 
 _log = logging.getLogger(__name__)
+
+
+def read_page(
+    tiers: Tiers,
+    page: PageId,
+    reserve: Callable[[PageMeta], Reservation],
+    fill: Callable[[OpenPage, Reservation], Buffer | None],
+) -> Page | None:
+    """Open a page and read it by `fill`, which is told what was reserved for it: with room memory
+    has it then. None when `fill` returned no payload: the bytes went elsewhere, or nothing was
+    read. Blocks on the disk; raises PageError, with nothing reserved."""
+    room = Reservation()
+    try:
+        with tiers.reading(page) as reader:
+            meta = reader.meta
+            room = reserve(meta)
+            payload = fill(reader, room)
+        if payload is None:
+            return None
+        read = Page(meta, payload)
+        if room:
+            tiers.put(read, room)
+        return read
+    finally:
+        room.release()
 
 
 class Prefetch:
@@ -152,19 +177,18 @@ class Prefetcher:
 
     def _fetch(self, page: PageId, allocate: Callable[[int], Buffer]) -> Page | None:
         """Return the page, which memory has; None without free room."""
-        room = Reservation()
-        try:
-            with self._source.reading(page) as reader:
-                room = self._hot.reserve(reader.meta.nbytes, evict=False)
-                if not room:
-                    return None
-                payload = allocate(reader.meta.nbytes)
-                reader.read_into([payload])
-                read = Page(reader.meta, payload)
-            self._source.put(read, room)
-            return read
-        finally:
-            room.release()
+
+        def fill(reader: OpenPage, room: Reservation) -> Buffer | None:
+            if not room:
+                return None
+            payload = allocate(reader.meta.nbytes)
+            reader.read_into([payload])
+            return payload
+
+        def reserve(meta: PageMeta) -> Reservation:
+            return self._hot.reserve(meta.nbytes, evict=False)
+
+        return read_page(self._source, page, reserve, fill)
 
     def _end(self, prefetch: Prefetch) -> None:
         with self._lock:
