@@ -44,7 +44,8 @@ def _put(tier: HotTier, story: Story, *numbers: int) -> None:
 
 def _pin(tier: HotTier | ColdTier, story: Story, *numbers: int, seconds: int = 60) -> PinRecord:
     """Pin a chain as a store does; what is there of it is pinned when this returns."""
-    now = tier._index.clock.now()
+    clock = tier._clock if isinstance(tier, HotTier) else tier._index.clock
+    now = clock.now()
     pin = story.pin(*numbers, since_ns=now, until_ns=now + seconds * SECOND)
     assert tier.pins.add(pin)
     return pin
