@@ -235,10 +235,11 @@ class HotTier:
         return None if held is None else held.stamp_ns
 
     def pin(self, page: PageId) -> Page | None:
-        """Keep a page in memory until `unpin`, and return it."""
+        """Keep a page that the disk lacks in memory until `unpin`, for its write, and return it;
+        None for any other page, and for one whose write is queued."""
         with self._lock:
             held = self._index.get(page)
-            if held is None:
+            if held is None or held.pins or not held.unwritten:
                 return None
             self._change(held, pins=1)
             return held.page
@@ -327,9 +328,9 @@ class HotTier:
             self._lost = {page: of for page, of in self._lost.items() if of != namespace}
 
     def is_dirty(self, page: PageId) -> bool:
-        """True when the page is here, the disk lacks it, and no write is queued."""
+        """True for a page that the disk lacks and would take, and whose write is not queued."""
         held = self._index.get(page)
-        return held is not None and held.dirty and not held.pins
+        return held is not None and held.unwritten and not held.pins
 
     def unwritten(self, pages: Iterable[PageId]) -> list[PageId]:
         """Return those of the pages that are here, that the disk lacks, and that it should have;

@@ -35,7 +35,6 @@ TRANSITIONS: Final = frozenset(
         (PageState.CLEAN, PageState.DIRTY),
         (PageState.CLEAN, PageState.EVICTED),
         (PageState.REJECTED, PageState.DIRTY),
-        (PageState.REJECTED, PageState.CLEAN),
         (PageState.EVICTED, PageState.DIRTY),
     }
 )

@@ -128,8 +128,8 @@ class Writer:
         return room and not self._stopping
 
     def offer(self, page: PageId, nbytes: int) -> bool:
-        """Queue a page that the hot tier holds; False when the queue is full, or when the hot tier
-        does not hold it."""
+        """Queue a page that memory has and the disk lacks, once; False for any other, and when the
+        queue is full."""
         with self._changed:
             if not self._takes(nbytes) or self._hot.pin(page) is None:
                 return False

@@ -49,9 +49,10 @@ def test_without_a_disk_pages_are_not_evicted_for_their_own_chain(story: Story) 
 def test_a_pinned_page_is_pending_and_is_never_evicted(story: Story) -> None:
     tier = HotTier(2 * KIB)
     for number in (1, 2):
-        assert _put(tier, story.page(number))
+        assert _put(tier, story.page(number), dirty=number == 1)
     assert tier.pin(story.id(1)) is not None
-    assert tier.pin(story.id(9)) is None
+    # Neither one whose write is queued, nor one that the disk has, nor one that is not there.
+    assert [tier.pin(story.id(number)) for number in (1, 2, 9)] == [None, None, None]
     info = tier.info(story.id(1))
     assert info is not None
     assert info.tier == "pending"
@@ -80,6 +81,22 @@ def test_dirty_pages_are_named_in_eviction_order_and_clean_after_a_write(story: 
     assert tier.info(story.id(3)) is not None
     tier.mark_dirty([story.id(3), story.id(9)])
     assert tier.is_dirty(story.id(3))
+    tier.check_integrity()
+
+
+def test_a_page_that_the_disk_evicted_is_written_again_only_after_its_next_use(
+    story: Story,
+) -> None:
+    tier = HotTier(8 * KIB)
+    assert _put(tier, story.page(1), dirty=True)
+    assert tier.pin(story.id(1)) is not None
+    tier.unpin(story.id(1), written=story.page(1))
+    used_ns = tier.used_ns(story.id(1))
+    assert used_ns is not None
+    tier.mark_evicted([(story.id(1), used_ns)])
+    assert tier.pin(story.id(1)) is None
+    tier.touch(story.ids(1))
+    assert tier.pin(story.id(1)) is not None
     tier.check_integrity()
 
 

@@ -214,7 +214,7 @@ def test_nothing_is_granted_beyond_the_limit_and_nothing_pinned_or_own_is_lost(
 
 def _durable(tier: HotTier, page: PageId) -> bool:
     info = tier.info(page)
-    return info is not None and info.tier == "hot" and not tier.is_dirty(page)
+    return info is not None and info.tier == "hot" and page in tier.clean()
 
 
 def test_a_page_that_the_disk_refused_stays_in_memory_and_is_offered_when_it_is_used(
@@ -233,7 +233,7 @@ def test_a_page_that_the_disk_refused_stays_in_memory_and_is_offered_when_it_is_
         assert refused
         assert store.writer.usage().refused_pages == len(refused)
         first = story.id(refused[0])
-        assert store.hot.is_dirty(first)
+        assert first not in store.hot.clean()
         # The idle writer leaves it alone, and so does a flush.
         assert first not in store.hot.dirty()
         # Now something on the disk is worth less.
@@ -241,4 +241,4 @@ def test_a_page_that_the_disk_refused_stays_in_memory_and_is_offered_when_it_is_
         store.touch([first])
         assert store.flush()
         assert store.cold.info(first) is not None
-        assert not store.hot.is_dirty(first)
+        assert first in store.hot.clean()
