@@ -238,7 +238,8 @@ class FileSystem:
 
     def write(self, path: StrPath, pieces: Sequence[Buffer], durability: Durability) -> int:
         """Write a file of mode 0600, new or reserved, and return its physical bytes."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        # Without O_NONBLOCK the opening of a pipe under that name waits for a reader, for ever.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         fd = os.open(path, flags, 0o600)
         try:
             for piece in pieces:
