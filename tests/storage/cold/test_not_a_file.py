@@ -66,6 +66,6 @@ def test_what_took_the_name_of_a_file_that_is_written_is_an_error_at_once(
     os.close(disk.reserve(path, 100))
     path.unlink()
     make(path)
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="reserved"):
         disk.write(path, [b"x" * 100], "none")
     assert os.path.lexists(path)
