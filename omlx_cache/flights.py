@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable
 
-from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
+from omlx_cache_storage.interrupts import wait_in_turns
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, shared_length
 
 STALLED_SECONDS = 120.0
@@ -50,7 +50,6 @@ class PromptFlight:
         self.thread = threading.get_ident()
         self.finalizer: weakref.finalize[[PromptFlight], object] | None = None
 
-    @uninterrupted
     def reach(self, position: int, *, refused: bool = False) -> None:
         """Note that the first `position` tokens were computed and handed over as far as they go;
         `refused` when complete blocks of them found no room."""
@@ -65,14 +64,12 @@ class PromptFlight:
                     waiter.has_news |= computed >= waiter.found + self._size
                 self._flights.changed()
 
-    @uninterrupted
-    def keep(self, positions: Iterable[int]) -> None:
+    def add_stops(self, positions: Iterable[int]) -> None:
         """Note that windows and recurrent state will be kept at more positions."""
         with self._flights.lock:
             if self._stops is not None:
                 self._stops.update(positions)
 
-    @uninterrupted
     def end(self) -> None:
         """Note that nothing more is computed; any number of times."""
         if self.finalizer is not None:
@@ -84,7 +81,6 @@ class PromptFlight:
                 flights.live.remove(self)
                 flights.changed()
 
-    @uninterrupted
     def take_wanted(self) -> list[int]:
         """Return where others part from this prompt and want a restore point, each once."""
         with self._flights.lock:
@@ -134,7 +130,6 @@ class Flights:
         self.live: list[PromptFlight] = []
         self.waiters: weakref.WeakSet[QueueWait] = weakref.WeakSet()
 
-    @uninterrupted
     def begin(
         self,
         chain: KeyChain,
@@ -176,7 +171,6 @@ class Flights:
         self.changes += 1
         self.on_change.notify_all()
 
-    @uninterrupted
     def settle(self) -> None:
         """End the flights whose owners were lost."""
         while self.lost:
@@ -200,7 +194,6 @@ class Flights:
             alike = [one.tokens for one in self.live if one.namespace == chain.namespace]
         return max((shared_length(tokens, chain.tokens) for tokens in alike), default=0)
 
-    @uninterrupted
     def awaited(self, chain: KeyChain, found: int) -> PromptFlight | None:
         """Return the flight that takes a prompt furthest, None when none does by a block beyond the
         `found` tokens that can be restored now. That one then keeps a restore point where the two

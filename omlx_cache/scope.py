@@ -13,12 +13,11 @@ from omlx_cache.adapters.base import GroupSpec, UnsupportedCache
 from omlx_cache.adapters.registry import extracted
 from omlx_cache.arrays.mlxio import architecture, check_packing
 from omlx_cache.codecs import CODEC_NAMES, CodecPolicy
-from omlx_cache.commit.admission import Admission, CommitResult
+from omlx_cache.commit.admission import Admission, CommitResult, Staging
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.points import SnapshotPolicy, StridePolicy
 from omlx_cache.commit.progress import LiveExtent, extent_of
-from omlx_cache.commit.staging import Staging
 from omlx_cache.identity.fingerprint import adapter_identity, fingerprint_model
 from omlx_cache.identity.namespace import Namespace, computed_by, make_namespace
 from omlx_cache.identity.parts import salt_digest
@@ -62,7 +61,9 @@ class Scope:
     """Restores and stores the sequences of one scope. Use it on the model's thread.
 
     No method raises for what the cache, the disk or an unsupported model does. Chains come from
-    `chain` and belong to this scope.
+    `chain` and belong to this scope. `groups` are the layer groups, paged first, () for a model
+    that is not `supported`; `trims` says that a stored sequence can be restored to any shorter
+    length.
     """
 
     def __init__(
@@ -75,20 +76,9 @@ class Scope:
         self._kinds = kinds
         self._namespace = namespace
         self._blank: Layout | None = None if namespace is None else layout_of(fresh())
-
-    @property
-    def supported(self) -> bool:
-        return self._blank is not None
-
-    @property
-    def groups(self) -> tuple[GroupSpec, ...]:
-        """The layer groups, paged first; () for a model that is not supported."""
-        return () if self._blank is None else self._blank.groups
-
-    @property
-    def trims(self) -> bool:
-        """True when a stored sequence can be restored to any shorter length."""
-        return all(group.kind == "paged" for group in self.groups)
+        self.supported = self._blank is not None
+        self.groups: tuple[GroupSpec, ...] = () if self._blank is None else self._blank.groups
+        self.trims = all(group.kind == "paged" for group in self.groups)
 
     def same_as(self, other: "Scope") -> bool:
         """True when both stand for the same sequences of one store."""
@@ -200,9 +190,7 @@ class Scope:
         priority: Priority = "normal",
         since_ns: int | None = None,
     ) -> Committer:
-        """Return what hands a sequence's pages to the tiers; for supported scopes only."""
-        if self._namespace is None:
-            raise ValueError("a model whose caches are not supported stores nothing")
+        """Return what hands a sequence's pages to the tiers."""
         return Committer(
             self.store,
             Admission(
@@ -215,9 +203,7 @@ class Scope:
                 priority=priority,
                 since_ns=since_ns,
             ),
-            self._namespace,
             chain,
-            staging,
             self._kinds.codec_policy,
             self.budgets,
             groups=self.groups,
@@ -352,16 +338,13 @@ class Scopes:
     def _use(self, make_cache: Callable[[], list[Any]]) -> None:
         self.unsupported_reason: str | None = None
         self._make_cache = make_cache
-        self._layout_signature = ""
-        self._groups: tuple[str, ...] = ()
+        self._layout: Layout | None = None
         self.boundaries = Boundaries()
         self.budgets = Budgets(
             self.store.settings, self._label, self.store.told, self.store.budget_of_disk
         )
         try:
-            layout = layout_of(make_cache())
-            self._layout_signature = layout.signature
-            self._groups = tuple(group.name for group in layout.groups)
+            self._layout = layout_of(make_cache())
         except UnsupportedCache as error:
             self.unsupported_reason = unsupported(error)
 
@@ -416,18 +399,18 @@ class Scopes:
         return sum(self.store.clear(digest) for digest in self.store.namespaces(parts))
 
     def _namespace(self, options: ScopeOptions, codec: str | None) -> Namespace | None:
-        if self.unsupported_reason is not None:
+        if self._layout is None:
             return None
         settings = self.store.settings
         namespace = make_namespace(
             **self._identity,
-            layout=self._layout_signature,
+            layout=self._layout.signature,
             block_size=settings.block_size,
             codec=codec or self._codec,
             salt=options.get("salt"),
             extra=options.get("extra") or {},
             label=self._label,
-            groups=self._groups,
+            groups=tuple(group.name for group in self._layout.groups),
         )
         return self.store.register(namespace)
 

@@ -13,15 +13,14 @@ from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.arrays.mlxio import evaluate
 from omlx_cache.begun import Begun, listed
-from omlx_cache.commit.admission import CommitResult
+from omlx_cache.commit.admission import CommitResult, Staging
 from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.progress import LiveExtent, LiveProgress, extent_of
-from omlx_cache.commit.staging import Staging
 from omlx_cache.flights import PromptFlight
 from omlx_cache.pages.cut import Source
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.requests.explanation import Explanation
-from omlx_cache.requests.log import AskedRequest, PromptTimer
+from omlx_cache.requests.log import AskedRequest
 from omlx_cache.scope import hint_or, unsupported
 from omlx_cache_storage.hints import Ended, is_ended
 from omlx_cache_storage.interrupts import deferred, uninterrupted
@@ -66,7 +65,6 @@ class Session:
         self._flight: PromptFlight | None = None
         self._due_at = 0
         self.asked = scope.ask(self._prompt_length)
-        self._timer = PromptTimer(self.asked, self._prompt_length)
         self._counters.add(live_sessions=1)
         self._finalizer = weakref.finalize(
             self, _abandon, self._staging, self._counters, self.asked
@@ -81,7 +79,7 @@ class Session:
             self.miss_reason = f"{reasons.ERROR}:{type(error).__name__}"
         if not self.prompt_cache:
             self.prompt_cache = scope.fresh()
-        self.asked.held(begun.held_seconds)
+        self.asked.waited(begun.held_seconds)
         self.asked.restored(
             self.cached_tokens,
             self.cached_cold_tokens,
@@ -164,7 +162,7 @@ class Session:
         wanted = [p for p in positions if self.cached_tokens < p < self._prompt_length]
         self._committer.want(wanted)
         if self._flight is not None:
-            self._flight.keep(wanted)
+            self._flight.add_stops(wanted)
 
     @uninterrupted
     def wanted_stops(self) -> list[int]:
@@ -183,7 +181,7 @@ class Session:
     @uninterrupted
     def reach(self, position: int) -> None:
         """Say that `position` tokens were computed, and offered to the tiers: those who wait for
-        them look again. `checkpoint` and `store_row` say it by themselves."""
+        them look again. `checkpoint` says it by itself."""
         flight, committer = self._flight, self._committer
         if flight is None or committer is None:
             return
@@ -220,7 +218,7 @@ class Session:
         has_state = any(group.kind == "state" for group in self._scope.groups)
         splits = self.snapshot_positions if has_state else ()
         self._planned = min((s for s in splits if self._fed < s < stop), default=stop)
-        self._timer.begin(self._fed)
+        self.asked.begin_chunk(self._fed)
         return self._planned - self._fed
 
     def prefill_chunks(self, step: int = 2048) -> Iterator[list[int]]:
@@ -257,7 +255,7 @@ class Session:
         try:
             self._checkpoint(position, prompt_cache, row)
         finally:
-            self._timer.reach(self._planned if position is None else position)
+            self.asked.end_chunk(self._planned if position is None else position)
             self.reach(self._fed)
 
     def _checkpoint(
@@ -299,8 +297,6 @@ class Session:
         except Exception:
             _log.exception("blocks of a batch are not stored before the end")
             self._counters.skip(reasons.ERROR)
-        if position not in committer.stops:
-            self.reach(position)
 
     def _where(self, layout: Layout, position: int | None) -> int:
         """Return where the live cache is; counts it when that is not `position`."""

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Self
@@ -19,7 +19,6 @@ from omlx_cache.flights import Flights
 from omlx_cache.identity.namespace import KnownNamespaces, Namespace
 from omlx_cache.package import set_level
 from omlx_cache.pages.encoding import cold_encoder
-from omlx_cache.parts import StoreParts
 from omlx_cache.requests.explainer import Explainer, PromptHistory
 from omlx_cache.requests.log import Decoder, RequestLog, answer, explained
 from omlx_cache.requests.trace import RequestTrace
@@ -35,7 +34,7 @@ from omlx_cache.settings.derived import (
 from omlx_cache.settings.values import render
 from omlx_cache.status.store_source import StoreSource
 from omlx_cache.upkeep.directory import Allowance, ReuseKeeper, allowance, known_budget
-from omlx_cache.upkeep.keeper import keeper
+from omlx_cache.upkeep.keeper import StoreParts, keeper
 from omlx_cache.upkeep.memory import Relief
 from omlx_cache_storage.backlog import WRITE_POLICIES
 from omlx_cache_storage.cold import catalog
@@ -49,7 +48,6 @@ from omlx_cache_storage.errors import CacheError, PageUnanswered
 from omlx_cache_storage.events import Departures, EventLog
 from omlx_cache_storage.eviction.keep import Clock, Keep
 from omlx_cache_storage.format import planes
-from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.hot_page import columns_of
 from omlx_cache_storage.interrupts import deferred, uninterrupted
 from omlx_cache_storage.keys import BlockKey, Tokens
@@ -108,10 +106,11 @@ class BlockStore(ReadingTiers):
     shown in `stats`. A store that is lost without `close` is closed by a thread of its own. In the
     child of a fork it is closed.
 
-    `_lock` guards `_labels` and `closed` (nothing is taken any more). `told` holds what models
-    have complained of, so that it is said once, `service` what the server that made the store says
-    of itself, for `omlx-cache ping`; each operation on them is atomic. `decoder` is anybody's to
-    set: it turns tokens of a model, given by its label, into text for `omlx-cache why`.
+    `_lock` guards `closed` (nothing is taken any more). `_labels` has the models' names in order,
+    `told` what models have complained of, so that it is said once, `service` what the server that
+    made the store says of itself, for `omlx-cache ping`; each operation on them is atomic.
+    `decoder` is anybody's to set: it turns tokens of a model, given by its label, into text for
+    `omlx-cache why`.
     """
 
     def __init__(
@@ -139,7 +138,7 @@ class BlockStore(ReadingTiers):
         self.operations = handlers(weakref.proxy(self))
         self.started = time.monotonic()
         self._lock = threading.Lock()
-        self._labels: list[str] = []
+        self._labels: dict[str, None] = {}
         self.told: set[tuple[str, str]] = set()
         self.closed = False
         self.decoder: Decoder | None = None
@@ -201,11 +200,11 @@ class BlockStore(ReadingTiers):
         self._namespaces = namespaces
         namespaces.in_memory = self.hot.namespaces
         self.trace = RequestTrace(s.trace) if open_ and s.trace != "off" else None
-        self.uploads = uploads = _uploads(s, self.hot, self.cold, remote)
-        if uploads is not None:
-            opened.callback(uploads.close, 0.0)
         # What a thread of its parts has must not keep a store alive that everybody has lost.
         tiers = self.without_owner()
+        self.uploads = tiers.uploads = uploads = _uploads(s, tiers)
+        if uploads is not None:
+            opened.callback(uploads.close, 0.0)
         is_asked = s.socket != "off" or s.status != "off"
         history = PromptHistory(history_share(s.machine) if is_asked else 0)
         explainer = Explainer(history, tiers)
@@ -288,18 +287,13 @@ class BlockStore(ReadingTiers):
         """Return the namespaces that were used here, the latest last."""
         return self._namespaces.latest()
 
-    @uninterrupted
     def add_label(self, label: str) -> None:
         """Name a model for people: `omlx-cache ps` shows it."""
-        with self._lock:
-            if label not in self._labels:
-                self._labels.append(label)
+        self._labels[label] = None
 
     @property
-    @uninterrupted
     def labels(self) -> list[str]:
-        with self._lock:
-            return list(self._labels)
+        return list(self._labels)
 
     def document(self, digest: BlockKey) -> dict[str, object]:
         """Return a namespace's document, {} for one that this process never used."""
@@ -638,19 +632,13 @@ def _open_remote(s: CacheSettings, events: EventLog) -> "RemoteTier | None":
         raise ConfigError(f"remote: {error}") from None
 
 
-def _uploads(
-    s: CacheSettings, hot: HotTier, cold: ColdTier | None, remote: "RemoteTier | None"
-) -> Uploads | None:
+def _uploads(s: CacheSettings, tiers: Tiers) -> Uploads | None:
     """Return what sends pages to other machines, at work; None where this store sends none."""
     policy = s.remote_writes
-    if remote is None or policy == "off" or policy == "service":
+    if tiers.remote is None or policy == "off" or policy == "service":
         return None
-    on_disk = cold if isinstance(cold, ColdTier) else None
-
-    def branches(keys: Collection[BlockKey]) -> set[BlockKey]:
-        return hot.branches(keys) | (set() if on_disk is None else on_disk.branches(keys))
-
-    uploads = Uploads(remote, hot, on_disk, policy, branches)
+    on_disk = tiers.cold if isinstance(tiers.cold, ColdTier) else None
+    uploads = Uploads(tiers.remote, tiers.hot, on_disk, policy, tiers.branches)
     uploads.start()
     return uploads
 

@@ -1,17 +1,27 @@
-"""How a sequence's pages get into the tiers: room first, then the page, within the budget."""
+"""How a sequence's pages get into the tiers: room first, then the page, within the budget; and what
+an open session stages beside the live cache: pages that the tiers had no room for yet, and the
+window tokens that a ring is about to overwrite.
 
+Neither can be cut later, when the live cache has moved on. They outlive neither commit nor the
+session: leaving, aborting from another thread, or losing the last reference to the session frees
+them, and the counters in `stats` with them.
+"""
+
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from omlx_cache import reasons
-from omlx_cache.commit.staging import Staging
+from omlx_cache.pages.cut import Source
 from omlx_cache_storage.hints import Ended, Priority
 from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.interrupts import deferred
 from omlx_cache_storage.page import Page, PageId, PageMeta
+from omlx_cache_storage.stats import Counters
 from omlx_cache_storage.tiers import Tiers, TierView
 
 STALL_SECONDS = 60.0
@@ -40,6 +50,87 @@ class CommitResult:
     def none(cls, reason: str) -> "CommitResult":
         """Return the result of a commit that could not begin, for a reason's word."""
         return cls(0, 0, 0, 0, {reason: 1})
+
+
+class Segment(NamedTuple):
+    """Owned copies of a window group's tokens [start, stop)."""
+
+    group: str
+    start: int
+    stop: int
+    source: Source
+
+
+Staged = Page | Segment
+
+
+def _nbytes(staged: Staged) -> int:
+    return staged.meta.nbytes if isinstance(staged, Page) else staged.source.nbytes
+
+
+class Staging:
+    """`_lock` guards `closed` and `_staged`. `release` may come from any thread, but from no
+    finalizer: that one hands it to `Counters.defer`."""
+
+    def __init__(self, counters: Counters, limit_bytes: int) -> None:
+        self._counters = counters
+        self._limit = limit_bytes
+        self._lock = threading.Lock()
+        self.closed = False
+        self._staged: list[Staged] = []
+
+    def reserve(self, nbytes: int) -> bool:
+        """Reserve bytes for what is about to be made; False when the budget is spent. `add` must
+        follow, or `give_back`."""
+        return not self.closed and self._counters.take_snapshot(nbytes, self._limit)
+
+    def give_back(self, nbytes: int) -> None:
+        """Undo `reserve`."""
+        self._counters.drop_snapshot(nbytes)
+
+    def add(self, staged: Staged) -> None:
+        """Stage what bytes are reserved for; what comes after `release` is dropped."""
+        with self._lock:
+            if not self.closed:
+                self._staged.append(staged)
+                return
+        self.give_back(_nbytes(staged))
+
+    def take_pages(self) -> list[Page]:
+        """Hand the pages over, shallow positions first."""
+        taken = self._take(lambda staged: isinstance(staged, Page))
+        pages = (page for page in taken if isinstance(page, Page))
+        return sorted(pages, key=lambda page: page.meta.position)
+
+    def segments(self, group: str) -> list[Segment]:
+        """Return a group's segments, oldest first."""
+        with self._lock:
+            segments = (staged for staged in self._staged if isinstance(staged, Segment))
+            return [segment for segment in segments if segment.group == group]
+
+    def trim_segments(self, group: str, start: int, stop: int) -> None:
+        """Drop a group's segments that end at or before `start`, or after `stop`."""
+
+        def is_past(staged: Staged) -> bool:
+            if isinstance(staged, Page) or staged.group != group:
+                return False
+            return not start < staged.stop <= stop
+
+        self._take(is_past)
+
+    def release(self) -> None:
+        """Free everything; what is added later is dropped."""
+        with self._lock:
+            self.closed = True
+        self._take(lambda staged: True)
+
+    def _take(self, leaves: Callable[[Staged], bool]) -> list[Staged]:
+        with self._lock:
+            taken = [staged for staged in self._staged if leaves(staged)]
+            self._staged = [staged for staged in self._staged if not leaves(staged)]
+        for staged in taken:
+            self.give_back(_nbytes(staged))
+        return taken
 
 
 class Admission:

@@ -15,10 +15,8 @@ from omlx_cache.arrays.mlxio import on_host
 from omlx_cache.codecs import Codec, CodecPolicy
 from omlx_cache.commit.admission import Admission, CommitResult
 from omlx_cache.commit.budgets import Budgets
-from omlx_cache.commit.points import needed, superseded, window_start
+from omlx_cache.commit.points import WindowTrail, needed, superseded, window_start
 from omlx_cache.commit.progress import LiveExtent
-from omlx_cache.commit.staging import Staging, WindowTrail
-from omlx_cache.identity.namespace import Namespace
 from omlx_cache.pages.cut import Cutter, PageCut, Source, read_source
 from omlx_cache.pages.encoding import codecs_for, encode_run, encoded_nbytes, run_bytes
 from omlx_cache.pages.layout import Layout
@@ -56,9 +54,7 @@ class Committer:
         self,
         store: Tiers,
         admission: Admission,
-        namespace: Namespace,
         chain: KeyChain,
-        staging: Staging,
         policy: CodecPolicy,
         budgets: Budgets,
         *,
@@ -70,7 +66,6 @@ class Committer:
     ) -> None:
         self._store = store
         self._admission = admission
-        self._namespace = namespace
         self.chain = chain
         self._policy = policy
         self._budgets = budgets
@@ -80,7 +75,9 @@ class Committer:
         self._start = start
         self.stops: list[int] = []
         self.want(stops)
-        self._trail = WindowTrail([g for g in groups if g.kind == "window"], staging, start)
+        self._trail = WindowTrail(
+            [g for g in groups if g.kind == "window"], admission.staging, start
+        )
         # What came from another machine is to be had here as if it had been computed here.
         self.done = chain.block_start((start if local is None else min(start, local)) + 1)
 
@@ -318,7 +315,7 @@ class Committer:
         self, group: GroupSpec, end: int, held: int, cut: PageCut, extra: str, tags: str
     ) -> PageMeta:
         return PageMeta(
-            namespace=self._namespace.digest,
+            namespace=self.chain.namespace,
             key=self.chain.key(end),
             parent=self.chain.parent(end),
             group=group.name,

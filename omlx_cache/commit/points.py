@@ -1,11 +1,15 @@
 """Restore points: which positions of a prompt deserve one, for windows and recurrent state, which
-pages a restore to the end of a chain uses, and which it has left behind. Pure."""
+pages a restore to the end of a chain uses, and which it has left behind; and what windows need."""
 
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from omlx_cache.adapters.base import PAGED, GroupSpec
+from omlx_cache.adapters.base import PAGED, GroupSpec, TokenRange
+from omlx_cache.commit.admission import Segment, Staging
+from omlx_cache.pages.cut import Cutter, Source, read_source
+from omlx_cache.pages.layout import Layout
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import PageId, Tail
 
@@ -68,3 +72,55 @@ def superseded(
             if start < position < start + size and position not in kept:
                 found.append(PageId(chain.key(position), group))
     return found
+
+
+class WindowTrail:
+    """Copies each window's tokens once, in small segments, and keeps those of the last window; and
+    the order that its rings had where it looked.
+
+    After a single-token step a ring holds exactly its window. A restore to one token before the end
+    of the sequence, which an exact repeat needs, needs one token more.
+
+    Mutable by the model's thread: `_reached`, `_phases`. The segments are the staging's.
+    """
+
+    def __init__(self, groups: Sequence[GroupSpec], staging: Staging, start: int) -> None:
+        self._groups = groups
+        self._staging = staging
+        self._reached = start
+        self._phases: dict[GroupSpec, dict[int, str]] = {group: {} for group in groups}
+
+    def due_at(self, block_size: int) -> int:
+        """Return the position at which a window is about to lose tokens that were not copied."""
+        strides = [max(1, min(block_size, group.window - group.keep)) for group in self._groups]
+        return self._reached + min(strides, default=sys.maxsize)
+
+    def follow(self, layout: Layout, position: int) -> None:
+        """Copy what windows that are at `position` gained since the last call; evaluates that."""
+        for group in self._groups:
+            first = max(0, position - (group.window - group.keep) - 1)
+            self._staging.trim_segments(group.name, first, position)
+            segments = self._staging.segments(group.name)
+            last = max(first, segments[-1].stop) if segments else first
+            if position > last:
+                self._copy(layout, group, TokenRange(last, position))
+            kept = {at: p for at, p in self._phases[group].items() if first < at < position}
+            self._phases[group] = {**kept, position: layout.phases(group)}
+        self._reached = position
+
+    def phase(self, group: GroupSpec, position: int) -> str:
+        """Return the rings' order at a position, as a page carries it; "" where it was not seen."""
+        return self._phases[group].get(position, "")
+
+    def sources(self, group: GroupSpec) -> list[Source]:
+        """Return the copies of a group, oldest first."""
+        return [segment.source for segment in self._staging.segments(group.name)]
+
+    def _copy(self, layout: Layout, group: GroupSpec, span: TokenRange) -> None:
+        cutter = Cutter([read_source(layout.of(group))])
+        held = TokenRange(cutter.earliest(span), span.stop)
+        cut = cutter.tokens(held) if len(held) else None
+        if cut is None or not self._staging.reserve(cut.nbytes):
+            return
+        copies = cutter.copies(held, cut)
+        self._staging.add(Segment(group.name, held.start, held.stop, copies))

@@ -35,8 +35,8 @@ class AskedRequest:
     Mutable: `record`, and `explanation` (why no more was restored; None before `restored`) are
     replaced, guarded by the log's lock. The thread that looks up says before `restored` what
     explains it: `walked`, along which keys the prompt was looked up, and how many `remote_tokens`
-    other machines gave; and before `ended`, for the trace, `how_ended`. `chain` and `_began` are
-    its own.
+    other machines gave; and before `ended`, for the trace, `how_ended`. `chain`, `_began` and
+    `_fed`, where a chunk began and when, are its own.
     """
 
     def __init__(self, log: "RequestLog", record: RequestRecord, work: RequestWork) -> None:
@@ -48,6 +48,7 @@ class AskedRequest:
         self.remote_tokens = 0
         self.chain: KeyChain | None = None
         self.how_ended = ""
+        self._fed: tuple[int, float] | None = None
         self.explanation: Explanation | None = None
 
     @uninterrupted
@@ -99,8 +100,27 @@ class AskedRequest:
         self._log.counters.add(prefilled_tokens=tokens)
         self._work.computed(tokens, seconds)
 
+    def begin_chunk(self, position: int) -> None:
+        """Say that the prompt's tokens from `position` on are fed from now on; by the model's
+        thread."""
+        self._fed = position, time.perf_counter()
+
+    def end_chunk(self, position: int = sys.maxsize) -> None:
+        """Say that the tokens before `position`, or all of them, have been computed; counts them if
+        a chunk began.
+
+        The last token of a prompt, alone, is a step of decoding and takes no time of its own.
+        """
+        if self._fed is None:
+            return
+        (start, began), self._fed = self._fed, None
+        length = self.record.prompt_tokens
+        if (stop := min(position, length)) > start:
+            alone = start == length - 1
+            self.computed(stop - start, 0.0 if alone else time.perf_counter() - began)
+
     @uninterrupted
-    def held(self, seconds: float) -> None:
+    def waited(self, seconds: float) -> None:
         """Note that it waited for another request's blocks."""
         self._note(held_seconds=self.record.held_seconds + seconds)
         self._work.held(seconds)
@@ -128,36 +148,6 @@ class AskedRequest:
         with self._log.lock:
             if self.record.total_seconds is None:
                 self.record = replace(self.record, **values)  # type: ignore[arg-type]
-
-
-class PromptTimer:
-    """Tells a request how many tokens of its prompt were computed, and in which time.
-
-    Mutable, by the model's thread: `_fed`, where a chunk began and when.
-    """
-
-    def __init__(self, asked: AskedRequest, tokens: int) -> None:
-        self._asked = asked
-        self._tokens = tokens
-        self._fed: tuple[int, float] | None = None
-
-    def begin(self, position: int) -> None:
-        """Say that the tokens from `position` on are fed from now on."""
-        self._fed = position, time.perf_counter()
-
-    def reach(self, position: int = sys.maxsize) -> None:
-        """Say that the tokens before `position`, or all of them, have been computed; counts them if
-        a chunk began.
-
-        The last token of a prompt, alone, is a step of decoding and takes no time of its own.
-        """
-        if self._fed is None:
-            return
-        (start, began), self._fed = self._fed, None
-        stop = min(position, self._tokens)
-        if stop > start:
-            alone = start == self._tokens - 1
-            self._asked.computed(stop - start, 0.0 if alone else time.perf_counter() - began)
 
 
 class RecordPage(NamedTuple):
@@ -213,7 +203,6 @@ class RequestLog:
             self._latest.append(asked)
         return asked
 
-    @uninterrupted
     def page(self, after: int, open_numbers: Collection[int], limit: int) -> RecordPage:
         """Return `limit` of the records beyond `after`, oldest first, and of the older ones those
         with these numbers: a reader that asks so again and again sees each request end, or that it
@@ -243,18 +232,15 @@ class RequestLog:
         if time.monotonic() - self._followed < FOLLOWED_SECONDS:
             wait_in_turns(turn, min(timeout, FOLLOWED_SECONDS))
 
-    @uninterrupted
     def records(self, after: int = 0) -> list[RequestRecord]:
         """Return the records with numbers beyond `after` that are remembered, oldest first."""
         return [asked.record for asked in self.latest() if asked.record.number > after]
 
-    @uninterrupted
     def latest(self) -> list[AskedRequest]:
         """Return the requests that are remembered, oldest first."""
         with self.lock:
             return list(self._latest)
 
-    @uninterrupted
     def state(self, number: int | None) -> str:
         """Return in words what became of a request; empty for one that is not remembered."""
         record = next((r for r in self.records() if r.number == number), None)

@@ -17,7 +17,6 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.private import is_private
 
@@ -56,7 +55,6 @@ class RequestTrace:
         self._started = False
         self._sizes: dict[BlockKey, int] = {}
 
-    @uninterrupted
     def add(
         self,
         asked_at: float,
@@ -77,7 +75,6 @@ class RequestTrace:
         }
         self._queue(figures, "blocks", chain, len(chain))
 
-    @uninterrupted
     def add_stored(self, chain: KeyChain, end: int) -> None:
         """Note the complete blocks of a sequence that was stored up to `end`, of a request that is
         added with its prompt's only, before or after."""

@@ -318,7 +318,7 @@ class _Signalled:
         self._lock.release()
 
 
-@pytest.mark.parametrize("call", ["lookup", "prefetch", "clear", "label", "mlx-lm's cache"])
+@pytest.mark.parametrize("call", ["lookup", "prefetch", "clear", "mlx-lm's cache"])
 def test_a_handler_may_ask_and_flush_the_store_during_any_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -330,7 +330,6 @@ def test_a_handler_may_ask_and_flush_the_store_during_any_call(
             "lookup": lambda: work.cache.lookup(work.prompt()),
             "prefetch": lambda: work.cache.prefetch(work.prompt()),
             "clear": lambda: work.cache.clear(salt="1"),
-            "label": lambda: (store.add_label("a model"), store.labels),
             "mlx-lm's cache": lambda: drop_in.fetch_nearest_cache(None, work.prompt()),
         }
 

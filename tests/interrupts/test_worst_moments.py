@@ -15,7 +15,7 @@ from kit.examples import some
 from kit.storage import open_store
 from kit.storm import Work
 from omlx_cache import BlockStore
-from omlx_cache.commit.staging import Staging
+from omlx_cache.commit.admission import Staging
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.stats import Counters

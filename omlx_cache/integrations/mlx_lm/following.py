@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from omlx_cache.adapters.registry import extracted
+from omlx_cache.commit.admission import Staging
 from omlx_cache.commit.progress import LiveExtent, extent_of
-from omlx_cache.commit.staging import Staging
 from omlx_cache.integrations.rows import Row, paged_source
 from omlx_cache.pages.layout import layout_of
 from omlx_cache.scope import Scope

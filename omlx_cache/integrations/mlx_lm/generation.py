@@ -22,7 +22,7 @@ from omlx_cache.integrations.mlx_lm.lanes import (
 )
 from omlx_cache.integrations.mlx_lm.models import ModelCaches
 from omlx_cache.prefix import PrefixCache
-from omlx_cache.requests.log import PromptTimer
+from omlx_cache.requests.log import AskedRequest
 from omlx_cache.restore.pending import Restored, missed
 from omlx_cache.session import Session
 from omlx_cache_storage.keys import as_tokens
@@ -179,16 +179,15 @@ def _with_lanes(
         options["prompt_progress_callback"] = _then(
             options.get("prompt_progress_callback"), lambda done: store(tokens[: cached + done])
         )
-    timer = PromptTimer(asked, len(tokens))
     options["prompt_progress_callback"] = _timed(
-        options.get("prompt_progress_callback"), timer, cached
+        options.get("prompt_progress_callback"), asked, cached
     )
     responses = upstream(model, tokenizer, mx.array(tokens[cached:]), prompt_cache=live, **options)
-    timer.begin(cached)
+    asked.begin_chunk(cached)
     try:
         with closing(responses):
             for response in responses:
-                timer.reach()
+                asked.end_chunk()
                 fed.append(response.token)
                 yield replace(response, prompt_tokens=len(tokens))
     except GeneratorExit:
@@ -212,14 +211,14 @@ def _then(progress: Progress | None, prefilled: Callable[[int], None]) -> Progre
     return both
 
 
-def _timed(progress: Progress | None, timer: PromptTimer, cached: int) -> Progress:
+def _timed(progress: Progress | None, asked: AskedRequest, cached: int) -> Progress:
     """Return a progress call-back that has the computing measured, and not what is stored of it."""
 
     def timed(done: int, total: int) -> None:
-        timer.reach(cached + done)
+        asked.end_chunk(cached + done)
         if progress is not None:
             progress(done, total)
-        timer.begin(cached + done)
+        asked.begin_chunk(cached + done)
 
     return timed
 

@@ -27,7 +27,7 @@ from omlx_cache.integrations.mlx_lm.server.request_line import (
     waiting_line,
 )
 from omlx_cache.integrations.mlx_lm.server.sharing import SharingResponseGenerator
-from omlx_cache.requests.log import PromptTimer
+from omlx_cache.requests.log import AskedRequest
 from omlx_cache.store import BlockStore
 
 _log = logging.getLogger(__name__)
@@ -186,7 +186,7 @@ class MeasuredResponseGenerator(SharingResponseGenerator):
         cache.fetched = self._note_fetched
         # So that the first request does not wait for what is done once for each model.
         provider.prepare = lambda: cache.fresh(provider.model_key)
-        self._timer: PromptTimer | None = None
+        self._computed: AskedRequest | None = None
         self.lookup = PromptLookup(store, self, cache)
         self._ahead = Ahead(store, self, cache)
         super().__init__(provider, cache, store, limits)
@@ -196,9 +196,9 @@ class MeasuredResponseGenerator(SharingResponseGenerator):
             self.asked.fetched = found
             found.asked.arrived(self.asked.arrived)
             if self.asked.held_seconds:
-                found.asked.held(self.asked.held_seconds)
-        self._timer = PromptTimer(found.asked, found.prompt_tokens)
-        self._timer.begin(found.restored_tokens)
+                found.asked.waited(self.asked.held_seconds)
+        self._computed = found.asked
+        self._computed.begin_chunk(found.restored_tokens)
 
     def _compute(self) -> None:
         with storing_batches(self._measured, lambda: self.asked):
@@ -212,18 +212,18 @@ class MeasuredResponseGenerator(SharingResponseGenerator):
 
     def _prefilled(self, count: int) -> None:
         found = None if self.asked is None else self.asked.fetched
-        if found is None or self._timer is None:
+        if found is None or self._computed is None:
             return
         position = found.restored_tokens + count
-        self._timer.reach(position)
+        self._computed.end_chunk(position)
         self._measured.prefilled(count)
-        self._timer.begin(position)
+        self._computed.begin_chunk(position)
 
     def _begun(self) -> None:
         """The answer has begun: all of the prompt is computed. Without a word of progress before
         it, as with a draft model, that counts from the fetch."""
-        if self._timer is not None:
-            self._timer.reach()
+        if self._computed is not None:
+            self._computed.end_chunk()
 
     def arriving(self, request: Any, generation_args: Any) -> None:
         self._ahead(request, generation_args)
