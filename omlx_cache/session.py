@@ -111,8 +111,8 @@ class Session:
             progress = LiveProgress(layout, start)
             # Nobody waits for less than a block.
             if self._prompt_length - start >= chain.block_size:
-                kept = None if scope.trims else committer.stops
-                self._flight = scope.store.flights.begin(chain, start, kept, owner=self)
+                stops = None if scope.trims else committer.stops
+                self._flight = scope.store.flights.begin(chain, start, stops, owner=self)
             self._layout, self._committer, self._progress = layout, committer, progress
         self.prompt_cache = restored.prompt_cache
         self.miss_reason = point.reason

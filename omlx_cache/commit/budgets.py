@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from omlx_cache.settings import CacheSettings
-from omlx_cache.settings.sizes import format_size, parse_size
+from omlx_cache.settings.sizes import format_size
 
 _log = logging.getLogger(__name__)
 
@@ -17,12 +17,12 @@ _UNITS = ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"))
 
 
 class Fit(NamedTuple):
-    """How many tokens of a sequence can be kept for good, and the setting that says so; `held` of
-    them stay in memory, for as long as nothing else wants it."""
+    """How many tokens of a sequence stay restorable, and the setting that says so; `in_memory` of
+    them for as long as nothing else wants the memory."""
 
     tokens: int
     setting: str
-    held: int
+    in_memory: int
 
 
 class Budgets:
@@ -63,13 +63,15 @@ class Budgets:
             self._point_bytes[kind] = max(nbytes, self._point_bytes.get(kind, 0))
         for name, size in ((self._memory_name, self._memory), ("queue_bytes", self._queue)):
             if nbytes > size:
+                # Of a queue no more than the memory that it is part of.
+                most = 16 * nbytes if nbytes > self._memory else self._memory
                 what = f"{tokens} tokens" if tokens else "recurrent state"
                 done = "kept" if name == self._memory_name else "written to the disk"
                 self._tell(
                     name,
                     f"{name} ({format_size(size)}) is smaller than one page of {self._label} "
                     f"({format_size(nbytes)} for {what}): none is {done}; "
-                    f"{name}={self._some(name, nbytes)} would hold some",
+                    f"{name}={enough(min(16 * nbytes, most))} would hold some",
                 )
 
     @property
@@ -86,26 +88,18 @@ class Budgets:
         """The bytes of a token in the pages that every token needs; 0 before one was seen."""
         return self._block_bytes // self._block
 
-    def _some(self, setting: str, nbytes: int) -> str:
-        """Return a size for a few pages; of a queue no more than the memory that it is part of."""
-        wanted = enough(16 * nbytes)
-        if setting == self._memory_name or not nbytes <= self._memory < parse_size(wanted):
-            return wanted
-        all_of_it = format_size(self._memory).replace(" ", "")
-        return all_of_it if parse_size(all_of_it) == self._memory else str(self._memory)
-
     def fit(self) -> Fit | None:
         """Return how much of the longest sequence can be kept; None before a block was seen."""
         if not self._block_bytes:
             return None
-        held = self._settings.hot_bytes // self._block_bytes * self._block
+        here = self._settings.hot_bytes // self._block_bytes * self._block
         if self._block_bytes > min(self._memory, self._queue):
             name = self._memory_name if self._block_bytes > self._memory else "queue_bytes"
-            return Fit(0, name, held)
+            return Fit(0, name, here)
         if self._settings.hot_cache_only:
-            return Fit(self._memory // self._block_bytes * self._block, self._memory_name, held)
+            return Fit(self._memory // self._block_bytes * self._block, self._memory_name, here)
         blocks = max(0, self._cold - DIRECTORY_BYTES) // (self._block_bytes + FILE_BYTES)
-        return Fit(blocks * self._block, "cold_bytes", held)
+        return Fit(blocks * self._block, "cold_bytes", here)
 
     def sequence(self, tokens: int, *, lost: bool = False) -> None:
         """Note a sequence that was handed over in full; `lost`: some of it found no room."""

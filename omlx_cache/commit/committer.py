@@ -249,15 +249,15 @@ class Committer:
         """Store windows, state and the tails that belong to them, at each stop in turn."""
         for stop in due:
             exact = extent.exact and stop == extent.end
-            held = [
+            stored = [
                 self._store_aging(layout, group, stop, extent, exact)
                 for group in layout.groups
                 if group.kind != "paged"
             ]
-            if all(held):
+            if all(stored):
                 self._store_tail(layout if row is None else row, stop)
             elif stop == extent.end:
-                self._admission.skipped[reasons.NOT_HELD] += held.count(False)
+                self._admission.skipped[reasons.NOT_HELD] += stored.count(False)
         self.stops = [stop for stop in self.stops if stop > due[-1]]
 
     def _store_aging(
@@ -265,8 +265,8 @@ class Committer:
     ) -> bool:
         """Store a window or a state at a stop; False when the live cache does not hold it."""
         if group.kind == "window":
-            held = extent.overwritten <= group.window
-            return held and self._store_window(layout, group, stop, exact)
+            is_there = extent.overwritten <= group.window
+            return is_there and self._store_window(layout, group, stop, exact)
         return exact and not extent.overwritten and self._store_state(layout, group, stop)
 
     def _store_tail(self, live: Layout | Source, stop: int) -> None:
@@ -312,7 +312,7 @@ class Committer:
         return True
 
     def _meta(
-        self, group: GroupSpec, end: int, held: int, cut: PageCut, extra: str, tags: str
+        self, group: GroupSpec, end: int, tokens: int, cut: PageCut, extra: str, tags: str
     ) -> PageMeta:
         return PageMeta(
             namespace=self.chain.namespace,
@@ -320,7 +320,7 @@ class Committer:
             parent=self.chain.parent(end),
             group=group.name,
             position=end,
-            held=held,
+            held=tokens,
             tail=end % self.chain.block_size != 0,
             codec=tags,
             tensors=cut.tensors,

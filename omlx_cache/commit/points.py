@@ -67,9 +67,9 @@ def superseded(
     found = []
     for start in range(0, end - size + 1, size):
         tails = tails_of([chain.key(start) if start else chain.namespace])
-        kept = {tail.position for tail in tails if tail.group != PAGED.name}
+        points = {tail.position for tail in tails if tail.group != PAGED.name}
         for position, group in tails:
-            if start < position < start + size and position not in kept:
+            if start < position < start + size and position not in points:
                 found.append(PageId(chain.key(position), group))
     return found
 
@@ -104,8 +104,8 @@ class WindowTrail:
             last = max(first, segments[-1].stop) if segments else first
             if position > last:
                 self._copy(layout, group, TokenRange(last, position))
-            kept = {at: p for at, p in self._phases[group].items() if first < at < position}
-            self._phases[group] = {**kept, position: layout.phases(group)}
+            recent = {at: p for at, p in self._phases[group].items() if first < at < position}
+            self._phases[group] = {**recent, position: layout.phases(group)}
         self._reached = position
 
     def phase(self, group: GroupSpec, position: int) -> str:
@@ -118,9 +118,9 @@ class WindowTrail:
 
     def _copy(self, layout: Layout, group: GroupSpec, span: TokenRange) -> None:
         cutter = Cutter([read_source(layout.of(group))])
-        held = TokenRange(cutter.earliest(span), span.stop)
-        cut = cutter.tokens(held) if len(held) else None
+        there = TokenRange(cutter.earliest(span), span.stop)
+        cut = cutter.tokens(there) if len(there) else None
         if cut is None or not self._staging.reserve(cut.nbytes):
             return
-        copies = cutter.copies(held, cut)
-        self._staging.add(Segment(group.name, held.start, held.stop, copies))
+        copies = cutter.copies(there, cut)
+        self._staging.add(Segment(group.name, there.start, there.stop, copies))

@@ -127,9 +127,9 @@ class ServerPromptCache(TieredPromptCache):
         block = self._store.settings.block_size
         if fit is None or count // block * block <= fit.tokens:
             return ""
-        if fit.held > fit.tokens and count // block * block <= fit.held:
+        if fit.in_memory > fit.tokens and count // block * block <= fit.in_memory:
             return f", {count - fit.tokens} not on the disk (no_room: {fit.setting})"
-        kept = max(fit.tokens, fit.held)
+        kept = max(fit.tokens, fit.in_memory)
         return f", {count - kept} not kept (no_room: {fit.setting})"
 
 
