@@ -295,10 +295,6 @@ class BlockStore(ReadingTiers):
     def labels(self) -> list[str]:
         return list(self._labels)
 
-    def document(self, digest: BlockKey) -> dict[str, object]:
-        """Return a namespace's document, {} for one that this process never used."""
-        return self._namespaces.document(digest)
-
     def unanswered(self, page: PageId) -> PageUnanswered:
         """`Tiers.unanswered`; another thread reads instead of the one that hangs."""
         self.read_pool.allow_one_more()
@@ -309,7 +305,7 @@ class BlockStore(ReadingTiers):
 
         A file is waited for `QUERY_SECONDS`.
         """
-        known = self.document(digest) or dict(self._on_disk.get(digest, {}))
+        known = self._namespaces.document(digest) or dict(self._on_disk.get(digest, {}))
         if known or self.cold is None:
             return known
         read = partial(catalog.read_namespace, self.settings.cold_dir, digest)
@@ -380,7 +376,7 @@ class BlockStore(ReadingTiers):
         written now, at most `timeout` seconds; Ctrl-C as for `clear`.
         """
         with deferred:
-            nothing = choose((), asked, self.document)
+            nothing = choose((), asked, self._namespaces.document)
             return within(
                 partial(self._prune, asked, timeout), "omlx-cache-prune", timeout, nothing
             )

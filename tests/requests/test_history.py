@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from omlx_cache.requests.explainer import PROMPTS, PromptHistory
+from omlx_cache.requests.explainer import PROMPTS, Nearest, PromptHistory
 from omlx_cache_storage.keys import BlockKey, as_tokens
 
 ONE, OTHER = BlockKey(b"a" * 32), BlockKey(b"b" * 32)
@@ -11,6 +11,12 @@ ONE, OTHER = BlockKey(b"a" * 32), BlockKey(b"b" * 32)
 
 def tokens(*parts: range) -> np.ndarray:
     return as_tokens([token for part in parts for token in part])
+
+
+def nearest(history: PromptHistory, namespace: BlockKey, prompt: np.ndarray) -> Nearest:
+    found = history.ask(None, namespace, prompt)
+    assert found is not None
+    return found
 
 
 @pytest.fixture
@@ -24,11 +30,9 @@ def test_the_longest_shared_prompt_is_found_and_of_equals_the_latest(
     history.ask(1, ONE, tokens(range(100)))
     history.ask(2, ONE, tokens(range(50), range(200, 250)))
     history.ask(3, ONE, tokens(range(50), range(300, 350)))
-    found = history.ask(None, ONE, tokens(range(50), range(400, 450)))
-    assert found is not None
+    found = nearest(history, ONE, tokens(range(50), range(400, 450)))
     assert (found.prompt.number, found.shared) == (3, 50)
-    found = history.ask(None, ONE, tokens(range(60), range(400, 450)))
-    assert found is not None
+    found = nearest(history, ONE, tokens(range(60), range(400, 450)))
     assert (found.prompt.number, found.shared) == (1, 60)
 
 
@@ -44,16 +48,14 @@ def test_turns_of_one_conversation_share_their_tokens(history: PromptHistory) ->
         history.ask(turn, ONE, tokens(range(100 * turn)))
         history.store(ONE, tokens(range(100 * turn + 50)), 100 * turn + 50, {})
     assert history.nbytes == 4 * 1050
-    found = history.ask(None, ONE, tokens(range(350)))
-    assert found is not None
+    found = nearest(history, ONE, tokens(range(350)))
     assert found.shared == 350
 
 
 def test_an_answer_belongs_to_its_prompt(history: PromptHistory) -> None:
     history.ask(1, ONE, tokens(range(100)))
     history.store(ONE, tokens(range(150)), 150, {})
-    found = history.ask(None, ONE, tokens(range(150), range(900, 950)))
-    assert found is not None
+    found = nearest(history, ONE, tokens(range(150), range(900, 950)))
     assert (found.shared, found.is_continued) == (150, True)
     assert (found.prompt.prompt_length, found.prompt.stored) == (100, 150)
 
@@ -64,24 +66,21 @@ def test_two_answers_to_one_prompt_are_both_known(history: PromptHistory) -> Non
         history.ask(number, ONE, prompt)
         history.store(ONE, tokens(range(100), answer), 150, {})
     for number, answer in ((1, range(500, 550)), (2, range(600, 650))):
-        found = history.ask(None, ONE, tokens(range(100), answer, range(10)))
-        assert found is not None
+        found = nearest(history, ONE, tokens(range(100), answer, range(10)))
         assert (found.prompt.number, found.shared) == (number, 150)
 
 
 def test_a_part_of_a_prompt_that_is_stored_is_told_of_it(history: PromptHistory) -> None:
     history.ask(1, ONE, tokens(range(100)))
     history.store(ONE, tokens(range(64)), 64, {})
-    found = history.ask(None, ONE, tokens(range(100)))
-    assert found is not None
+    found = nearest(history, ONE, tokens(range(100)))
     assert (found.prompt.stored, len(found.prompt.tokens)) == (64, 100)
 
 
 def test_what_had_no_room_is_not_stored(history: PromptHistory) -> None:
     history.ask(1, ONE, tokens(range(100)))
     history.store(ONE, tokens(range(100)), 100, {"no_room": 2})
-    found = history.ask(None, ONE, tokens(range(100)))
-    assert found is not None
+    found = nearest(history, ONE, tokens(range(100)))
     assert (found.prompt.stored, found.prompt.skipped) == (0, "no_room")
 
 
@@ -91,8 +90,7 @@ def test_it_stays_within_its_bytes_and_forgets_the_oldest() -> None:
         history.ask(number, ONE, tokens(range(1000 * number, 1000 * number + 300)))
         assert history.nbytes <= 4 * 1000
     assert history.ask(None, ONE, tokens(range(1000, 1300))) is None
-    found = history.ask(None, ONE, tokens(range(20_000, 20_300)))
-    assert found is not None
+    found = nearest(history, ONE, tokens(range(20_000, 20_300)))
     assert found.prompt.number == 20
 
 
@@ -123,8 +121,7 @@ def test_a_history_of_no_bytes_remembers_nothing() -> None:
 def test_names_of_images_are_remembered_whole(history: PromptHistory) -> None:
     image = as_tokens([1, 2, -(2**40), 2**40, 3])
     history.ask(1, ONE, image)
-    found = history.ask(None, ONE, as_tokens([1, 2, -(2**40), 2**40 + 2**32, 3]))
-    assert found is not None
+    found = nearest(history, ONE, as_tokens([1, 2, -(2**40), 2**40 + 2**32, 3]))
     assert found.shared == 3
 
 
@@ -133,12 +130,10 @@ def test_the_same_text_behind_a_difference_is_seen(history: PromptHistory, shift
     body = range(1000, 1300)
     history.ask(1, ONE, tokens(range(20), range(50, 58), body))
     moved = tokens(range(20), range(60, 68 + shift), body)
-    found = history.ask(None, ONE, moved)
-    assert found is not None
+    found = nearest(history, ONE, moved)
     assert (found.shared, found.is_alike(moved)) == (20, True)
     other = tokens(range(20), range(2000, 2300))
-    found = history.ask(None, ONE, other)
-    assert found is not None
+    found = nearest(history, ONE, other)
     assert not found.is_alike(other)
 
 
@@ -147,8 +142,7 @@ def test_a_request_in_flight_keeps_its_own_prompt(history: PromptHistory) -> Non
     history.ask(1, ONE, tokens(range(100)))
     history.ask(2, ONE, tokens(range(100), range(700, 750)))
     history.store(ONE, tokens(range(100), range(500, 550)), 150, {})
-    found = history.ask(None, ONE, tokens(range(100), range(500, 550), range(10)))
-    assert found is not None
+    found = nearest(history, ONE, tokens(range(100), range(500, 550), range(10)))
     assert (found.prompt.number, found.is_continued) == (1, True)
 
 
