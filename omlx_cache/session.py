@@ -252,33 +252,29 @@ class Session:
         whose extracted caches are costly to read. What was fed since `next_stop` counts as computed
         from there to here.
         """
-        try:
-            self._checkpoint(position, prompt_cache, row)
-        finally:
-            self.asked.end_chunk(self._planned if position is None else position)
-            self.reach(self._fed)
-
-    def _checkpoint(
-        self, position: int | None, prompt_cache: Sequence[Any] | None, row: Source | None
-    ) -> None:
+        told = position
         self._due_at = 0  # What follows moves it.
         layout, committer = self._live_layout(prompt_cache), self._committer
         if layout is None or committer is None or self._finished:
             self._fed = position if position is not None else self._fed
-            return
-        try:
-            position = self._fed = self._where(layout, position)
-            recorded = len(self._catch_up(committer))
-            extent: LiveExtent | None = LiveExtent(min(position, recorded), position <= recorded)
-            if layout is self._layout and self._progress is not None:
-                extent = self._progress.agreed()
-            if extent is not None:
-                committer.advance(layout, extent, row)
-        except UnsupportedCache as error:
-            self._counters.skip(reasons.word(unsupported(error)))
-        except Exception:
-            _log.exception("checkpoint failed, the positions are skipped")
-            self._counters.skip(reasons.ERROR)
+        else:
+            try:
+                position = self._fed = self._where(layout, position)
+                recorded = len(self._catch_up(committer))
+                extent: LiveExtent | None = LiveExtent(
+                    min(position, recorded), position <= recorded
+                )
+                if layout is self._layout and self._progress is not None:
+                    extent = self._progress.agreed()
+                if extent is not None:
+                    committer.advance(layout, extent, row)
+            except UnsupportedCache as error:
+                self._counters.skip(reasons.word(unsupported(error)))
+            except Exception:
+                _log.exception("checkpoint failed, the positions are skipped")
+                self._counters.skip(reasons.ERROR)
+        self.asked.end_chunk(self._planned if told is None else told)
+        self.reach(self._fed)
 
     @property
     def stored(self) -> int:
