@@ -4,6 +4,7 @@ Nothing else asks for a version. mlx-lm is imported inside the functions only: c
 packages are kept where it cannot be imported.
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -133,13 +134,5 @@ def _sees_images(server: Any) -> bool:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Return a version's leading numbers, three at most: those of a release candidate too."""
-    found: list[int] = []
-    for part in text.split(".")[:3]:
-        digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not digits:
-            break
-        found.append(int(digits))
-        if digits != part:
-            break
-    return tuple(found)
+    """Return a version's first numbers, three at most: those of a release candidate too."""
+    return tuple(map(int, re.findall(r"\d+", text)[:3]))
