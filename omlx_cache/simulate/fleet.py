@@ -13,8 +13,8 @@ from omlx_cache.simulate.requests import Workload
 from omlx_cache.simulate.run import START_NS, Room, Setup, rooms, simulated_tiers
 from omlx_cache.simulate.shapes import Shape
 from omlx_cache.simulate.shared import SimulatedRemote
+from omlx_cache.simulate.virtual import DirectWriter, VirtualClock
 from omlx_cache_storage.cold.catalog import uncollected
-from omlx_cache_storage.virtual import DirectWriter, VirtualClock
 
 
 class FleetSetup(NamedTuple):

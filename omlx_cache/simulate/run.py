@@ -11,12 +11,12 @@ from omlx_cache.simulate.pages import SimulatedPages
 from omlx_cache.simulate.replay import Replay
 from omlx_cache.simulate.requests import Workload
 from omlx_cache.simulate.shapes import Shape
+from omlx_cache.simulate.virtual import DirectWriter, VirtualClock, VirtualCold, room_for
 from omlx_cache_storage.backlog import WRITE_POLICIES
 from omlx_cache_storage.cold.catalog import uncollected
 from omlx_cache_storage.events import Departures, How
 from omlx_cache_storage.eviction.keep import Keep, Lru
 from omlx_cache_storage.tiers import Tiers
-from omlx_cache_storage.virtual import DirectWriter, VirtualClock, VirtualCold, room_for
 
 START_NS = 1_700_000_000 * 10**9
 """When virtual time begins: later than the stamps of superseded pages."""

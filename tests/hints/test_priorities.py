@@ -3,9 +3,9 @@
 from hints.mix import BLOCK, SECOND, START_NS, tiers_of
 
 from kit.storage import Story
+from omlx_cache.simulate.virtual import VirtualClock
 from omlx_cache_storage.hints import PRIORITY_SECONDS, Priority
 from omlx_cache_storage.tiers import Tiers
-from omlx_cache_storage.virtual import VirtualClock
 
 ROOM = 6
 

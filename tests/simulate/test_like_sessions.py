@@ -16,11 +16,11 @@ from omlx_cache.simulate.pages import SimulatedPages
 from omlx_cache.simulate.replay import Replay
 from omlx_cache.simulate.run import START_NS
 from omlx_cache.simulate.traces import read_traces
+from omlx_cache.simulate.virtual import DirectWriter, VirtualClock, VirtualCold, room_for
 from omlx_cache_storage.backlog import WRITE_POLICIES
 from omlx_cache_storage.keys import KeyChain, as_tokens
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.tiers import Tiers
-from omlx_cache_storage.virtual import DirectWriter, VirtualClock, VirtualCold, room_for
 
 BLOCK, HEADS, DIM = 32, 4, 1024
 STEP = 64

@@ -1,10 +1,10 @@
 """How long the patience of `keep` may become, and what it costs to learn it."""
 
 from kit.storage import Story
+from omlx_cache.simulate.virtual import VirtualClock
 from omlx_cache_storage.eviction.ages import BUCKETS, Learned
 from omlx_cache_storage.eviction.keep import ENOUGH_USES, GHOST_SECONDS, MOST_SHIFTS, Keep
 from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.virtual import VirtualClock
 
 SECOND = 1_000_000_000
 DAY = 86_400 * SECOND
