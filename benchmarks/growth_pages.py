@@ -25,8 +25,8 @@ from omlx_cache.tools.bench.others import SCAN, list_files
 from omlx_cache.tools.bench.rows import Row
 from omlx_cache.tools.bench.sizes import BLOCK_SIZE
 from omlx_cache.tools.bench.timing import in_turn, seconds
+from omlx_cache_daemon.changing import change_budget
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.outside import change_budget
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import ENTRY_BYTES
 from omlx_cache_storage.hot import HotTier

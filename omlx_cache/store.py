@@ -39,10 +39,9 @@ from omlx_cache.upkeep.memory import Relief
 from omlx_cache_storage.backlog import WRITE_POLICIES
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.catalog import entries, root_bytes
+from omlx_cache_storage.cold.catalog import entries, pins_in, root_bytes
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.outside import pinned_in
-from omlx_cache_storage.cold.small_files import Reuse, has_fields, read_reuse
+from omlx_cache_storage.cold.small_files import Reuse, has_fields, read_pins, read_reuse
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CacheError, PageUnanswered
 from omlx_cache_storage.events import Departures, EventLog
@@ -352,22 +351,16 @@ class BlockStore(ReadingTiers):
             self.writer.settle(RECORD_SECONDS)
         pages = self.listing()
         if self.cold is None:
-            now_ns = time.time_ns()
-            return choose(
-                pages,
-                asked,
-                self.readable_document,
-                is_pinned=lambda page: self.pins.until(page.namespace, page.page.key) > now_ns,
-            )
+            return choose(pages, asked, self.readable_document, self.pins)
         directory, document_of = self.settings.cold_dir, self.readable_document
         # A directory that cannot be read keeps what is in it.
         with contextlib.suppress(OSError):
-            is_pinned = pinned_in(directory, pages)
+            pins = pins_in(directory, read_pins(directory), {page.namespace for page in pages})
             if not asked.by_use:
-                return choose(pages, asked, document_of, is_pinned=is_pinned)
+                return choose(pages, asked, document_of, pins)
             pages = used_by_anybody(pages, entries(directory))
-            return choose(pages, asked, document_of, root_bytes(directory), is_pinned)
-        return choose((), asked, self.readable_document)
+            return choose(pages, asked, document_of, pins, root_bytes(directory))
+        return Chosen([], [], [], [])
 
     def prune(self, asked: Pruning, timeout: float = FLUSH_SECONDS) -> Chosen:
         """Delete the pages that are asked for from both tiers, and return them.
@@ -376,7 +369,7 @@ class BlockStore(ReadingTiers):
         written now, at most `timeout` seconds; Ctrl-C as for `clear`.
         """
         with deferred:
-            nothing = choose((), asked, self._namespaces.document)
+            nothing = Chosen([], [], [], [])
             return within(
                 partial(self._prune, asked, timeout), "omlx-cache-prune", timeout, nothing
             )

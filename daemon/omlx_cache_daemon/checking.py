@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from omlx_cache_daemon.changing import remove_opened
 from omlx_cache_storage.cold.catalog import namespace_directories, shard_directories
 from omlx_cache_storage.cold.disk import FileSystem, physical_bytes
-from omlx_cache_storage.cold.outside import remove_opened
 from omlx_cache_storage.cold.reader import describes
 from omlx_cache_storage.errors import CorruptPage, PageError, UndecodablePage
 from omlx_cache_storage.format.header import (

@@ -10,19 +10,21 @@ from pathlib import Path
 
 from omlx_cache.settings.machine import cold_dir_from_environment, default_cold_dir, state_dir
 from omlx_cache.settings.names import COLD_DIR_VARIABLE, ConfigError
+from omlx_cache_daemon.changing import Deleted, remove_namespace, remove_pages
 from omlx_cache_daemon.errors import CommandError, NobodyThere
 from omlx_cache_daemon.render import text
 from omlx_cache_storage.cold.catalog import (
     ColdEntry,
     created_ns,
     entries,
+    pins_in,
     read_namespace,
     root_bytes,
     scan,
 )
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.outside import Deleted, pinned_in, remove_namespace, remove_pages
 from omlx_cache_storage.cold.root import Root
+from omlx_cache_storage.cold.small_files import read_pins
 from omlx_cache_storage.documents import Versions
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.listing import (
@@ -106,8 +108,8 @@ def choose_cold(
     with reading(cold_dir):
         pages = list_pages((), entries(cold_dir))
         asked = Pruning(keep, before_ns, to_bytes)
-        is_pinned = pinned_in(cold_dir, pages)
-        return choose(pages, asked, _document_of(cold_dir), root_bytes(cold_dir), is_pinned)
+        pins = pins_in(cold_dir, read_pins(cold_dir), {page.namespace for page in pages})
+        return choose(pages, asked, _document_of(cold_dir), pins, root_bytes(cold_dir))
 
 
 def remove_chosen(cold_dir: Path, chosen: Chosen) -> int:

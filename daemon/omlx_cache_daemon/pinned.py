@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from omlx_cache.identity.parts import salt_digest
+from omlx_cache_daemon.changing import change_pins
 from omlx_cache_daemon.cold import reading
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.replies import Map
 from omlx_cache_daemon.selection import salts
-from omlx_cache_storage.cold.catalog import ColdEntry, entries, read_namespace
-from omlx_cache_storage.cold.outside import change_pins, pins_in
+from omlx_cache_storage.cold.catalog import ColdEntry, entries, pins_in, read_namespace
 from omlx_cache_storage.cold.small_files import PINS, read_budget, read_pins
 from omlx_cache_storage.documents import label
 from omlx_cache_storage.hints import SHARE, PinRecord, Pins

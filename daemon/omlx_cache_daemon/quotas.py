@@ -3,13 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
+from omlx_cache_daemon.changing import change_budget
 from omlx_cache_daemon.cold import reading, root_of
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.replies import Map
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.catalog import entries, namespace_directories, root_bytes
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.outside import change_budget
 from omlx_cache_storage.cold.root import DirectoryGone
 from omlx_cache_storage.cold.small_files import read_budget
 from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE

@@ -17,6 +17,7 @@ from omlx_cache_storage.documents import Versions, label, salt, versions
 from omlx_cache_storage.errors import CacheError, PageError
 from omlx_cache_storage.eviction.keep import age_seconds
 from omlx_cache_storage.format.names import ENTRY_BYTES, shard_of
+from omlx_cache_storage.hints import Pins
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageMeta
 
@@ -231,7 +232,6 @@ _DIRECTORY_BYTES = SMALL_FILE_BYTES + ENTRY_BYTES
 _ROOT_BYTES = 2 * _DIRECTORY_BYTES
 """The directory itself and its tag."""
 
-IsPinned = Callable[[ListedPage], bool]
 Documents = Callable[[BlockKey], Mapping[str, object]]
 
 
@@ -280,19 +280,19 @@ def choose(
     pages: Collection[ListedPage],
     asked: Pruning,
     document_of: Documents,
+    pins: Pins,
     root_bytes: int = _ROOT_BYTES,
-    is_pinned: IsPinned = lambda page: False,
 ) -> Chosen:
     """Return which of all pages go. Of a chain the deep end goes before the root. `root_bytes` are
-    what the directory takes without any namespace; what is pinned there stays."""
+    what the directory takes without any namespace; what is pinned stays."""
     old = _stale_namespaces({page.namespace for page in pages}, asked.keep, document_of)
-    before_ns = asked.before_ns or 0
+    before_ns, now_ns = asked.before_ns or 0, time.time_ns()
     chosen = Chosen([], [], [], [])
     left = Footprint(root_bytes)
     remaining = []
     for page in sorted(pages, key=_eviction_order):
         goes = page.namespace in old or page.used_ns < before_ns
-        if goes and is_pinned(page):
+        if goes and pins.until(page.namespace, page.page.key) > now_ns:
             chosen.pinned.append(page)
             if page.cold is not None:
                 left.add(page)
@@ -307,7 +307,7 @@ def choose(
         for page in remaining:
             if left.nbytes <= asked.to_bytes:
                 break
-            if is_pinned(page):
+            if pins.until(page.namespace, page.page.key) > now_ns:
                 chosen.pinned.append(page)
                 continue
             left.remove(page)

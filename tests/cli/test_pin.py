@@ -11,7 +11,7 @@ import pytest
 from kit.embedded import embedded_stores
 from kit.storage import Story
 from omlx_cache.identity.parts import salt_digest
-from omlx_cache_storage.cold.outside import change_pins
+from omlx_cache_daemon.changing import change_pins
 from omlx_cache_storage.cold.small_files import read_pins
 from omlx_cache_storage.cold.tier import ColdTier
 

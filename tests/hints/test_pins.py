@@ -7,7 +7,7 @@ import pytest
 
 from kit.storage import FaultyDisk, HandClock, Story, commit, open_store
 from omlx_cache import BlockStore
-from omlx_cache_storage.cold.outside import change_pins
+from omlx_cache_daemon.changing import change_pins
 from omlx_cache_storage.cold.small_files import read_pins
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import LEDGER_FILE

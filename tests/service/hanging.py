@@ -4,8 +4,8 @@ import sys
 import threading
 
 from omlx_cache_daemon.service import process
+from omlx_cache_daemon.service.keeping import KeepingTier
 from omlx_cache_daemon.service.main import main
-from omlx_cache_storage.cold.keeping import KeepingTier
 
 
 def _hang(tier: KeepingTier) -> int:

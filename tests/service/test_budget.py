@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from kit.storage import Story, set_budget
+from omlx_cache_daemon.service.keeping import KeepingTier
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.keeping import KeepingTier
 from omlx_cache_storage.cold.small_files import read_budget
 from omlx_cache_storage.cold.tier import ColdTier
 

@@ -9,11 +9,11 @@ import pytest
 
 from kit.storage import FaultyDisk, Story, disk_usage, files_in, set_budget
 from omlx_cache_daemon.service.configuration import read_configuration
+from omlx_cache_daemon.service.keeping import KeepingTier
 from omlx_cache_daemon.service.upkeep import Upkeep
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.health import UNAVAILABLE
-from omlx_cache_storage.cold.keeping import KeepingTier
 from omlx_cache_storage.cold.root import record_path
 from omlx_cache_storage.cold.tier import ColdTier
 

@@ -9,11 +9,11 @@ import pytest
 
 from kit.storage import Story, files_in
 from omlx_cache_daemon.service.figures import Figures
+from omlx_cache_daemon.service.keeping import KeepingTier
 from omlx_cache_daemon.service.scrub import Scrubber
 from omlx_cache_daemon.service.state import StateFile
 from omlx_cache_daemon.service.sweep import empty_shards, leftovers
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.keeping import KeepingTier
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import StoredPage, page_path
 

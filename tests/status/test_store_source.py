@@ -7,7 +7,7 @@ from pathlib import Path
 from kit.storage import Story, commit, open_store
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.status.store_source import StoreSource
-from omlx_cache_storage.cold.outside import change_pins
+from omlx_cache_daemon.changing import change_pins
 from omlx_cache_storage.hints import PinRecord
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens
 

@@ -5,13 +5,13 @@ import os
 import stat
 from pathlib import Path
 
+from omlx_cache_daemon.changing import remove_useless
 from omlx_cache_daemon.cold import root_of
 from omlx_cache_daemon.doctor.context import Context
 from omlx_cache_daemon.doctor.finding import Finding
 from omlx_cache_daemon.render import quantity
 from omlx_cache_storage.cold.catalog import namespace_directories
 from omlx_cache_storage.cold.files import TAG_FILE
-from omlx_cache_storage.cold.outside import remove_useless
 from omlx_cache_storage.cold.root import DirectoryGone
 from omlx_cache_storage.cold.small_files import BUDGET, PINS
 from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE, PINS_FILE

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import fields, replace
 
 from omlx_cache.settings import CacheSettings, ConfigError
+from omlx_cache_daemon.service.keeping import KeepingTier
 from omlx_cache_storage.cold import catalog
-from omlx_cache_storage.cold.keeping import KeepingTier
 from omlx_cache_storage.events import Event, EventLog
 from omlx_cache_storage.format import planes
 from omlx_cache_storage.keys import BlockKey

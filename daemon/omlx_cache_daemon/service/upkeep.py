@@ -11,13 +11,13 @@ from omlx_cache_daemon.service.configuration import Configuration
 from omlx_cache_daemon.service.errors import AlreadyKept
 from omlx_cache_daemon.service.feeding import Feeding
 from omlx_cache_daemon.service.figures import Figures
+from omlx_cache_daemon.service.keeping import KeepingTier
 from omlx_cache_daemon.service.memory import give_back_memory
 from omlx_cache_daemon.service.scrub import Scrubber
 from omlx_cache_daemon.service.state import StateFile
 from omlx_cache_daemon.service.sweep import empty_shards, leftovers, sweep_sockets
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.health import UNAVAILABLE
-from omlx_cache_storage.cold.keeping import KeepingTier
 from omlx_cache_storage.events import EventLog
 
 _log = logging.getLogger(__name__)

@@ -7,9 +7,11 @@ has the name of a page or directory and is something else.
 import gc
 import os
 import stat
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +28,7 @@ from omlx_cache_storage.format.names import (
     page_path,
     parse_name,
 )
+from omlx_cache_storage.hints import PinRecord, Pins, living
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo
 from omlx_cache_storage.private import is_private
@@ -226,6 +229,14 @@ def namespaces(cold_dir: Path) -> list[NamespaceInfo]:
 def read_namespace(cold_dir: Path, digest: BlockKey) -> dict[str, object]:
     """Return the document of one namespace, {} when there is none that can be read."""
     return _document(os.path.join(cold_dir, digest.hex()), FileSystem())
+
+
+def pins_in(cold_dir: Path, records: Iterable[PinRecord], namespaces: Iterable[BlockKey]) -> Pins:
+    """Return those pins that have not ended, with what they mean of namespaces of a directory."""
+    pins = Pins(partial(read_namespace, cold_dir))
+    pins.go_by(living(records, time.time_ns()), ())
+    pins.learn(namespaces)
+    return pins
 
 
 def created_ns(cold_dir: Path, digest: BlockKey) -> int | None:

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from omlx_cache import BlockStore, CacheSettings
+from omlx_cache_daemon.changing import change_budget
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.outside import change_budget
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.page import Page, PageId
 

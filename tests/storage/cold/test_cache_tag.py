@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from kit.storage import FaultyDisk, Story, disk_usage, files_in
+from omlx_cache_daemon.changing import remove_namespace
 from omlx_cache_storage.cold.catalog import namespaces, scan
 from omlx_cache_storage.cold.disk import Durability, StrPath
-from omlx_cache_storage.cold.outside import remove_namespace
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.page import Buffer
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.storage import HandClock, Story, set_budget
+from omlx_cache_daemon.changing import ChangeRefused, change_pins
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.outside import ChangeRefused, change_pins
 from omlx_cache_storage.cold.small_files import PINS, encode_pins, parse_pins, pins_bytes, read_pins
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import PINS_FILE
@@ -182,7 +182,7 @@ def test_a_writer_killed_at_any_time_leaves_a_whole_file(tmp_path: Path, story: 
     script = (
         "import sys, itertools; from pathlib import Path\n"
         "from omlx_cache_storage.hints import PinRecord\n"
-        "from omlx_cache_storage.cold.outside import change_pins\n"
+        "from omlx_cache_daemon.changing import change_pins\n"
         "print('ready', flush=True)\n"
         "for n in itertools.count():\n"
         "    change_pins(Path(sys.argv[1]), lambda p: [PinRecord('model', str(n), 1)] * 9)\n"

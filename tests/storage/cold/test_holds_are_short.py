@@ -9,11 +9,11 @@ import pytest
 
 from kit.children import kill_9, program, said
 from kit.storage import Story, disk_usage, files_in, set_budget
+from omlx_cache_daemon.changing import remove_namespace
+from omlx_cache_daemon.service.keeping import KeepingTier
 from omlx_cache_storage.cold import sharing
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
-from omlx_cache_storage.cold.keeping import KeepingTier
-from omlx_cache_storage.cold.outside import remove_namespace
 from omlx_cache_storage.cold.tier import ColdTier
 
 KIB = 1024

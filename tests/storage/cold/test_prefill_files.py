@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from omlx_cache_daemon.changing import remove_namespace
 from omlx_cache_storage.cold.catalog import take_inventory
 from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
-from omlx_cache_storage.cold.outside import remove_namespace
 from omlx_cache_storage.keys import BlockKey
 
 _DIGEST = "ab" * 32

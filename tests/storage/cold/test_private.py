@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kit.storage import FaultyDisk, Story, expected_payload, files_in, read_cold
+from omlx_cache_daemon.changing import remove_namespace
 from omlx_cache_storage.cold.catalog import namespaces, read_namespace, scan
-from omlx_cache_storage.cold.outside import remove_namespace
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CorruptPage, PageUnreadable
 from omlx_cache_storage.format.names import BUDGET_FILE

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kit.storage import Story, disk_usage, set_budget
+from omlx_cache_daemon.changing import ChangeRefused
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.ledger import Ledger, LedgerBusy
-from omlx_cache_storage.cold.outside import ChangeRefused
 from omlx_cache_storage.cold.small_files import read_budget
 from omlx_cache_storage.cold.tier import ColdTier
 
@@ -76,7 +76,7 @@ _ADD = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from omlx_cache_storage.cold.outside import change_budget
+from omlx_cache_daemon.changing import change_budget
 sys.stdin.read(1)
 for turn in range(5):
     change_budget(Path(sys.argv[1]), lambda known: replace(known, nbytes=known.nbytes + 1))
@@ -110,7 +110,7 @@ def test_a_directory_that_others_keep_is_left_alone(
 ) -> None:
     tier = _filled(tmp_path)
     before = read_budget(tmp_path)
-    monkeypatch.setattr("omlx_cache_storage.cold.outside.WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("omlx_cache_daemon.changing.WAIT_SECONDS", 0.01)
     other = Ledger(tmp_path, tier._fs)
     other.open(0)
     with other.held(), pytest.raises(LedgerBusy):

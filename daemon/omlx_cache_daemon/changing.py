@@ -10,12 +10,11 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.catalog import read_namespace, walk_namespace
+from omlx_cache_storage.cold.catalog import walk_namespace
 from omlx_cache_storage.cold.changes import (
     Cancelled,
     Change,
@@ -41,9 +40,8 @@ from omlx_cache_storage.cold.small_files import (
 )
 from omlx_cache_storage.errors import CacheError
 from omlx_cache_storage.format.names import LEDGER_FILE, StoredPage, page_path
-from omlx_cache_storage.hints import PinRecord, Pins, living
+from omlx_cache_storage.hints import PinRecord, living
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.listing import ListedPage
 from omlx_cache_storage.private import trouble
 
 TOGETHER = 32
@@ -213,22 +211,6 @@ def _check_newer(file: SmallFile, cold_dir: Path, fs: FileSystem) -> None:
             f"a newer version of omlx-cache wrote {cold_dir / file.name}, and may have said more "
             "than this one understands: use that version, or delete the file"
         )
-
-
-def pins_in(cold_dir: Path, records: Iterable[PinRecord], namespaces: Iterable[BlockKey]) -> Pins:
-    """Return those pins that have not ended, with what they mean of namespaces of a directory."""
-    pins = Pins(partial(read_namespace, cold_dir))
-    pins.go_by(living(records, time.time_ns()), ())
-    pins.learn(namespaces)
-    return pins
-
-
-def pinned_in(
-    cold_dir: Path, pages: Iterable[ListedPage], fs: FileSystem | None = None
-) -> Callable[[ListedPage], bool]:
-    """Return what tells the pages that a directory's pins mean."""
-    pins = pins_in(cold_dir, read_pins(cold_dir, fs), {page.namespace for page in pages})
-    return lambda page: pins.until(page.namespace, page.page.key) > 0
 
 
 @contextlib.contextmanager
