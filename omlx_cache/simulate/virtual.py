@@ -59,17 +59,26 @@ class DirectWriter(Writer):
         if taken and len(self._jobs) == 1 and not self._busy:
             self._busy = True
             try:
-                self.work_off()
+                self._work_off()
             finally:
                 self._busy = False
         return taken
+
+    def _work_off(self) -> None:
+        """Do what is queued on the calling thread."""
+        while self._jobs:
+            with self._changed:
+                job = self._jobs.popleft()
+            outcome = self._write(job)
+            with self._changed:
+                self._count(job, outcome)
 
     def tick(self) -> None:
         """Write what the clock has made due since something was written last."""
         self._busy = True
         try:
             self.offer_each(self._backlog())
-            self.work_off()
+            self._work_off()
         finally:
             self._busy = False
 

@@ -54,7 +54,3 @@ class UndecodablePage(PageError):
     a later version of the format or of a packing wrote it. It stays where it is."""
 
     reason = "undecodable"
-
-
-class ArchiveError(CacheError):
-    """An archive is not one of ours, is damaged, or ends too early; the text says where."""

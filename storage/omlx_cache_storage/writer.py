@@ -145,15 +145,6 @@ class Writer:
         if held is not None:
             self._events.note_page("unwritten", "cold", held.meta, detail)
 
-    def work_off(self) -> None:
-        """Do what is queued on the calling thread, for a writer that was not started."""
-        while self._jobs:
-            with self._changed:
-                job = self._jobs.popleft()
-            outcome = self._write(job)
-            with self._changed:
-                self._count(job, outcome)
-
     @property
     def ended(self) -> int:
         """How many pages are done: written, refused, failed, put off or gone."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kit.storage import Story
 from omlx_cache_daemon.archive.manifest import (
     MANIFEST_FILE,
+    ArchiveError,
     Document,
     Manifest,
     decode_manifest,
@@ -23,7 +24,6 @@ from omlx_cache_daemon.archive.packing import in_order, pack
 from omlx_cache_daemon.archive.unpacking import READ_BYTES, Archive, Unpacked
 from omlx_cache_storage.cold.catalog import scan
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.errors import ArchiveError
 from omlx_cache_storage.format.names import name_of, page_path
 from omlx_cache_storage.keys import namespace_digest
 from omlx_cache_storage.page import Page, WriteResult

@@ -8,6 +8,7 @@ from random import Random
 
 from omlx_cache_daemon.archive.manifest import (
     MANIFEST_FILE,
+    ArchiveError,
     Document,
     Manifest,
     decode_manifest,
@@ -15,7 +16,6 @@ from omlx_cache_daemon.archive.manifest import (
 )
 from omlx_cache_daemon.archive.members import PageAt, checked
 from omlx_cache_daemon.archive.unpacking import Archive
-from omlx_cache_storage.errors import ArchiveError
 from omlx_cache_storage.format.header import decode_header, encode_header, payload_checksum
 from omlx_cache_storage.format.names import name_of
 from omlx_cache_storage.format.wrapping import unwrapped

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
-from omlx_cache_storage.errors import ArchiveError
+from omlx_cache_storage.errors import CacheError
 from omlx_cache_storage.format import FORMAT_VERSION
 from omlx_cache_storage.keys import BlockKey, namespace_digest
 
@@ -19,6 +19,10 @@ _OMITTED = "omitted"
 _LABEL = "label"
 
 Document = Mapping[str, object]
+
+
+class ArchiveError(CacheError):
+    """An archive is not one of ours, is damaged, or ends too early; the text says where."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from omlx_cache_storage.errors import ArchiveError, CorruptPage, ForeignPage
+from omlx_cache_daemon.archive.manifest import ArchiveError
+from omlx_cache_storage.errors import CorruptPage, ForeignPage
 from omlx_cache_storage.format.header import Header, decode_header, payload_checksum
 from omlx_cache_storage.format.names import PageName, format_name, name_of, parse_name, shard_of
 from omlx_cache_storage.format.wrapping import unwrapped

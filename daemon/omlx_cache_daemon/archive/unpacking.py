@@ -16,12 +16,13 @@ from typing import Literal, Protocol, Self, TypeVar
 from omlx_cache_daemon.archive.manifest import (
     MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
+    ArchiveError,
     Document,
     Manifest,
     decode_manifest,
 )
 from omlx_cache_daemon.archive.members import MAX_PAGE_BYTES, PageAt, checked, parse_path
-from omlx_cache_storage.errors import ArchiveError, PageError, UndecodablePage
+from omlx_cache_storage.errors import PageError, UndecodablePage
 from omlx_cache_storage.page import Page, WriteResult
 
 _SHARDS = 300

@@ -46,9 +46,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("an archive does not come from a terminal: name a file")
     directory = used_directory(args)
     # Reading the directory needs NumPy; a wrong command line does not.
+    from omlx_cache_daemon.archive.manifest import ArchiveError
     from omlx_cache_daemon.archive.unpacking import Archive
     from omlx_cache_daemon.archiving import Directory, Looked, warnings
-    from omlx_cache_storage.errors import ArchiveError
 
     as_json, trouble, code = args.format == "json", "", OK
     done: Unpacked | None = None
