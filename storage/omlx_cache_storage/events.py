@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from omlx_cache_storage.format.names import PARENT_HINT_BYTES, StoredPage
-from omlx_cache_storage.interrupts import wait_in_turns
+from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
 from omlx_cache_storage.page import PAGED, PageId, PageMeta
 from omlx_cache_storage.stats import KINDS, Kind
 
@@ -153,6 +153,7 @@ class EventLog:
 
     # Reading.
 
+    @uninterrupted
     def page(
         self, after: int | None, limit: int, kinds: Collection[str] | None = None
     ) -> EventPage:
@@ -191,6 +192,7 @@ class EventLog:
 
         return wait_in_turns(turn, timeout)
 
+    @uninterrupted
     def counts(self) -> dict[str, int]:
         """Return how many events of each kind there have been, forgotten ones included."""
         with self._lock:

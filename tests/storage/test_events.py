@@ -1,7 +1,9 @@
 """The log of events against a list that forgets nothing, and with readers that wait."""
 
+import signal
 import threading
 import time
+from itertools import islice
 
 import pytest
 from hypothesis import given
@@ -121,3 +123,27 @@ def test_the_first_block_of_a_chain_has_no_parent() -> None:
 @pytest.mark.parametrize("events", [0, 3, 4, 5, 9])
 def test_what_is_remembered_is_bounded(events: int) -> None:
     assert len(_log(4, events).page(0, 100).events) == min(4, events)
+
+
+def test_a_handler_of_a_signal_may_ask_the_log_that_is_being_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log, free = _log(4, 4), list[bool]()
+
+    def came(*_: object) -> None:
+        # Whoever waits for it here waits for its own thread.
+        free.append(log._lock.acquire(blocking=False))
+        if free[-1]:
+            log._lock.release()
+
+    def cut(*parts: object) -> object:
+        signal.raise_signal(signal.SIGUSR1)
+        return islice(*parts)  # type: ignore[call-overload]
+
+    monkeypatch.setattr("omlx_cache_storage.events.islice", cut)
+    before = signal.signal(signal.SIGUSR1, came)
+    try:
+        assert len(log.page(0, 4).events) == 4
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert free == [True]
