@@ -41,7 +41,7 @@ class HotTier:
     `_allowed` (what may be held for now, `limit_bytes` at most), `_peak`, `_evicted`,
     `_passed`, `_refused`, `_removed` (pins of pages that were removed since), `_lost` (pages that
     left while they were owed to the disk), `_dropped` (how many ever did), `lost_unnamed` and
-    `_closed`; any thread may call. No I/O here. To get one record of `_index` takes no lock.
+    `_closed`; any thread may call. No I/O here.
 
     A pinned page (queued for the disk) is never evicted. `backed` says that there is a disk: a page
     that it lacks is not evicted either, but named for writing first, and is owed to the disk from
@@ -218,11 +218,13 @@ class HotTier:
 
     def get(self, page: PageId) -> Page | None:
         """Return the page; it stays valid for as long as the caller holds it."""
-        held = self._index.get(page)
+        with self._lock:
+            held = self._index.get(page)
         return None if held is None else held.page
 
     def info(self, page: PageId) -> PageInfo | None:
-        held = self._index.get(page)
+        with self._lock:
+            held = self._index.get(page)
         return None if held is None else held.info
 
     def find_all(self, pages: Iterable[PageId]) -> list[Held | None]:
@@ -231,8 +233,9 @@ class HotTier:
 
     def used_ns(self, page: PageId) -> int | None:
         """Return a page's recency stamp, None for one that is not here."""
-        held = self._index.get(page)
-        return None if held is None else held.stamp_ns
+        with self._lock:
+            held = self._index.get(page)
+            return None if held is None else held.stamp_ns
 
     def pin(self, page: PageId) -> Page | None:
         """Keep a page that the disk lacks in memory until `unpin`, for its write, and return it;
@@ -297,11 +300,11 @@ class HotTier:
 
     def mark_evicted(self, pages: Iterable[tuple[PageId, int]]) -> None:
         """Note that the disk has evicted pages, each with its stamp there: what is here of them is
-        to be written again if it was used since, and else once it is."""
+        to be written again if it was used since, or is queued, and else once it is used."""
         with self._lock:
             for page, stamp_ns in pages:
                 held = self._index.get(page)
-                used = held is not None and held.stamp_ns > stamp_ns
+                used = held is not None and (held.pins > 0 or held.stamp_ns > stamp_ns)
                 self._set_lost(held, PageState.DIRTY if used else PageState.EVICTED)
 
     def clean(self) -> list[PageId]:
@@ -329,8 +332,9 @@ class HotTier:
 
     def is_dirty(self, page: PageId) -> bool:
         """True for a page that the disk lacks and would take, and whose write is not queued."""
-        held = self._index.get(page)
-        return held is not None and held.unwritten and not held.pins
+        with self._lock:
+            held = self._index.get(page)
+            return held is not None and held.unwritten and not held.pins
 
     def unwritten(self, pages: Iterable[PageId]) -> list[PageId]:
         """Return those of the pages that are here, that the disk lacks, and that it should have;
@@ -713,10 +717,10 @@ class HotTier:
             self._transit.leave(nbytes)
             self._passed -= 1
 
-    def _release(self, room: Reservation) -> None:
+    def _release(self, room: Reservation, nbytes: int) -> None:
         with self._lock:
             if room.nbytes:
-                self._give_back(room, room.nbytes)
+                self._give_back(room, min(nbytes, room.nbytes))
 
     def _drop(self, page: PageId, kind: Kind | None, detail: str) -> bool:
         held = self._take_out(page)

@@ -1,6 +1,7 @@
 """What the hot tier knows of a page, what a listing shows of it, and which pages leave memory to
 make room for another."""
 
+import sys
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, Self
@@ -142,7 +143,7 @@ class Reservation:
 
     def __init__(
         self,
-        give_back: Callable[["Reservation"], None] | None = None,
+        give_back: Callable[["Reservation", int], None] | None = None,
         nbytes: int = 0,
         *,
         passes: bool = False,
@@ -171,10 +172,10 @@ class Reservation:
         assert nbytes <= self.nbytes, (nbytes, self.nbytes)
         self.nbytes -= nbytes
 
-    def release(self) -> None:
-        """Give back what nobody has used; any number of times."""
+    def release(self, nbytes: int = sys.maxsize) -> None:
+        """Give back what nobody has used, so many bytes of it at most; any number of times."""
         if self._give_back is not None:
-            self._give_back(self)
+            self._give_back(self, nbytes)
 
 
 def columns_of(entries: Sequence[HotEntry]) -> PageColumns:

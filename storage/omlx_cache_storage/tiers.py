@@ -408,7 +408,7 @@ class Tiers:
         on_disk = more >= 0
         if more > 0 or (on_disk and (room.passes or not self.hot.retain)):
             # A page that is found by what the disk holds of it must not be less in memory.
-            room.release()
+            room.release(page.meta.nbytes)
             return False
         dirty = self.cold is not None and not on_disk
         taken = self.hot.put(page, room, dirty=dirty, stamp_ns=stamp_ns, began_ns=began_ns)

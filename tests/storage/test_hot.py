@@ -2,13 +2,15 @@
 
 import gc
 import threading
+from collections.abc import Callable
 
 import mlx.core as mx
 import pytest
 
 from kit.storage import Story
+from omlx_cache_storage.eviction.keep import Lru
 from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.page import Page
+from omlx_cache_storage.page import Page, PageId
 
 KIB = 1024
 
@@ -44,6 +46,65 @@ def test_without_a_disk_pages_are_not_evicted_for_their_own_chain(story: Story) 
     assert tier.reserve(KIB, set(story.ids(1))).granted
     assert tier.info(story.id(1)) is not None
     assert tier.info(story.id(2)) is None
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_queued_page_that_the_disk_had_longer_and_evicts_is_written_after_all(
+    story: Story, refused: bool
+) -> None:
+    tier = HotTier(4 * KIB, backed=True)
+    short, longer = story.page(1, held=3), story.page(1)
+    page = story.id(1)
+    assert _put(tier, short, dirty=True)
+    assert tier.pin(page) is short
+    # A peer process wrote more of it, which a request read; and then the disk gave that up.
+    assert _put(tier, longer)
+    used = tier.used_ns(page)
+    assert used is not None
+    tier.mark_evicted([(page, used)])
+    assert tier.pinned(page) is longer
+    assert tier.unpin(page, written=None if refused else longer, refused_ns=used)
+    assert not tier.is_dirty(page)
+    tier.check_integrity(idle=True)
+
+
+class _Watched(Lru):
+    """Has another thread look into memory whenever a page comes or goes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.look: Callable[[], object] = lambda: None
+
+    def _watch(self) -> None:
+        thread = threading.Thread(target=self.look, daemon=True)
+        thread.start()
+        thread.join(0.2)
+
+    def added(self, stamp_ns: int, count: int = 1) -> None:
+        self._watch()
+
+    def left(self, page: PageId, stamp_ns: int) -> None:
+        self._watch()
+
+
+def test_a_page_that_a_longer_one_replaces_is_there_at_any_moment(story: Story) -> None:
+    policy, seen = _Watched(), list[object]()
+    tier = HotTier(4 * KIB, backed=True, policy=policy)
+    assert _put(tier, story.page(1, held=3), dirty=True)
+    page = story.id(1)
+    used = tier.used_ns(page)
+    assert used is not None
+
+    def look() -> None:
+        seen.extend([tier.get(page), tier.info(page), tier.is_dirty(page)])
+        stamp = tier.used_ns(page)
+        seen.append(stamp is not None and stamp >= used)
+
+    policy.look = look
+    assert _put(tier, story.page(1), dirty=True)
+    policy.look = lambda: None
+    assert all(seen)
+    tier.check_integrity()
 
 
 def test_a_pinned_page_is_pending_and_is_never_evicted(story: Story) -> None:

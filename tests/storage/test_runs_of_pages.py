@@ -63,6 +63,21 @@ def test_no_run_is_admitted_that_the_writer_has_no_room_for(tmp_path: Path) -> N
             assert room.nbytes == 4 * KIB
 
 
+def test_a_page_of_a_run_that_the_disk_has_by_now_takes_no_room_from_the_others(
+    tmp_path: Path, story: Story
+) -> None:
+    with open_store(tmp_path, hot_bytes=0, queue_bytes=320 * KIB) as store:
+        with store.admit(KIB) as room:
+            assert store.put(story.page(1), room)
+        assert store.flush(30)
+        with store.admit_run(KIB, 3) as room:
+            assert not store.put(story.page(1), room)
+            assert room.nbytes == 2 * KIB
+            assert [store.put(story.page(number), room) for number in (2, 3)] == [True, True]
+        assert store.flush(30)
+        store.check_integrity()
+
+
 @pytest.mark.parametrize("admit", [BlockStore.admit_run, lambda store, *_: store.admit(KIB)])
 def test_a_closed_store_admits_nothing(tmp_path: Path, admit: Callable[..., object]) -> None:
     store = memory(tmp_path, 320 * KIB)
