@@ -49,17 +49,21 @@ class HostTargets:
 
     Made and filled by any thread; handed over by `arrays` when nobody fills them any more. Their
     memory is zeroed while files are opened: who needs it first waits. Targets that a shorter plan
-    wants alike are taken over from `before`, with what is in them; with `apart` copied, since
-    others may still write into those, which keep them alive and give them to nobody. Mutable:
-    `filled`; `_ready`, and until it is true `_zeros`, `_arrays`, `_views` and `_bytes`, guarded by
-    `_making`.
+    wants alike are taken over from `before`, which it closes, with what is in them; with `apart`
+    copied, since reads may still write into those, which keep them alive and give them to nobody.
+    Mutable: `filled`, `_copying` and `_closed`, guarded by `_guard`, which is not held while bytes
+    are copied; `_ready`, and until it is true `_zeros`, `_arrays`, `_views` and `_bytes`, guarded
+    by `_making`.
     """
 
     def __init__(
         self, plan: Plan, *, before: "HostTargets | None" = None, apart: bool = False
     ) -> None:
         self.plan = plan
+        self._guard = threading.Condition()
         self._making = threading.Lock()
+        self._copying = 0
+        self._closed = False
         self._decoding = threading.BoundedSemaphore(DECODERS)
         self.filled: dict[PageId, PageInfo] = {}
         self._views: dict[str, HostView] = {}
@@ -67,14 +71,16 @@ class HostTargets:
         self._arrays: dict[str, Array] = {}
         names: set[str] = set()
         if before is not None:
+            before.close()
             names = reusable(before.plan, plan)
             before._await_memory()
             new = plan.targets.keys() - names
             self.filled = still_filled(dict(before.filled), plan, new)
             if not apart:
                 self._arrays = {name: before._arrays[name] for name in names}
-                # While a view lives, MLX copies the array that it would update in place.
-                before._views, before._bytes = {}, {}
+                # While a view lives, MLX copies the array that it would update in place; and a
+                # read that hangs keeps no memory.
+                before._views, before._bytes, before._arrays = {}, {}, {}
         self._uneven = bool(names)
         self._fresh = [name for name in plan.targets if name not in self._arrays]
         self._ready = False
@@ -143,21 +149,37 @@ class HostTargets:
         self.filled[read.use.page] = read.use.info
 
     def take_all(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> None:
-        """Copy or decode pages into their places; raises PageFailed.
+        """Copy or decode pages into their places, unless it was closed; raises PageFailed.
 
         Decoding evaluates MLX, and takes a few MiB, of each of two threads.
         """
         self._await_memory()
         direct = [read for read in reads if is_direct(read, pages[read.use.page].meta)]
-        for batch in batches(direct):
-            payloads = [payload_view(pages[read.use.page].payload) for read in batch]
-            spread(batch, payloads, self._views)
-            self.filled |= {read.use.page: read.use.info for read in batch}
-        for read in reads:
-            if read.use.page not in self.filled:
-                with self._decoding:
-                    _decode(read, pages[read.use.page], self.plan, self._views)
-                self.note(read)
+        with self._guard:
+            if self._closed:
+                return
+            self._copying += 1
+        try:
+            for batch in batches(direct):
+                payloads = [payload_view(pages[read.use.page].payload) for read in batch]
+                spread(batch, payloads, self._views)
+                self.filled |= {read.use.page: read.use.info for read in batch}
+            for read in reads:
+                if read.use.page not in self.filled:
+                    with self._decoding:
+                        _decode(read, pages[read.use.page], self.plan, self._views)
+                    self.note(read)
+        finally:
+            with self._guard:
+                self._copying -= 1
+                self._guard.notify_all()
+
+    def close(self) -> None:
+        """Take in no page that comes later, and wait for copies that have begun: for memory only.
+        What is read straight into the targets is not waited for."""
+        with self._guard:
+            self._closed = True
+            self._guard.wait_for(lambda: self._copying == 0)
 
     def arrays(self) -> dict[str, Array]:
         """Return the targets; what no page of the plan fills is zeros. Every page must be in."""

@@ -73,6 +73,12 @@ class BackgroundReading(Reading):
         """True while other machines may still be waited for."""
         return self._asks and not (self.is_planned or self.ended.is_set())
 
+    @property
+    def takes_no_turn(self) -> bool:
+        """True for what hangs, waits for other machines, or is waited for by its own request: a
+        worker of its own runs it, beside those that read in turn."""
+        return self.is_stuck or self.taken or self.is_asking
+
     def needs(self) -> int | None:
         """Return the memory that it takes from when it is admitted; None before it is planned."""
         if self.taken or self.ended.is_set():
@@ -121,11 +127,12 @@ class BackgroundReading(Reading):
         """Wait for a read for as long as anybody wants it."""
         began = time.monotonic()
         while not done_within(read, LOOK_SECONDS):
-            if self.closed:
-                return False
-            if not self.is_stuck and time.monotonic() - began >= STUCK_SECONDS:
+            closed = self.closed
+            if not self.is_stuck and (closed or time.monotonic() - began >= STUCK_SECONDS):
                 self.is_stuck = True
-                self._queue.replace_stuck()
+                self._queue.replace_stuck(read)
+            if closed:
+                return False
         return True
 
     def close(self) -> None:
@@ -139,7 +146,8 @@ class RestoreQueue:
 
     Memory is granted in the order of `add`, to those whose size is known; who finds no room starts
     when others are taken or dropped. `reads` has the threads that wait for the disk. Mutable:
-    `_waiting` (in order), guarded by `_lock` without I/O; and `lost`, to which finalizers append
+    `_waiting` (in order) and `_hung` (one read of each restore that hangs or was given up), guarded
+    by `_lock` without I/O; and `lost`, to which finalizers append
     without a lock.
     """
 
@@ -151,6 +159,7 @@ class RestoreQueue:
         self._pool = ReaderPool(threads, "omlx-cache-restore", most=MOST_THREADS)
         self._lock = threading.Lock()
         self._waiting: list[BackgroundReading] = []
+        self._hung: list[Future[Any]] = []
         self._peak = 0
         self._closed = False
 
@@ -214,19 +223,23 @@ class RestoreQueue:
         ended = self._pool.stop(timeout)
         return self.reads.stop(max(0.0, deadline - time.monotonic())) and ended
 
-    def replace_stuck(self) -> None:
-        """Have another thread read, and another worker run, beside those that hang."""
-        self.reads.allow_one_more()
+    def replace_stuck(self, read: Future[Any]) -> None:
+        """Have others read, and another worker run, beside a restore whose reads hang, until this
+        one of them has ended."""
+        with self._lock:
+            self._hung.append(read)
         self.wake()
 
     @uninterrupted
     def wake(self) -> None:
         """Have a worker look for work; to be called again when there was no thread for it."""
         with self._lock:
+            self._hung = [read for read in self._hung if not read.done()]
+            self.reads.allow(THREADS * (1 + len(self._hung)))
             self._admit()
             if self._closed or not any(ahead.is_runnable for ahead in self._waiting):
                 return
-            others = sum(ahead.is_stuck or ahead.taken for ahead in self._waiting)
+            others = sum(ahead.takes_no_turn for ahead in self._waiting)
             self._pool.allow(self._readings + others)
         # Closed meanwhile, or the system has no thread left.
         with contextlib.suppress(RuntimeError):
@@ -244,9 +257,9 @@ class RestoreQueue:
         """Return the first restore that a worker has something to do for."""
         self.settle()
         with self._lock:
-            busy = sum(a.is_running and not (a.is_stuck or a.taken) for a in self._waiting)
+            busy = sum(a.is_running and not a.takes_no_turn for a in self._waiting)
             for ahead in self._waiting:
-                if ahead.is_runnable and (ahead.taken or busy < self._readings):
+                if ahead.is_runnable and (ahead.takes_no_turn or busy < self._readings):
                     ahead.is_running = True
                     return ahead
         return None

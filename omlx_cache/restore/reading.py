@@ -135,8 +135,8 @@ class Reading:
 
     def take_over(self, other: "Reading", *, late: bool) -> None:
         """Restore what another reading has brought, and what else is in memory; it has ended, or
-        comes too `late`: then it was closed, and may still write into its own buffers."""
-        self.passes, self.is_late, self.is_apart = DISK_PASSES, late, late
+        comes too `late`: then it was closed, and what it still reads goes nowhere."""
+        self.passes, self.is_late = DISK_PASSES, late
         # A plan names the caches that it fills, which are those of its walk.
         self.plan = other.plan if other.walk is self.walk else None
         self.wanted, self.targets = other.wanted, other.targets
@@ -176,7 +176,7 @@ class Reading:
         else:
             # On threads that no disk holds up.
             submit = source.copy_pool.submit
-            copies = [submit(self._place, some, held, targets) for some in batches(here)]
+            copies = [submit(self._place, some, held) for some in batches(here)]
             for copy in copies:
                 done_within(copy, None)
             for copy in copies:
@@ -211,8 +211,9 @@ class Reading:
         """Read pages on the pool's threads, which fill the host's targets; the device's are filled
         here, in order. After a page has failed no deeper one is begun."""
         failures: list[tuple[int, BaseException]] = []
-        host = targets if isinstance(targets, HostTargets) else None
         device = targets if isinstance(targets, DeviceTargets) else None
+        # A read ahead that hangs must not keep the buffers, which others get at a deadline.
+        direct = targets if isinstance(targets, HostTargets) and not self.is_ahead else None
 
         def bring(first: int, batch: Sequence[PageRead], pages: dict[PageId, Page]) -> None:
             index = first
@@ -220,7 +221,7 @@ class Reading:
                 for index, read in enumerate(batch, first):
                     if self.closed or (failures and index > _first(failures)[0]):
                         break
-                    page = fetch(self.walk.source, read, None if self._is_staged(read) else host)
+                    page = fetch(self.walk.source, read, direct)
                     self.read.add(read.use.page)
                     if page is not None:
                         pages[read.use.page] = page
@@ -228,7 +229,7 @@ class Reading:
                 failures.append((index, error))
             try:
                 if device is None:
-                    self._place([one for one in batch if one.use.page in pages], pages, host)
+                    self._place([one for one in batch if one.use.page in pages], pages)
             except BaseException as error:
                 failures.append((first, error))
 
@@ -264,18 +265,19 @@ class Reading:
                 raise
         if failures:
             # What may still be written counts more than what failed.
-            raise _first(failures)[1]
+            index, failed = _first(failures)
+            # A read that hangs ends there, and keeps no frames and their buffers until then.
+            failures[:] = [(index, Closed())]
+            raise failed
 
-    def _place(
-        self,
-        reads: Sequence[PageRead],
-        pages: Mapping[PageId, Page],
-        targets: HostTargets | None,
-    ) -> None:
+    def _place(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> None:
         """Stage pages that are in memory, or bring them into the host's targets."""
-        self.arrived.update((r.use.page, pages[r.use.page]) for r in reads if self._is_staged(r))
-        if targets is not None:
-            targets.take_all([read for read in reads if not self._is_staged(read)], pages)
+        staged = {r.use.page: pages[r.use.page] for r in reads if self._is_staged(r)}
+        targets = self.targets
+        if not self.closed:
+            self.arrived |= staged
+            if isinstance(targets, HostTargets):
+                targets.take_all([read for read in reads if read.use.page not in staged], pages)
 
     def _is_staged(self, read: PageRead) -> bool:
         """True for a page that waits for the model's thread: on a GPU each, on the host those of

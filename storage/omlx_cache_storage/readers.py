@@ -206,15 +206,16 @@ class ReaderPool(Executor):
 
     def allow_one_more(self) -> None:
         """Employ another thread beside one that hangs, as far as there may be so many."""
-        with self._lock:
-            self._limit = min(self._limit + 1, self._most)
-            if self._tasks.qsize() and 0 < len(self._employed) < self._limit:
-                self._employ_one()
+        self.allow(self._limit + 1)
 
     def allow(self, threads: int) -> None:
-        """From now on employ up to `threads`; those that are employed stay."""
+        """From now on employ up to `threads`, for calls that wait already too; those that are
+        employed stay."""
         with self._lock:
             self._limit = min(threads, self._most)
+            if self._employed and not self._closed:
+                for _ in range(min(self._tasks.qsize(), self._limit - len(self._employed))):
+                    self._employ_one()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         """Queue a call and return its future; raises RuntimeError after `shutdown`, and when there

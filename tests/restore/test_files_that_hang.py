@@ -133,6 +133,20 @@ def test_a_request_that_is_gone_gives_its_thread_to_the_next_at_once(
         disk.gate.set()
 
 
+def test_requests_that_are_gone_at_once_leave_threads_that_read(
+    talk: Conversation, disk: HungHeaders, queue: RestoreQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STUCK_SECONDS", 1e9)
+    with talk.open(disk) as store:
+        for _ in range(THREADS):
+            (hung,) = _hang(disk, lambda: talk.pending(store, queue), 1)
+            assert hung.take(0.0).point.position == 0
+        pending = talk.pending(store, queue)
+        pending.start()
+        assert pending.wait(PATIENCE)
+        disk.gate.set()
+
+
 def test_threads_that_hang_are_bounded(
     talk: Conversation, disk: HungHeaders, queue: RestoreQueue
 ) -> None:
