@@ -6,7 +6,6 @@ from pathlib import Path
 
 from omlx_cache_storage.remote.address import parse_address
 from omlx_cache_storage.remote.engine import Part, RemoteOptions
-from omlx_cache_storage.remote.redis_engine import part_name
 from omlx_cache_storage.remote.tier import open_engine
 
 Get = Callable[[Sequence[Part]], object]
@@ -18,6 +17,8 @@ def client_of(options: RemoteOptions, stack: ExitStack) -> Get:
     address = parse_address(options.url)
     if address.kind == "redis":
         import redis
+
+        from omlx_cache_storage.remote.redis_engine import part_name
 
         host = address.hosts[0]
         client = stack.enter_context(redis.Redis(host.name, host.port))

@@ -1,5 +1,7 @@
 import json
 import platform
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -139,3 +141,12 @@ def test_a_page_that_cannot_be_written_is_one_line_before_anything_is_measured(
     told = capsys.readouterr().err
     assert told.count("\n") == 1
     assert "begin: generated" in told
+
+
+def test_the_rows_are_measured_where_no_extra_is_installed() -> None:
+    absent = ["redis", "obstore", "cryptography", "zstandard"]
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({absent}))\n"
+        "import omlx_cache.tools.bench.run"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
