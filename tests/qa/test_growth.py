@@ -59,9 +59,10 @@ def prompt_of(number: int) -> list[int]:
 
 
 def open_store(directory: Path) -> BlockStore:
-    """Budgets that a few requests fill, so that nothing is still growing into them."""
+    """Budgets that a few requests fill, so that nothing is still growing into them; prompts are
+    remembered by no store that nobody can ask."""
     budgets = {"hot_bytes": "8MiB", "queue_bytes": "8MiB", "cold_bytes": "64MiB"}
-    return BlockStore(settings(directory, block_size=256, **budgets))
+    return BlockStore(settings(directory, block_size=256, status="off", **budgets))
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +258,12 @@ def served(tmp_path: Path) -> Iterator[Served]:
     budgets = {"HOT": "8MiB", "QUEUE": "8MiB", "COLD": "64MiB"}
     variables = {f"OMLX_CACHE_{name}_BYTES": size for name, size in budgets.items()}
     server = serve_ours(
-        tmp_path / "home", "--model", str(directory), OMLX_CACHE_BLOCK_SIZE="256", **variables
+        tmp_path / "home",
+        "--model",
+        str(directory),
+        OMLX_CACHE_BLOCK_SIZE="256",
+        OMLX_CACHE_SOCKET="off",
+        **variables,
     )
     yield Served(server, directory)
     assert server.stop() == 0, server.text()
