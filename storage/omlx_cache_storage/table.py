@@ -43,6 +43,8 @@ def hint_numbers(keys: Iterable[bytes]) -> npt.NDArray[np.uint64]:
 
 FEW = 1024
 """Entries beside two for each record that the heap may have, before it is made anew."""
+MANY = 16
+"""When so many times the records that were shown are no fewer than the rest, that is sorted."""
 
 
 class Record:
@@ -186,22 +188,32 @@ class PageTable(Generic[R]):
     def visit(self, visitor: Callable[[R], bool]) -> None:
         """Show records, the first to be evicted first, until `visitor` returns False.
 
-        `visitor` must not change the table. Costs O(log n) a page shown.
+        `visitor` must not change the table. Costs O(log n) a page shown, and O(n) for most of them.
         """
         shown: dict[PageId, _Place] = {}
         try:
-            while self._heap:
-                place = heapq.heappop(self._heap)
-                page = place[2]
-                record = self._records.get(page)
-                if record is None or record.rank != place[:2] or page in shown:
-                    continue
-                shown[page] = place
-                if not visitor(record):
+            while self._heap and (len(shown) < FEW or len(shown) * MANY < len(self._heap)):
+                if not self._show(heapq.heappop(self._heap), shown, visitor):
                     return
         finally:
             for place in shown.values():
                 heapq.heappush(self._heap, place)
+        # Sorted it is a heap as well, and stays so as long as what comes is later than the rest.
+        self._heap.sort()
+        for place in self._heap[len(shown) :]:
+            if not self._show(place, shown, visitor):
+                return
+
+    def _show(
+        self, place: _Place, shown: dict[PageId, _Place], visitor: Callable[[R], bool]
+    ) -> bool:
+        """Show the record at a place, once; False when no more are wanted."""
+        page = place[2]
+        record = self._records.get(page)
+        if record is None or record.rank != place[:2] or page in shown:
+            return True
+        shown[page] = place
+        return visitor(record)
 
     def ordered(self) -> list[R]:
         """Return all records, the first to be evicted first."""

@@ -1,6 +1,9 @@
 """The index of pages and their eviction order, against a plain dictionary."""
 
+from collections import Counter
 from collections.abc import Iterator
+from heapq import heappop
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -157,6 +160,24 @@ def test_a_visitor_that_raises_loses_no_page(eight: PageTable[Record]) -> None:
     with pytest.raises(RuntimeError):
         eight.visit(explode)
     assert _shown(eight) == [_page(number) for number in reversed(range(8))]
+
+
+def test_to_show_all_of_many_pages_takes_few_out_of_the_heap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Look-ups wait meanwhile: memory may be full of pages that must be written before they go.
+    popped = Counter[str]()
+
+    def pop(heap: list[Any]) -> Any:
+        popped["places"] += 1
+        return heappop(heap)
+
+    table: PageTable[Record] = PageTable()
+    for number in range(8192):
+        table.add(_record(number, number), number % 64)
+    monkeypatch.setattr("heapq.heappop", pop)
+    assert len(_shown(table)) == 8192
+    assert popped["places"] <= 1024
 
 
 def test_what_is_used_while_its_stamp_is_at_the_front_keeps_its_depth(
