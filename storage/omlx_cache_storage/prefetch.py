@@ -27,8 +27,13 @@ def read_page(
 ) -> Page | None:
     """Open a page and read it by `fill`, which is told what was reserved for it: with room memory
     has it then. None when `fill` returned no payload: the bytes went elsewhere, or nothing was
-    read. Blocks on the disk; raises PageError, with nothing reserved."""
-    room = Reservation()
+    read. Blocks on the disk; raises PageError, with nothing reserved. One that leaves the disk
+    meanwhile, as it was cleared, does not come into memory by that."""
+    room, was_here = Reservation(), tiers.is_on_disk(page)
+
+    def has_left() -> bool:
+        return was_here and (meta.namespace in tiers.clearing or not tiers.is_on_disk(page))
+
     try:
         with tiers.reading(page) as reader:
             meta = reader.meta
@@ -37,8 +42,11 @@ def read_page(
         if payload is None:
             return None
         read = Page(meta, payload)
-        if room:
+        if room and not has_left():
             tiers.put(read, room)
+            # Again: a clear that began before that may have looked into memory already.
+            if has_left() and tiers.held(page) is read:
+                tiers.hot.discard([page], None)
         return read
     finally:
         room.release()

@@ -72,6 +72,7 @@ NEWS_SECONDS = 0.2
 """How long a look-up waits for what peer processes changed; a disk that answers takes 0.1 ms."""
 _PARTS = (
     "closed",
+    "clearing",
     "counters",
     "departures",
     "events",
@@ -130,7 +131,8 @@ class Tiers:
 
     Any thread may call any method; only `flush`, `clear`, `wait_for_writer`, `stop_writing` and
     `reading` wait for a disk, and `meta` of a page that is not in memory. The tiers, the writer and
-    the counters guard themselves; nothing here is mutable.
+    the counters guard themselves; nothing here is mutable but `clearing`, the namespaces that are
+    being cleared: each change of it is atomic.
     """
 
     def __init__(
@@ -150,6 +152,7 @@ class Tiers:
         opening: Callable[[], None] = lambda: None,
     ) -> None:
         self.closed = False
+        self.clearing: list[BlockKey] = []
         self.remote = remote
         self.uploads: Uploads | None = None
         self.counters = Counters()
@@ -269,6 +272,10 @@ class Tiers:
             return False
         left = max(0.0, deadline - time.monotonic())
         return writer.settle(min(BEHIND_SECONDS, left)) and not cold.is_lost
+
+    def is_on_disk(self, page: PageId) -> bool:
+        """True for a page that this machine's disk has; reads nothing."""
+        return self.cold is not None and page in self.cold
 
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
         """Return those of the pages that are on the disk, or known of other machines, and that
@@ -597,6 +604,13 @@ class Tiers:
 
         Waits for a page that is being written now.
         """
+        self.clearing.append(namespace)
+        try:
+            return self._clear(namespace, timeout)
+        finally:
+            self.clearing.remove(namespace)
+
+    def _clear(self, namespace: BlockKey, timeout: float) -> int:
         deadline = time.monotonic() + timeout
         held = {e.meta.id for e in self.hot.entries() if e.meta.namespace == namespace}
         self.departures.note(held, "removed")
