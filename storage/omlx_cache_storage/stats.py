@@ -84,9 +84,6 @@ class WriterUsage:
     rationed_pages: int = 0
 
 
-NO_LIMIT = 1 << 62
-
-
 @dataclass(frozen=True, slots=True)
 class RemoteUsage:
     """What a remote tier did, and how its store is. `where` names no password.

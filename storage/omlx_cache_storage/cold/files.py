@@ -67,8 +67,8 @@ class Taken(NamedTuple):
 class PageFiles:
     """Knows where pages lie under `directory`. Methods raise OSError as the disk does.
 
-    `_lock` guards `_identity`; no I/O under it. Any thread
-    may call. `doom` takes a temporary file that cannot be deleted and the bytes that it may have.
+    `_lock` guards `_identity`; no I/O under it. Any thread may call. `doom` takes a
+    temporary file that cannot be deleted and the bytes that it may have.
     """
 
     def __init__(
@@ -105,9 +105,8 @@ class PageFiles:
 
     def places_bytes(self, namespace: BlockKey, shard: str, described: int) -> int:
         """Return what the directories and the document take that a page still needs."""
-        with self._lock:
-            places = self._places(namespace, shard, described)
-            return sum(nbytes for path, nbytes in places if path not in self._counted)
+        places = self._places(namespace, shard, described)
+        return sum(nbytes for path, nbytes in places if path not in self._counted)
 
     def expect(self, namespace: BlockKey, shard: str, described: int) -> None:
         """Count what a page's file needs around it: somebody has made it, or is about to."""

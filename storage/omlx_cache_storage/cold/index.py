@@ -103,8 +103,10 @@ class Index:
     that nobody took note of), `unrecorded` (their files lack their stamps), `leaving` (they left
     the index, and their files go), `refused_rank`, `refused_until_ns` (when it is forgotten),
     `corrupt`, `limit_bytes` (the directory's budget), and what its readers say is theirs; no I/O,
-    sorting or making of paths under it. Methods take it, but those that say that it is held.
-    Deletions and publications keep apart by `Sharing.changing`, which is taken before it.
+    sorting or making of paths under it. What other processes did (`take_in`, `leave`, `place`),
+    `go_by_pins`, `knows`, `drop_damaged`, `left_index` and `is_indexed` take it; the other methods
+    that touch what it guards are called with it. Deletions and publications keep apart by
+    `Sharing.changing`, which is taken before it.
     """
 
     def __init__(
