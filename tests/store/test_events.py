@@ -190,7 +190,7 @@ def test_the_times_of_pages_and_requests_are_in_the_stats(tmp_path: Path) -> Non
         store.leave_memory(story.namespace)
         fetch(store, story.id(1))
         asked = store.requests.ask("", {}, 100)
-        asked.held(0.5)
+        asked.waited(0.5)
         asked.restored(64, 64, 0.02, None)
         asked.computed(36, 0.25)
         asked.ended(1)

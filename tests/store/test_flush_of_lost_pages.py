@@ -44,7 +44,7 @@ def test_a_flush_is_not_done_while_pages_of_a_removed_directory_are_pending_agai
                 return
             # The third page notices that the others are lost, while a flush waits for it.
             with writer._changed:
-                assert writer._changed.wait_for(lambda: bool(writer._flushes), 30)
+                assert writer._changed.wait_for(lambda: bool(writer._barriers), 30)
 
         disk.before = before
         commit(store, story, 3)
