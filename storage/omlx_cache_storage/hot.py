@@ -91,7 +91,7 @@ class HotTier:
         self._passed = 0
         self._refused = 0
         self._removed: Counter[PageId] = Counter()
-        self._lost: dict[PageId, BlockKey] = {}
+        self._lost: dict[PageId, tuple[BlockKey, int]] = {}
         self._dropped = 0
         self.lost_unnamed = False
         self._closed = False
@@ -313,12 +313,13 @@ class HotTier:
             held = self._index.records()
             return [h.id for h in held if h.state is PageState.CLEAN]
 
-    def owed(self, known: Collection[PageId]) -> list[PageId]:
+    def owed(self, known: Collection[PageId]) -> dict[PageId, int]:
         """Return those of `known` pages, and of those that have left memory, that were accepted and
-        that the disk had neither had nor rejected for its budget."""
+        that the disk had neither had nor rejected for its budget; with the tokens that those which
+        have left held, 0 for one that is here and may be a later version."""
         with self._lock:
-            held = zip(known, self._index.get_all(known), strict=True)
-            return [*self._lost, *(page for page, one in held if one is not None and one.owed)]
+            here = {held.id: 0 for held in self._index.get_all(known) if held and held.owed}
+            return here | {page: held for page, (_, held) in self._lost.items()}
 
     @property
     def dropped(self) -> int:
@@ -328,7 +329,7 @@ class HotTier:
     def forgive(self, namespace: BlockKey) -> None:
         """Owe nothing of a namespace any more: it was cleared."""
         with self._lock:
-            self._lost = {page: of for page, of in self._lost.items() if of != namespace}
+            self._lost = {page: of for page, of in self._lost.items() if of[0] != namespace}
 
     def is_dirty(self, page: PageId) -> bool:
         """True for a page that the disk lacks and would take, and whose write is not queued."""
@@ -682,7 +683,7 @@ class HotTier:
             return
         self._dropped += 1
         if len(self._lost) < LOST:
-            self._lost[held.id] = held.page.meta.namespace
+            self._lost[held.id] = held.page.meta.namespace, held.held
         else:
             self.lost_unnamed = True
 

@@ -733,7 +733,10 @@ class Tiers:
                 # A day's ration may have room again; what only the budget refused, it refuses.
                 self.hot.ask_again()
             done = flush(self.hot, writer, known, timeout)
-        missing = any(cold.info(page) is None for page in self.hot.owed(known))
+        owed = self.hot.owed(known)
+        infos = cold.find_all(list(owed))
+        both = zip(infos, owed.values(), strict=True)
+        missing = any(info is None or info.held < held for info, held in both)
         return done and not missing and not self.hot.lost_unnamed
 
     def tick(self) -> None:

@@ -103,6 +103,25 @@ def test_a_page_that_a_failing_disk_pushed_out_of_memory_makes_flush_false_until
         assert all(_on_disk(store, story, 1, 2, 3, 4))
 
 
+def test_a_fuller_page_that_was_lost_is_not_on_the_disk_by_what_that_had_before(
+    tmp_path: Path,
+) -> None:
+    story, other, disk = Story(nbytes=16 * KIB), Story("other", nbytes=16 * KIB), FaultyDisk()
+    with open_store(tmp_path, disk, hot_bytes=32 * KIB, queue_bytes=32 * KIB) as store:
+        assert store_page(store, story.page(1, held=5))
+        assert store.flush(30)
+        disk.fail["write"] = errno.EIO
+        with store.admit(16 * KIB) as room:
+            assert store.put(story.page(1), room)
+        assert not store.flush(30)
+        assert all(commit(store, other, 1, 2))
+        assert store.held(story.id(1)) is None
+        disk.fail.clear()
+        assert not store.flush(30)
+        assert store_page(store, story.page(1))
+        assert store.flush(30)
+
+
 def test_what_was_cleared_is_owed_no_longer(tmp_path: Path) -> None:
     story = Story(nbytes=16 * KIB)
     with _pages_that_a_failing_disk_lost(tmp_path, story) as store:
