@@ -19,7 +19,7 @@ from omlx_cache.upkeep.keeper import release_freed_memory
 from .damage import run_damage
 from .faults import FAULTS
 from .kills import run_kills
-from .memory import resident_bytes
+from .memory import owned_bytes, resident_bytes
 from .models import run_models
 from .rounds import run_round
 from .tally import Tally
@@ -150,7 +150,7 @@ class Campaign:
         # What allocators keep for later, an arena for each thread that ever was, is no leak.
         gc.collect()
         release_freed_memory()
-        self._memory.append(resident_bytes())
+        self._memory.append(owned_bytes())
 
     def _watch(self, began: float) -> None:
         """Say how far it is, and end what hangs, with the stacks of all threads."""
