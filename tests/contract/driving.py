@@ -103,18 +103,29 @@ def pages(directory: Path) -> list[Path]:
     return sorted(found, key=lambda path: (int(path.name.split("-")[2]), path.name))
 
 
-def disk_bytes(directory: Path) -> int:
-    """What a directory takes on the disk, itself included, as `du` counts."""
-    total, seen = 0, [directory]
-    while seen:
-        path = seen.pop()
-        try:
-            total += path.lstat().st_blocks * 512
-            if path.is_dir() and not path.is_symlink():
-                seen += path.iterdir()
-        except FileNotFoundError:
-            continue
-    return total
+def disk_bytes(directory: Path, writers: Sequence["Child"] = ()) -> int:
+    """What a directory takes on the disk, itself included, as `du` counts. Writers stand still
+    meanwhile: else what one deletes and writes while others are counted may count twice."""
+    for writer in writers:
+        os.kill(writer.process.pid, signal.SIGSTOP)
+    try:
+        total, seen = 0, [directory]
+        known: set[int] = set()
+        while seen:
+            path = seen.pop()
+            try:
+                info = path.lstat()
+                # A file that got another name meanwhile is one file.
+                total += 0 if info.st_ino in known else info.st_blocks * 512
+                known.add(info.st_ino)
+                if path.is_dir() and not path.is_symlink():
+                    seen += path.iterdir()
+            except FileNotFoundError:
+                continue
+        return total
+    finally:
+        for writer in writers:
+            os.kill(writer.process.pid, signal.SIGCONT)
 
 
 def environment(*roots: Path, **variables: str) -> dict[str, str]:

@@ -145,13 +145,13 @@ def both_at_once(
             kinds = KINDS[seed % len(KINDS)]
             child.tell({"do": "ask", "seed": seed, "count": COUNT, "kinds": kinds})
         for place, (seed, child) in enumerate(zip(seeds, children, strict=True)):
-            most = max(most, disk_bytes(directory))
+            most = max(most, disk_bytes(directory, children))
             told = child.hear()
             assert told["wrong"] == "", (place, seed, told)
             # What it never computed itself, another one wrote.
             served[place] += told["cached"] > 0 and seed not in asked[place]
             asked[place].add(seed)
-    most = max(most, disk_bytes(directory))
+    most = max(most, disk_bytes(directory, children))
     stats = [child.ask({"do": "stats"}) for child in children]
     for child, one in zip(children, stats, strict=True):
         assert (one["state"], one["corrupt_pages"]) == ("ok", 0)
