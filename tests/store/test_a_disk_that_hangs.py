@@ -100,14 +100,15 @@ def test_a_slow_disk_is_waited_for_as_long_as_bytes_come(tmp_path: Path, monkeyp
         """Each payload takes longer than a disk may be silent, and comes byte by byte."""
 
         def read_into(self, fd: int, offset: int, buffers: list[Any]) -> int:
-            for _ in range(4):
-                time.sleep(STALLED / 20)
+            for _ in range(8):
+                time.sleep(STALLED / 14)
                 note_answer()
             return super().read_into(fd, offset, buffers)
 
     talk = Conversation(DENSE, tmp_path)
     with talk.open(Slow(), hot_bytes=0) as store:
-        monkeypatch.setattr(came, "__defaults__", (STALLED / 10,))
+        # Seven times as long as it takes from byte to byte: a busy machine is no silent disk.
+        monkeypatch.setattr(came, "__defaults__", (STALLED / 2,))
         caches, restored = talk.restore(store)
         assert restored.point.position == 200
         assert talk.is_exact(caches, 200)

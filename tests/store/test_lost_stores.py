@@ -30,6 +30,9 @@ def _ended(before: list[threading.Thread]) -> None:
     ]:
         busy[0].join(60)
         assert not busy[0].is_alive()
+    for thread in _ours():
+        # Told to end, and perhaps not yet there.
+        thread.join(0 if thread in before else 10)
     assert [t for t in _ours() if t not in before] == []
 
 
