@@ -26,12 +26,12 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "storage": Limit(9090, 90, 0),
-    "core": Limit(8400, 116, 0),
-    "outside": Limit(15956, 322, 20),
-    "wheel": Limit(33450, 528, 40),
-    "benchmarks": Limit(1350, 27, 0),
-    "tests": Limit(46500, 651, 37),
+    "storage": Limit(8430, 63, 0),
+    "core": Limit(7450, 82, 0),
+    "outside": Limit(15930, 321, 20),
+    "wheel": Limit(31810, 466, 36),
+    "benchmarks": Limit(1250, 25, 0),
+    "tests": Limit(46350, 638, 36),
 }
 
 
