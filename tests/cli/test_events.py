@@ -161,6 +161,7 @@ def _restore(store: BlockStore, times: int) -> None:
         asked.restored(64, 0, 0.01, None)
 
 
+@pytest.mark.nightly
 def test_a_reader_that_falls_behind_is_told_how_much_it_has_missed(
     follow: Follow, store: BlockStore
 ) -> None:
