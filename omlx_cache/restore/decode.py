@@ -27,6 +27,7 @@ from omlx_cache.arrays.mlxio import (
 )
 from omlx_cache.codecs import Codec, TurboCodec, codec_named
 from omlx_cache.codecs.turbo_host import HostDecoder, decodes
+from omlx_cache.pages.cut import with_tokens
 from omlx_cache.pages.tensors import Tag, Tags, page_arrays, part_specs, tags_of
 from omlx_cache.restore.plan import Span, Stretch, stretches
 from omlx_cache_storage.errors import ForeignPage
@@ -239,7 +240,7 @@ class Columns:
         if after:
             parts.append(mx.zeros((rows, after * width), dtype=mx.uint8))
         tokens = before + self.stop - self.start + after
-        shape = _with_tokens(head.shape, tokens)
+        shape = with_tokens(head.shape, tokens)
         joined: Array = mx.concatenate(parts, axis=1).view(dtype_of(head.dtype))
         return joined.reshape((stop - first) * shape[0], *shape[1:])
 
@@ -272,7 +273,7 @@ def _stretches(tensors: Tensors) -> tuple[Stretch, ...]:
 
 
 def _form(meta: PageMeta) -> _Form:
-    alike = tuple((b.names, b.dtype, _with_tokens(b.shape, 0)) for b in _blocks(meta))
+    alike = tuple((b.names, b.dtype, with_tokens(b.shape, 0)) for b in _blocks(meta))
     return meta.codec, alike
 
 
@@ -281,10 +282,6 @@ def _ranges(places: Sequence[int]) -> Iterator[tuple[int, int]]:
     for _, run in groupby(enumerate(places), lambda item: item[1] - item[0]):
         members = [place for _, place in run]
         yield members[0], members[-1] + 1
-
-
-def _with_tokens(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
-    return (*shape[:TOKEN_AXIS], count, *shape[TOKEN_AXIS + 1 :])
 
 
 def decode_joined(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from omlx_cache.adapters.base import PAGED, GroupSpec, Phase, Ranges
 from omlx_cache.arrays.mlxio import TOKEN_AXIS
 from omlx_cache.codecs import Codec
+from omlx_cache.pages.cut import with_tokens
 from omlx_cache.pages.layout import Leaf
 from omlx_cache.pages.tensors import (
     DENSE,
@@ -288,7 +289,7 @@ def _with_tokens(spec: TensorSpec, tokens: int) -> TensorSpec:
     shape = spec.shape
     if shape[TOKEN_AXIS] == tokens:
         return spec
-    return replace(spec, shape=(*shape[:TOKEN_AXIS], tokens, *shape[TOKEN_AXIS + 1 :]))
+    return replace(spec, shape=with_tokens(shape, tokens))
 
 
 def _reads(
