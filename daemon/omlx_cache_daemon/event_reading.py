@@ -1,6 +1,7 @@
 """Reading the logs of events of one store or several, so that nothing is seen twice and what was
 missed is said."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -20,7 +21,8 @@ class Read(NamedTuple):
     missed: dict[int, int]
 
     def and_(self, other: "Read") -> "Read":
-        return Read([*self.rows, *other.rows], {**self.missed, **other.missed})
+        missed = Counter(self.missed) + Counter(other.missed)
+        return Read([*self.rows, *other.rows], dict(missed))
 
 
 class EventReader:

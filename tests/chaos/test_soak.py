@@ -61,8 +61,8 @@ def test_a_short_soak_restores_and_samples(
     traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.nice", lambda _: 0)
-    soak = Soak(find_traces([traces]), 1, tmp_path, share=1.0, every=0.1)
-    text, right = soak.run(1.0, tmp_path / "samples.csv")
-    assert right
-    assert "0 wrong" in text
-    assert len((tmp_path / "samples.csv").read_text().splitlines()) > 3
+    soak = Soak(find_traces([traces]), 1, tmp_path, share=1.0, every=0)
+    # Too short to tell whether memory is flat.
+    text, _ = soak.run(1.0, tmp_path / "samples.csv")
+    assert "0 wrong restores, 0 samples over a budget" in text
+    assert len((tmp_path / "samples.csv").read_text().splitlines()) > 1
