@@ -47,7 +47,6 @@ from omlx_cache_storage.errors import CacheError, PageUnanswered
 from omlx_cache_storage.events import Departures, EventLog
 from omlx_cache_storage.eviction.keep import Clock, Keep
 from omlx_cache_storage.format import planes
-from omlx_cache_storage.hot_page import columns_of
 from omlx_cache_storage.interrupts import deferred, uninterrupted
 from omlx_cache_storage.keys import BlockKey, Tokens
 from omlx_cache_storage.listing import (
@@ -412,7 +411,7 @@ class BlockStore(ReadingTiers):
         """Return the pages of each tier, `hot` and `cold`, in no order: those that other processes
         wrote included. Takes each lock briefly."""
         self.refresh()
-        found = {"hot": columns_of(self.hot.entries())}
+        found = {"hot": self.hot.columns()}
         return found if self.cold is None else {**found, "cold": self.cold.columns()}
 
     @uninterrupted

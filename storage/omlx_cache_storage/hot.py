@@ -20,7 +20,7 @@ from omlx_cache_storage.hot_page import (
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
 from omlx_cache_storage.stats import HotUsage, Kind
-from omlx_cache_storage.table import PageTable
+from omlx_cache_storage.table import PageColumns, PageTable, columns_of
 
 SPARE_SHARE = 32
 """What a sequence larger than the tier pushes out of its own pages at a time, and what write-back
@@ -157,16 +157,12 @@ class HotTier:
         with self._lock:
             excess = self._bytes + self._reserved - nbytes
             victims: list[PageId] = []
-
-            def consider(held: Held) -> bool:
-                nonlocal excess
+            for held in self._index.in_order():
+                if excess <= 0:
+                    break
                 if not held.pins and (give_up_dirty or not self._must_write(held)):
                     victims.append(held.id)
                     excess -= held.nbytes
-                return excess > 0
-
-            if excess > 0:
-                self._index.visit(consider)
             self._evict(victims)
             return excess <= 0
 
@@ -367,19 +363,15 @@ class HotTier:
                 return named
             left = self._dirty_bytes
             spare = beyond_bytes // SPARE_SHARE
-
-            def note(held: Held) -> bool:
-                nonlocal left
+            for held in self._index.in_order():
+                if left <= beyond_bytes - spare:
+                    break
                 if held.unwritten:
-                    size = held.nbytes
-                    if left <= beyond_bytes and beyond_bytes - left + size > spare:
-                        return False
-                    left -= size
+                    if left <= beyond_bytes and beyond_bytes - left + held.nbytes > spare:
+                        break
+                    left -= held.nbytes
                     if not held.pins and (superseded or self._wants_disk(held)):
                         named.append(held.id)
-                return left > beyond_bytes - spare
-
-            self._index.visit(note)
         return named
 
     def touch(
@@ -508,6 +500,12 @@ class HotTier:
         with self._lock:
             return {held.page.meta.namespace for held in self._index.records()}
 
+    def columns(self) -> PageColumns:
+        """Return what is held, in no order, as columns."""
+        with self._lock:
+            held = self._index.records()
+        return columns_of(held)
+
     def entries(self) -> list[HotEntry]:
         """Return what is held, the first to be evicted first."""
         with self._lock:
@@ -575,16 +573,15 @@ class HotTier:
         # Pins keep pages as long as their share is one of what memory may hold now.
         pins_hold = self._pinned_bytes * SHARE <= self._allowed
 
-        def consider(held: Held) -> bool:
-            nonlocal excess, young
+        for held in self._index.in_order():
             kept = self._is_kept(held)
             if held.pins or (pins_hold and kept):
-                return True
+                continue
             ours = held.id in own
             if not ours and not kept and held.stamp_ns > until_ns:
                 # What comes later in the order is younger still.
                 young = True
-                return False
+                break
             if self._must_write(held) and (ours or not give_up_dirty):
                 dirty.append(held.id)
             elif not ours:
@@ -594,9 +591,8 @@ class HotTier:
                 spared.append(held)
             elif self._backed and held.unwritten:
                 waiting.append(held.id)
-            return excess > 0
-
-        self._index.visit(consider)
+            if excess <= 0:
+                break
         spare = spare if excess > 0 else 0
         for held in spared:
             if excess <= 0 and held.nbytes - excess > spare:

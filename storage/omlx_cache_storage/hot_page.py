@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, Self
 
-import numpy as np
-
-from omlx_cache_storage.format.names import parent_hint
+from omlx_cache_storage.format.names import StoredPage, name_of
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
-from omlx_cache_storage.table import PageColumns, Record, hint_numbers
+from omlx_cache_storage.table import Record
 
 
 class PageState(Enum):
@@ -59,7 +57,7 @@ class Held(Record):
         passes: bool = False,
     ) -> None:
         meta = page.meta
-        super().__init__(meta.id, meta.position, parent_hint(meta.parent), meta.tail)
+        super().__init__(StoredPage(meta.namespace, name_of(meta), meta.nbytes))
         self.page = page
         self.state = state
         self.pins = pins
@@ -74,20 +72,12 @@ class Held(Record):
             self.state = state
 
     @property
-    def held(self) -> int:
-        return self.page.meta.held
-
-    @property
-    def nbytes(self) -> int:
-        return self.page.meta.nbytes
-
-    @property
     def tier(self) -> str:
         return "pending" if self.pins else "hot"
 
     @property
     def info(self) -> PageInfo:
-        return PageInfo(self.position, self.held, self.page.meta.nbytes, self.tier)
+        return PageInfo(self.position, self.held, self.nbytes, self.tier)
 
     @property
     def dirty(self) -> bool:
@@ -176,25 +166,6 @@ class Reservation:
         """Give back what nobody has used, so many bytes of it at most; any number of times."""
         if self._give_back is not None:
             self._give_back(self, nbytes)
-
-
-def columns_of(entries: Sequence[HotEntry]) -> PageColumns:
-    """Return pages of memory as columns."""
-    metas = [entry.meta for entry in entries]
-    numbers: dict[BlockKey, int] = {}
-    namespace = [numbers.setdefault(meta.namespace, len(numbers)) for meta in metas]
-    keys = np.empty(len(metas), np.object_)
-    keys[:] = [meta.key for meta in metas]
-    return PageColumns(
-        keys,
-        hint_numbers(meta.parent for meta in metas),
-        np.array([meta.position for meta in metas], np.int64),
-        np.array([meta.held for meta in metas], np.int64),
-        np.array([meta.nbytes for meta in metas], np.int64),
-        np.array([entry.used_ns for entry in entries], np.int64),
-        list(numbers),
-        np.array(namespace, np.uint32),
-    )
 
 
 class MemoryVictims(NamedTuple):

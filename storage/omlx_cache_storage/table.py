@@ -2,18 +2,19 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from omlx_cache_storage.eviction.keep import Keep, Lru
-from omlx_cache_storage.format.names import parent_hint
+from omlx_cache_storage.format.names import PageName, StoredPage, parent_hint
 from omlx_cache_storage.keys import PARENT_HINT_BYTES, BlockKey
 from omlx_cache_storage.page import PageId, Tail
 
 Numbers = npt.NDArray[np.int64]
+_EARLIEST_NS = -(1 << 62)
 
 
 class PageColumns(NamedTuple):
@@ -42,9 +43,8 @@ def hint_numbers(keys: Iterable[bytes]) -> npt.NDArray[np.uint64]:
 
 
 FEW = 1024
-"""Entries beside two for each record that the heap may have, before it is made anew."""
-MANY = 16
-"""When so many times the records that were shown are no fewer than the rest, that is sorted."""
+"""Entries beside two for each record that the heap may have, before it is made anew; and those that
+are looked at in their order before all are sorted."""
 
 
 class Record:
@@ -54,19 +54,44 @@ class Record:
     alone changes that.
     """
 
-    __slots__ = ("hint", "id", "position", "stamp_ns", "tail")
+    __slots__ = ("held", "hint", "id", "namespace", "nbytes", "position", "stamp_ns", "tail")
 
-    def __init__(self, page: PageId, position: int, hint: bytes, tail: bool) -> None:
-        self.id = page
-        self.position = position
-        self.hint = hint
-        self.tail = tail
+    def __init__(self, stored: StoredPage) -> None:
+        self.namespace, name, self.nbytes = stored
+        self.id, self.hint, self.position, self.held, self.tail = name
         self.stamp_ns = 0
+
+    @property
+    def stored(self) -> StoredPage:
+        name = PageName(self.id, self.hint, self.position, self.held, self.tail)
+        return StoredPage(self.namespace, name, self.nbytes)
 
     @property
     def rank(self) -> tuple[int, int]:
         """Return where the page stands in the order; the smallest leaves first."""
         return self.stamp_ns, -self.position
+
+
+def columns_of(
+    records: Sequence[Record], pinned: npt.NDArray[np.bool_] | None = None
+) -> PageColumns:
+    """Return records as columns."""
+    numbers: dict[BlockKey, int] = {}
+    namespace = [numbers.setdefault(record.namespace, len(numbers)) for record in records]
+    keys = np.empty(len(records), np.object_)
+    keys[:] = [record.id.key for record in records]
+    return PageColumns(
+        keys,
+        hint_numbers(record.hint for record in records),
+        np.array([record.position for record in records], np.int64),
+        np.array([record.held for record in records], np.int64),
+        np.array([record.nbytes for record in records], np.int64),
+        # Times of files may be anything.
+        np.array([max(record.stamp_ns, _EARLIEST_NS) for record in records], np.int64),
+        list(numbers),
+        np.array(namespace, np.uint32),
+        pinned,
+    )
 
 
 R = TypeVar("R", bound=Record)
@@ -181,39 +206,30 @@ class PageTable(Generic[R]):
             self._heap = [(*record.rank, record.id) for record in self._records.values()]
             heapq.heapify(self._heap)
 
-    def stamp(self, page: PageId) -> int:
-        """Return when a page was used; raises KeyError."""
-        return self._records[page].stamp_ns
+    def in_order(self) -> Iterator[R]:
+        """Yield the records, the first to be evicted first; the table must not change meanwhile.
 
-    def visit(self, visitor: Callable[[R], bool]) -> None:
-        """Show records, the first to be evicted first, until `visitor` returns False.
-
-        `visitor` must not change the table. Costs O(log n) a page shown, and O(n) for most of them.
+        Costs O(log n) a record, and a sort of all for many of them.
         """
-        shown: dict[PageId, _Place] = {}
-        try:
-            while self._heap and (len(shown) < FEW or len(shown) * MANY < len(self._heap)):
-                if not self._show(heapq.heappop(self._heap), shown, visitor):
-                    return
-        finally:
-            for place in shown.values():
-                heapq.heappush(self._heap, place)
-        # Sorted it is a heap as well, and stays so as long as what comes is later than the rest.
-        self._heap.sort()
-        for place in self._heap[len(shown) :]:
-            if not self._show(place, shown, visitor):
+        while self._heap and not self._is_current(self._heap[0]):
+            heapq.heappop(self._heap)
+        # A place comes before the two below it in the heap: the next one is always among these.
+        ahead = [(place, 0) for place in self._heap[:1]]
+        shown: set[PageId] = set()
+        for _ in range(FEW):
+            if not ahead:
                 return
+            place, at = heapq.heappop(ahead)
+            for below in range(2 * at + 1, min(2 * at + 3, len(self._heap))):
+                heapq.heappush(ahead, (self._heap[below], below))
+            if self._is_current(place) and place[2] not in shown:
+                shown.add(place[2])
+                yield self._records[place[2]]
+        yield from (record for record in self.ordered() if record.id not in shown)
 
-    def _show(
-        self, place: _Place, shown: dict[PageId, _Place], visitor: Callable[[R], bool]
-    ) -> bool:
-        """Show the record at a place, once; False when no more are wanted."""
-        page = place[2]
-        record = self._records.get(page)
-        if record is None or record.rank != place[:2] or page in shown:
-            return True
-        shown[page] = place
-        return visitor(record)
+    def _is_current(self, place: _Place) -> bool:
+        record = self._records.get(place[2])
+        return record is not None and record.rank == place[:2]
 
     def ordered(self) -> list[R]:
         """Return all records, the first to be evicted first."""
@@ -221,9 +237,7 @@ class PageTable(Generic[R]):
 
     def check_integrity(self) -> None:
         """Assert that the records, the tails and the order agree."""
-        shown: list[R] = []
-        # `append` returns None.
-        self.visit(lambda record: not shown.append(record))  # type: ignore[func-returns-value]
+        shown = list(self.in_order())
         assert len(shown) == len(self._records)
         assert all(self._records[record.id] is record for record in shown)
         ranks = [record.rank for record in shown]

@@ -18,6 +18,7 @@ from omlx_cache_storage.eviction.keep import (
     Ghosts,
     Keep,
 )
+from omlx_cache_storage.format.names import PageName, StoredPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PAGED, PageId
 from omlx_cache_storage.table import PageTable, Record
@@ -154,7 +155,8 @@ def test_nothing_is_held_of_pages_that_have_left_long_ago() -> None:
         policy.shifted(now + 1, now)
         for page in pages:
             if page not in table:
-                table.add(Record(page, 16, b"\0" * 8, False), now + 1)
+                name = PageName(page, b"\0" * 8, 16, 16, False)
+                table.add(Record(StoredPage(story.namespace, name, 1)), now + 1)
         for page in pages[:2]:
             if page in table:
                 table.pop(page)

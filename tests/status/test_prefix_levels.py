@@ -7,9 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from omlx_cache.status.levels import PrefixLevels
-from omlx_cache_storage.hot_page import columns_of
 from omlx_cache_storage.keys import BlockKey, Tokens
-from omlx_cache_storage.table import PageColumns
+from omlx_cache_storage.table import PageColumns, columns_of
 
 
 class Listed:

@@ -15,11 +15,10 @@ from omlx_cache_daemon.service.memory import give_back_memory
 from omlx_cache_daemon.service.upkeep import Upkeep
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.events import EventLog
-from omlx_cache_storage.hot_page import columns_of
 from omlx_cache_storage.keys import BlockKey, Tokens
 from omlx_cache_storage.listing import ListedPage, list_pages
 from omlx_cache_storage.stats import Counters, HotUsage, MemoryUsage, Stats
-from omlx_cache_storage.table import PageColumns
+from omlx_cache_storage.table import PageColumns, columns_of
 
 ROLE = "service"
 NAME = "omlx-cached"

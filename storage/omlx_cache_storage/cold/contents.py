@@ -3,17 +3,14 @@
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
-import numpy as np
-
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Keep, Lru
-from omlx_cache_storage.format.names import ENTRY_BYTES, PARENT_HINT_BYTES, PageName, StoredPage
+from omlx_cache_storage.format.names import ENTRY_BYTES, PARENT_HINT_BYTES, StoredPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import COLD, PAGED, PageId, PageInfo, Tail
-from omlx_cache_storage.table import PageColumns, PageTable, Record, hint_numbers
-
-_EARLIEST_NS = -(1 << 62)
+from omlx_cache_storage.table import PageTable, Record
 
 
 class PageFile(Record):
@@ -21,21 +18,12 @@ class PageFile(Record):
     that this process gave the file last, 0 if it gave none. `kept`: a pin of the directory keeps
     it; `undecodable`: it is hidden from look-ups. `Contents` alone changes these two."""
 
-    __slots__ = ("held", "kept", "namespace", "nbytes", "recorded_ns", "undecodable")
+    __slots__ = ("kept", "recorded_ns", "undecodable")
 
     def __init__(self, stored: StoredPage) -> None:
-        name = stored.name
-        super().__init__(name.id, name.position, name.parent_hint, name.tail)
-        self.namespace = stored.namespace
-        self.held = name.held
-        self.nbytes = stored.nbytes
+        super().__init__(stored)
         self.recorded_ns = 0
         self.kept = self.undecodable = False
-
-    @property
-    def stored(self) -> StoredPage:
-        name = PageName(self.id, self.hint, self.position, self.held, self.tail)
-        return StoredPage(self.namespace, name, self.nbytes)
 
     @property
     def cost(self) -> int:
@@ -65,26 +53,6 @@ class Victims(NamedTuple):
     enough: bool
     outranked: bool = False
     young_ns: int = 0
-
-
-def columns_of(files: Sequence[PageFile]) -> PageColumns:
-    """Return files as columns."""
-    numbers: dict[BlockKey, int] = {}
-    namespace = [numbers.setdefault(file.namespace, len(numbers)) for file in files]
-    keys = np.empty(len(files), np.object_)
-    keys[:] = [file.id.key for file in files]
-    return PageColumns(
-        keys,
-        hint_numbers(file.hint for file in files),
-        np.array([file.position for file in files], np.int64),
-        np.array([file.held for file in files], np.int64),
-        np.array([file.nbytes for file in files], np.int64),
-        # Times of files may be anything.
-        np.array([max(file.stamp_ns, _EARLIEST_NS) for file in files], np.int64),
-        list(numbers),
-        np.array(namespace, np.uint32),
-        np.array([file.kept for file in files], np.bool_),
-    )
 
 
 def rooted(files: Iterable[tuple[StoredPage, int]]) -> list[tuple[StoredPage, int]]:
@@ -245,33 +213,23 @@ class Contents:
         if excess <= 0 or excess > self.nbytes:
             return Victims(pages, excess <= 0)
         outranked, young_ns = False, 0
-
-        def take(file: PageFile) -> bool:
-            nonlocal excess, outranked, young_ns
+        for file in self._table.in_order():
             if candidate is not None and file.id != candidate.page:
                 outranked = file.rank >= candidate.rank
                 if not outranked and until_ns < file.stamp_ns != candidate.stamp_ns:
                     outranked, young_ns = True, file.stamp_ns
                 if not outranked and file.kept and file.stamp_ns > now_ns:
-                    return True
+                    continue
             if not outranked:
                 pages.append(file.id)
                 excess -= file.cost
-            return excess > 0 and not outranked and len(pages) < most
-
-        self._table.visit(take)
+            if excess <= 0 or outranked or len(pages) == most:
+                break
         return Victims(pages, excess <= 0 or len(pages) == most, outranked, young_ns)
 
     def first(self, count: int) -> list[PageId]:
         """Return the pages that would leave first, `count` at most."""
-        pages: list[PageId] = []
-
-        def take(file: PageFile) -> bool:
-            pages.append(file.id)
-            return len(pages) < count
-
-        self._table.visit(take)
-        return pages
+        return [file.id for file in islice(self._table.in_order(), count)]
 
     def files(self) -> list[PageFile]:
         """Return the records, in no order: cheap, and to be worked on outside of the lock."""

@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import numpy as np
+
 from omlx_cache_storage.cold.catalog import ColdEntry
-from omlx_cache_storage.cold.contents import columns_of
 from omlx_cache_storage.cold.deletion import Cleared, Deleter
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
@@ -31,7 +32,7 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.measures import Histogram, Histograms
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail, WriteResult
 from omlx_cache_storage.stats import ColdUsage
-from omlx_cache_storage.table import PageColumns
+from omlx_cache_storage.table import PageColumns, columns_of
 
 
 class ColdTier:
@@ -255,7 +256,7 @@ class ColdTier:
         """Return every page, in no order, without an object for each."""
         with self._index.lock:
             files = self._index.contents.files()
-        return columns_of(files)
+        return columns_of(files, np.array([file.kept for file in files], np.bool_))
 
     def touch(
         self,
