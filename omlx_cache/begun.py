@@ -38,8 +38,8 @@ class Begun:
 
     `priority` says when its pages leave; one that is none counts as normal.
 
-    `_lock` guards `_found`, `_began`, `stamp`, `_over` (nobody looks again) and `_wait`; no payload
-    is read and nothing is waited for under it.
+    `_lock` guards `_began`, `stamp`, `_over` (nobody looks again) and `_wait`; no payload is read
+    and nothing is waited for under it.
     """
 
     def __init__(
@@ -59,7 +59,6 @@ class Begun:
         self.stamp = scope.store.stamp(self.priority)
         self.miss_reason: str | None = None
         self._lock = threading.Lock()
-        self._found = 0
         self._began = time.monotonic()
         self._over = True
         self._pending = None
@@ -72,11 +71,10 @@ class Begun:
             self.miss_reason = scope.unsupported_reason
             return
         self.chain = scope.chain(array)
-        store = scope.store
-        self._wait = QueueWait(store.flights, self.chain)
         if len(array) < 2:
             self.miss_reason = reasons.TOO_SHORT
             return
+        self._wait = QueueWait(scope.store.flights, self.chain)
         room = len(array) + _room(max_new_tokens)
         self._pending = scope.pending(self.chain, len(array) - 1, room, self.stamp)
 
@@ -127,8 +125,7 @@ class Begun:
             return None if deadline is None else max(0.0, deadline - time.monotonic())
 
         while not self.ready and self.held and left() != 0.0:
-            if not self._wait.block(left()):
-                self._release()
+            self._wait.block(left())
         if not self.ready and not self.held:
             self._pending.wait(left())
         return self.ready
@@ -157,22 +154,14 @@ class Begun:
             if not self._over and not self.scope.store.closed and self._wait.is_stale():
                 self._look()
 
-    def _release(self) -> None:
-        """Hold it no more, and read what is there now."""
-        with self._lock:
-            was_held = self._wait.is_on
-            self._wait.give_up()
-            if was_held and not self._over:
-                self._look()
-
     def _look(self) -> None:
         """Look the prefix up; read it unless it is held; the lock is held."""
         pending = self._pending
         assert pending is not None
         try:
             self._wait.mark()
-            stamp, before = self.scope.store.stamp(self.priority), self._found
-            found = self._found = pending.look(stamp)
+            stamp, before = self.scope.store.stamp(self.priority), self._wait.found
+            found = pending.look(stamp)
             if self._wait.decide(found):
                 pending.cancel()
             elif found > before or not pending.started:
@@ -194,7 +183,7 @@ class Begun:
         pending = self._pending
         if pending is None:
             return Restored(self.scope.fresh(), missed(self.miss_reason))
-        self._release()
+        self._wait.give_up()
         self._look_if_stale()
         with self._lock:
             self._over = True

@@ -7,7 +7,6 @@ restores them. Prompts are compared token by token, within one namespace: never 
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Iterable
 
 from omlx_cache_storage.interrupts import wait_in_turns
@@ -29,9 +28,9 @@ class PromptFlight:
     """A prompt whose tokens from `start` on are computed by one request.
 
     `stops` are where windows and recurrent state will be kept, None when the prompt can be restored
-    at any block. Its owner asks for `take_wanted` before each chunk, and stops there too. It
-    belongs to the thread that began it. Any thread may call; the flights' lock guards everything
-    mutable.
+    at any block. Its owner asks for `take_wanted` before each chunk, and stops there too; it ends
+    when its owner says so, or loses it. It belongs to the thread that began it. Any thread may
+    call; the flights' lock guards everything mutable.
     """
 
     def __init__(
@@ -48,7 +47,6 @@ class PromptFlight:
         self._refusals = 0
         self._moved = time.monotonic()
         self.thread = threading.get_ident()
-        self.finalizer: weakref.finalize[[PromptFlight], object] | None = None
 
     def reach(self, position: int, *, refused: bool = False) -> None:
         """Note that the first `position` tokens were computed and handed over as far as they go;
@@ -72,14 +70,9 @@ class PromptFlight:
 
     def end(self) -> None:
         """Note that nothing more is computed; any number of times."""
-        if self.finalizer is not None:
-            # It holds the flight, and with it every token of the prompt.
-            self.finalizer.detach()
-        flights = self._flights
-        with flights.lock:
-            if self in flights.live:
-                flights.live.remove(self)
-                flights.changed()
+        with self._flights.lock:
+            self._flights.live.pop(self, None)
+            self._flights.changed()
 
     def take_wanted(self) -> list[int]:
         """Return where others part from this prompt and want a restore point, each once."""
@@ -115,10 +108,10 @@ class PromptFlight:
 class Flights:
     """The prompts that are being computed in this process. Any thread may call.
 
-    `lock` guards the `live` ones and `changes`, which grows with whatever happens to any of them;
-    it is held over no I/O. To `lost` finalizers append flights that nobody ended, without a lock;
-    `settle` ends them. `waiters` are in a queue, and perhaps not polled before their turn comes.
-    A request waits for others for `wait_seconds` in all at most.
+    `lock` guards the `live` ones, the earliest first, and `changes`, which grows with whatever
+    their owners say; it is held over no I/O. A flight that its owner lost leaves `live` without a
+    lock, as a finalizer may run while any is held. `waiters` are in a queue, and perhaps not polled
+    before their turn comes. A request waits for others for `wait_seconds` in all at most.
     """
 
     def __init__(self) -> None:
@@ -126,30 +119,19 @@ class Flights:
         self.lock = threading.Lock()
         self.on_change = threading.Condition(self.lock)
         self.changes = 0
-        self.lost: deque[PromptFlight] = deque()
-        self.live: list[PromptFlight] = []
+        self.live: weakref.WeakKeyDictionary[PromptFlight, None] = weakref.WeakKeyDictionary()
         self.waiters: weakref.WeakSet[QueueWait] = weakref.WeakSet()
 
     def begin(
-        self,
-        chain: KeyChain,
-        start: int,
-        stops: Iterable[int] | None = None,
-        owner: object = None,
+        self, chain: KeyChain, start: int, stops: Iterable[int] | None = None
     ) -> PromptFlight:
-        """Note a prompt that is about to be computed from `start` on, until it is ended or its
-        `owner` is lost.
+        """Note a prompt that is about to be computed from `start` on.
 
-        It keeps restore points for requests that are in a queue already. Ends the lost ones.
+        It keeps restore points for requests that are in a queue already.
         """
-        self.settle()
         flight = PromptFlight(self, chain, start, stops)
-        if owner is not None:
-            # A finalizer may run while any lock is held, so it takes none.
-            flight.finalizer = weakref.finalize(owner, self.lost.append, flight)
-            flight.finalizer.atexit = False
         with self.lock:
-            self.live.append(flight)
+            self.live[flight] = None
             self.changed()
             for waiter in self.waiters_in(chain.namespace):
                 goal = flight.goal(waiter.tokens)
@@ -166,30 +148,18 @@ class Flights:
         """Return the requests of a namespace that are in a queue; the lock is held."""
         return [waiter for waiter in self.waiters if waiter.chain.namespace == namespace]
 
+    @property
+    def state(self) -> tuple[int, int]:
+        """What differs when something happened to a flight, or one was lost."""
+        return self.changes, len(self.live)
+
     def changed(self) -> None:
         """Note that something happened to a flight; the lock is held."""
         self.changes += 1
         self.on_change.notify_all()
 
-    def settle(self) -> None:
-        """End the flights whose owners were lost."""
-        while self.lost:
-            try:
-                flight = self.lost.popleft()
-            except IndexError:
-                return
-            flight.end()
-
-    def check_integrity(self) -> None:
-        """Assert that a lost flight is one that still counts as live."""
-        with self.lock:
-            ended = set(self.lost).difference(self.live)
-            assert not ended, f"{len(ended)} flights that ended count as lost"
-        self.settle()
-
     def shared(self, chain: KeyChain) -> int:
         """Return how many of a prompt's tokens one that is being computed begins with."""
-        self.settle()
         with self.lock:
             alike = [one.tokens for one in self.live if one.namespace == chain.namespace]
         return max((shared_length(tokens, chain.tokens) for tokens in alike), default=0)
@@ -198,7 +168,6 @@ class Flights:
         """Return the flight that takes a prompt furthest, None when none does by a block beyond the
         `found` tokens that can be restored now. That one then keeps a restore point where the two
         part."""
-        self.settle()
         tokens = _restorable(chain)
         best, furthest = None, found + chain.block_size - 1
         with self.lock:
@@ -225,72 +194,72 @@ class QueueWait:
         self.chain = chain
         self.tokens = _restorable(chain)
         self.found = 0
-        self.is_on = False
         self.has_news = False
         self._flights = flights
         self._most_seconds = flights.wait_seconds
-        self._seen = 0
+        self._seen = flights.state
         self._polled = 0.0
-        self._since = 0.0
+        self._since: float | None = None
         self._before = 0.0
+
+    @property
+    def is_on(self) -> bool:
+        return self._since is not None
 
     @property
     def seconds(self) -> float:
         """How long the request waited, in all."""
-        return self._before + (time.monotonic() - self._since if self.is_on else 0.0)
+        return self._before + (0.0 if self._since is None else time.monotonic() - self._since)
 
     def mark(self) -> None:
         """Note that a look-up begins: what happens from now on may be missing in it."""
         with self._flights.lock:
             self._flights.waiters.add(self)
             self.has_news = False
-            self._seen = self._flights.changes
+            self._seen = self._flights.state
 
     def decide(self, found: int) -> bool:
         """Return `is_on`, now that `found` tokens can be restored."""
         self.found = found
+        is_worth_it = self._is_worth_it()
         self._before = self.seconds
-        self._since = time.monotonic()
-        self.is_on = self._is_worth_it()
-        return self.is_on
+        self._since = time.monotonic() if is_worth_it else None
+        return is_worth_it
 
     def is_stale(self) -> bool:
         """True when the prefix should be looked up again. Cheap while nothing happens."""
-        self._flights.settle()
-        changes = self._flights.changes
+        state = self._flights.state
         is_fresh = not self.is_on or time.monotonic() - self._polled < POLL_SECONDS
-        if changes == self._seen and is_fresh:
+        if state == self._seen and is_fresh:
             return self.is_on and self.seconds >= self._most_seconds
-        self._seen = changes
+        self._seen = state
         is_worth_it = self._is_worth_it()
         return not is_worth_it if self.is_on else is_worth_it or self.has_news
 
-    def block(self, timeout: float | None) -> bool:
-        """Block until something happens, for `timeout` seconds at most and not for long. False at
-        once when the calling thread is the one that computes what is waited for."""
+    def block(self, timeout: float | None) -> None:
+        """Block until something happens, for `timeout` seconds at most and not for long; give up
+        at once when the calling thread is the one that computes what is waited for."""
         flight = self._flights.awaited(self.chain, self.found)
         if flight is not None and flight.thread == threading.get_ident():
-            return False
+            self.give_up()
         longest = min(POLL_SECONDS, max(0.0, self._most_seconds - self.seconds))
 
         def changed(seconds: float | None) -> bool:
             with self._flights.lock:
                 return self._flights.on_change.wait_for(
-                    lambda: self._flights.changes != self._seen, seconds
+                    lambda: self._flights.state != self._seen, seconds
                 )
 
         wait_in_turns(changed, longest if timeout is None else min(timeout, longest))
-        return True
 
     def give_up(self) -> None:
-        """Wait no more, though the request stays in its queue."""
-        self._before = self.seconds
-        self.is_on = False
+        """Wait no more: it is stale now."""
         self._most_seconds = 0.0
 
     def leave(self) -> None:
         """Wait no more: the request leaves its queue."""
         self.give_up()
+        self.decide(self.found)
         with self._flights.lock:
             self._flights.waiters.discard(self)
 

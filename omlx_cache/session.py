@@ -112,7 +112,7 @@ class Session:
             # Nobody waits for less than a block.
             if self._prompt_length - start >= chain.block_size:
                 stops = None if scope.trims else committer.stops
-                self._flight = scope.store.flights.begin(chain, start, stops, owner=self)
+                self._flight = scope.store.flights.begin(chain, start, stops)
             self._layout, self._committer, self._progress = layout, committer, progress
         self.prompt_cache = restored.prompt_cache
         self.miss_reason = point.reason

@@ -228,7 +228,6 @@ class BlockStore(ReadingTiers):
             ReuseKeeper(partial(_learned, tiers), s.cold_dir if self.cold else None, reuse),
             remote,
             uploads,
-            self.flights,
         )
 
     def after_fork(self) -> None:

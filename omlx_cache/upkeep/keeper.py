@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 
 from omlx_cache.control import ControlServer
-from omlx_cache.flights import Flights
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.upkeep.directory import ReuseKeeper
 from omlx_cache.upkeep.memory import Level, MemoryFigures, Relief, level_of, reader
@@ -53,7 +52,6 @@ class StoreParts:
     reuse: ReuseKeeper
     remote: "RemoteTier | None"
     uploads: Uploads | None
-    flights: Flights
     status: list["StatusServer"] = field(default_factory=list)
     pid: int = field(default_factory=os.getpid)
     ended: bool = False
@@ -62,7 +60,6 @@ class StoreParts:
         """Give back what lost sessions and lost restores held, which may hold the store; have
         kept what was learned."""
         self.restores.settle()
-        self.flights.settle()
         self.tiers.counters.requests()
         self.reuse.step()
 

@@ -14,6 +14,7 @@ from kit import zoo
 from kit.drive import prefill, random_tokens, request, settings
 from kit.examples import some
 from omlx_cache import BlockStore, PrefixCache
+from omlx_cache_storage.keys import KeyChain
 
 PROMPT = random_tokens(320, 1)
 
@@ -42,12 +43,14 @@ def test_a_session_in_a_cycle_is_collected_while_a_lock_is_held(
     assert cache.store.stats().snapshots.live_bytes == 0
 
 
-def test_a_session_that_ended_is_not_taken_for_a_lost_one(cache: PrefixCache) -> None:
+def test_nothing_remembers_the_keys_of_a_session_that_ended(cache: PrefixCache) -> None:
     with cache.session(PROMPT) as session:
         assert next(session.prefill_chunks(64))
     del session
     gc.collect()
-    cache.store.flights.check_integrity()
+    chains = [one for one in gc.get_objects() if isinstance(one, KeyChain)]
+    assert not [chain for chain in chains if chain.tokens[:320].tolist() == PROMPT]
+    assert cache.store.flights.idle
 
 
 CHILD = """

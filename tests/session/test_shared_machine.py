@@ -187,8 +187,7 @@ class Sharing(RuleBasedStateMachine):
         stats = self.store.stats()
         assert stats.requests.live_sessions == 0
         assert self.store.restores.nbytes == 0
-        self.store.flights.settle()
-        assert not self.store.flights.live
+        assert self.store.flights.idle
         assert not self.store.flights.waiters
         self.store.close()
         self.directory.cleanup()
