@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Unpack
 
@@ -47,6 +47,7 @@ class Lookup:
     explanation: Explanation | None = None
 
 
+@dataclass(frozen=True, slots=True)
 class Pin:
     """A prefix that is not evicted until its time is over, or `unpin`; losing the object ends
     nothing, and a restart neither: the directory's `pins.json` has it.
@@ -54,27 +55,15 @@ class Pin:
     `found_tokens` of it could be restored when it was pinned. `memory` and `disk` (None without
     one) say how many of its pages each had then, and how many of them, root first, and bytes are
     pinned: all pins together take half of a tier at most. `reason` says why that is less than there
-    is, or nothing; None where all is pinned that there is.
+    is, or nothing; None where all is pinned that there is. `unpin()` ends it: any thread, any
+    number of times.
     """
 
-    def __init__(
-        self,
-        reason: str | None = None,
-        *,
-        found_tokens: int = 0,
-        memory: Pinned = NOTHING,
-        disk: Pinned | None = None,
-        unpin: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.reason = reason
-        self.found_tokens = found_tokens
-        self.memory = memory
-        self.disk = disk
-        self._unpin = unpin
-
-    def unpin(self) -> None:
-        """End it; any thread, any number of times."""
-        self._unpin()
+    reason: str | None = None
+    found_tokens: int = 0
+    memory: Pinned = NOTHING
+    disk: Pinned | None = None
+    unpin: Callable[[], None] = field(default=lambda: None, repr=False)
 
 
 class PrefixCache(Scopes):

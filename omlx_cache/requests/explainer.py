@@ -112,10 +112,6 @@ class PromptHistory:
         self._prompts: list[KnownPrompt] = []
 
     @property
-    def enabled(self) -> bool:
-        return self.limit_bytes > 0
-
-    @property
     def nbytes(self) -> int:
         """Bytes of tokens that are remembered."""
         with self._lock:
@@ -124,8 +120,6 @@ class PromptHistory:
     def ask(self, number: int | None, namespace: BlockKey, tokens: Tokens) -> Nearest | None:
         """Return the prompt that shares most with these tokens, the latest of equals; None when
         none shares any. With the number of its request the prompt is remembered, as a copy."""
-        if not self.enabled:
-            return None
         tokens = compact(tokens)
         with self._lock:
             sharing = (near for near in self._compared(namespace, tokens) if near.shared)
@@ -146,8 +140,6 @@ class PromptHistory:
     ) -> None:
         """Note that the first `end` tokens of a sequence were handed to the tiers, and what was
         left out; what goes on from a known prompt is its answer."""
-        if not self.enabled:
-            return
         tokens = compact(tokens)
         with self._lock:
             own = (
@@ -261,7 +253,7 @@ class Explainer:
         if word == reasons.NO_RESTORE_POINT:
             is_window = walked.lacking == "window"
             word = reasons.WINDOW_NOT_HELD if is_window else reasons.SNAPSHOT_MISSING
-        elif self.history.enabled:
+        elif self.history.limit_bytes:
             word = reasons.NEW_TEXT
         is_new, detail = word == reasons.NEW_TEXT, ""
         if near is None:
@@ -302,10 +294,10 @@ class Explainer:
             # Where a window or a state may have been.
             last = walked.matched // size * size
             first = max(restored // size * size, last - LEADING_BLOCKS * size)
-            length = 0 if near is None else len(near.prompt.tokens)
-            shared = 0 if near is None else near.shared
-            ends = {end for end in (length, length - 1) if restored < end <= shared}
-            ends |= {walked.matched, *range(last, first, -size)}
+            ends = {walked.matched, *range(last, first, -size)}
+            if near is not None:
+                length = len(near.prompt.tokens)
+                ends |= {end for end in (length, length - 1) if restored < end <= near.shared}
             groups = [group for group in walked.groups if group != PAGED]
         keys = (chain.key(end) for end in sorted(ends, reverse=True) if 0 < end <= len(chain))
         found = (

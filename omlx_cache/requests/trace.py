@@ -7,6 +7,7 @@ another process or a later start, names the same blocks otherwise.
 """
 
 import base64
+import contextlib
 import hashlib
 import json
 import logging
@@ -14,11 +15,11 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.private import is_private
+from omlx_cache_storage.readers import ReaderPool
 
 _log = logging.getLogger(__name__)
 
@@ -35,11 +36,11 @@ WAITING = 1024
 
 
 class RequestTrace:
-    """Appends requests to a private file, on a thread of its own while there are any. No method
-    raises or waits, but `close`; what the disk refuses is left out, and said once.
+    """Appends requests to a private file, on a thread of its own. No method raises or waits, but
+    `close`; what the disk refuses is left out, and said once.
 
-    `_lock` guards `_lines`, `_writing` and `_said`; no I/O under it. `_started` belongs to the
-    thread that writes; each operation on `_sizes` is atomic.
+    `_room` counts the lines that may still wait. `_started` belongs to the thread that writes; each
+    operation on `_said` and `_sizes` is atomic.
     """
 
     def __init__(self, path: Path, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -47,10 +48,8 @@ class RequestTrace:
         self._limit = limit_bytes
         self._salt = secrets.token_bytes(32)
         self._part = secrets.token_hex(6)
-        self._lock = threading.Lock()
-        self._idle = threading.Condition(self._lock)
-        self._lines: list[str] = []
-        self._writing = False
+        self._pool = ReaderPool(1, "omlx-cache-trace")
+        self._room = threading.BoundedSemaphore(WAITING)
         self._said = False
         self._started = False
         self._sizes: dict[BlockKey, int] = {}
@@ -86,9 +85,8 @@ class RequestTrace:
             self._sizes[namespace] = bytes_per_token
 
     def close(self, timeout: float) -> None:
-        """Block until what was added is written, for `timeout` seconds at most."""
-        with self._idle:
-            self._idle.wait_for(lambda: not self._writing, timeout)
+        """Block until what was added is written, for `timeout` seconds at most; the last call."""
+        self._pool.stop(timeout, cancel_futures=False)
 
     def _name(self, key: bytes) -> bytes:
         return hashlib.blake2b(key, key=self._salt, digest_size=BLOCK_BYTES).digest()
@@ -103,32 +101,24 @@ class RequestTrace:
         except Exception:
             _log.exception("a sequence is not in the trace")
             return
-        with self._lock:
-            has_room = len(self._lines) < WAITING
-            self._lines += [text] if has_room else []
-            starts, self._writing = not self._writing, True
-        if not has_room:
+        if not self._room.acquire(blocking=False):
             self._leave_out("the disk is too slow")
-        if starts:
-            # It ends when nothing is left: a store that is never closed leaves no thread behind.
-            threading.Thread(target=self._write_all, name="omlx-cache-trace", daemon=True).start()
+            return
+        # The store may be closed, or the system have no thread left.
+        with contextlib.suppress(RuntimeError):
+            self._pool.submit(self._write, text)
 
-    def _write_all(self) -> None:
-        while True:
-            with self._idle:
-                lines, self._lines = self._lines, []
-                if not lines:
-                    self._writing = False
-                    self._idle.notify_all()
-                    return
-            try:
-                if not self._append(lines):
-                    self._leave_out(f"it has {self._limit} bytes")
-            except OSError as error:
-                self._leave_out(error.strerror or str(error))
+    def _write(self, line: str) -> None:
+        try:
+            if not self._append(line):
+                self._leave_out(f"it has {self._limit} bytes")
+        except OSError as error:
+            self._leave_out(error.strerror or str(error))
+        finally:
+            self._room.release()
 
-    def _append(self, lines: Sequence[str]) -> bool:
-        """Write lines in one piece; False when the file is full. Raises OSError."""
+    def _append(self, line: str) -> bool:
+        """Write a line in one piece; False when the file is full. Raises OSError."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(self.path, flags | os.O_NONBLOCK, 0o600)
         try:
@@ -136,7 +126,7 @@ class RequestTrace:
             if not stat.S_ISREG(info.st_mode) or not is_private(info):
                 raise PermissionError(1, "it is not a file of this user's alone")
             head = [] if self._started else [json.dumps({FORMAT: VERSION, "part": self._part})]
-            data = "".join(f"{line}\n" for line in [*head, *lines]).encode()
+            data = "".join(f"{text}\n" for text in [*head, line]).encode()
             if info.st_size + len(data) > self._limit:
                 return False
             if info.st_mode & 0o077:
@@ -152,7 +142,6 @@ class RequestTrace:
 
     def _leave_out(self, why: str) -> None:
         """Say once that requests are missing in the file."""
-        with self._lock:
-            said, self._said = self._said, True
+        said, self._said = self._said, True
         if not said:
             _log.warning("requests are not added to the trace %s: %s", self.path, why)

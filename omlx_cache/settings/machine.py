@@ -9,6 +9,7 @@ import stat
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,18 +60,6 @@ class Machine:
         return "the control group's memory limit" if limited else "physical memory"
 
 
-class Disks:
-    """Answers for a path's file system; asks once for each path, so that answers agree."""
-
-    def __init__(self) -> None:
-        self._seen: dict[Path, DiskSpace] = {}
-
-    def __call__(self, path: Path) -> DiskSpace:
-        if path not in self._seen:
-            self._seen[path] = disk_space(path)
-        return self._seen[path]
-
-
 def probe(environ: Mapping[str, str] = os.environ) -> Machine:
     """Return this machine. A path's disk is read once and then remembered."""
     system = "Darwin" if sys.platform == "darwin" else "Linux"
@@ -81,7 +70,7 @@ def probe(environ: Mapping[str, str] = os.environ) -> Machine:
         limit_bytes=cgroup_limit() if system == "Linux" else None,
         home=home,
         default_cold_dir=default_cold_dir(system, environ, home),
-        disk=Disks(),
+        disk=cache(disk_space),
         state_dir=state_dir(system, environ, home),
     )
 
@@ -226,8 +215,9 @@ def cold_dir_from_environment(system: str, environ: Mapping[str, str], home: Pat
 
 
 def names_file(value: object) -> bool:
-    """Tell whether a value names a file with the secret and is none itself: `file:PATH`."""
-    return isinstance(value, str) and value.startswith(IN_FILE)
+    """Tell whether a value names a file with the secret and is none itself: `file:PATH`, in
+    whatever case, since a name that is taken for the secret is one that anybody can guess."""
+    return isinstance(value, str) and value.lower().startswith(IN_FILE)
 
 
 def read_secret(path: Path, setting: str) -> str:

@@ -97,6 +97,7 @@ def _token(value: object) -> object:
 Size = Annotated[int, BeforeValidator(_size), Allowed(f"{SIZE_FORMS}, or auto")]
 Directory = Annotated[Path, BeforeValidator(_directory), Allowed("a directory, or auto")]
 _DERIVED: Any = AUTO
+_OF_THE_DISK = ("cold_dir", "cold_bytes", "min_free_bytes", "daily_write_bytes", "queue_bytes")
 
 
 class CacheSettings(RemoteSettings):
@@ -283,19 +284,11 @@ class CacheSettings(RemoteSettings):
     def notes(self) -> list[str]:
         """Return what a person should know of these values: removed, ignored and suspicious
         ones."""
-        found = []
-        if self.hot_cache_only:
-            found = [
-                f"{self._given[name][0]} is ignored: hot_cache_only keeps everything in memory"
-                for name in (
-                    "cold_dir",
-                    "cold_bytes",
-                    "min_free_bytes",
-                    "daily_write_bytes",
-                    "queue_bytes",
-                )
-                if self._source(name).kind in ("environment", "argument")
-            ]
+        found = [
+            f"{self._given[name][0]} is ignored: hot_cache_only keeps everything in memory"
+            for name in _OF_THE_DISK
+            if self.hot_cache_only and self._source(name).kind in ("environment", "argument")
+        ]
         found += self.warnings() + self.remote_notes()
         memory = self.machine.memory_bytes
         if self.hot_bytes > memory * 3 // 4:
@@ -330,15 +323,10 @@ class CacheSettings(RemoteSettings):
         if self.hot_cache_only:
             empty = not (self.hot_bytes or self.queue_bytes)
             return ["hot_bytes is 0 and hot_cache_only is set: nothing will be kept"] * empty
-        found = []
         if self.cold_bytes < SMALLEST_COLD_BYTES:
-            found.append(
-                f"cold_bytes ({format_size(self.cold_bytes)}) has no room for a file: "
-                "nothing will be kept on disk"
-            )
-        elif not self.queue_bytes:
-            found.append("queue_bytes is 0: nothing will be kept on disk")
-        return found
+            size = format_size(self.cold_bytes)
+            return [f"cold_bytes ({size}) has no room for a file: nothing will be kept on disk"]
+        return [] if self.queue_bytes else ["queue_bytes is 0: nothing will be kept on disk"]
 
     def cold_budget(self, used_bytes: int) -> int:
         """Return the cold budget of a directory that already holds `used_bytes`.

@@ -29,9 +29,7 @@ def _address(value: object) -> object:
 def _secret(value: object) -> object:
     secret = said(value)
     if names_file(secret.strip()):
-        # With a blank before it, it would be a secret that anybody can guess.
-        secret = secret.strip()
-        return f"{IN_FILE}{expand(secret.removeprefix(IN_FILE), Path.home())}"
+        return f"{IN_FILE}{expand(secret.strip()[len(IN_FILE) :], Path.home())}"
     return secret if secret == "off" else SecretStr(secret)
 
 

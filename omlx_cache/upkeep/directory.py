@@ -3,10 +3,9 @@ may write there, beside others that use it."""
 
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,8 +13,8 @@ from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_storage.cold.budget import WORDS, Budget, SetBy
 from omlx_cache_storage.cold.small_files import Reuse, TemporaryNames, read_budget, write_reuse
-from omlx_cache_storage.interrupts import done_within, uninterrupted
-from omlx_cache_storage.readers import ReaderPool
+from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache_storage.readers import DiskThread
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +86,7 @@ class ReuseKeeper:
     Any thread may call; nothing raises.
 
     `known` is what was read at the start: a tier that learns nothing leaves its part as it was.
-    `_lock` guards `_writing`, the latest write, and `_after`, before which `step` begins no other.
+    `_after`, before which `step` begins no other write, belongs to the thread that calls `step`.
     """
 
     def __init__(
@@ -97,41 +96,27 @@ class ReuseKeeper:
         self._cold_dir = cold_dir
         self._known = known or Reuse()
         self._names = TemporaryNames()
-        self._pool = ReaderPool(1, "omlx-cache-reuse")
-        self._lock = threading.Lock()
-        self._writing: Future[None] | None = None
+        self._thread = DiskThread("omlx-cache-reuse")
         self._after = 0.0
 
-    @uninterrupted
     def step(self) -> None:
         """Have what was learned written, once a minute at most; returns at once."""
-        with self._lock:
-            idle = self._writing is None or self._writing.done()
-            idle = idle and time.monotonic() >= self._after
-        if idle:
-            self._keep()
+        if time.monotonic() >= self._after and self._keep(0.0):
+            self._after = time.monotonic() + PAUSE_SECONDS
 
     @uninterrupted
     def close(self, timeout: float) -> None:
         """Keep what was learned since, and end the thread; within `timeout` seconds."""
         deadline = time.monotonic() + timeout
-        self._keep()
-        with self._lock:
-            writing = self._writing
-        if writing is not None:
-            done_within(writing, timeout)
-        self._pool.stop(max(0.0, deadline - time.monotonic()))
+        self._keep(timeout)
+        self._thread.stop(max(0.0, deadline - time.monotonic()))
 
-    def _keep(self) -> None:
-        """Have the thread write what is news."""
+    def _keep(self, seconds: float) -> bool:
+        """Have the thread write what is news, and wait for it for so long; False without news."""
         if self._cold_dir is None or self._news() == self._known:
-            return
-        # The thread may be ended, or not to be had: then nothing is kept, and no more is lost.
-        with contextlib.suppress(RuntimeError):
-            writing = self._pool.submit(self._write, self._cold_dir)
-            with self._lock:
-                self._writing = writing
-                self._after = time.monotonic() + PAUSE_SECONDS
+            return False
+        self._thread.ask(partial(self._write, self._cold_dir), seconds, None)
+        return True
 
     def _news(self) -> Reuse:
         learned = self._learned()

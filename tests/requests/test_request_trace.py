@@ -32,17 +32,15 @@ def test_a_file_is_this_user_s_alone_whatever_the_mask_and_its_mode_before(tmp_p
     path = tmp_path / "trace"
     before = os.umask(0)
     try:
-        trace = RequestTrace(path)
-        trace.add(1.0, _chain(), 64, 0)
-        trace.close(30)
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        path.chmod(0o644)
-        trace.add(2.0, _chain(), 64, 0)
-        trace.close(30)
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        for at in (1.0, 2.0):
+            trace = RequestTrace(path)
+            trace.add(at, _chain(), 64, 0)
+            trace.close(30)
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            path.chmod(0o644)
     finally:
         os.umask(before)
-    assert len(_lines(path)) == 3
+    assert len(_lines(path)) == 4
 
 
 def test_names_are_those_of_no_key_and_others_in_each_part(tmp_path: Path) -> None:
@@ -70,7 +68,7 @@ def test_a_full_file_grows_no_more_and_says_so_once(
     with caplog.at_level(logging.WARNING):
         for number in range(20):
             trace.add(float(number), _chain(), 64, 0)
-            trace.close(30)
+        trace.close(30)
     assert 0 < path.stat().st_size <= 600
     assert len(_lines(path)) < 21
     assert len([r for r in caplog.records if "trace" in r.message]) == 1

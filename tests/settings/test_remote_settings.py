@@ -68,8 +68,9 @@ def test_options_are_what_was_set() -> None:
 def test_secrets_come_from_files_of_this_user_alone(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text(f"{SECRET}\nnot this line\n")
-    settings = CacheSettings(remote="redis://nas", remote_secret=f"file:{file}")
-    assert settings.sources()["remote_secret"].rendered == f"file:{file}"
+    for name in ("FILE:", " file:", "file:"):
+        settings = CacheSettings(remote="redis://nas", remote_secret=f"{name}{file}")
+        assert settings.sources()["remote_secret"].rendered == f"file:{file}"
     file.chmod(0o644)
     with pytest.raises(ConfigError, match=r"remote_secret: others may read .*chmod 600"):
         settings.remote_options("cpu")
