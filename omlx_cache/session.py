@@ -51,7 +51,6 @@ class Session:
         self._pid = os.getpid()
         self._counters = scope.store.counters
         self._staging = Staging(self._counters, scope.store.snapshot_bytes)
-        self._finished = False
         self.cached_tokens = 0
         self.cached_cold_tokens = 0
         self.miss_reason: str | None = None
@@ -67,7 +66,10 @@ class Session:
         self.asked = scope.ask(self._prompt_length)
         self._counters.add(live_sessions=1)
         self._finalizer = weakref.finalize(
-            self, _abandon, self._staging, self._counters, self.asked
+            # It may run anywhere, under any lock.
+            self,
+            self._counters.defer,
+            partial(_finish, self._staging, self._counters, self.asked, 0),
         )
         began = time.perf_counter()
         try:
@@ -149,7 +151,8 @@ class Session:
     @property
     def snapshot_positions(self) -> tuple[int, ...]:
         """Token counts at which `checkpoint` will keep windows and recurrent state, ascending."""
-        return () if self._committer is None else tuple(self._committer.stops)
+        committer = self._committer
+        return () if committer is None else tuple(committer.stops)
 
     @uninterrupted
     def want_snapshots(self, positions: Iterable[int]) -> None:
@@ -157,12 +160,13 @@ class Session:
 
         To be called before the prefill; without effect for models that can be restored anywhere.
         """
-        if self._committer is None or not self.captures:
+        flight, committer = self._flight, self._committer
+        if committer is None or not self.captures:
             return
         wanted = [p for p in positions if self.cached_tokens < p < self._prompt_length]
-        self._committer.want(wanted)
-        if self._flight is not None:
-            self._flight.add_stops(wanted)
+        committer.want(wanted)
+        if flight is not None:
+            flight.add_stops(wanted)
 
     @uninterrupted
     def wanted_stops(self) -> list[int]:
@@ -255,7 +259,7 @@ class Session:
         told = position
         self._due_at = 0  # What follows moves it.
         layout, committer = self._live_layout(prompt_cache), self._committer
-        if layout is None or committer is None or self._finished:
+        if layout is None or committer is None:
             self._fed = position if position is not None else self._fed
         else:
             try:
@@ -279,13 +283,14 @@ class Session:
     @property
     def stored(self) -> int:
         """The boundary up to which complete blocks were stored, or refused, so far."""
-        return 0 if self._committer is None else self._committer.done
+        committer = self._committer
+        return 0 if committer is None else committer.done
 
     @uninterrupted
     def store_row(self, row: Source, position: int) -> None:
         """Store the complete blocks of a batch's row; `row` has its tokens from `stored` on."""
         committer = self._committer
-        if committer is None or self._finished:
+        if committer is None:
             return
         try:
             self._catch_up(committer)
@@ -325,12 +330,13 @@ class Session:
 
         Where a block ends it is stored, which evaluates MLX.
         """
-        if self._committer is None or self._finished:
+        committer = self._committer
+        if committer is None:
             return
         new = listed(tokens)
         before = len(self._prompt_tokens)
         try:
-            self._catch_up(self._committer).extend(as_tokens(new))
+            self._catch_up(committer).extend(as_tokens(new))
         except (ValueError, TypeError, OverflowError) as error:
             self._counters.skip(reasons.BAD_TOKENS)
             self.miss_reason = f"{reasons.BAD_TOKENS}:{error}"
@@ -347,16 +353,16 @@ class Session:
     def _recorded(self, before: int) -> None:
         """Look where the live cache is now that more than `before` tokens are recorded, and store
         what is due."""
-        after = len(self._prompt_tokens)
-        if self._progress is None or self._committer is None:
+        after, committer = len(self._prompt_tokens), self._committer
+        if self._progress is None or committer is None:
             self._due_at = sys.maxsize
             return
         if after > before + 1 or not self._progress.follow(after):
             self._progress.recorded(before, after)
-        due = after >= self._committer.due_at(before)
+        due = after >= committer.due_at(before)
         if due and self._layout is not None and self._layout.is_used():
             self.checkpoint()
-        self._due_at = self._committer.due_at(after)
+        self._due_at = committer.due_at(after)
 
     def _catch_up(self, committer: Committer) -> KeyChain:
         """Return the keys of all that was recorded, by `append` too."""
@@ -385,7 +391,7 @@ class Session:
         if self._pid != os.getpid():
             return CommitResult.none(reasons.STORE_CLOSED)
         result = CommitResult.none(reasons.CLOSED)
-        if not self._finished:
+        if self._finalizer.alive:
             known: Ended | None = hint_or(ended, is_ended, None, self._counters)
             self.asked.how_ended = known or ""
             result = self._scope.counted(partial(self._commit, prompt_cache, known))
@@ -428,7 +434,7 @@ class Session:
     @uninterrupted
     def abort(self) -> None:
         """Free all that the session holds; safe from any thread, any number of times."""
-        self._finished = True
+        self._committer = None
         if self._pid != os.getpid():
             # What its locks guard is the parent's.
             return
@@ -448,8 +454,3 @@ def _finish(staging: Staging, counters: Counters, asked: AskedRequest, answered:
     asked.ended(answered)
     staging.release()
     counters.add(live_sessions=-1)
-
-
-def _abandon(staging: Staging, counters: Counters, asked: AskedRequest) -> None:
-    """Clean up after a session that was lost. A finalizer: it may run anywhere, under any lock."""
-    counters.defer(lambda: _finish(staging, counters, asked, 0))

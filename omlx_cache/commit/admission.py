@@ -1,10 +1,6 @@
-"""How a sequence's pages get into the tiers: room first, then the page, within the budget; and what
-an open session stages beside the live cache: pages that the tiers had no room for yet, and the
+"""How a sequence's pages get into the tiers: room first, then the page, within the budget; and how
+much an open session stages beside the live cache: pages that the tiers had no room for yet, and the
 window tokens that a ring is about to overwrite.
-
-Neither can be cut later, when the live cache has moved on. They outlive neither commit nor the
-session: leaving, aborting from another thread, or losing the last reference to the session frees
-them, and the counters in `stats` with them.
 """
 
 import threading
@@ -13,10 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from omlx_cache import reasons
-from omlx_cache.pages.cut import Source
 from omlx_cache_storage.hints import Ended, Priority
 from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.interrupts import deferred
@@ -52,85 +46,48 @@ class CommitResult:
         return cls(0, 0, 0, 0, {reason: 1})
 
 
-class Segment(NamedTuple):
-    """Owned copies of a window group's tokens [start, stop)."""
-
-    group: str
-    start: int
-    stop: int
-    source: Source
-
-
-Staged = Page | Segment
-
-
-def _nbytes(staged: Staged) -> int:
-    return staged.meta.nbytes if isinstance(staged, Page) else staged.source.nbytes
-
-
 class Staging:
-    """`_lock` guards `closed` and `_staged`. `release` may come from any thread, but from no
-    finalizer: that one hands it to `Counters.defer`."""
+    """A session's part of the budget for what cannot be cut later, as the live cache moves on.
+
+    `release` gives all of it back, also what an error left behind. It may come from any thread, but
+    from no finalizer: that one hands it to `Counters.defer`. `_lock` guards `_closed` and `_sizes`,
+    of what is staged.
+    """
 
     def __init__(self, counters: Counters, limit_bytes: int) -> None:
         self._counters = counters
         self._limit = limit_bytes
         self._lock = threading.Lock()
-        self.closed = False
-        self._staged: list[Staged] = []
+        self._closed = False
+        self._sizes: list[int] = []
 
     def reserve(self, nbytes: int) -> bool:
-        """Reserve bytes for what is about to be made; False when the budget is spent. `add` must
-        follow, or `give_back`."""
-        return not self.closed and self._counters.take_snapshot(nbytes, self._limit)
+        """Reserve bytes for what is about to be made; False when the budget is spent, and after
+        `release`."""
+        if not self._counters.take_snapshot(nbytes, self._limit):
+            return False
+        with self._lock:
+            if not self._closed:
+                self._sizes.append(nbytes)
+                return True
+        self._counters.drop_snapshot(nbytes)
+        return False
 
     def give_back(self, nbytes: int) -> None:
-        """Undo `reserve`."""
+        """Undo `reserve`; nothing is left to undo after `release`."""
+        with self._lock:
+            if self._closed:
+                return
+            self._sizes.remove(nbytes)
         self._counters.drop_snapshot(nbytes)
 
-    def add(self, staged: Staged) -> None:
-        """Stage what bytes are reserved for; what comes after `release` is dropped."""
-        with self._lock:
-            if not self.closed:
-                self._staged.append(staged)
-                return
-        self.give_back(_nbytes(staged))
-
-    def take_pages(self) -> list[Page]:
-        """Hand the pages over, shallow positions first."""
-        taken = self._take(lambda staged: isinstance(staged, Page))
-        pages = (page for page in taken if isinstance(page, Page))
-        return sorted(pages, key=lambda page: page.meta.position)
-
-    def segments(self, group: str) -> list[Segment]:
-        """Return a group's segments, oldest first."""
-        with self._lock:
-            segments = (staged for staged in self._staged if isinstance(staged, Segment))
-            return [segment for segment in segments if segment.group == group]
-
-    def trim_segments(self, group: str, start: int, stop: int) -> None:
-        """Drop a group's segments that end at or before `start`, or after `stop`."""
-
-        def is_past(staged: Staged) -> bool:
-            if isinstance(staged, Page) or staged.group != group:
-                return False
-            return not start < staged.stop <= stop
-
-        self._take(is_past)
-
     def release(self) -> None:
-        """Free everything; what is added later is dropped."""
+        """Give everything back; nothing is reserved from now on."""
         with self._lock:
-            self.closed = True
-        self._take(lambda staged: True)
-
-    def _take(self, leaves: Callable[[Staged], bool]) -> list[Staged]:
-        with self._lock:
-            taken = [staged for staged in self._staged if leaves(staged)]
-            self._staged = [staged for staged in self._staged if not leaves(staged)]
-        for staged in taken:
-            self.give_back(_nbytes(staged))
-        return taken
+            self._closed = True
+            sizes, self._sizes = self._sizes, []
+        for nbytes in sizes:
+            self._counters.drop_snapshot(nbytes)
 
 
 class Admission:
@@ -145,8 +102,8 @@ class Admission:
     `since_ns`, by default `stamp`.
 
     Mutable by that thread: `_own` (the sequence's pages, which make room for each other last),
-    `new` (those of them that it stored), `finishing`, `lack` (why the latest page without room had
-    none), `_stamp`, `_deadline`, `skipped` and the sums.
+    `new` (those of them that it stored), `_staged` (those that wait for room), `finishing`, `lack`
+    (why the latest page without room had none), `_stamp`, `_deadline`, `skipped` and the sums.
     """
 
     def __init__(
@@ -171,6 +128,7 @@ class Admission:
         self._began_ns = self._stamp
         self._since_ns = (stamp or 0) if since_ns is None else since_ns
         self._deadline = 0.0
+        self._staged: list[Page] = []
         self.finishing = False
         self.skipped: Counter[str] = Counter()
         self.lack = reasons.NO_ROOM
@@ -196,31 +154,33 @@ class Admission:
         return True
 
     def add(
-        self, nbytes: int, position: int, make: Callable[[], Page], *, stage: bool = False
+        self, nbytes: int, meta: PageMeta, make: Callable[[], Page], *, stage: bool = False
     ) -> bool:
-        """Make and store a page of `nbytes`, or of more when it turns out so, that ends at
-        `position`; False without room.
+        """Make and store a page of `nbytes`, or of more when it turns out so; False without room.
 
-        With `stage` a page without room waits in staging, while the sequence goes on.
+        With `stage` a page without room waits in staging while the sequence goes on, or is counted
+        as skipped.
         """
-        with self._admit(nbytes, position) as room:
+        with self._admit(nbytes, meta.position) as room:
             page = make() if room else None
             if page is not None and page.meta.nbytes == nbytes:
                 self._put(page, room)
                 return True
         if page is not None:
-            with self._admit(page.meta.nbytes, position) as room:
+            with self._admit(page.meta.nbytes, meta.position) as room:
                 if room:
                     self._put(page, room)
                     return True
         elif stage and not self.finishing and self.staging.reserve(nbytes):
-            page = _made(make, nbytes, self.staging.give_back)
+            page = make()
             if page.meta.nbytes == nbytes:
-                self.staging.add(page)
+                self._staged.append(page)
                 return True
             self.staging.give_back(nbytes)
-        if stage:
-            self.skipped[self.lack if self.finishing else reasons.SNAPSHOT_BUDGET] += 1
+        if stage and self.finishing:
+            self.give_up([meta.id])
+        elif stage:
+            self.skipped[reasons.SNAPSHOT_BUDGET] += 1
         return False
 
     def add_run(
@@ -259,18 +219,20 @@ class Admission:
 
     def add_staged(self) -> None:
         """Store the pages that waited in staging, as far as there is room by now."""
-        for page in self.staging.take_pages():
+        for page in self.take_staged():
             self.add_made(page)
+
+    def take_staged(self) -> list[Page]:
+        """Take the pages out of staging, shallow positions first."""
+        pages, self._staged = sorted(self._staged, key=lambda page: page.meta.position), []
+        for page in pages:
+            self.staging.give_back(page.meta.nbytes)
+        return pages
 
     def add_made(self, page: Page) -> None:
         """Store a page that waited in staging; without room it goes back there, or is dropped and
         counted when nothing waits any more."""
-        if room := self._admit(page.meta.nbytes, page.meta.position):
-            self._put(page, room)
-        elif not self.finishing and self.staging.reserve(page.meta.nbytes):
-            self.staging.add(page)
-        else:
-            self.give_up([page.meta.id])
+        self.add(page.meta.nbytes, page.meta, lambda: page, stage=True)
 
     def give_up(self, pages: Sequence[PageId]) -> None:
         """Count pages of the sequence that are not stored, for the last reason."""
@@ -335,11 +297,3 @@ class Admission:
             self.new.add(page.meta.id)
             self._pages += 1
             self._nbytes += page.meta.nbytes
-
-
-def _made(make: Callable[[], Page], nbytes: int, give_back: Callable[[int], None]) -> Page:
-    try:
-        return make()
-    except BaseException:
-        give_back(nbytes)
-        raise

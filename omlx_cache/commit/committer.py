@@ -151,7 +151,7 @@ class Committer:
         # Whatever left the tiers since it was restored or stored is cut again.
         self.done = 0
         reached = True
-        for page in self._admission.staging.take_pages():
+        for page in self._admission.take_staged():
             # A window or a state is nothing without what lies before it: the deep end gives way.
             reached = reached and self._store_blocks(layout, page.meta.position)
             if reached:
@@ -340,7 +340,7 @@ class Committer:
         def make() -> Page:
             return _made(cutter, [planned], codecs)[0]
 
-        if self._admission.add(nbytes, meta.position, make, stage=stage):
+        if self._admission.add(nbytes, meta, make, stage=stage):
             return True
         # What the disk has need not be in memory.
         return not stage and self._admission.owns(meta.id)

@@ -4,10 +4,10 @@ pages a restore to the end of a chain uses, and which it has left behind; and wh
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from omlx_cache.adapters.base import PAGED, GroupSpec, TokenRange
-from omlx_cache.commit.admission import Segment, Staging
+from omlx_cache.commit.admission import Staging
 from omlx_cache.pages.cut import Cutter, Source, read_source
 from omlx_cache.pages.layout import Layout
 from omlx_cache_storage.keys import BlockKey, KeyChain
@@ -74,6 +74,14 @@ def superseded(
     return found
 
 
+class Segment(NamedTuple):
+    """Owned copies of a window group's tokens [start, stop)."""
+
+    start: int
+    stop: int
+    source: Source
+
+
 class WindowTrail:
     """Copies each window's tokens once, in small segments, and keeps those of the last window; and
     the order that its rings had where it looked.
@@ -81,13 +89,14 @@ class WindowTrail:
     After a single-token step a ring holds exactly its window. A restore to one token before the end
     of the sequence, which an exact repeat needs, needs one token more.
 
-    Mutable by the model's thread: `_reached`, `_phases`. The segments are the staging's.
+    Mutable by the model's thread: `_reached`, `_phases`, and `_segments`, the oldest first.
     """
 
     def __init__(self, groups: Sequence[GroupSpec], staging: Staging, start: int) -> None:
         self._groups = groups
         self._staging = staging
         self._reached = start
+        self._segments: dict[GroupSpec, list[Segment]] = {group: [] for group in groups}
         self._phases: dict[GroupSpec, dict[int, str]] = {group: {} for group in groups}
 
     def due_at(self, block_size: int) -> int:
@@ -99,8 +108,13 @@ class WindowTrail:
         """Copy what windows that are at `position` gained since the last call; evaluates that."""
         for group in self._groups:
             first = max(0, position - (group.window - group.keep) - 1)
-            self._staging.trim_segments(group.name, first, position)
-            segments = self._staging.segments(group.name)
+            known, segments = self._segments[group], []
+            for segment in known:
+                if first < segment.stop <= position:
+                    segments.append(segment)
+                else:
+                    self._staging.give_back(segment.source.nbytes)
+            self._segments[group] = segments
             last = max(first, segments[-1].stop) if segments else first
             if position > last:
                 self._copy(layout, group, TokenRange(last, position))
@@ -114,7 +128,7 @@ class WindowTrail:
 
     def sources(self, group: GroupSpec) -> list[Source]:
         """Return the copies of a group, oldest first."""
-        return [segment.source for segment in self._staging.segments(group.name)]
+        return [segment.source for segment in self._segments[group]]
 
     def _copy(self, layout: Layout, group: GroupSpec, span: TokenRange) -> None:
         cutter = Cutter([read_source(layout.of(group))])
@@ -123,4 +137,4 @@ class WindowTrail:
         if cut is None or not self._staging.reserve(cut.nbytes):
             return
         copies = cutter.copies(there, cut)
-        self._staging.add(Segment(group.name, there.start, there.stop, copies))
+        self._segments[group].append(Segment(there.start, there.stop, copies))

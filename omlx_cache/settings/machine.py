@@ -9,7 +9,6 @@ import stat
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,6 +59,18 @@ class Machine:
         return "the control group's memory limit" if limited else "physical memory"
 
 
+class Disks:
+    """Answers for a path's file system; asks once for each path, so that answers agree."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, DiskSpace] = {}
+
+    def __call__(self, path: Path) -> DiskSpace:
+        if path not in self._seen:
+            self._seen[path] = disk_space(path)
+        return self._seen[path]
+
+
 def probe(environ: Mapping[str, str] = os.environ) -> Machine:
     """Return this machine. A path's disk is read once and then remembered."""
     system = "Darwin" if sys.platform == "darwin" else "Linux"
@@ -70,7 +81,7 @@ def probe(environ: Mapping[str, str] = os.environ) -> Machine:
         limit_bytes=cgroup_limit() if system == "Linux" else None,
         home=home,
         default_cold_dir=default_cold_dir(system, environ, home),
-        disk=cache(disk_space),
+        disk=Disks(),
         state_dir=state_dir(system, environ, home),
     )
 

@@ -15,7 +15,7 @@ from kit.examples import some
 from kit.storage import open_store
 from kit.storm import Work
 from omlx_cache import BlockStore
-from omlx_cache.commit.admission import Staging
+from omlx_cache.commit.admission import Admission
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.stats import Counters
@@ -30,7 +30,7 @@ STEPS = [
     (Writer, "has_room"),
     (Writer, "offer"),
     (Counters, "take_snapshot"),
-    (Staging, "take_pages"),
+    (Admission, "take_staged"),
     (RestoreQueue, "_admit"),
     (RestoreQueue, "take"),
 ]
