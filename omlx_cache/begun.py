@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from omlx_cache import reasons
@@ -117,17 +118,12 @@ class Begun:
 
         For blocks that its own thread computes it does not wait: it is held no more.
         """
-        if self._pending is None:
-            return True
-        deadline = None if timeout is None else time.monotonic() + timeout
-
-        def left() -> float | None:
-            return None if deadline is None else max(0.0, deadline - time.monotonic())
-
-        while not self.ready and self.held and left() != 0.0:
-            self._wait.block(left())
-        if not self.ready and not self.held:
-            self._pending.wait(left())
+        pending, deadline = self._pending, inf if timeout is None else time.monotonic() + timeout
+        while pending and not self.ready and (left := deadline - time.monotonic()) > 0:
+            if self.held:
+                self._wait.block(left)
+            elif not pending.wait(None if left == inf else left):
+                break
         return self.ready
 
     @property

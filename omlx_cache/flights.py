@@ -236,7 +236,7 @@ class QueueWait:
         is_worth_it = self._is_worth_it()
         return not is_worth_it if self.is_on else is_worth_it or self.has_news
 
-    def block(self, timeout: float | None) -> None:
+    def block(self, timeout: float) -> None:
         """Block until something happens, for `timeout` seconds at most and not for long; give up
         at once when the calling thread is the one that computes what is waited for."""
         flight = self._flights.awaited(self.chain, self.found)
@@ -250,7 +250,7 @@ class QueueWait:
                     lambda: self._flights.state != self._seen, seconds
                 )
 
-        wait_in_turns(changed, longest if timeout is None else min(timeout, longest))
+        wait_in_turns(changed, min(timeout, longest))
 
     def give_up(self) -> None:
         """Wait no more: it is stale now."""

@@ -169,13 +169,10 @@ class PrefixCache(Scopes):
         """
         scope = self.scope(**options)
         array = as_tokens(tokens)
-        uses = []
+        pages = []
         if scope.supported:
-            found = scope.find(scope.chain(array), max(0, len(array) - 1)).uses
-            uses = sorted(
-                (use for uses in found.values() for use in uses), key=lambda use: use.info.position
-            )
-        return self.store.prefetch([use.page for use in uses], allocate_payload)
+            pages = scope.find(scope.chain(array), max(0, len(array) - 1)).root_first
+        return self.store.prefetch(pages, allocate_payload)
 
     @uninterrupted
     def pin(self, tokens: Sequence[int], ttl: float, **options: Unpack[ScopeOptions]) -> Pin:

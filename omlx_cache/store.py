@@ -19,7 +19,7 @@ from omlx_cache.flights import Flights
 from omlx_cache.identity.namespace import KnownNamespaces, Namespace
 from omlx_cache.package import set_level
 from omlx_cache.pages.encoding import cold_encoder
-from omlx_cache.requests.explainer import Explainer, PromptHistory
+from omlx_cache.requests.explainer import Explainer
 from omlx_cache.requests.log import Decoder, RequestLog, answer, explained
 from omlx_cache.requests.trace import RequestTrace
 from omlx_cache.restore.gate import ReadingGate
@@ -204,8 +204,7 @@ class BlockStore(ReadingTiers):
         if uploads is not None:
             opened.callback(uploads.close, 0.0)
         is_asked = s.socket != "off" or s.status != "off"
-        history = PromptHistory(history_share(s.machine) if is_asked else 0)
-        explainer = Explainer(history, tiers)
+        explainer = Explainer(history_share(s.machine) if is_asked else 0, tiers)
         self.requests = RequestLog(self.counters, explainer, trace=self.trace, events=self.events)
         self.flights = Flights()
         self.read_pool = ReaderPool(READ_THREADS, "omlx-cache-read", most=4 * READ_THREADS)
@@ -396,7 +395,7 @@ class BlockStore(ReadingTiers):
     def remembered(self, namespace: BlockKey) -> list[Tokens]:
         """Return the tokens of recent prompts of a namespace and their answers, the latest first;
         what continues another one once."""
-        return self.requests.explainer.history.texts(namespace)
+        return self.requests.explainer.texts(namespace)
 
     @uninterrupted
     def listing(self) -> list[ListedPage]:
@@ -493,7 +492,7 @@ class BlockStore(ReadingTiers):
         from omlx_cache.status.server import StatusServer
 
         server = StatusServer(StoreSource(self), port, token)
-        self.requests.explainer.history.limit_bytes = history_share(self.settings.machine)
+        self.requests.explainer.limit_bytes = history_share(self.settings.machine)
         with self._lock:
             if not self.closed:
                 self._parts.status.append(server)

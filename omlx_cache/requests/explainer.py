@@ -98,15 +98,27 @@ class Nearest(NamedTuple):
         return not returned.isdisjoint(_pieces(theirs[length:][-ANSWER_TOKENS:]))
 
 
-class PromptHistory:
-    """Remembers the latest prompts within `limit_bytes`; one that continues another replaces it.
+class Walked(NamedTuple):
+    """A look-up along a chain, in a scope of these layer groups. `lacking` is what was missed at
+    its end beside blocks: `window`, `state` or nothing."""
+
+    chain: KeyChain
+    groups: Sequence[str]
+    matched: int
+    lacking: str
+
+
+class Explainer:
+    """Explains look-ups by what left the tiers and by the latest prompts, which it remembers within
+    `limit_bytes`; one that continues another replaces it.
 
     Prompts are compared within a namespace only, so never across salts. Any thread may call;
-    nothing raises. `_lock` guards `_prompts`, the latest last.
+    nothing raises, nothing is read from a disk. `_lock` guards `_prompts`, the latest last.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, tiers: Tiers) -> None:
         self.limit_bytes = limit_bytes
+        self._tiers = tiers
         self.began = time.time()
         self._lock = threading.Lock()
         self._prompts: list[KnownPrompt] = []
@@ -183,37 +195,6 @@ class PromptHistory:
                 left -= shared + 1024
                 yield Nearest(known, shared)
 
-
-def compact(tokens: Tokens) -> Tokens:
-    """Return a copy of the tokens in four bytes each, where they fit."""
-    small = tokens.astype(np.int32)
-    # Servers name images by large numbers.
-    return small if np.array_equal(small, tokens) else tokens.copy()  # type: ignore[return-value]
-
-
-def _pieces(tokens: Tokens) -> Iterator[tuple[int, ...]]:
-    """Yield each run of `PIECE_TOKENS` tokens."""
-    return zip(*(tokens[start:].tolist() for start in range(PIECE_TOKENS)), strict=False)
-
-
-class Walked(NamedTuple):
-    """A look-up along a chain, in a scope of these layer groups. `lacking` is what was missed at
-    its end beside blocks: `window`, `state` or nothing."""
-
-    chain: KeyChain
-    groups: Sequence[str]
-    matched: int
-    lacking: str
-
-
-class Explainer:
-    """Explains look-ups by the history and by what left the tiers. Any thread may call; nothing
-    raises, nothing is read from a disk. Holds nothing mutable itself."""
-
-    def __init__(self, history: PromptHistory, tiers: Tiers) -> None:
-        self.history = history
-        self._tiers = tiers
-
     def explain(
         self,
         walked: Walked | None,
@@ -230,7 +211,7 @@ class Explainer:
             return told
         try:
             prompt = walked.chain.tokens[:tokens]
-            near = self.history.ask(number, walked.chain.namespace, prompt)
+            near = self.ask(number, walked.chain.namespace, prompt)
             told = replace(told, detail=detail)
             if word in (reasons.ABSENT, reasons.NO_RESTORE_POINT):
                 return self._explained(told, walked, near, prompt)
@@ -253,7 +234,7 @@ class Explainer:
         if word == reasons.NO_RESTORE_POINT:
             is_window = walked.lacking == "window"
             word = reasons.WINDOW_NOT_HELD if is_window else reasons.SNAPSHOT_MISSING
-        elif self.history.limit_bytes:
+        elif self.limit_bytes:
             word = reasons.NEW_TEXT
         is_new, detail = word == reasons.NEW_TEXT, ""
         if near is None:
@@ -312,3 +293,15 @@ class Explainer:
         ends = range(first, min(len(chain) + 1, first + DEEPER_BLOCKS * size), size)
         pages = (PageId(chain.key(end), group) for end in ends for group in walked.groups[:1])
         return any(self._tiers.find(page) is not None for page in pages)
+
+
+def compact(tokens: Tokens) -> Tokens:
+    """Return a copy of the tokens in four bytes each, where they fit."""
+    small = tokens.astype(np.int32)
+    # Servers name images by large numbers.
+    return small if np.array_equal(small, tokens) else tokens.copy()  # type: ignore[return-value]
+
+
+def _pieces(tokens: Tokens) -> Iterator[tuple[int, ...]]:
+    """Yield each run of `PIECE_TOKENS` tokens."""
+    return zip(*(tokens[start:].tolist() for start in range(PIECE_TOKENS)), strict=False)

@@ -160,7 +160,7 @@ class RecordPage(NamedTuple):
 class RequestLog:
     """Remembers the latest 512 requests. Any thread may call. `lock` guards `_latest`, `_count`,
     the records, `_followed` (when somebody asked for a page last) and `untold` (a request has
-    ended since a page without news was given), and is held over no I/O; the explainer's history
+    ended since a page without news was given), and is held over no I/O; the explainer
     guards itself.
     """
 
@@ -256,12 +256,12 @@ class RequestLog:
         the trace will have it with all of its keys."""
         if self.trace is not None and not any(a.chain is chain for a in self.latest()):
             self.trace.add_stored(chain, end)
-        self.explainer.history.store(chain.namespace, chain.tokens, end, skipped)
+        self.explainer.store(chain.namespace, chain.tokens, end, skipped)
 
     @uninterrupted
     def forget(self, namespace: BlockKey) -> None:
         """Remember no tokens of a namespace any more; counts, times and reasons stay."""
-        self.explainer.history.forget(namespace)
+        self.explainer.forget(namespace)
         name = namespace.hex()
         with self.lock:
             for asked in self._latest:
@@ -291,7 +291,7 @@ def decoded(decoder: Decoder | None, tokens: list[int], model: str) -> str | Non
 def answer(log: RequestLog, decoder: Decoder | None, last: int, number: int | None) -> Plain:
     """Return the latest requests, or the one of a number, oldest first; decodes text."""
     asked = [one for one in log.latest() if number in (None, one.record.number)][-last:]
-    history = log.explainer.history
+    history = log.explainer
     return {
         "requests": [_request(one, decoder) for one in asked],
         "history": {

@@ -6,7 +6,7 @@ import pytest
 
 from omlx_cache import reasons
 from omlx_cache.reasons import MISS_REASONS, described
-from omlx_cache.requests.explainer import Explainer, PromptHistory, Walked
+from omlx_cache.requests.explainer import Explainer, Walked
 from omlx_cache.requests.explanation import Explanation, RequestRecord, brief, sentence
 from omlx_cache_storage.events import Departures
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens
@@ -23,7 +23,7 @@ class Known:
     """What an explainer asks: the tiers have the pages of `here` ends; `gone` ends have left."""
 
     def __init__(self, here: tuple[int, ...] = (), most: int = 100) -> None:
-        self.history = PromptHistory(2**20)
+        self.explainer = Explainer(2**20, self)
         self.departures = Departures(most)
         self.chain = KeyChain(NAMESPACE, as_tokens(PROMPT), BLOCK)
         self._here = {PageId(self.chain.key(end), PAGED) for end in here}
@@ -33,10 +33,10 @@ class Known:
 
     def ask(self, tokens: list[int], answer: int = 0, stored: bool = True, skip: str = "") -> None:
         """An earlier request 7, whose answer has so many tokens."""
-        self.history.ask(7, NAMESPACE, as_tokens(tokens[: len(tokens) - answer]))
+        self.explainer.ask(7, NAMESPACE, as_tokens(tokens[: len(tokens) - answer]))
         if stored or skip:
             skipped = {skip: 1} if skip else {}
-            self.history.store(NAMESPACE, as_tokens(tokens), len(tokens), skipped)
+            self.explainer.store(NAMESPACE, as_tokens(tokens), len(tokens), skipped)
 
     def leave(self, end: int, group: str = PAGED) -> None:
         self.departures.note([PageId(self.chain.key(end), group)], "disk")
@@ -50,7 +50,7 @@ class Known:
     ) -> Explanation:
         groups = (PAGED, lacking) if lacking else (PAGED,)
         walked = Walked(self.chain, groups, max(restored, 768 * bool(lacking)), lacking)
-        return Explainer(self.history, self).explain(walked, tokens, restored, reason)
+        return self.explainer.explain(walked, tokens, restored, reason)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_prompt_without_one_before_is_new_text(known: Known) -> None:
 
 
 def test_without_prompts_nothing_is_said_of_them(known: Known) -> None:
-    known.history = PromptHistory(0)
+    known.explainer = Explainer(0, known)
     assert known.explain().reason == "absent"
 
 
@@ -169,7 +169,7 @@ def test_an_earlier_prompt_is_not_named_where_it_is_not_to_blame(known: Known, r
 
 
 def test_what_raises_leaves_the_word(known: Known, caplog: pytest.LogCaptureFixture) -> None:
-    known.history = None  # type: ignore[assignment]
+    known.chain = None  # type: ignore[assignment]
     assert known.explain("absent").reason == "absent"
     assert "not explained" in caplog.text
     caplog.clear()

@@ -1,31 +1,39 @@
 """The history of prompts: what it finds, what it shares, and that it stays within its bytes."""
 
+from typing import cast
+
 import numpy as np
 import pytest
 
-from omlx_cache.requests.explainer import PROMPTS, Nearest, PromptHistory
+from omlx_cache.requests.explainer import PROMPTS, Explainer, Nearest
 from omlx_cache_storage.keys import BlockKey, as_tokens
+from omlx_cache_storage.tiers import Tiers
 
 ONE, OTHER = BlockKey(b"a" * 32), BlockKey(b"b" * 32)
+
+
+def remembering(limit_bytes: int) -> Explainer:
+    """What an explainer without tiers remembers."""
+    return Explainer(limit_bytes, cast(Tiers, None))
 
 
 def tokens(*parts: range) -> np.ndarray:
     return as_tokens([token for part in parts for token in part])
 
 
-def nearest(history: PromptHistory, namespace: BlockKey, prompt: np.ndarray) -> Nearest:
+def nearest(history: Explainer, namespace: BlockKey, prompt: np.ndarray) -> Nearest:
     found = history.ask(None, namespace, prompt)
     assert found is not None
     return found
 
 
 @pytest.fixture
-def history() -> PromptHistory:
-    return PromptHistory(2**20)
+def history() -> Explainer:
+    return remembering(2**20)
 
 
 def test_the_longest_shared_prompt_is_found_and_of_equals_the_latest(
-    history: PromptHistory,
+    history: Explainer,
 ) -> None:
     history.ask(1, ONE, tokens(range(100)))
     history.ask(2, ONE, tokens(range(50), range(200, 250)))
@@ -36,14 +44,14 @@ def test_the_longest_shared_prompt_is_found_and_of_equals_the_latest(
     assert (found.prompt.number, found.shared) == (1, 60)
 
 
-def test_another_namespace_is_another_world(history: PromptHistory) -> None:
+def test_another_namespace_is_another_world(history: Explainer) -> None:
     history.ask(1, ONE, tokens(range(100)))
     assert history.ask(None, OTHER, tokens(range(100))) is None
     history.store(OTHER, tokens(range(120)), 120, {})
     assert history.nbytes == 4 * 100
 
 
-def test_turns_of_one_conversation_share_their_tokens(history: PromptHistory) -> None:
+def test_turns_of_one_conversation_share_their_tokens(history: Explainer) -> None:
     for turn in range(1, 11):
         history.ask(turn, ONE, tokens(range(100 * turn)))
         history.store(ONE, tokens(range(100 * turn + 50)), 100 * turn + 50, {})
@@ -52,7 +60,7 @@ def test_turns_of_one_conversation_share_their_tokens(history: PromptHistory) ->
     assert found.shared == 350
 
 
-def test_an_answer_belongs_to_its_prompt(history: PromptHistory) -> None:
+def test_an_answer_belongs_to_its_prompt(history: Explainer) -> None:
     history.ask(1, ONE, tokens(range(100)))
     history.store(ONE, tokens(range(150)), 150, {})
     found = nearest(history, ONE, tokens(range(150), range(900, 950)))
@@ -60,7 +68,7 @@ def test_an_answer_belongs_to_its_prompt(history: PromptHistory) -> None:
     assert (found.prompt.prompt_length, found.prompt.stored) == (100, 150)
 
 
-def test_two_answers_to_one_prompt_are_both_known(history: PromptHistory) -> None:
+def test_two_answers_to_one_prompt_are_both_known(history: Explainer) -> None:
     prompt = tokens(range(100))
     for number, answer in ((1, range(500, 550)), (2, range(600, 650))):
         history.ask(number, ONE, prompt)
@@ -70,14 +78,14 @@ def test_two_answers_to_one_prompt_are_both_known(history: PromptHistory) -> Non
         assert (found.prompt.number, found.shared) == (number, 150)
 
 
-def test_a_part_of_a_prompt_that_is_stored_is_told_of_it(history: PromptHistory) -> None:
+def test_a_part_of_a_prompt_that_is_stored_is_told_of_it(history: Explainer) -> None:
     history.ask(1, ONE, tokens(range(100)))
     history.store(ONE, tokens(range(64)), 64, {})
     found = nearest(history, ONE, tokens(range(100)))
     assert (found.prompt.stored, len(found.prompt.tokens)) == (64, 100)
 
 
-def test_what_had_no_room_is_not_stored(history: PromptHistory) -> None:
+def test_what_had_no_room_is_not_stored(history: Explainer) -> None:
     history.ask(1, ONE, tokens(range(100)))
     history.store(ONE, tokens(range(100)), 100, {"no_room": 2})
     found = nearest(history, ONE, tokens(range(100)))
@@ -85,7 +93,7 @@ def test_what_had_no_room_is_not_stored(history: PromptHistory) -> None:
 
 
 def test_it_stays_within_its_bytes_and_forgets_the_oldest() -> None:
-    history = PromptHistory(4 * 1000)
+    history = remembering(4 * 1000)
     for number in range(1, 21):
         history.ask(number, ONE, tokens(range(1000 * number, 1000 * number + 300)))
         assert history.nbytes <= 4 * 1000
@@ -94,7 +102,7 @@ def test_it_stays_within_its_bytes_and_forgets_the_oldest() -> None:
     assert found.prompt.number == 20
 
 
-def test_an_answer_that_nobody_knows_any_more_takes_no_room(history: PromptHistory) -> None:
+def test_an_answer_that_nobody_knows_any_more_takes_no_room(history: Explainer) -> None:
     """One prompt that is asked now and then, and answered otherwise each time."""
     for turn in range(1, 4):
         for number in range(1, PROMPTS):
@@ -105,20 +113,20 @@ def test_an_answer_that_nobody_knows_any_more_takes_no_room(history: PromptHisto
     assert history.nbytes == 4 * (1010 + 5 * (PROMPTS - 1))
 
 
-def test_short_prompts_are_bounded_in_number(history: PromptHistory) -> None:
+def test_short_prompts_are_bounded_in_number(history: Explainer) -> None:
     for number in range(PROMPTS + 10):
         history.ask(number, ONE, tokens(range(10 * number, 10 * number + 5)))
     assert history.nbytes == 4 * 5 * PROMPTS
 
 
 def test_a_history_of_no_bytes_remembers_nothing() -> None:
-    history = PromptHistory(0)
+    history = remembering(0)
     assert history.ask(1, ONE, tokens(range(100))) is None
     assert history.ask(None, ONE, tokens(range(100))) is None
     assert history.nbytes == 0
 
 
-def test_names_of_images_are_remembered_whole(history: PromptHistory) -> None:
+def test_names_of_images_are_remembered_whole(history: Explainer) -> None:
     image = as_tokens([1, 2, -(2**40), 2**40, 3])
     history.ask(1, ONE, image)
     found = nearest(history, ONE, as_tokens([1, 2, -(2**40), 2**40 + 2**32, 3]))
@@ -126,7 +134,7 @@ def test_names_of_images_are_remembered_whole(history: PromptHistory) -> None:
 
 
 @pytest.mark.parametrize("shift", [0, 1, -1, 5])
-def test_the_same_text_behind_a_difference_is_seen(history: PromptHistory, shift: int) -> None:
+def test_the_same_text_behind_a_difference_is_seen(history: Explainer, shift: int) -> None:
     body = range(1000, 1300)
     history.ask(1, ONE, tokens(range(20), range(50, 58), body))
     moved = tokens(range(20), range(60, 68 + shift), body)
@@ -137,7 +145,7 @@ def test_the_same_text_behind_a_difference_is_seen(history: PromptHistory, shift
     assert not found.is_alike(other)
 
 
-def test_a_request_in_flight_keeps_its_own_prompt(history: PromptHistory) -> None:
+def test_a_request_in_flight_keeps_its_own_prompt(history: Explainer) -> None:
     """A second one that goes on from its prompt does not take its place."""
     history.ask(1, ONE, tokens(range(100)))
     history.ask(2, ONE, tokens(range(100), range(700, 750)))
@@ -147,7 +155,7 @@ def test_a_request_in_flight_keeps_its_own_prompt(history: PromptHistory) -> Non
 
 
 def test_a_forgotten_namespace_leaves_no_tokens_and_the_others_theirs(
-    history: PromptHistory,
+    history: Explainer,
 ) -> None:
     history.ask(1, ONE, tokens(range(100)))
     history.ask(2, ONE, tokens(range(120)))

@@ -144,7 +144,7 @@ def test_what_was_deleted_leaves_no_tokens_of_its_prompts(cache: PrefixCache, mo
     for asked in log.latest():
         assert asked.explanation is not None
         assert (asked.explanation.here, asked.explanation.there) == ((), ())
-    assert log.explainer.history.nbytes == 4 * len(BODY)
+    assert log.explainer.nbytes == 4 * len(BODY)
 
 
 def test_what_left_before_this_start_is_told_by_what_lies_behind_it(
@@ -276,7 +276,7 @@ def test_without_a_history_nothing_is_kept_and_that_is_said(open_store: Opener, 
     told, _ = ask(cache, model, [*HEAD, 51, *BODY])
     assert (told.reason, told.other, told.here) == ("absent", None, ())
     assert "cannot be told" in str(told)
-    assert store.requests.explainer.history.nbytes == 0
+    assert store.requests.explainer.nbytes == 0
 
 
 def test_a_lookup_explains_without_being_remembered(cache: PrefixCache, model: Any) -> None:

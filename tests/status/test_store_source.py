@@ -72,7 +72,7 @@ def test_what_a_pin_of_the_directory_keeps_is_marked(tmp_path: Path) -> None:
 
 def _remember(store: object, story: Story, tokens: int) -> KeyChain:
     chain = KeyChain(story.namespace, as_tokens(range(64 * BLOCK)), BLOCK)
-    history = store.requests.explainer.history  # type: ignore[attr-defined]
+    history = store.requests.explainer  # type: ignore[attr-defined]
     history.ask(1, story.namespace, chain.tokens[:tokens])
     return chain
 
