@@ -15,7 +15,7 @@ from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.pages.layout import layout_of
 from omlx_cache.pages.tensors import page_arrays
 from omlx_cache_storage.hot_page import Reservation
-from omlx_cache_storage.page import Page, PageId
+from omlx_cache_storage.page import Page
 
 PROMPT = random_tokens(200, 1)
 MORE = random_tokens(30, 2)
@@ -216,12 +216,6 @@ def test_a_committed_cache_of_another_class_is_not_stored(store: BlockStore) -> 
         other.state = keys_and_values(session.prompt_cache[0])
         result = session.commit([other, *session.prompt_cache[1:]])
         assert (result.pages, result.skipped) == (0, {"layout_changed": 1})
-
-
-def test_a_page_is_found_by_its_key_and_group_only(model: Any, cache: PrefixCache) -> None:
-    request(model, cache, PROMPT)
-    for entry in cache.store.hot.entries():
-        assert cache.store.find(PageId(entry.meta.key, "window9")) is None
 
 
 def test_the_stride_is_a_setting(open_store: Opener) -> None:

@@ -2,7 +2,6 @@
 
 import gc
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -65,26 +64,6 @@ def test_blocks_are_stored_while_the_prompt_is_prefilled(model: Any, cache: Pref
         assert session.commit().pages == cache.store.stats().requests.stored_pages
 
 
-def test_commit_hands_everything_over(model: Any, cache: PrefixCache) -> None:
-    with cache.session(PROMPT) as session:
-        prefill(model, session, 32)
-        assert session.commit().pages > 0
-        assert live(cache.store) == (0, 0, 0)
-    assert_nothing_left(cache.store)
-
-
-def test_an_exception_inside_the_block_frees_everything(model: Any, cache: PrefixCache) -> None:
-    def serve() -> None:
-        with cache.session(PROMPT) as session:
-            prefill(model, session, 32)
-            raise RuntimeError("the request was cancelled")
-
-    with pytest.raises(RuntimeError, match="cancelled"):
-        serve()
-    assert_nothing_left(cache.store)
-    assert request(model, cache, PROMPT).cached >= WHOLE_BLOCKS
-
-
 def test_an_exception_between_chunks_frees_everything(model: Any, cache: PrefixCache) -> None:
     session = cache.session(PROMPT)
     chunks = session.prefill_chunks(32)
@@ -138,15 +117,6 @@ def test_a_second_commit_stores_nothing(model: Any, cache: PrefixCache) -> None:
     assert_nothing_left(cache.store)
 
 
-def test_commit_after_the_block_stores_nothing(model: Any, cache: PrefixCache) -> None:
-    with cache.session(PROMPT) as session:
-        prefill(model, session, 32)
-    stored = cache.store.stats().requests.stored_pages
-    result = session.commit()
-    assert (result.pages, result.skipped) == (0, {"closed": 1})
-    assert cache.store.stats().requests.stored_pages == stored
-
-
 def test_abort_from_another_thread_in_mid_prefill(model: Any, cache: PrefixCache) -> None:
     with cache.session(PROMPT) as session:
         fed = 0
@@ -177,17 +147,6 @@ def test_what_is_fed_after_commit_is_not_captured(model: Any, cache: PrefixCache
             session.append(token)
         session.checkpoint()
         assert live(cache.store) == (0, 0, 0)
-
-
-def test_hot_cache_only_frees_the_same(model: Any, open_store: Callable[..., BlockStore]) -> None:
-    store = open_store(hot_cache_only=True)
-    cache = PrefixCache(model, store)
-    with cache.session(PROMPT) as session:
-        prefill(model, session, 32)
-    assert_nothing_left(store)
-    assert request(model, cache, PROMPT).cached >= WHOLE_BLOCKS
-    assert request(model, cache, PROMPT).cached == 149
-    assert_nothing_left(store)
 
 
 def test_release_consumes_the_live_cache(model: Any, cache: PrefixCache) -> None:

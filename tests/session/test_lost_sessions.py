@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kit import zoo
-from kit.drive import prefill, random_tokens, request, settings
+from kit.drive import random_tokens, request, settings
 from kit.examples import some
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache_storage.keys import KeyChain
@@ -93,12 +93,3 @@ def test_what_was_prefilled_before_kill_9_is_restored(family: str, tmp_path: Pat
         turn = request(model, PrefixCache(model, store), PROMPT)
     # All chunks but the last were followed by another: what they held is stored.
     assert turn.cached == 256
-
-
-def test_an_aborted_prefill_is_found_by_the_next_request(cache: PrefixCache) -> None:
-    model = zoo.build("llama")
-    cache = PrefixCache(model, cache.store)
-    with cache.session(PROMPT) as session:
-        prefill(model, session, 64)
-        session.abort()
-    assert request(model, cache, PROMPT).cached == len(PROMPT) - 1

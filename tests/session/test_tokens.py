@@ -8,7 +8,7 @@ import pytest
 
 from kit import zoo
 from kit.drive import random_tokens, request
-from omlx_cache import BlockStore, PrefixCache
+from omlx_cache import PrefixCache
 
 PROMPT = random_tokens(70, 1)
 
@@ -49,18 +49,6 @@ def test_tokens_that_are_no_integers_are_a_miss_and_nothing_is_stored(
         assert session.miss_reason.startswith("bad_tokens")
         assert session.commit().pages == 0
     assert cache.store.stats().hot.pages == 0
-
-
-@pytest.mark.parametrize("count", [0, 1, 2])
-def test_at_least_one_token_is_left_to_compute(model: Any, cache: PrefixCache, count: int) -> None:
-    request(model, cache, PROMPT)
-    tokens = PROMPT[:count]
-    with cache.session(tokens) as session:
-        assert session.cached_tokens <= max(0, count - 1)
-        assert session.remaining_tokens == tokens[session.cached_tokens :]
-        assert len(session.remaining_tokens) >= min(1, count)
-        if count < 2:
-            assert session.miss_reason == "too_short"
 
 
 def test_a_lone_number_is_a_prompt_too_short_to_restore(cache: PrefixCache) -> None:
@@ -128,18 +116,3 @@ def test_a_bad_appended_token_makes_the_session_store_nothing(
         result = session.commit()
     assert result.pages == 0
     assert result.skipped == {"bad_tokens": 1}
-
-
-def test_lookup_says_why_it_refuses_tokens(cache: PrefixCache) -> None:
-    with pytest.raises(ValueError, match="flat sequence of integers"):
-        cache.lookup([1.5, 2.5])  # type: ignore[list-item]
-
-
-def test_a_store_that_is_closed_is_a_miss(model: Any, cache: PrefixCache) -> None:
-    request(model, cache, PROMPT)
-    store: BlockStore = cache.store
-    store.close()
-    turn = request(model, cache, PROMPT)
-    assert turn.cached == 0
-    assert turn.result is not None
-    assert turn.result.pages == 0
