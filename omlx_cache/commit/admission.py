@@ -248,20 +248,7 @@ class Admission:
         self.finishing = True
         self._deadline = time.monotonic() + self._wait_seconds
         self._stamp = self._store.stamp(self._priority, ended)
-        # What this sequence stored a moment ago is not used a second time by that.
-        restored = [page for page in pages if page not in self.new]
-        first = dict.fromkeys(page for page in pages if page in self.new)
-        new = [*first, *(self.new - first.keys())]
-        # All of them at once: a page that is written at the new stamp makes no room among those of
-        # another use.
-        self._store.touch(
-            restored,
-            self._stamp,
-            lambda tier: [*fallbacks(tier), *new],
-            self._since_ns,
-            used=False,
-        )
-        self._store.touch(new, self._stamp, since_ns=self._since_ns, used=False)
+        self._store.reorder(pages, self.new, self._stamp, self._since_ns, fallbacks)
 
     def result(self, end: int) -> CommitResult:
         """Return what was stored so far of a sequence of `end` tokens."""

@@ -159,14 +159,11 @@ class Replay:
     def _finish(self, sequence: _Sequence, ended: str) -> int:
         """Mark the whole sequence as used together, and store the rest; return how many of its
         pages found no room."""
-        tiers, new, ids = self._tiers, sequence.new, sequence.ids
+        tiers, ids = self._tiers, sequence.ids
         sequence.finishing = True
         since = sequence.stamp
         sequence.stamp = tiers.stamp(ended=ended if is_ended(ended) else None)
-        stamp, stored = sequence.stamp, list(new)
-        restored = [page for page in ids if page not in new]
-        tiers.touch(restored, stamp, lambda tier: stored, since_ns=since, used=False)
-        tiers.touch(stored, stamp, since_ns=since, used=False)
+        tiers.reorder(ids, sequence.new, sequence.stamp, since)
         missing = [at for at, known in enumerate(tiers.find_all(ids)) if known is None]
         left_out = missing[self._store(sequence, missing) :]
         if sequence.refused:

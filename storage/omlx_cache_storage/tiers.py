@@ -496,6 +496,23 @@ class Tiers:
         if self._policy.at_once:
             self._offer_each(chain)
 
+    def reorder(
+        self,
+        chain: Iterable[PageId],
+        new: Collection[PageId],
+        stamp_ns: int,
+        since_ns: int,
+        besides: Callable[[TierView], Iterable[PageId]] = _nothing,
+    ) -> None:
+        """Give a sequence that ends one stamp, as `touch` does, but as no access: its `new` pages,
+        which it stored a moment ago, are not used a second time by that, nor are the others."""
+        stored = list(dict.fromkeys([*(page for page in chain if page in new), *new]))
+        # All of them at once: a page that is written at the new stamp makes no room among those of
+        # another use.
+        restored = [page for page in chain if page not in new]
+        self.touch(restored, stamp_ns, lambda tier: [*besides(tier), *stored], since_ns, used=False)
+        self.touch(stored, stamp_ns, since_ns=since_ns, used=False)
+
     @uninterrupted
     def pin(self, namespace: BlockKey, pages: Sequence[PageId], seconds: float) -> PinnedPages:
         """Keep the pages of a chain, root first, from being evicted for so many seconds, as far as

@@ -146,9 +146,7 @@ def _serve(tiers: Tiers, asked: Asked, ended: Ended | None) -> int:
             stored.append(page.meta.id)
         own.add(page.meta.id)
     stamp = tiers.stamp(ended=ended)
-    used = [page for page in ids if page not in stored]
-    tiers.touch(used, stamp, since_ns=began, used=False)
-    tiers.touch(stored, stamp, since_ns=began, used=False)
+    tiers.reorder(ids, stored, stamp, began)
     return restored
 
 
