@@ -81,35 +81,6 @@ def test_the_prompt_before_gives_the_reason(known: Known, before: list[int], rea
     assert told.is_miss is (reason != "new_text")
 
 
-def test_a_prompt_without_one_before_is_new_text(known: Known) -> None:
-    told = known.explain()
-    assert (told.reason, told.other) == ("new_text", None)
-
-
-def test_without_prompts_nothing_is_said_of_them(known: Known) -> None:
-    known.explainer = Explainer(0, known)
-    assert known.explain().reason == "absent"
-
-
-def test_an_answer_that_comes_back_otherwise_is_rewritten(known: Known) -> None:
-    known.ask([*PROMPT[:600], *OTHER], answer=320)
-    told = known.explain()
-    assert (told.reason, told.position) == ("rewritten", 600)
-
-
-def test_what_left_is_evicted_with_its_time(known: Known) -> None:
-    known.ask(MOVED)
-    known.leave(768)
-    told = known.explain()
-    assert (told.reason, told.detail) == ("evicted", "from the disk")
-    assert told.gone_at is not None
-
-
-def test_what_has_blocks_behind_it_left_before_this_start() -> None:
-    told = Known(here=(1000 // BLOCK * BLOCK,)).explain(restored=256)
-    assert (told.reason, told.detail, told.gone_at) == ("evicted", "before this start", None)
-
-
 @pytest.mark.parametrize(("stored", "reason"), [(True, "evicted"), (False, "not_stored")])
 def test_what_was_stored_and_is_forgotten_left_a_while_ago(stored: bool, reason: str) -> None:
     known = Known(most=2)
@@ -117,12 +88,6 @@ def test_what_was_stored_and_is_forgotten_left_a_while_ago(stored: bool, reason:
     for end in range(1, 4):
         known.leave(end)
     assert known.explain().reason == reason
-
-
-def test_what_had_no_room_was_not_stored(known: Known) -> None:
-    known.ask([*PROMPT[:800], *OTHER], skip="no_room")
-    told = known.explain()
-    assert (told.reason, told.detail) == ("not_stored", "no_room")
 
 
 @pytest.mark.parametrize(

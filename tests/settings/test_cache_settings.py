@@ -8,16 +8,6 @@ from omlx_cache.settings import CacheSettings, ConfigError, Machine
 from omlx_cache_storage.remote.address import parse_address
 
 
-def test_an_argument_wins_over_the_environment_and_the_environment_over_the_default(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OMLX_CACHE_BLOCK_SIZE", "64")
-    monkeypatch.setenv("OMLX_CACHE_WRITE_POLICY", "Lazy")
-    settings = CacheSettings(machine=machine, block_size=128)
-    assert (settings.block_size, settings.write_policy) == (128, "lazy")
-    assert settings.durability == "fsync"
-
-
 def test_every_setting_is_a_variable(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     values = {
         "block_size": ("32", 32),
